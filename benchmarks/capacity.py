@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from benchmarks.measure import timing_parts, train_once
-from multigrid_rl.config import compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.session import ray_session
-from multigrid_rl.rllib.train import warm_up
+from multigrid_rl.training.loop import warm_up
 
 WARMUP = 4
 RUN = ("scenario=1v1", "train.stop_when_held=false")

@@ -30,11 +30,11 @@ from benchmarks.measure import Peers, alternate, ratios, spread, train_once
 from benchmarks.tables import Report, add_common, describe, measure_all, range_of, spread_rows, table
 from benchmarks.training import Setting, best_of, label, sb3_speed, sweep
 from multigrid_rl.envs.base import AGENT, SingleAgentEnvs
-from multigrid_rl.envs.bodies import body_of
 from multigrid_rl.envs.gymnasium import GymnasiumEnvs, make_env
-from multigrid_rl.envs.mujoco import MujocoEnvs
+from multigrid_rl.imitation.demonstrations import read_demonstrations
 from multigrid_rl.jit import use_threads
-from multigrid_rl.learn.demonstrations import read_demonstrations
+from multigrid_rl.walkers.bodies import body_of
+from multigrid_rl.walkers.mujoco import MujocoEnvs
 
 BODIES = ("HalfCheetah-v5", "Walker2d-v5", "Hopper-v5", "Humanoid-v5")
 OTHERS = ("CartPole-v1", "LunarLander-v3")

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.tables import table
-from multigrid_rl.cli.exploit import trained
-from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.competition.bundle import export
+from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.evaluation.evaluation import evaluate, summary
+from multigrid_rl.evaluation.lineups import against, player_target
 from multigrid_rl.files import write_whole
-from multigrid_rl.judge.evaluation import evaluate, summary
-from multigrid_rl.judge.lineups import against, player_target
-from multigrid_rl.players.bundle import export
-from multigrid_rl.players.league import nash
+from multigrid_rl.league.league import nash
+from multigrid_rl.league.verbs import trained
 from multigrid_rl.runs.players import players_for
 from multigrid_rl.text import expected
 

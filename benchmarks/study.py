@@ -24,8 +24,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.tables import table
-from multigrid_rl.judge.seeds import improvement_interval, iqm, iqm_interval
-from multigrid_rl.schema import available_cpus
+from multigrid_rl.config.schema import available_cpus
+from multigrid_rl.evaluation.seeds import improvement_interval, iqm, iqm_interval
 from multigrid_rl.show.figures import add_legend, fill, format_axes, panel_grid, save_figure
 
 STUDIES = Path(__file__).parent / "studies"
@@ -116,10 +116,10 @@ def prepare(study: Study, root: Path) -> None:
 def work(job: Job) -> tuple[Job, str]:
     """Train and judge one run unless it was done before; returns the error, if any."""
     from multigrid_rl.cli.train import run_training  # noqa: PLC0415 - in the process that trains
-    from multigrid_rl.config import ConfigError  # noqa: PLC0415
-    from multigrid_rl.judge.environments import env_target, report  # noqa: PLC0415
+    from multigrid_rl.competition.inspection import seconds_per_action  # noqa: PLC0415
+    from multigrid_rl.config.compose import ConfigError  # noqa: PLC0415
+    from multigrid_rl.evaluation.environments import env_target, report  # noqa: PLC0415
     from multigrid_rl.players.cards import read_card, read_network  # noqa: PLC0415
-    from multigrid_rl.players.inspection import seconds_per_action  # noqa: PLC0415
     from multigrid_rl.types import RunError  # noqa: PLC0415
 
     result = job.folder / "study.json"

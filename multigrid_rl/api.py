@@ -12,24 +12,24 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multigrid_rl.architecture import ModelConfig
 from multigrid_rl.cli.app import one_thread
 from multigrid_rl.cli.evaluate import find_target
 from multigrid_rl.cli.train import resume_training, run_training
-from multigrid_rl.config import compose, default_run_dir, load_scenario
-from multigrid_rl.judge import environments
-from multigrid_rl.judge.evaluation import Mode, kept_games, summary
-from multigrid_rl.judge.evaluation import evaluate as play
-from multigrid_rl.judge.lineups import EvalTarget, Sides
-from multigrid_rl.judge.replays import GameRecord
+from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
+from multigrid_rl.config.network import ModelConfig
+from multigrid_rl.config.recipes import override_value
+from multigrid_rl.config.scenario import CODE, HANDED_OVER, ConfigError
+from multigrid_rl.config.schema import RunConfig, TrainConfig
+from multigrid_rl.evaluation import environments
+from multigrid_rl.evaluation.evaluation import Mode, kept_games, summary
+from multigrid_rl.evaluation.evaluation import evaluate as play
+from multigrid_rl.evaluation.lineups import EvalTarget, Sides
+from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
-from multigrid_rl.recipes import override_value
 from multigrid_rl.runs.players import is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
-from multigrid_rl.scenario import CODE, HANDED_OVER, ConfigError
-from multigrid_rl.schema import RunConfig, TrainConfig
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.video import choose

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigrid_rl.config import load_scenario
+from multigrid_rl.competition.bundle import load_team
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.models.registry import build
-from multigrid_rl.players.bundle import load_team
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, sha256_of, write_player
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.spaces import token_categories

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bundles import MLP
-from multigrid_rl.config import load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import write_player
 from multigrid_rl.players.catalogue import Catalogue

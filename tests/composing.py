@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from multigrid_rl.config import ConfigError, compose, data_root, scenario_names
+from multigrid_rl.config.compose import ConfigError, compose, data_root, scenario_names
 
 CONFIGS = data_root() / "configs"
 SCENARIOS = scenario_names()

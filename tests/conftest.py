@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -132,8 +133,8 @@ def _compile_the_game() -> None:
 
 
 def _compile_networks() -> None:
-    from multigrid_rl.config import compose  # noqa: PLC0415
-    from multigrid_rl.rllib.train import warm_up  # noqa: PLC0415
+    from multigrid_rl.config.compose import compose  # noqa: PLC0415
+    from multigrid_rl.training.loop import warm_up  # noqa: PLC0415
 
     warm_up(compose([]), threads=2)
 
@@ -141,7 +142,7 @@ def _compile_networks() -> None:
 def _compile_the_multigrid_package() -> None:
     import numpy as np  # noqa: PLC0415
 
-    from multigrid_rl.config import compose  # noqa: PLC0415
+    from multigrid_rl.config.compose import compose  # noqa: PLC0415
     from multigrid_rl.players.factories import env_factory  # noqa: PLC0415
 
     env = env_factory(compose(["env_id=MultiGrid-Empty-5x5-v0"])).build(1, 0)
@@ -164,3 +165,46 @@ def _compiled(request) -> None:
         with (folder / part.__name__).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             part()
+
+
+@pytest.fixture(scope="session")
+def _last():
+    yield
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()
+
+
+@pytest.fixture(scope="module")
+def session(_last):
+    """A Ray session for tests of remote processes; the next file finds it, too. Runs of the driver alone need none."""
+    import ray  # noqa: PLC0415 - a second
+
+    if not ray.is_initialized():
+        # More cores than there may be: nothing here waits for a free one. A cluster of another process is none of ours.
+        ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+
+
+@pytest.fixture(scope="module")
+def no_session(_last):
+    """For files whose tests start a Ray of their own: none is there, and none stays."""
+    import ray  # noqa: PLC0415
+
+    ray.shutdown()
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """Four, whatever the machine has."""
+    monkeypatch.setattr("multigrid_rl.config.schema.available_cpus", lambda: 4)
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch) -> Path:
+    """A folder of players with one of them; runs would land below the working directory ``tmp_path``."""
+    from catalogues import make_player  # noqa: PLC0415 - imports torch
+
+    monkeypatch.chdir(tmp_path)
+    make_player(tmp_path / "players", "rookie")
+    return tmp_path / "players"

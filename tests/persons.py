@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from multigrid_rl.config import load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.scripted import IdlePlayer, KeyRunner
 from multigrid_rl.show.play import OtherPlayers, Session
 from multigrid_rl.types import GameSpec, SeatView

@@ -7,16 +7,16 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from multigrid_rl.config import compose, load_scenario, to_yaml
+from multigrid_rl.competition.cup.cup import play_cup
+from multigrid_rl.competition.cup.entries import CupConfig, Entry
+from multigrid_rl.competition.cup.results import CupResults
+from multigrid_rl.competition.cup.standings import results
+from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.config.compose import compose, load_scenario, to_yaml
+from multigrid_rl.evaluation.replays import record
 from multigrid_rl.gates import GateKeeper, Moment
-from multigrid_rl.judge.cup.cup import play_cup
-from multigrid_rl.judge.cup.entries import CupConfig, Entry
-from multigrid_rl.judge.cup.results import CupResults
-from multigrid_rl.judge.cup.standings import results
-from multigrid_rl.judge.replays import record
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.players.match import play_games
-from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.players.scripted import KeyRunner, RandomPlayer
 from multigrid_rl.types import GameSpec
 

@@ -12,7 +12,7 @@ import threading
 import grpc
 import numpy as np
 
-from multigrid_rl.envs.unity_peer import QUIT, RESET, messages
+from multigrid_rl.walkers.unity_peer import QUIT, RESET, messages
 
 METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
 SEEN, MOVED = 5, 3

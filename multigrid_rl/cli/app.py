@@ -70,7 +70,7 @@ class Commands(TyperGroup):
 
 def _usage(error: Any) -> str:
     """Return what was wrong, with the options that there are, or the override that was meant."""
-    from multigrid_rl.recipes import GROUPS
+    from multigrid_rl.config.recipes import GROUPS
     from multigrid_rl.text import expected, unknown
 
     option = getattr(error, "option_name", None)
@@ -119,7 +119,7 @@ def _guarded(verb: Verb) -> Verb:
 
 def _input_error(error: Exception) -> typer.Exit | None:
     """Report an error of the input, or a run that failed; ``None`` for every other error."""
-    from multigrid_rl.config import ConfigError
+    from multigrid_rl.config.compose import ConfigError
     from multigrid_rl.players.cards import PlayerError
     from multigrid_rl.types import RunError
 

@@ -14,8 +14,8 @@ from typer.core import TyperCommand
 from multigrid_rl.cli.app import console, refused
 
 if TYPE_CHECKING:
-    from multigrid_rl.judge.seeds import Interval
-    from multigrid_rl.judge.sets import RunSet, SetComparison
+    from multigrid_rl.evaluation.seeds import Interval
+    from multigrid_rl.evaluation.sets import RunSet, SetComparison
 
 AGAINST = "--against"
 
@@ -50,7 +50,7 @@ def compare(
     """Say what two sets of runs over seeds differ in, and how surely: IQM, intervals, share of pairs."""
     import numpy as np
 
-    from multigrid_rl.judge.sets import check_sets, compare_sets, notes, places_of, read_set, seeds_of
+    from multigrid_rl.evaluation.sets import check_sets, compare_sets, notes, places_of, read_set, seeds_of
     from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 
     if not against and len(runs) != 2:
@@ -110,7 +110,7 @@ def _table(rows: list[SetComparison], ours: int, theirs: int) -> Table:
 
 
 def _cell(its: Interval, metric: str, runs: int, plus: str = "") -> str:
-    from multigrid_rl.judge.sets import HELD
+    from multigrid_rl.evaluation.sets import HELD
 
     form = f"{plus},.0f" if metric == HELD else f"{plus}.3g"
     value, low, high = ("never" if math.isinf(x) else format(x, form) for x in its)
@@ -119,7 +119,7 @@ def _cell(its: Interval, metric: str, runs: int, plus: str = "") -> str:
 
 def sentence(row: SetComparison, ours: int, theirs: int) -> str:
     """Say in a sentence what one metric shows, no surer than the seeds allow."""
-    from multigrid_rl.judge.sets import HELD
+    from multigrid_rl.evaluation.sets import HELD
 
     ahead, share, low, high = "A", row.better.value, row.better.low, row.better.high
     if share < 0.5:

@@ -18,12 +18,12 @@ from rich.table import Table
 from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused, written_beside
 
 if TYPE_CHECKING:
-    from multigrid_rl.judge.environments import EnvTarget
-    from multigrid_rl.judge.evaluation import Evaluation, Mode
-    from multigrid_rl.judge.gradebook import Gradebook
-    from multigrid_rl.judge.grading import Rubric
-    from multigrid_rl.judge.handed_in import HandIn
-    from multigrid_rl.judge.lineups import EvalTarget, Sides
+    from multigrid_rl.competition.gradebook import Gradebook
+    from multigrid_rl.competition.grading import Rubric
+    from multigrid_rl.competition.handed_in import HandIn
+    from multigrid_rl.evaluation.environments import EnvTarget
+    from multigrid_rl.evaluation.evaluation import Evaluation, Mode
+    from multigrid_rl.evaluation.lineups import EvalTarget, Sides
 
 
 def evaluate(
@@ -50,7 +50,7 @@ def evaluate(
     parquet: Annotated[bool, typer.Option("--parquet", help="Write episodes.parquet, too.")] = False,
 ) -> None:
     """Play fresh games and say how it did, with intervals; the last line is JSON."""
-    from multigrid_rl.judge import environments, evaluation
+    from multigrid_rl.evaluation import environments, evaluation
 
     one_thread()
     override_list = list(overrides or ())
@@ -101,7 +101,7 @@ def find_env_target(
     Raises:
         ConfigError, PlayerError: no such player or run, one that does not fit, or such an option.
     """
-    from multigrid_rl.judge import environments
+    from multigrid_rl.evaluation import environments
     from multigrid_rl.runs.players import is_run, of_other_package
 
     if checkpoint is not None and not is_run(who):
@@ -122,8 +122,8 @@ def find_target(
     Raises:
         ConfigError, PlayerError: no such player or run, or one that does not fit.
     """
-    from multigrid_rl.config import compose
-    from multigrid_rl.judge import lineups
+    from multigrid_rl.config.compose import compose
+    from multigrid_rl.evaluation import lineups
     from multigrid_rl.runs.players import config_of, is_run
 
     default: Sides = "own"
@@ -139,7 +139,7 @@ def find_target(
 
 def _report(result: Evaluation, modes: tuple[Mode, ...]) -> dict[str, Any]:
     """Return everything but the single episodes: ``summary.json``."""
-    from multigrid_rl.judge.evaluation import seat_returns, summary
+    from multigrid_rl.evaluation.evaluation import seat_returns, summary
 
     return {
         "format": 1,
@@ -228,12 +228,12 @@ def grade(
     ] = 300.0,
 ) -> None:
     """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
-    from multigrid_rl.config import data_root, load_scenario
-    from multigrid_rl.judge import gradebook, grading, handed_in
-    from multigrid_rl.judge.copies import Originals
-    from multigrid_rl.players.bubblewrap import check_not_bound
+    from multigrid_rl.competition import gradebook, grading, handed_in
+    from multigrid_rl.competition.bubblewrap import check_not_bound
+    from multigrid_rl.competition.copies import Originals
+    from multigrid_rl.competition.leftovers import Scratch, ScratchError
+    from multigrid_rl.config.compose import data_root, load_scenario
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.players.leftovers import Scratch, ScratchError
     from multigrid_rl.types import RunError
 
     one_thread()
@@ -271,7 +271,7 @@ def grade(
 
 
 def _grade_one(found: HandIn, rules: Rubric, output: Path | None, grade: Callable[[], dict[str, Any]]) -> None:
-    from multigrid_rl.judge import grading
+    from multigrid_rl.competition import grading
     from multigrid_rl.players.cards import PlayerError
 
     if "seed" not in rules.model_fields_set:
@@ -295,8 +295,8 @@ def _grade_one(found: HandIn, rules: Rubric, output: Path | None, grade: Callabl
 
 
 def _grade_class(hand_ins: list[HandIn], rules: Rubric, table: Path, book: Callable[[], Gradebook]) -> None:
-    from multigrid_rl.judge.gradebook import FEEDBACK
-    from multigrid_rl.players.leftovers import exclusive_lock
+    from multigrid_rl.competition.gradebook import FEEDBACK
+    from multigrid_rl.competition.leftovers import exclusive_lock
 
     screen, began = console(120), time.perf_counter()
     screen.print(f"{len(hand_ins)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
@@ -315,7 +315,7 @@ def _grade_class(hand_ins: list[HandIn], rules: Rubric, table: Path, book: Calla
 
 
 def _show_grade(result: dict[str, Any]) -> None:
-    from multigrid_rl.judge.gradebook import LEFT_OUT, check_cells
+    from multigrid_rl.competition.gradebook import LEFT_OUT, check_cells
 
     table = Table("exam", "check", box=None, pad_edge=False)
     for title in ("measured", "95 %", "points"):

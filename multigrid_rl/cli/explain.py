@@ -14,10 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from multigrid_rl.config import RunConfig
+    from multigrid_rl.config.compose import RunConfig
+    from multigrid_rl.config.scenario import GateConfig
+    from multigrid_rl.config.sizes import Sizes
     from multigrid_rl.players.catalogue import LoadedPlayer
-    from multigrid_rl.scenario import GateConfig
-    from multigrid_rl.sizes import Sizes
     from multigrid_rl.types import MultiAgentSpec
 
     Seated: TypeAlias = dict[str, tuple[LoadedPlayer, ...]]
@@ -31,10 +31,10 @@ def explain(
     ] = None,
 ) -> None:
     """Say what the sizes of a run are and mean, without starting it."""
-    from multigrid_rl.config import ConfigError, compose
+    from multigrid_rl.config.compose import ConfigError, compose
+    from multigrid_rl.config.sizes import check_budget
     from multigrid_rl.players.factories import MatchFactory, seat_players
-    from multigrid_rl.rllib.stages import stages_of
-    from multigrid_rl.sizes import check_budget
+    from multigrid_rl.training.stages import stages_of
     from multigrid_rl.world.shaping import check_reward
 
     config = compose(list(overrides or []))
@@ -74,7 +74,7 @@ _FREE = ("seats", "env_args", "bonus", "gates", "anchors")
 def config() -> None:
     """List every key that `train` takes, with a value that it has and what it means."""
     from multigrid_rl.cli.app import console
-    from multigrid_rl.config import data_root
+    from multigrid_rl.config.compose import data_root
 
     table = Table(box=None, pad_edge=False)
     for title, wide in (("key", True), ("value", False), ("meaning", False)):
@@ -112,7 +112,7 @@ def _keys_of(path: Path, place: str) -> Iterator[Row]:
 
 def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[str, list[Row]]:
     """Return all rows by the title that they stand under."""
-    from multigrid_rl.sizes import Sizes
+    from multigrid_rl.config.sizes import Sizes
 
     sizes = Sizes.of(config, (agent.module for agent in specs.agents))
     rows = {
@@ -210,7 +210,7 @@ def _machine(config: RunConfig) -> Iterator[Row]:
 
 
 def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
-    from multigrid_rl.sizes import schedules
+    from multigrid_rl.config.sizes import schedules
 
     train = config.train
     spans = (sizes.horizon, sizes.credit_horizon)
@@ -231,7 +231,7 @@ def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
 
 
 def _rewards(config: RunConfig) -> Iterator[Row]:
-    from multigrid_rl.sizes import reward_facts
+    from multigrid_rl.config.sizes import reward_facts
 
     facts = reward_facts(config.train)
     value = "the game's own" if not facts else f"with {' and '.join(dict.fromkeys(name for name, _ in facts))}"

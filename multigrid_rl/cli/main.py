@@ -14,17 +14,17 @@ from rich.text import Text
 
 from multigrid_rl.cli.app import Commands, Verbs, fail
 from multigrid_rl.cli.compare import ManyAgainst, compare
-from multigrid_rl.cli.cup import cup
-from multigrid_rl.cli.data import data, record
 from multigrid_rl.cli.evaluate import evaluate, grade
 from multigrid_rl.cli.explain import config, explain
-from multigrid_rl.cli.exploit import exploit
-from multigrid_rl.cli.mlagents import import_mlagents
-from multigrid_rl.cli.overlay import overlay, reference
 from multigrid_rl.cli.players import export, freeze, inspect, players, rate
-from multigrid_rl.cli.search import search
 from multigrid_rl.cli.train import train
-from multigrid_rl.cli.watch import play, report, video
+from multigrid_rl.competition.verbs import cup
+from multigrid_rl.imitation.verbs import data, record
+from multigrid_rl.league.verbs import exploit
+from multigrid_rl.search.verbs import search
+from multigrid_rl.show.overlay import overlay, reference
+from multigrid_rl.show.verbs import play, report, video
+from multigrid_rl.walkers.verbs import import_mlagents
 
 # A verb loads millions of objects that stay: scanning them for garbage again and again, and at exit, takes two seconds.
 gc.set_threshold(300_000)
@@ -42,7 +42,7 @@ def doctor(
     patience: Annotated[float, typer.Option(min=1, help="Seconds that Ray has for a task.")] = 90.0,
 ) -> None:
     """Check installation, threads, memory, disk, opponents and Ray; say what to change. Status 1 for a problem."""
-    from multigrid_rl.rllib.doctor import examine
+    from multigrid_rl.ops.doctor import examine
 
     console, findings = Console(highlight=False), []
     for finding in examine(Path.cwd(), address, patience):

@@ -30,7 +30,7 @@ def players(
     checkpoints: Checkpoints = None,
 ) -> None:
     """List the players with their measured strength."""
-    from multigrid_rl.config import load_scenario
+    from multigrid_rl.config.compose import load_scenario
     from multigrid_rl.players import freeze as measuring
     from multigrid_rl.players.cards import PlayerError, read_card
     from multigrid_rl.players.catalogue import BUILT_IN, WHAT, Catalogue
@@ -86,7 +86,7 @@ def rate(
     checkpoints: Checkpoints = None,
 ) -> None:
     """Measure every frozen player of a scenario against random, scripted and frozen players; rewrites their cards."""
-    from multigrid_rl.config import scenario_id
+    from multigrid_rl.config.compose import scenario_id
     from multigrid_rl.players import freeze
     from multigrid_rl.players.catalogue import Catalogue
 
@@ -113,7 +113,7 @@ def freeze(
     checkpoints: Checkpoints = None,
 ) -> None:
     """Turn a trained seat into a frozen player: model, card and catalogue entry. Never overwrites."""
-    from multigrid_rl.judge import environments
+    from multigrid_rl.evaluation import environments
     from multigrid_rl.players import freeze
     from multigrid_rl.players.cards import write_card
     from multigrid_rl.players.catalogue import Catalogue
@@ -151,7 +151,7 @@ def export(
     ] = False,
 ) -> None:
     """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
-    from multigrid_rl.players import bundle, hub
+    from multigrid_rl.competition import bundle, hub
     from multigrid_rl.runs.players import players_for
 
     if agent and push is not None:
@@ -177,8 +177,8 @@ def inspect(
     ] = None,
 ) -> None:
     """Show what a bundle or an agent is, check everything and play a few games; the last line says ok."""
-    from multigrid_rl.players.inspection import inspect_folder
-    from multigrid_rl.players.leftovers import ScratchError
+    from multigrid_rl.competition.inspection import inspect_folder
+    from multigrid_rl.competition.leftovers import ScratchError
 
     one_thread()
     with ended_by_signals():

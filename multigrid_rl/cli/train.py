@@ -19,11 +19,11 @@ from rich.markup import escape
 from multigrid_rl.cli.app import program, reason, refused
 
 if TYPE_CHECKING:
-    from multigrid_rl.config import RunConfig
+    from multigrid_rl.config.compose import RunConfig
     from multigrid_rl.players.catalogue import LoadedPlayer
-    from multigrid_rl.rllib.stages import Stage
     from multigrid_rl.runs.checkpoints import Checkpoint
     from multigrid_rl.runs.folder import RunFolder
+    from multigrid_rl.training.stages import Stage
     from multigrid_rl.types import MultiAgentSpec
 
 LOG = logging.getLogger(__name__)
@@ -66,8 +66,8 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
         ConfigError, PlayerError: before training starts, with one line.
         RunError: the run broke off.
     """
-    from multigrid_rl.config import ConfigError, compose, default_run_dir
-    from multigrid_rl.sizes import check_budget
+    from multigrid_rl.config.compose import ConfigError, compose, default_run_dir
+    from multigrid_rl.config.sizes import check_budget
     from multigrid_rl.text import expected
 
     config = compose(overrides)
@@ -94,7 +94,7 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     Raises as :func:`run_training`.
     """
     from multigrid_rl.cli.live import warnings_on_screen
-    from multigrid_rl.config import ConfigError, resumed
+    from multigrid_rl.config.compose import ConfigError, resumed
     from multigrid_rl.runs.checkpoints import start_of
     from multigrid_rl.runs.reader import config_hash, read_config, read_provenance, read_verdict
     from multigrid_rl.text import expected
@@ -128,12 +128,12 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
 
     ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.
     """
-    from multigrid_rl.config import ConfigError
+    from multigrid_rl.config.compose import ConfigError
+    from multigrid_rl.ops.trackers import check_tracking
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.rllib.stages import seated_in, stages_of
     from multigrid_rl.runs.players import initial_weights, player_in_place_of
     from multigrid_rl.runs.reader import opponent_hashes
-    from multigrid_rl.runs.tracking import check_tracking
+    from multigrid_rl.training.stages import seated_in, stages_of
     from multigrid_rl.world.shaping import check_reward
 
     check_tracking(config.tracking)
@@ -164,8 +164,8 @@ def check_data(config: RunConfig, specs: MultiAgentSpec, before: Path | None) ->
 
     Raises ``ConfigError``.
     """
-    from multigrid_rl.config import ConfigError
-    from multigrid_rl.learn.demonstrations import read_demonstrations
+    from multigrid_rl.config.compose import ConfigError
+    from multigrid_rl.imitation.demonstrations import read_demonstrations
     from multigrid_rl.players.factories import env_signature
     from multigrid_rl.runs.reader import read_provenance
     from multigrid_rl.text import expected
@@ -190,9 +190,9 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
     checkpoint = start.path if start is not None and start.env_steps else None
     if checkpoint is not None and ":" in config.model.name:
         check_networks(config, stages[-1].factory.specs, checkpoint)
-    from multigrid_rl.rllib.cluster import fit_to_cluster
+    from multigrid_rl.ops.cluster import fit_to_cluster
     from multigrid_rl.rllib.session import RayError, ray_session, reason_of
-    from multigrid_rl.rllib.train import train
+    from multigrid_rl.training.loop import train
 
     with ExitStack() as stack:
         stack.enter_context(live.warnings_on_screen())
@@ -230,8 +230,8 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
 
 def _held_out(run: Path) -> str:
     """Play those whom the run has not met, write how it did, and tell it."""
+    from multigrid_rl.evaluation.evaluation import held_out
     from multigrid_rl.files import write_whole
-    from multigrid_rl.judge.evaluation import held_out
 
     rows = held_out(run, HELD_OUT_GAMES, HELD_OUT_SEED)
     write_whole(run / "held_out.json", (json.dumps(rows, indent=2) + "\n").encode())
@@ -249,7 +249,7 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
     Raises:
         ConfigError: another process has made it meanwhile, or writes to it.
     """
-    from multigrid_rl.config import ConfigError, default_run_dir
+    from multigrid_rl.config.compose import ConfigError, default_run_dir
     from multigrid_rl.runs.folder import RunFolder
     from multigrid_rl.text import expected
 
@@ -286,7 +286,7 @@ def own_mistakes(config: RunConfig) -> Iterator[None]:
 
     Raises ``RunError``.
     """
-    from multigrid_rl.scenario import MISTAKES, mistake, own_place
+    from multigrid_rl.config.scenario import MISTAKES, mistake, own_place
     from multigrid_rl.types import RunError
 
     try:
@@ -309,7 +309,7 @@ def own_mistakes(config: RunConfig) -> Iterator[None]:
 @contextmanager
 def hints(path: Path) -> Iterator[None]:
     """Give a run that breaks off the line that says how to resume it, unless nothing was reported yet."""
-    from multigrid_rl.config import ConfigError
+    from multigrid_rl.config.compose import ConfigError
     from multigrid_rl.runs.checkpoints import start_of
     from multigrid_rl.runs.divergence import DivergedError
     from multigrid_rl.types import RunError

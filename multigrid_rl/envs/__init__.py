@@ -6,6 +6,6 @@ After an import of this package Gymnasium can build ``Walker-v0`` (or without on
 import gymnasium
 
 #: The class of ``Walker-v0``; it is imported when one is built, since it needs MuJoCo.
-WALKER = "multigrid_rl.envs.walker:WalkerEnv"
+WALKER = "multigrid_rl.walkers.walker:WalkerEnv"
 
 gymnasium.register("Walker-v0", WALKER, max_episode_steps=1000)

@@ -16,11 +16,11 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
-from multigrid_rl.envs import bodies, mujoco
+from multigrid_rl.config.scenario import MISTAKES, ConfigError, look_in_working_folder, mistake
 from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, SingleAgentEnvs
-from multigrid_rl.scenario import MISTAKES, ConfigError, look_in_working_folder, mistake
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import MAX_CHOICES, AgentSpec, EnvFactory, MultiAgentSpec
+from multigrid_rl.walkers import bodies, mujoco
 
 LOG = logging.getLogger(__name__)
 #: What an environment answers.

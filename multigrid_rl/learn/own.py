@@ -10,10 +10,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from multigrid_rl.config.scenario import ConfigError, import_object, user_code
 from multigrid_rl.learn.losses import Rows, objective_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
 from multigrid_rl.models.registry import ArchitectureError, network_of
-from multigrid_rl.scenario import ConfigError, import_object, user_code
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec
 

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.clock import Clock
+from multigrid_rl.fast.towers import Towers
 from multigrid_rl.learn.advantages import Estimator, standardise, weigh
 from multigrid_rl.learn.gaps import Ends, Gaps
 from multigrid_rl.models.distributions import Bound, Distribution, distribution_of
-from multigrid_rl.models.towers import Towers
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.types import BatchedEnv, BatchedStep, EpisodeTable, MultiAgentSpec
 from multigrid_rl.world.streams import Streams

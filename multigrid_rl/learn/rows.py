@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.learn.demonstrations import Demonstrations
-from multigrid_rl.scenario import ConfigError
+from multigrid_rl.config.scenario import ConfigError
+from multigrid_rl.imitation.demonstrations import Demonstrations
 from multigrid_rl.text import expected
 
 Array = NDArray[Any]

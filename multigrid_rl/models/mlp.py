@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.models.table import first_rows, sum_of_rows
-from multigrid_rl.models.towers import KINDS, MAX_WIDTH, Pass, TokenTowers, actor_critic
+from multigrid_rl.fast.table import first_rows, sum_of_rows
+from multigrid_rl.fast.towers import KINDS, MAX_WIDTH, Pass, TokenTowers, actor_critic
 from multigrid_rl.models.vector import ACTIVATIONS, tower
 
 

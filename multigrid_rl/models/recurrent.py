@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.models.gru import GRU, Pass
-from multigrid_rl.models.table import first_rows, sum_of_rows
-from multigrid_rl.models.towers import MAX_WIDTH
+from multigrid_rl.fast.gru import GRU, Pass
+from multigrid_rl.fast.table import first_rows, sum_of_rows
+from multigrid_rl.fast.towers import MAX_WIDTH
 from multigrid_rl.models.vector import LogStd, Normaliser
 
 CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}

@@ -11,16 +11,25 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from multigrid_rl.architecture import CELL_WISE, HEADS, MAX_HEAD_SIZE, MAX_LAYERS, MAX_UNITS, NETWORKS, NORMS, RECURRENT
+from multigrid_rl.config.network import (
+    CELL_WISE,
+    HEADS,
+    MAX_HEAD_SIZE,
+    MAX_LAYERS,
+    MAX_UNITS,
+    NETWORKS,
+    NORMS,
+    RECURRENT,
+)
+from multigrid_rl.config.scenario import ConfigError, import_object
+from multigrid_rl.fast.towers import KINDS
 from multigrid_rl.jit import kernel
 from multigrid_rl.models.cells import CellActorCritic
 from multigrid_rl.models.distributions import Distribution, Gaussian, distribution_of
 from multigrid_rl.models.heads import Bins, Deterministic, Diffusion, Head, Mixture
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
-from multigrid_rl.models.towers import KINDS
 from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
-from multigrid_rl.scenario import ConfigError, import_object
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.models.towers import KINDS, MAX_WIDTH, Distinct, Pass, Tower, Towers
+from multigrid_rl.fast.towers import KINDS, MAX_WIDTH, Distinct, Pass, Tower, Towers
 
 Array = NDArray[Any]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
@@ -87,7 +87,7 @@ class VectorTowers(Towers):
 
     Args:
         net: the network, on the CPU, without layer normalisation.
-        kind: see :class:`~multigrid_rl.models.towers.Towers`.
+        kind: see :class:`~multigrid_rl.fast.towers.Towers`.
     """
 
     def __init__(self, net: "VectorActorCritic", kind: int) -> None:

@@ -14,8 +14,11 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from multigrid_rl.competition.agents import Part, is_agent, read_agent, read_parts
+from multigrid_rl.competition.external import SeatedAgent
+from multigrid_rl.competition.hub import fetched
+from multigrid_rl.config.scenario import CODE, ConfigError, import_object, user_code
 from multigrid_rl.files import player_folders
-from multigrid_rl.players.agents import Part, is_agent, read_agent, read_parts
 from multigrid_rl.players.cards import (
     CARD_FILE,
     Card,
@@ -27,11 +30,8 @@ from multigrid_rl.players.cards import (
     read_files,
     read_network,
 )
-from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
-from multigrid_rl.players.hub import fetched
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
-from multigrid_rl.scenario import CODE, ConfigError, import_object, user_code
 from multigrid_rl.text import expected, shown, unknown
 from multigrid_rl.types import GameSpec, Policy, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS

@@ -7,24 +7,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.architecture import WITHOUT_PROBABILITY
-from multigrid_rl.config import ConfigError, ScenarioConfig
+from multigrid_rl.competition.external import SeatedAgent
+from multigrid_rl.config.compose import ConfigError, ScenarioConfig
+from multigrid_rl.config.network import WITHOUT_PROBABILITY
+from multigrid_rl.config.scenario import CODE, GateConfig, import_object
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.envs.multigrid import MultigridFactory
-from multigrid_rl.envs.unity import UnityFactory
 from multigrid_rl.gates import Gate
+from multigrid_rl.league.league import Roster, league_pool, snapshot_player
 from multigrid_rl.metrics import BEHAVIOUR, METRICS
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
-from multigrid_rl.players.external import SeatedAgent
-from multigrid_rl.players.league import Roster, league_pool, snapshot_player
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
-from multigrid_rl.scenario import CODE, GateConfig, import_object
-from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
+from multigrid_rl.walkers.unity import UnityFactory
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
 from multigrid_rl.world.spaces import token_categories

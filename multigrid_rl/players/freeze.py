@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from multigrid_rl.config import load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.cards import Card, PlayerError, Strength, read_card, read_network, write_card, write_player
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, LoadedPlayer

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from multigrid_rl.fast.towers import Stack, TokenTowers
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
-from multigrid_rl.models.towers import Stack, TokenTowers
 from multigrid_rl.models.vector import VectorActorCritic
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
 from multigrid_rl.text import expected, shown

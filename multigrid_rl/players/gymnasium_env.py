@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from multigrid_rl.config import load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, watched
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.match import Match
@@ -41,7 +41,7 @@ class SeatEnv(gymnasium.Env):
     is drawn from ``np_random``.
 
     Args:
-        scenario: one of ``multigrid_rl.config.scenario_names()``, the file of another (``./mine.yaml``), or an
+        scenario: one of ``multigrid_rl.config.compose.scenario_names()``, the file of another (``./mine.yaml``), or an
             environment name of the original course.
         seat: the seat to play, such as ``red_0``.
         players: for other seats a player: a name, the folder of a frozen one, ``module:Class``, or an object with

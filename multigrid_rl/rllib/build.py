@@ -7,20 +7,20 @@ from typing import Any
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from multigrid_rl.config import ConfigError, RunConfig
+from multigrid_rl.config.compose import ConfigError, RunConfig
+from multigrid_rl.config.schema import Schedule
+from multigrid_rl.imitation.adversarial import AdversarialConfig
+from multigrid_rl.imitation.cloning import CloningConfig
+from multigrid_rl.imitation.trainers import CloningPPO, DaggerPPO
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.adversarial import AdversarialConfig
-from multigrid_rl.learn.cloning import CloningConfig
 from multigrid_rl.learn.update import UpdateConfig
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
-from multigrid_rl.rllib.imitation import CloningPPO, DaggerPPO
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
-from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
 from multigrid_rl.runs.reader import run_config
-from multigrid_rl.schema import Schedule
 from multigrid_rl.text import expected
+from multigrid_rl.training.stages import Stage, stages_of
 
 
 def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PPOConfig:

@@ -16,10 +16,10 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor
 
-from multigrid_rl.learn.adversarial import AdversarialConfig, AdversarialUpdate
-from multigrid_rl.learn.cloning import Cloning, CloningConfig
-from multigrid_rl.learn.dagger import Dagger
-from multigrid_rl.learn.demonstrations import read_demonstrations
+from multigrid_rl.imitation.adversarial import AdversarialConfig, AdversarialUpdate
+from multigrid_rl.imitation.cloning import Cloning, CloningConfig
+from multigrid_rl.imitation.dagger import Dagger
+from multigrid_rl.imitation.demonstrations import read_demonstrations
 from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.runs.checkpoints import read_learner_state

@@ -32,7 +32,7 @@ from ray.rllib.utils.metrics import (
     TIMERS,
 )
 
-from multigrid_rl.config import RunConfig
+from multigrid_rl.config.compose import RunConfig
 from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.text import expected

@@ -10,12 +10,12 @@ from ray.exceptions import RayError
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 
+from multigrid_rl.league.league import Roster
+from multigrid_rl.league.run import RunLeague
 from multigrid_rl.models.registry import fingerprint
-from multigrid_rl.players.league import Roster
-from multigrid_rl.rllib.league import RunLeague
 from multigrid_rl.rllib.session import reason_of, without_object_store
-from multigrid_rl.rllib.stages import Stage
 from multigrid_rl.runs.tracker import MetricsTracker
+from multigrid_rl.training.stages import Stage
 from multigrid_rl.types import EpisodeTable, RunError
 
 _COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_from", "env_runner_restarts")

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.files import free_path, unfinished, write_whole
+from multigrid_rl.league.league import Snapshot
 from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card, read_files, read_network
-from multigrid_rl.players.league import Snapshot
 from multigrid_rl.text import expected
 
 LOG = logging.getLogger(__name__)

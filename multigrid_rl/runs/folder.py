@@ -21,12 +21,14 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from multigrid_rl.config import ConfigError, RunConfig, available_cpus, data_root, to_yaml
+from multigrid_rl.config.compose import ConfigError, RunConfig, available_cpus, data_root, to_yaml
+from multigrid_rl.config.scenario import CODE
 from multigrid_rl.files import free_path, write_whole
-from multigrid_rl.learn.demonstrations import read_data_card
+from multigrid_rl.imitation.demonstrations import read_data_card
+from multigrid_rl.league.league import League, Snapshot
+from multigrid_rl.ops.trackers import Tracking
 from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import LoadedPlayer
-from multigrid_rl.players.league import League, Snapshot
 from multigrid_rl.runs.checkpoints import (
     Checkpoint,
     read_snapshot,
@@ -36,8 +38,6 @@ from multigrid_rl.runs.checkpoints import (
     start_of,
 )
 from multigrid_rl.runs.reader import config_hash, read_provenance, read_verdict
-from multigrid_rl.runs.tracking import Tracking
-from multigrid_rl.scenario import CODE
 from multigrid_rl.text import expected
 
 LOG = logging.getLogger(__name__)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from multigrid_rl.config import ConfigError, compose
-from multigrid_rl.players.agents import is_agent
-from multigrid_rl.players.bundle import seat_folders
+from multigrid_rl.competition.agents import is_agent
+from multigrid_rl.competition.bundle import seat_folders
+from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import CARD_FILE, EnvSignature, PlayerError, read_card, read_network, task_of
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, is_program
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.runs.reader import check_env, run_config
-from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected, shown, suggestion
 from multigrid_rl.types import TEAM_ORDER, AgentSpec, MultiAgentSpec
 

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from multigrid_rl.config import RESUMABLE, ConfigError
+from multigrid_rl.competition.agents import is_agent
+from multigrid_rl.config.compose import RESUMABLE, ConfigError
+from multigrid_rl.config.scenario import CODE, check_listed
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
-from multigrid_rl.players.agents import is_agent
-from multigrid_rl.scenario import CODE, check_listed
-from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected, first_error
 
 Array = NDArray[np.float64]

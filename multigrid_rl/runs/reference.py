@@ -17,12 +17,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from multigrid_rl.config import ConfigError, RunConfig, compose
+from multigrid_rl.config.compose import ConfigError, RunConfig, compose
+from multigrid_rl.config.recipes import override_value
+from multigrid_rl.config.scenario import Strict
 from multigrid_rl.files import write_whole
 from multigrid_rl.gates import Gate
-from multigrid_rl.recipes import override_value
 from multigrid_rl.runs.reader import Array, Run, Series, differences
-from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected, first_error, shown
 
 End = Literal["better", "worse", "inside", "above", "below"]

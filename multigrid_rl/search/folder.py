@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from multigrid_rl.config import ConfigError, compose, read_overrides
+from multigrid_rl.config.compose import ConfigError, compose, read_overrides
 from multigrid_rl.files import write_whole
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.folder import circumstances, locked

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.search.outcomes import Outcome, Point, TrialSpec, ranked
 from multigrid_rl.search.settings import AshaSettings, PbtSettings, Settings, ThreeStageSettings
 from multigrid_rl.search.space import LAST, Space

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import yaml
 from omegaconf import OmegaConf
 
+from multigrid_rl.config.recipes import GROUPS, TRUST, expand_overrides
 from multigrid_rl.files import csv_text, markdown_table
-from multigrid_rl.recipes import GROUPS, TRUST, expand_overrides
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
 from multigrid_rl.search.plans import as_parameters, distributions

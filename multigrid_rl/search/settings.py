@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from multigrid_rl.config import ConfigError, data_root
-from multigrid_rl.scenario import Strict, whole
+from multigrid_rl.config.compose import ConfigError, data_root
+from multigrid_rl.config.scenario import Strict, whole
 from multigrid_rl.search.space import read_yaml
 from multigrid_rl.text import expected, first_error, unknown
 

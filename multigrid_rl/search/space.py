@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
-from multigrid_rl.architecture import RECURRENT
-from multigrid_rl.config import ConfigError, RunConfig, compose, data_root
+from multigrid_rl.config.compose import ConfigError, RunConfig, compose, data_root
+from multigrid_rl.config.network import RECURRENT
 from multigrid_rl.search.outcomes import Point
 from multigrid_rl.text import expected, unknown
 

@@ -11,15 +11,15 @@ from typing import Any
 
 from ray import tune
 
-from multigrid_rl.config import ConfigError, RunConfig, compose
+from multigrid_rl.config.compose import ConfigError, RunConfig, compose
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.rllib.stages import Stage, seated_in, stages_of
-from multigrid_rl.rllib.train import train
 from multigrid_rl.runs.checkpoints import newest_good
 from multigrid_rl.runs.folder import LOCK, RunFolder, locked
 from multigrid_rl.runs.reader import read_verdict
 from multigrid_rl.search.folder import STOP, run_path
 from multigrid_rl.search.outcomes import TrialSpec, score_of
+from multigrid_rl.training.loop import train
+from multigrid_rl.training.stages import Stage, seated_in, stages_of
 
 #: Keys of what a trial reports: its score's number, environment steps, and in its last report how it ended.
 METRIC, TIME, ENDED = "score", "env_steps", "ended"

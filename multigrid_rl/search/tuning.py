@@ -17,16 +17,16 @@ from ray.tune.schedulers import AsyncHyperBandScheduler
 from ray.tune.search import Searcher
 from ray.tune.trainable.function_trainable import FunctionTrainable
 
-from multigrid_rl.config import ConfigError
-from multigrid_rl.rllib.cluster import preflight
+from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.ops.cluster import preflight
 from multigrid_rl.rllib.session import ray_session, reason_of
-from multigrid_rl.rllib.stages import stages_of
 from multigrid_rl.search.folder import STOP, SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Score, Status, TrialSpec
 from multigrid_rl.search.plans import plan_of
 from multigrid_rl.search.results import RESULTS, SearchResult, result_of, write_result
 from multigrid_rl.search.settings import AshaSettings
 from multigrid_rl.search.trial import ENDED, INTERRUPTED, METRIC, TIME, TrialConfig, run_trial
+from multigrid_rl.training.stages import stages_of
 
 #: Seconds that a trial gets to end its iteration and to write its checkpoint and verdict when it is stopped.
 PATIENCE_S = 60

@@ -13,10 +13,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.evaluation.seeds import bootstrap_band, iqm
+from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.seeds import bootstrap_band, iqm
-from multigrid_rl.judge.sets import HELD, RunSet, directions
 from multigrid_rl.runs.reader import Array, Run
 from multigrid_rl.runs.reference import Reference, write_file
 from multigrid_rl.show.charts import limits, unit_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrid_rl.judge.replays import GameRecord, frames, replay, taken_actions
+from multigrid_rl.evaluation.replays import GameRecord, frames, replay, taken_actions
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c

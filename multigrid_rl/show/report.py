@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from multigrid_rl.config import ConfigError
-from multigrid_rl.judge.cup.folder import RESULTS_FILE
-from multigrid_rl.judge.cup.results import CupResults
-from multigrid_rl.judge.replays import ReplayError
+from multigrid_rl.competition.cup.folder import RESULTS_FILE
+from multigrid_rl.competition.cup.results import CupResults
+from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.evaluation.replays import ReplayError
 from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.page import GENERATOR

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.config.schema import RunConfig, TrainConfig
+from multigrid_rl.config.sizes import reward_facts, schedules
+from multigrid_rl.evaluation.evaluation import evaluate, kept_games, seat_returns, summary
+from multigrid_rl.evaluation.lineups import run_target
+from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.gates import GateKeeper, Moment
-from multigrid_rl.judge.evaluation import evaluate, kept_games, seat_returns, summary
-from multigrid_rl.judge.lineups import run_target
-from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.reader import Run, check_env, read_rows, read_run
 from multigrid_rl.runs.reference import Comparison, Reference, changes, compare, load_reference
-from multigrid_rl.schema import RunConfig, TrainConfig
-from multigrid_rl.show.films import EPISODES, OwnEpisodes, play_own_episodes
 from multigrid_rl.show.words import percent
-from multigrid_rl.sizes import reward_facts, schedules
 from multigrid_rl.text import expected, one_line
 from multigrid_rl.types import RunError
+from multigrid_rl.walkers.films import EPISODES, OwnEpisodes, play_own_episodes
 
 #: Seed of the policy's fresh games: training uses small seeds, so none of them was a training game.
 GAMES_SEED = 50_000

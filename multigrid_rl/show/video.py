@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.evaluation.replays import GameRecord, frames, taken_actions
 from multigrid_rl.files import unfinished
-from multigrid_rl.judge.replays import GameRecord, frames, taken_actions
 from multigrid_rl.show.captions import Commentator
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
 from multigrid_rl.text import expected, first_error, shown

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.show.captions import Caption
 from multigrid_rl.show.pictures import Notes, Picture, Strip, panel
 from multigrid_rl.show.play import Session

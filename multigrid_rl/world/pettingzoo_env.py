@@ -9,7 +9,7 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
-from multigrid_rl.config import ConfigError, load_scenario
+from multigrid_rl.config.compose import ConfigError, load_scenario
 from multigrid_rl.text import expected
 from multigrid_rl.types import RULE_SETS, GameSpec
 from multigrid_rl.world import spaces
@@ -24,8 +24,8 @@ def parallel_env(
     """Make the environment of a scenario.
 
     Args:
-        scenario: one of ``multigrid_rl.config.scenario_names()``, or an environment name of the original course, such
-            as ``MultiGrid-CompetativeRedBlueDoor-v3-DTDE-1v1``.
+        scenario: one of ``config.compose.scenario_names()``, or an environment name of the original course, such as
+            ``MultiGrid-CompetativeRedBlueDoor-v3-DTDE-1v1``.
         render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
         rules: ``"fair"`` or ``"classic"`` instead of the scenario's rules.
         flat: observations are vectors; see :func:`multigrid_rl.world.spaces.flat_space`.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from multigrid_rl.config import compose, data_root, load_scenario, scenario_names
+from multigrid_rl.config.compose import compose, data_root, load_scenario, scenario_names
+from multigrid_rl.config.recipes import names_in
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, read_card, read_network, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
 from multigrid_rl.players.frozen import check_fits
-from multigrid_rl.recipes import names_in
 
 ROOT = data_root() / "checkpoints"
 LISTED = yaml.safe_load((ROOT / CATALOGUE_FILE).read_text(encoding="utf-8"))["players"] or {}

@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from bundles import bundle
 from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, WEST, clear, image, place
-from multigrid_rl.config import ConfigError, load_scenario, scenario_names
+from multigrid_rl.config.compose import ConfigError, load_scenario, scenario_names
 from multigrid_rl.gym import register_envs
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.gymnasium_env import SeatEnv

@@ -26,7 +26,7 @@ from games import (
     put,
     world,
 )
-from multigrid_rl.config import load_scenario, scenario_names
+from multigrid_rl.config.compose import load_scenario, scenario_names
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import living_agents, render_frame, visible_cells

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from agents import agent_of, exists, gone, living, play, player_of
+from multigrid_rl.competition.sandbox import MAX_LINE, AgentProcess, Limits
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.players.sandbox import MAX_LINE, AgentProcess, Limits
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
 

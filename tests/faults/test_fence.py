@@ -14,13 +14,13 @@ import pytest
 
 from agents import SPEC, agent_of, exists, play, player_of
 from commands import call, complaint
-from multigrid_rl.players import bubblewrap, sandbox
-from multigrid_rl.players.bubblewrap import check_not_bound
+from multigrid_rl.competition import bubblewrap, sandbox
+from multigrid_rl.competition.bubblewrap import check_not_bound
+from multigrid_rl.competition.external import ExternalPlayer
+from multigrid_rl.competition.leftovers import kill_descendants
+from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.external import ExternalPlayer
-from multigrid_rl.players.leftovers import kill_descendants
 from multigrid_rl.players.match import play_games
-from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.world.streams import Streams
 
 LIMITS = Limits(start_s=20, step_s=10, total_s=30, memory_mb=512, disk_mb=32)

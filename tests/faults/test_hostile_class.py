@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from agents import agent_of
 from bundles import edit, vouch
-from multigrid_rl.config import data_root
-from multigrid_rl.players import sandbox
+from multigrid_rl.competition import sandbox
+from multigrid_rl.config.compose import data_root
 from multigrid_rl.players.cards import MODEL_FILE
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")

@@ -10,10 +10,10 @@ import ray
 from ray.cluster_utils import Cluster
 from trainings import PATIENCE_S, SMALL, rows_of
 
-from multigrid_rl.config import compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.rllib.train import train
 from multigrid_rl.runs.folder import RunFolder
+from multigrid_rl.training.loop import train
 
 pytestmark = pytest.mark.long
 STORE = {"object_store_memory": 100 * 2**20}

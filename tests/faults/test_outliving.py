@@ -14,13 +14,13 @@ import pytest
 
 from agents import agent_of
 from commands import call
-from multigrid_rl.config import load_scenario
-from multigrid_rl.judge.cup.cup import play_pairing
-from multigrid_rl.judge.cup.entries import CupConfig, Entry
-from multigrid_rl.players import inspection, leftovers
-from multigrid_rl.players.agents import read_parts
-from multigrid_rl.players.leftovers import Scratch, kill_descendants, remove_leftovers
-from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.competition import inspection, leftovers
+from multigrid_rl.competition.agents import read_parts
+from multigrid_rl.competition.cup.cup import play_pairing
+from multigrid_rl.competition.cup.entries import CupConfig, Entry
+from multigrid_rl.competition.leftovers import Scratch, kill_descendants, remove_leftovers
+from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.config.compose import load_scenario
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone gives a process its orphans")
 
@@ -47,7 +47,7 @@ def act(message):
 #: As on a machine without bubblewrap, in which an agent's processes have other numbers and see no note.
 WITHOUT_SANDBOX = """
 import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may have been started with nohup
-from multigrid_rl.players import inspection, sandbox
+from multigrid_rl.competition import inspection, sandbox
 sandbox.bwrap_available = inspection.bwrap_available = lambda: False
 from multigrid_rl.cli.main import app
 app()

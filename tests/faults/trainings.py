@@ -42,7 +42,7 @@ class Training:
         name, _, value = self.mark.partition("=")
         # As many cores as a test needs, whatever the machine has: the check of the configuration is not what is tested.
         program = (
-            f"import multigrid_rl.schema as schema; schema.available_cpus = lambda: {cores}\n{before}\n"
+            f"import multigrid_rl.config.schema as schema; schema.available_cpus = lambda: {cores}\n{before}\n"
             "from multigrid_rl.cli.main import app\napp()\n"
         )
         self._output = folder / f"output-{time.monotonic_ns()}.txt"

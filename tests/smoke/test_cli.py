@@ -14,7 +14,7 @@ from catalogues import make_player
 from commands import call, complaint
 from multigrid_rl.cli import live
 from multigrid_rl.cli.app import program
-from multigrid_rl.config import available_cpus, compose
+from multigrid_rl.config.compose import available_cpus, compose
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card
 
@@ -42,7 +42,7 @@ def _halted(monkeypatch):
 
     monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)
     monkeypatch.setattr("multigrid_rl.runs.folder.RunFolder", NoFolder)
-    monkeypatch.setattr("multigrid_rl.rllib.train.train", halt)
+    monkeypatch.setattr("multigrid_rl.training.loop.train", halt)
 
 
 def train(root: Path, *args: object):

@@ -14,8 +14,8 @@ from PIL import Image
 
 from commands import call, complaint
 from multigrid_rl.cli.compare import sentence
-from multigrid_rl.judge.seeds import Interval, bootstrap_band, iqm
-from multigrid_rl.judge.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
+from multigrid_rl.evaluation.seeds import Interval, bootstrap_band, iqm
+from multigrid_rl.evaluation.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
 from multigrid_rl.runs.reader import Series
 from multigrid_rl.show.figures import comparison_panels, draw_comparison
 

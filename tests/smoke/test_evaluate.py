@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
-from multigrid_rl.config import compose
-from multigrid_rl.judge.evaluation import evaluate
-from multigrid_rl.judge.lineups import player_target
-from multigrid_rl.judge.replays import GameRecord, replay
+from multigrid_rl.config.compose import compose
+from multigrid_rl.evaluation.evaluation import evaluate
+from multigrid_rl.evaluation.lineups import player_target
+from multigrid_rl.evaluation.replays import GameRecord, replay
 from multigrid_rl.metrics import wilson_interval
 from tiny_runs import tiny_run
 
@@ -111,7 +111,7 @@ def test_parquet_has_same_rows(master):
 def test_result_is_independent_of_batches(monkeypatch):
     target = player_target("blue-adept", compose(["scenario=1v1"]))
     whole = evaluate(target, episodes=90, seed=4, modes=("stochastic",))
-    monkeypatch.setattr("multigrid_rl.judge.evaluation.BATCH", 32)
+    monkeypatch.setattr("multigrid_rl.evaluation.evaluation.BATCH", 32)
     parts = evaluate(target, episodes=90, seed=4, modes=("stochastic",))
     assert len(parts.parts[0].played) == 3
     np.testing.assert_array_equal(whole.parts[0].table.returns, parts.parts[0].table.returns)
@@ -176,7 +176,7 @@ def trained(tmp_path_factory):
 
 
 def test_rejects_unwritable_output_before_playing(tmp_path, monkeypatch):
-    monkeypatch.setattr("multigrid_rl.judge.evaluation.evaluate", lambda *_, **__: pytest.fail("it played"))
+    monkeypatch.setattr("multigrid_rl.evaluation.evaluation.evaluate", lambda *_, **__: pytest.fail("it played"))
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "evaluation"
     assert complaint(run("idle", "-o", folder)).startswith(

@@ -11,11 +11,11 @@ from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
 from commands import call
 from multigrid_rl.cli.explain import sections
-from multigrid_rl.config import compose, scenario_names
+from multigrid_rl.config.compose import compose, scenario_names
+from multigrid_rl.config.sizes import Sizes
 from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.build import algorithm_config
-from multigrid_rl.sizes import Sizes
 from tiny_runs import TINY, tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -74,7 +74,7 @@ def test_gradient_steps_match_rllib(rows, minibatch, epochs):
 
 @pytest.mark.parametrize(("runners", "threads"), [(0, 0), (2, 0), (2, 1)])
 def test_shares_games_and_cores_as_train(monkeypatch, runners, threads):
-    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
+    monkeypatch.setattr("multigrid_rl.config.schema.available_cpus", lambda: 4)
     overrides = [f"cluster.num_env_runners={runners}", f"train.torch_threads={threads}", "model=gru"]
     config, size = compose(overrides), sizes(*overrides)
     built = algorithm_config(config)

@@ -13,7 +13,7 @@ import pytest
 
 from commands import call, complaint
 from multigrid_rl.cli.train import resume_training, run_training
-from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import MODEL_FILE, read_card
 from multigrid_rl.players.catalogue import Catalogue

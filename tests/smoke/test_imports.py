@@ -20,7 +20,7 @@ def ended(*words):
 
 from multigrid_rl.cli.main import app
 assert ended("--help") == 0
-none_of("multigrid_rl.config", "numpy", "pydantic", "torch", "ray")
+none_of("multigrid_rl.config.compose", "numpy", "pydantic", "torch", "ray")
 from multigrid_rl.players.gymnasium_env import SeatEnv
 from multigrid_rl.world.pettingzoo_env import parallel_env
 env = parallel_env("1v1", render_mode="rgb_array")

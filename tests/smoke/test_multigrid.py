@@ -8,7 +8,7 @@ import pytest
 
 from commands import call
 from multigrid_rl.cli.train import run_training
-from multigrid_rl.config import ConfigError, load_scenario
+from multigrid_rl.config.compose import ConfigError, load_scenario
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.frozen import check_fits

@@ -17,7 +17,7 @@ import pytest
 
 import multigrid_rl
 from commands import call
-from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.world.streams import Streams
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from multigrid_rl.cli.train import hints, resume_training
-from multigrid_rl.config import ConfigError, compose, resumed
+from multigrid_rl.config.compose import ConfigError, compose, resumed
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.runs.checkpoints import read_state, seal, write_state
 from multigrid_rl.runs.reader import read_config
@@ -70,7 +70,7 @@ def test_resumed_run_equals_unbroken_run(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["1v1", "memory", "another package's game"])
 def test_checkpoints_by_the_clock_change_no_number(tmp_path, monkeypatch, kind):
     rare, plain = tiny_run(tmp_path / "rare", *KINDS[kind], "train.checkpoint_every=4096")
-    monkeypatch.setattr("multigrid_rl.rllib.train.CHECKPOINT_S", 0.0)
+    monkeypatch.setattr("multigrid_rl.training.loop.CHECKPOINT_S", 0.0)
     often, rows = tiny_run(tmp_path / "often", *KINDS[kind], "train.checkpoint_every=4096")
     assert without_time(rows) == without_time(plain)
     assert often["weights"] == rare["weights"]

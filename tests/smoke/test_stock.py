@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigrid_rl.config import compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.rllib.build import algorithm_config
@@ -97,7 +97,7 @@ def test_teams_train_with_eliminated_seats(session, tmp_path, overrides, network
 
 @pytest.mark.long
 def test_remote_runners_share_games(session, tmp_path, monkeypatch):
-    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
+    monkeypatch.setattr("multigrid_rl.config.schema.available_cpus", lambda: 4)
     verdict, rows = tiny_run(tmp_path / "run", *STOCK, "cluster.num_env_runners=2", "train.until=512")
     assert BATCH <= rows[0]["env_steps"] < BATCH + GAMES
     assert rows[0]["episodes"] > 0

@@ -16,12 +16,12 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from multigrid_rl.config import compose
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.recipes import names_in
 from multigrid_rl.metrics import METRICS, STAGES, WORK, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.recipes import names_in
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.session import without_object_store

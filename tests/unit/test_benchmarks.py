@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import control, growth, measure, results, tables, training, world
 from benchmarks.measure import BenchmarkError, Peers
-from multigrid_rl.config import compose
+from multigrid_rl.config.compose import compose
 
 ROOT = Path(__file__).parents[2]
 

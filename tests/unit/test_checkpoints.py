@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.gates import Gate, GateKeeper, Moment
 from multigrid_rl.runs.checkpoints import (
     MANIFEST,

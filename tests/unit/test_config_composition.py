@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from composing import CONFIGS, SCENARIOS, files, read
-from multigrid_rl.config import (
+from multigrid_rl.config.compose import (
     ConfigError,
     RunConfig,
     compose,
@@ -19,9 +19,9 @@ from multigrid_rl.config import (
     scenario_id,
     to_yaml,
 )
-from multigrid_rl.recipes import names_in
-from multigrid_rl.scenario import LEARN
-from multigrid_rl.schema import TrainConfig
+from multigrid_rl.config.recipes import names_in
+from multigrid_rl.config.scenario import LEARN
+from multigrid_rl.config.schema import TrainConfig
 from multigrid_rl.types import Rules
 
 # Rules, section 2: name -> (blue, red, obstacle, random keys, death match, max steps, view, mission).
@@ -203,7 +203,7 @@ def test_scheme_selects_its_recipe(monkeypatch):
         config = compose(["scenario=coop", f"scheme={scheme}"])
         assert (config.experiment, config.scheme) == ("coop", scheme)
     own = {"experiment": ["coop", "coop-dtde"]}
-    monkeypatch.setattr("multigrid_rl.recipes.names_in", lambda group: own.get(group) or names_in(group))
+    monkeypatch.setattr("multigrid_rl.config.recipes.names_in", lambda group: own.get(group) or names_in(group))
     assert compose(["scenario=coop", "scheme=ctde"]).experiment == "coop"
     with pytest.raises(ConfigError, match="coop-dtde"):  # this one is asked for, and there is no file of that name
         compose(["scenario=coop", "scheme=dtde"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from composing import error_of
-from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.gates import Gate
 from multigrid_rl.players.factories import env_factory, gates_of
 

@@ -8,12 +8,12 @@ import pytest
 
 from commands import call
 from composing import CONFIGS, OF_OTHER_VERBS, files, read
-from multigrid_rl.architecture import ModelConfig
 from multigrid_rl.cli.explain import keys
-from multigrid_rl.config import RunConfig, ScenarioConfig, compose
-from multigrid_rl.recipes import GROUPS
-from multigrid_rl.scenario import GameConfig, GateConfig, LeagueConfig
-from multigrid_rl.schema import CloningOptions, ClusterConfig, DaggerOptions, TrainConfig
+from multigrid_rl.config.compose import RunConfig, ScenarioConfig, compose
+from multigrid_rl.config.network import ModelConfig
+from multigrid_rl.config.recipes import GROUPS
+from multigrid_rl.config.scenario import GameConfig, GateConfig, LeagueConfig
+from multigrid_rl.config.schema import CloningOptions, ClusterConfig, DaggerOptions, TrainConfig
 
 #: Filled in from the file's name, so no yaml names it.
 DERIVED = {"name"}

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from multigrid_rl import jit
-from multigrid_rl.config import ConfigError, compose
-from multigrid_rl.rllib import cores
-from multigrid_rl.rllib.cores import Team, idle_seconds
+from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.fast import threads as cores
+from multigrid_rl.fast.threads import Team, idle_seconds
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ def test_one_thread_without_openmp(monkeypatch):
 def test_leaves_torch_threads_unchanged():
     # In a process of its own: threads are launched once.
     code = (
-        "import torch; torch.set_num_threads(1); from multigrid_rl.rllib.cores import share_out; "
+        "import torch; torch.set_num_threads(1); from multigrid_rl.fast.threads import share_out; "
         "share_out(2); print(torch.get_num_threads()); share_out(1); print(torch.get_num_threads())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

@@ -9,8 +9,8 @@ import pytest
 
 from multigrid_rl.envs.base import reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from multigrid_rl.judge.environments import SIDE_BY_SIDE, EnvTarget, play
-from multigrid_rl.learn.cloning import play_out
+from multigrid_rl.evaluation.environments import SIDE_BY_SIDE, EnvTarget, play
+from multigrid_rl.imitation.cloning import play_out
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.scripted import IdlePlayer
 from strangers import Geometric

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from multigrid_rl.judge.replays import GameRecord, ReplayError, record, replay
+from multigrid_rl.evaluation.replays import GameRecord, ReplayError, record, replay
 from multigrid_rl.players.catalogue import BUILT_IN
 from multigrid_rl.players.match import PlayerFaultError, play_episodes, play_games
 from multigrid_rl.types import GameSpec

@@ -10,13 +10,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from multigrid_rl.config import compose
+from multigrid_rl.competition.inspection import inspect_folder
+from multigrid_rl.config.compose import compose
 from multigrid_rl.models.distributions import Categorical, Gaussian, distribution_of
 from multigrid_rl.models.heads import Bins, Deterministic, Diffusion, Mixture
 from multigrid_rl.models.registry import ArchitectureError, network_of
 from multigrid_rl.players.cards import CARD_FILE, PlayerError, read_card, read_network, signature, write_player
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.inspection import inspect_folder
 from multigrid_rl.types import AgentSpec, SeatView
 from multigrid_rl.world.streams import Streams
 

@@ -15,7 +15,7 @@ from commands import call, complaint
 from multigrid_rl.cli import live
 from multigrid_rl.cli.live import TWICE_S, Output, interruption
 from multigrid_rl.cli.train import run_folder
-from multigrid_rl.config import ConfigError, compose, default_run_dir
+from multigrid_rl.config.compose import ConfigError, compose, default_run_dir
 from tiny_runs import TINY
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from multigrid_rl.config import compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.metrics import BEHAVIOUR, METRICS, explained_variance, matches, outcome_shares, wilson_interval
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.world.constants import BLUE, EVENTS, RED

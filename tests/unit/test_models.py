@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from multigrid_rl.architecture import NETWORKS
+from multigrid_rl.config.network import NETWORKS
 from multigrid_rl.models.registry import ArchitectureError, build, fingerprint
 
 CATEGORIES = [5, 3, 4]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.sizes import Sizes
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.losses import (
@@ -27,7 +28,6 @@ from multigrid_rl.learn.update import Schedule, Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.rllib.build import update_config
-from multigrid_rl.sizes import Sizes
 from strangers import Target
 
 WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
-from multigrid_rl.config import compose, to_yaml
+from multigrid_rl.config.compose import compose, to_yaml
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.players.factories import env_factory
@@ -153,13 +153,13 @@ def test_rejects_bad_environments_before_run_folder_exists(own_envs, name, said)
 
 
 def test_warns_of_environment_that_never_ends(own_envs, monkeypatch):
-    monkeypatch.setattr("multigrid_rl.rllib.train.QUIET_STEPS", 16)
+    monkeypatch.setattr("multigrid_rl.training.loop.QUIET_STEPS", 16)
     warned = call("train", "env_id=own_envs:Right-v0", f"run_dir={own_envs / 'run'}", *TINY, *FEW).stderr
     assert warned.count("no episode has ended in 16 steps of each environment: env_args={max_episode_steps: 200}") == 1
     limited = "env_args={max_episode_steps: 9}"
     fine = call("train", "env_id=own_envs:Right-v0", limited, f"run_dir={own_envs / 'fine'}", *TINY, *FEW)
     assert (fine.exit_code, fine.stderr) == (0, "")
-    monkeypatch.setattr("multigrid_rl.judge.environments.MOST_STEPS", 20)
+    monkeypatch.setattr("multigrid_rl.evaluation.environments.MOST_STEPS", 20)
     stopped = call("evaluate", own_envs / "run", "--episodes", 2, "-o", own_envs / "out")
     assert stopped.exit_code == 3
     assert (

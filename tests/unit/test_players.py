@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from multigrid_rl.config import ConfigError, load_scenario
+from multigrid_rl.config.compose import ConfigError, load_scenario
 from multigrid_rl.players.catalogue import BUILT_IN, watched
 from multigrid_rl.players.match import Match, play_episodes
 from multigrid_rl.players.scripted import IdlePlayer, RandomPlayer

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from multigrid_rl.config import compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.rollout import Collector, estimate

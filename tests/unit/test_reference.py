@@ -13,7 +13,7 @@ from PIL import Image
 
 import report_runs
 from commands import call, complaint
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import ALL_GATES, read_run
 from multigrid_rl.runs.reference import build_reference, compare, load_reference, save_reference, write_file
@@ -278,7 +278,7 @@ def test_reference_and_overlay_from_command_line(runs, tmp_path):
 
 
 def test_overlay_defaults_to_curves_of_run_recipe(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("multigrid_rl.cli.overlay.curves_folder", lambda: tmp_path / "curves")
+    monkeypatch.setattr("multigrid_rl.show.overlay.curves_folder", lambda: tmp_path / "curves")
     asked = ("overlay", runs[0], "-o", tmp_path / "o.png")
     assert "--reference: expected a file, or a recipe with curves (none), got 1v1" in complaint(call(*asked))
     save_reference(reference_of(runs), tmp_path / "curves" / "1v1.json")

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from composing import OF_OTHER_VERBS, SCENARIOS, error_of
-from multigrid_rl.config import available_cpus
+from multigrid_rl.config.compose import available_cpus
 
 TOO_MANY = available_cpus() + 1
 MEMORY = "train.num_steps=16 train.minibatch_size=1000"
@@ -172,6 +172,6 @@ REFUSED = [
 def test_rejects_override_in_one_line(row, monkeypatch):
     overrides, *parts = row
     if "env_runners=2" in overrides:
-        monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
+        monkeypatch.setattr("multigrid_rl.config.schema.available_cpus", lambda: 4)
     text = error_of(*overrides.split())
     assert [part for part in parts if part not in text and not re.search(part, text)] == []

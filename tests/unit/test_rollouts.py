@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from multigrid_rl.config import compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.learn.rollout import Experience
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
-from multigrid_rl.rllib.stages import stages_of
+from multigrid_rl.training.stages import stages_of
 from multigrid_rl.world.constants import EV_VICTIM
 
 pytestmark = pytest.mark.filterwarnings("ignore")

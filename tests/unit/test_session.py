@@ -17,7 +17,7 @@ import ray
 from ray._private import services
 
 from commands import call, complaint
-from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.rllib import session
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.types import RunError

@@ -23,7 +23,7 @@ from games import (
     world,
 )
 from multigrid_rl.cli.train import run_training
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.scripted import RandomPlayer

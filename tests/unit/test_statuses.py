@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from commands import call, complaint
 from multigrid_rl import __version__, text
 from multigrid_rl.cli.app import TRACEBACK, Verbs, fail
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.types import RunError
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bundles import bundle, network
-from multigrid_rl.config import load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import seat_players

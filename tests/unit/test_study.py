@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.study import STUDIES, Arm, draw_group, jobs_of, lines_of, read_study
-from multigrid_rl.config import compose
+from multigrid_rl.config.compose import compose
 
 NAMES = sorted(path.stem for path in STUDIES.glob("*.yaml"))
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from multigrid_rl.fast.towers import MAX_WIDTH, Stack
 from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.models.registry import build
-from multigrid_rl.models.towers import MAX_WIDTH, Stack
 
 CATEGORIES = [28] * 9 + [4, 3, 2]
 CENTRAL = [5, 6, 7]

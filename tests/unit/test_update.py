@@ -14,7 +14,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCategorical
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
-from multigrid_rl.config import compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.losses import Rows, Weighting, loss_of, ppo, reference
 from multigrid_rl.learn.rollout import Batch

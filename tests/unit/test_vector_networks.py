@@ -7,10 +7,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from multigrid_rl.fast.kernels import BLOCK
 from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.learn.losses import Rows, Weighting, ppo, ppo_gradient, reference
 from multigrid_rl.models.distributions import Categorical, Gaussian
-from multigrid_rl.models.kernels import BLOCK
 from multigrid_rl.models.registry import ArchitectureError, build, fingerprint, network_of
 from multigrid_rl.models.vector import VectorActorCritic
 from multigrid_rl.types import AgentSpec

@@ -1,0 +1,281 @@
+"""Bundles: a trained player as a folder to hand in. No Ray is needed to play it."""
+
+import os
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from multigrid_rl.competition.agent_folder import write_agent
+from multigrid_rl.competition.agents import AGENT_FILE, read_agent, read_parts
+from multigrid_rl.competition.external import SeatedAgent
+from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.config.scenario import CODE, TRUSTED_MODULES
+from multigrid_rl.files import unfinished
+from multigrid_rl.players.cards import (
+    CARD_FILE,
+    MODEL_FILE,
+    Card,
+    PlayerError,
+    read_card,
+    read_network,
+    sha256_of,
+    write_player,
+)
+from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.text import expected, shown
+from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.world.symmetry import other_seat
+
+#: ``bundle``: a frozen player; ``team``: a folder with one for each seat; ``agent``: an external agent.
+Kind = Literal["bundle", "team", "agent"]
+README_FILE = "README.md"
+_SEAT = re.compile(r"(red|blue)_\d")
+#: The folders of an absolute path, after what may stand before one.
+_FOLDERS = re.compile(r"""(^|[\s=:,\[{'"])/(?!/)(?:[^/,:\]}'"]*/)*(?=[^/\s])""")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def folder_kind(folder: Path) -> Kind:
+    """Return what a folder is, by the files in it. Raises :class:`PlayerError` if it is nothing, or two things."""
+    card, agent = (os.path.lexists(folder / name) for name in (CARD_FILE, AGENT_FILE))
+    if card != agent:
+        return "bundle" if card else "agent"
+    if not card and seat_folders(folder):
+        return "team"
+    found = f"{'both' if card else 'neither'} {CARD_FILE} {'and' if card else 'nor'} {AGENT_FILE}"
+    raise PlayerError(expected(folder, "a bundle, a folder with a bundle for each seat, or an agent", found))
+
+
+def seat_folders(folder: Path) -> dict[str, Path]:
+    """Return the folders of single seats by seat, in order. Raises :class:`PlayerError` for one that is a link."""
+    try:
+        found = [path for path in sorted(folder.iterdir()) if _SEAT.fullmatch(path.name) and path.is_dir()]
+    except OSError as error:
+        raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
+    for path in found:
+        if path.is_symlink():
+            raise PlayerError(expected(path, "a folder", "a symbolic link"))
+    return {path.name: path for path in found}
+
+
+def bundle_folders(folder: Path) -> dict[str, Path]:
+    """Return the folders of a bundle's players, by seat if there is one for each seat, else under the key ``""``.
+
+    Raises :class:`PlayerError` for what is no bundle.
+    """
+    kind = folder_kind(folder)
+    if kind == "agent":
+        raise PlayerError(expected(folder, "a bundle", "an agent"))
+    homes = {"": folder} if kind == "bundle" else seat_folders(folder)
+    for home in {folder, *homes.values()}:
+        try:  # unknown files may be anything; hidden ones are a desktop's own
+            names = sorted(path.name for path in home.iterdir() if not path.name.startswith("."))
+        except OSError as error:
+            raise PlayerError(f"{home}: cannot be read: {error.strerror}") from error
+        known = (CARD_FILE, MODEL_FILE, README_FILE, *(homes if home == folder else ()))
+        if others := [name for name in names if name not in known]:
+            raise PlayerError(expected(home, f"{CARD_FILE}, {MODEL_FILE} and {README_FILE} alone", shown(others[0])))
+    return homes
+
+
+def read_cards(folder: Path) -> dict[str, Card]:
+    """Read the cards of a bundle, by seat as :func:`bundle_folders`. Raises :class:`PlayerError`."""
+    return {part: read_card(home) for part, home in bundle_folders(folder).items()}
+
+
+def bundle_sha256(folder: Path) -> str:
+    """Return the hash of a bundle's weights: the model's own, of several seats one over all. Raises ``PlayerError``."""
+    cards = read_cards(folder)
+    if "" in cards:
+        return cards[""].sha256
+    return sha256_of("".join(f"{seat} {card.sha256}\n" for seat, card in cards.items()).encode())
+
+
+def load_team(
+    folder: Path,
+    spec: GameSpec,
+    team: str,
+    *,
+    greedy: bool = False,
+    partly: bool = False,
+    limits: Limits | None = None,
+) -> dict[str, Policy]:
+    """Load the players of all seats of ``team``, by seat, or by team where one acts for all of them.
+
+    Who learned one side plays the other as if it were its own (``world.symmetry``). An agent plays each game once.
+
+    Args:
+        folder: a bundle, a folder with one for each seat, or an agent.
+        spec: the game.
+        team: ``red`` or ``blue``.
+        greedy: take the likeliest action instead of drawing one.
+        partly: those seats of the team are enough that it can play, one at least.
+        limits: what an agent may use; by default as in training.
+
+    Raises:
+        PlayerError: damaged, or made for another game or other seats.
+    """
+    seats = spec.seats_of(team)
+    if not seats:
+        raise PlayerError(expected(f"{folder}: team", f"one with seats among {', '.join(spec.seats)}", team))
+    if folder_kind(folder) == "agent":
+        read_agent(folder)
+        player = SeatedAgent(folder.name, tuple(read_parts(folder)), spec, seats, once=True, limits=limits)
+        return {team if len(seats) > 1 else seats[0]: player}
+    homes = bundle_folders(folder)
+    players: dict[str, Policy] = {}
+    networks: dict[Path, Any] = {}
+    failure: PlayerError | None = None
+    for seat in seats:
+        try:
+            home = _home(folder, homes, seat)
+            card = read_card(home)
+            mirrored = check_fits(card, spec, seat)
+            if home not in networks:
+                networks[home] = read_network(home, card)
+        except PlayerError as error:
+            failure = error
+            continue
+        key = team if card.members > 1 else seat
+        players[key] = FrozenPlayer.of(card, networks[home], mirrored=mirrored, greedy=greedy)
+    if failure is not None and not (partly and players):
+        raise failure
+    return players
+
+
+def _home(folder: Path, homes: dict[str, Path], seat: str) -> Path:
+    """Return the folder of the player for a seat."""
+    if "" in homes:
+        return folder
+    own = seat if seat in homes else other_seat(seat)
+    if own not in homes:
+        raise PlayerError(expected(f"{folder}: seat", f"one that has a folder, {', '.join(homes)}", seat))
+    card = read_card(homes[own])
+    if own not in card.seats or card.members != 1:
+        raise PlayerError(expected(f"{homes[own]}: seats", f"a player of {own} alone", ", ".join(card.seats)))
+    return homes[own]
+
+
+def export(
+    sources: dict[str, Path],
+    target: Path,
+    *,
+    name: str | None = None,
+    agent: bool = False,
+    publish: Callable[[Path], None] | None = None,
+) -> dict[str, Card]:
+    """Write players into the new folder ``target``; returns their cards as :func:`read_cards` does.
+
+    Args:
+        sources: folder of the player under the key ``""``; where several networks play the seats of a team, one for
+            each seat: the new folder holds a bundle for each, then.
+        target: folder to write.
+        name: what the player is called; by default as the folder.
+        agent: write an agent that plays them, with the files of their networks' classes.
+        publish: called with the folder when everything is in it; if it fails, there is no folder.
+
+    Raises:
+        PlayerError: the folder is there already, the name is none, or a player is damaged. Nothing is written then.
+    """
+    if os.path.lexists(target):
+        raise PlayerError(expected(target, "a new folder", "one that exists already; nothing was written"))
+    name = target.resolve().name if name is None else name
+    if not _NAME.fullmatch(name):
+        raise PlayerError(expected("name", "1 to 64 letters, digits, dots, dashes and underscores", name))
+    cards = {part: read_card(source) for part, source in sources.items()}
+    weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
+    try:
+        with unfinished(target) as whole:  # there is never half a bundle
+            if agent:
+                write_agent(whole, name, cards, weights)
+            else:
+                for part, card in cards.items():
+                    values = card.model_dump(exclude={"bytes", "sha256"})
+                    values["name"] = f"{name}-{part}" if part else name
+                    values["provenance"] = _without_folders(card.provenance)
+                    cards[part] = write_player(whole / part, weights[part], values)
+                (whole / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
+            if publish is not None:
+                publish(whole)
+    except OSError as error:
+        raise PlayerError(f"{target}: cannot be written: {error.strerror}") from error
+    return cards
+
+
+def _without_folders(value: Any) -> Any:
+    """Return provenance that may leave this machine: of absolute paths, in commands too, the last name alone stays."""
+    if isinstance(value, dict):
+        return {key: _without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(inner) for inner in value]
+    if not isinstance(value, str) or not _FOLDERS.search(value):
+        return value
+    try:
+        words = [] if value.startswith("/") else shlex.split(value)
+    except ValueError:  # an open quote: no command
+        words = []
+    return shlex.join(_FOLDERS.sub(r"\1", word) for word in words) or _FOLDERS.sub(r"\1", value)
+
+
+def needs_module(card: Card) -> str | None:
+    """Return the line that says what a player's own network needs wherever it plays; ``None``: nothing."""
+    name = card.architecture["name"]
+    if not CODE.fullmatch(name):
+        return None
+    module = name.partition(":")[0]
+    return (
+        f"its network {name} is code, which does not lie in this folder: it plays only where Python finds the module "
+        f"{module} and {TRUSTED_MODULES}={module} is set, and forfeits in a cup without; export --agent "
+        "writes a folder with the code in it, which plays everywhere"
+    )
+
+
+def _readme(name: str, cards: dict[str, Card]) -> str:
+    card = next(iter(cards.values()))
+    where = "\n".join(
+        f"- {(part + '/') if part else 'this folder'}: {card.architecture['name']}, plays {', '.join(card.seats)}, "
+        f"sha256 `{card.sha256}`"
+        for part, card in cards.items()
+    )
+    where = f"But {needs}.\n\n{where}" if (needs := needs_module(card)) else where
+    if card.env is not None:
+        return _README.format(game=card.env.env_id, name=name, where=where) + _IN_ITS_ENVIRONMENT.format(name=name)
+    team = "red" if card.seats[0].startswith("red") else "blue"
+    game = f"the red/blue-door game, scenario {card.scenario}"
+    usage = _IN_THE_GAME.format(name=name, scenario=card.scenario, team=team)
+    return _README.format(game=game, name=name, where=where) + usage
+
+
+#: What stands first is for Hugging Face's hub, whose card of the model this page is.
+_README = """---
+library_name: multigrid-rl
+tags: [reinforcement-learning, multi-agent, multigrid-rl]
+---
+# {name}
+
+A trained player of {game}, as multigrid-rl exports it: weights in
+`model.safetensors`, everything else in `card.json`. Nothing in here is code.
+
+{where}
+
+"""
+_IN_ITS_ENVIRONMENT = """Look at it, let it play:
+
+    multigrid-rl inspect {name}
+    multigrid-rl evaluate {name}/
+"""
+_IN_THE_GAME = """Look at it, let it play, enter it in a cup (a folder with one folder for each entry):
+
+    multigrid-rl inspect {name}
+    multigrid-rl evaluate {name}/ scenario={scenario}
+    multigrid-rl cup FOLDER --scenario {scenario}
+
+In Python, without Ray; players by seat, as `multigrid_rl.players.match.play_games` takes them:
+
+    from pathlib import Path
+    from multigrid_rl.config.compose import load_scenario
+    from multigrid_rl.competition.bundle import load_team
+    players = load_team(Path("{name}"), load_scenario("{scenario}").spec, "{team}")
+"""

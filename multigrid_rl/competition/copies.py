@@ -1,0 +1,318 @@
+"""Detection of copied players: by content, by what networks would do in the same games, by what agents did in theirs.
+
+Networks are asked along games that the catalogue's players play, memory carried from step to step. An agent may do
+anything when it knows that it is compared, so it plays games of its own, and networks are asked along those.
+docs/instructors.md explains the bounds and what they were measured on.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+
+from multigrid_rl.competition.agents import AGENT_FILE, Part, is_agent, read_parts
+from multigrid_rl.competition.bundle import load_team
+from multigrid_rl.files import data_root
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.match import Match, play_games
+from multigrid_rl.text import printable
+from multigrid_rl.types import GameSpec, Policy, RunError, SeatView, UniformSource
+from multigrid_rl.world.constants import ACTIONS, DONE
+
+
+class Bound(NamedTuple):
+    """A player that is less ``apart`` from another one, or more ``alike``, is a near copy."""
+
+    apart: float  # 1 minus the correlation of log-probabilities; of an agent, how far it is from draws of them
+    alike: float  # share of equal likeliest actions; of an agent, of likeliest actions that it took
+
+
+#: Of a network and one of this project; of two hand-ins, as networks trained by one recipe are alike; of an agent.
+KNOWN, HAND_INS, ANSWERS = Bound(0.17, 0.82), Bound(0.06, 0.92), Bound(0.06, 0.92)
+#: Share of one action from which a player has learned nothing that could be copied.
+_UNTRAINED = 0.8
+#: Shared games of each player of the catalogue; an agent's own games that are kept; steps of both; fewest rows.
+_GAMES, _OWN_GAMES, STEPS, _FEWEST = 64, 200, 24, 200
+_SEED, _BINS = 20_261_122, 5
+_LEAST = np.float32(np.log(1e-12))
+#: Agents that are handed out as examples, in an installed package as well.
+_EXAMPLES = "examples/agents"
+
+Teams = Mapping[str, Mapping[str, Policy]]
+
+
+class Seen(NamedTuple):
+    """What the ``S`` seats of a team, or of all, saw in ``N`` games, step after step."""
+
+    tokens: NDArray[np.uint8]  # (T, N, S, D)
+    living: NDArray[np.bool_]  # (T, N, S): what others see means nothing
+
+
+class Fingerprint(NamedTuple):
+    """What players are compared by: no choices for an agent, no files for a network."""
+
+    weights: frozenset[str]  # hash of the tensors in each safetensors file
+    files: frozenset[str] = frozenset()  # hash of each file of an agent
+    choices: tuple[NDArray[np.int8], ...] = ()  # (rows,) of each seat: the likeliest action but ``done``
+    scores: tuple[NDArray[np.float32], ...] = ()  # (rows * actions,) of each seat: log-probabilities, standardised
+    teams: Teams | None = None  # the networks themselves
+
+
+class Similar(NamedTuple):
+    """A player that another one is the same as, or similar to."""
+
+    name: str
+    apart: float  # 0 for the same content
+    alike: float = 1.0  # share of equal likeliest actions
+
+    def __str__(self) -> str:
+        """Return for example ``blue-master (99% of its actions, 1.20% apart)``."""
+        near = f"{self.alike:.0%} of its actions, {self.apart:.2%} apart"
+        return f"{self.name} ({near if self.apart else 'the same'})"
+
+
+class Watched:
+    """An agent that plays, and whose first answers are kept.
+
+    Args:
+        player: the agent; it gets all calls.
+    """
+
+    def __init__(self, player: Any) -> None:
+        self.player, self.name, self.members = player, player.name, player.members
+        self.initial_state, self.reset_state = player.initial_state, player.reset_state
+        self._rows: list[tuple[NDArray[Any], ...]] = []
+
+    def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
+        """Return the agent's actions (N,), of a team (N, C). Raises what the agent raises."""
+        actions, state = self.player.act(view, state, rng)
+        assert view.board is not None
+        living = view.board.out[:, view.seat : view.seat + self.members] == 0
+        parts = (view.tokens.reshape(*living.shape, -1), living, actions.reshape(living.shape))
+        self._rows.append(tuple(part[:_OWN_GAMES].copy() for part in parts))
+        return actions, state
+
+    @property
+    def answered(self) -> tuple[Seen, NDArray[np.int8]] | None:
+        """What its seats saw, and its actions (T, N, C); ``None`` before the first."""
+        if not self._rows:
+            return None
+        tokens, living, actions = map(np.stack, zip(*self._rows, strict=True))
+        return Seen(tokens, living), actions
+
+
+def watch(spec: GameSpec, team: str, agent: Policy, games: int, seed: int) -> Watched:
+    """Let an agent play the first steps of as many games as in a pairing or an exam, but 200 at least.
+
+    It plays ``team`` against scripted players; a fault of it ends the games, and what it answered before is kept.
+    """
+    watched, games = Watched(agent), max(games, _OWN_GAMES)
+    seats = [seat for seat in spec.seats if spec.team_of(seat) != team]
+    players: dict[str, Policy] = {team: watched, **{seat: BUILT_IN["key-runner"](spec) for seat in seats}}
+    with suppress(RunError):
+        play_games(replace(spec, max_steps=STEPS), players, games, seed=seed)
+    return watched
+
+
+def agent_fingerprint(parts: Iterable[Part]) -> Fingerprint:
+    """Return the fingerprint of an agent: of all its files but the one with its name, wherever they lie."""
+    files = [part for part in parts if part.kind == "file"]
+    own = [part for part in files if part.path.name != AGENT_FILE and part.data] or files
+    return Fingerprint(_weights(files), frozenset(hashlib.sha256(part.data).hexdigest() for part in own))
+
+
+def _weights(parts: Iterable[Part]) -> frozenset[str]:
+    """Return a hash for each file with tensors, of their numbers alone: names may have been changed."""
+    found = set()
+    for part in parts:
+        with suppress(SafetensorError):
+            tensors = sorted(bytes(tensor["data"]) for _, tensor in deserialize(part.data))  # type: ignore[no-untyped-call]
+            if any(tensors):
+                found.add(hashlib.sha256(b"".join(tensors)).hexdigest())
+    return frozenset(found)
+
+
+def _asked(players: Mapping[str, Policy], seats: tuple[str, ...], seen: Seen) -> NDArray[np.float32]:
+    """Return the log-probabilities (T, N, S, actions) of networks in games that others play, memory carried along."""
+    steps, games, _ = seen.living.shape
+    result = np.zeros((*seen.living.shape, len(ACTIONS)), np.float32)
+    for key, player in players.items():
+        assert isinstance(player, FrozenPlayer)
+        columns = [seats.index(key)] if key in seats else list(range(len(seats)))
+        state = player.initial_state(games)
+        for step in range(steps):
+            view = SeatView(np.ascontiguousarray(seen.tokens[step][:, columns].reshape(games, -1)), None, 0)
+            outputs, state = player.outputs(view, state)
+            logits = torch.from_numpy(np.asarray(outputs)).reshape(games, len(columns), -1)
+            result[step][:, columns] = torch.log_softmax(logits, dim=-1).numpy()
+    result = np.nan_to_num(result, nan=0.0)  # too large weights give no probabilities
+    return np.asarray(np.maximum(result, _LEAST), np.float32)
+
+
+def _choices(scores: NDArray[np.float32]) -> NDArray[np.int8]:
+    """Return the likeliest actions but ``done``: a copy may wait now and then."""
+    return np.asarray(np.delete(scores, DONE, axis=-1).argmax(axis=-1), np.int8)
+
+
+def _standardised(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return scores (rows, actions) flat, of length 1: their scalar product is a correlation, whatever their scale."""
+    centred = scores - scores.mean(axis=1, keepdims=True)  # a softmax does not see it
+    centred -= centred.mean(axis=0)  # what does not depend on what is seen
+    return np.asarray(centred.ravel() / max(float(np.linalg.norm(centred)), 1e-9), np.float32)
+
+
+def _equal(one: NDArray[np.int8], other: NDArray[np.int8]) -> float:
+    """Return the share of equal choices; 0 where there are none, or one of the two always does the same."""
+    counts = [np.bincount(choices).max(initial=0) for choices in (one, other)]
+    return 0.0 if not len(one) or max(counts) > _UNTRAINED * len(one) else float((one == other).mean())
+
+
+def _bias(actions: NDArray[np.int8], scores: NDArray[np.float32]) -> float:
+    """Return how far actions (rows,) are from draws of the probabilities (rows, actions).
+
+    The calibration error (https://arxiv.org/abs/1706.04599): half the sum of the differences between how often an
+    action was taken and how often that was to be expected, over rows in which it is about equally probable.
+    """
+    probs = np.exp(scores)
+    excess = np.eye(len(ACTIONS))[actions] - probs
+    parts = [
+        abs(excess[rows, action].sum())
+        for action in range(len(ACTIONS))
+        for rows in np.array_split(np.argsort(probs[:, action], kind="stable"), _BINS)
+    ]
+    return float(sum(parts) / (2 * max(len(actions), 1)))
+
+
+class Originals:
+    """Players that hand-ins are compared with: those of a catalogue, the example agents, and earlier hand-ins.
+
+    Args:
+        spec: the game.
+        catalogue: those of it that play the game.
+        earlier: folders of hand-ins; those that cannot be played are left out.
+    """
+
+    def __init__(self, spec: GameSpec, catalogue: Catalogue, earlier: Iterable[Path] = ()) -> None:
+        self.spec = spec
+        teams: dict[str, Teams] = {}
+        for name in (name for name in catalogue.names() if name not in BUILT_IN):
+            with suppress(PlayerError):  # made for another game
+                teams[name] = self._teams(catalogue.folder(name))
+        # Those made for just this game: others are beginners in it, who disagree about everything.
+        self._ladder = [name for name in teams if {*catalogue.entries[name].get("seats", ())} <= {*spec.seats}]
+        self._seen = _shared_games(spec, [teams[name] for name in self._ladder])
+        chosen = [_choices(self._scores(teams[name])) for name in self._ladder]
+        self._rows = self._seen.living & _contested(chosen, self._seen.living)
+        self.players = {name: self.of_networks(its, read_parts(catalogue.folder(name))) for name, its in teams.items()}
+        examples = sorted(data_root().joinpath(_EXAMPLES).glob(f"*/{AGENT_FILE}"))
+        self.players |= {f"{_EXAMPLES}/{path.parent.name}": self.fingerprint(path.parent) for path in examples}
+        self.known = frozenset(self.players)  # players of this project
+        for folder in earlier:
+            with suppress(PlayerError):
+                self.players[printable(f"{folder.parent.name}/{folder.name}")] = self.fingerprint(folder)
+
+    def fingerprint(self, folder: Path) -> Fingerprint:
+        """Return the fingerprint of a bundle or an agent, which does not play. Raises ``PlayerError``."""
+        parts = list(read_parts(folder))
+        return agent_fingerprint(parts) if is_agent(folder) else self.of_networks(self._teams(folder), parts)
+
+    def of_networks(self, teams: Teams, parts: Iterable[Part]) -> Fingerprint:
+        """Return the fingerprint of a bundle: its players for each team, and all its files."""
+        scores = self._scores(teams)
+        rows = [scores[:, :, seat][self._rows[:, :, seat]] for seat in range(len(self.spec.seats))]
+        weights, choices = _weights(parts), tuple(map(_choices, rows))
+        return Fingerprint(weights, choices=choices, scores=tuple(map(_standardised, rows)), teams=teams)
+
+    def similar(
+        self, own: Fingerprint, others: Mapping[str, Fingerprint] = {}, watched: Mapping[str, Watched] = {}
+    ) -> list[Similar]:
+        """Return the players that this one is a copy of, or a near copy, the closest first.
+
+        Args:
+            own: the fingerprint.
+            others: players that it is compared with, besides these originals.
+            watched: the agent whose fingerprint it is, by the team that it played.
+        """
+        pairs = {**others, **self.players}
+        found = [self._near(name, own, other) for name, other in pairs.items()]
+        for team, agent in watched.items():
+            found += self._answered_like(team, agent)
+        best: dict[str, Similar] = {}
+        for player in sorted(filter(None, found), key=lambda player: (player.apart, -player.alike, player.name)):
+            best.setdefault(player.name, player)
+        return list(best.values())
+
+    def _teams(self, folder: Path) -> Teams:
+        return {team: load_team(folder, self.spec, team) for team in ("red", "blue") if self.spec.seats_of(team)}
+
+    def _scores(self, teams: Teams) -> NDArray[np.float32]:
+        result = np.zeros((*self._seen.living.shape, len(ACTIONS)), np.float32)
+        for team, players in teams.items():
+            seats = self.spec.seats_of(team)
+            columns = [self.spec.seats.index(seat) for seat in seats]
+            seen = Seen(self._seen.tokens[:, :, columns], self._seen.living[:, :, columns])
+            result[:, :, columns] = _asked(players, seats, seen)
+        return result
+
+    def _near(self, name: str, own: Fingerprint, other: Fingerprint) -> Similar | None:
+        both = own.files and other.files
+        if own.weights & other.weights or (both and (own.files <= other.files or other.files <= own.files)):
+            return Similar(name, 0.0)
+        # The closest seat: a player may be its author's own on one side, and another's on the other.
+        apart = 1 - max((float(a @ b) for a, b in zip(own.scores, other.scores, strict=False)), default=0.0)
+        alike = max(map(_equal, own.choices, other.choices), default=0.0)
+        return _similar(name, apart, alike, KNOWN if name in self.known else HAND_INS)
+
+    def _answered_like(self, team: str, agent: Watched) -> list[Similar]:
+        """Return the networks that answer in an agent's own games as it did."""
+        if agent.answered is None:
+            return []
+        seen, actions = agent.answered
+        seats = self.spec.seats_of(team)
+        networks = {name: its.teams for name, its in self.players.items() if its.teams is not None}
+        scores = {name: _asked(teams[team], seats, seen) for name, teams in networks.items()}
+        rows = seen.living & _contested([_choices(scores[name]) for name in self._ladder], seen.living)
+        if rows.sum() < _FEWEST:
+            return []
+        found = []
+        for name, its in scores.items():
+            moved = rows & (actions != DONE)
+            alike, apart = _equal(_choices(its[moved]), actions[moved]), _bias(actions[rows], its[rows])
+            found.append(_similar(name, apart, alike, ANSWERS))
+        return [player for player in found if player is not None]
+
+
+def _similar(name: str, apart: float, alike: float, bound: Bound) -> Similar | None:
+    return Similar(name, max(apart, 1e-6), alike) if apart < bound.apart or alike >= bound.alike else None
+
+
+def _contested(chosen: list[NDArray[np.int8]], living: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return where players that were trained apart do not choose the same (T, N, S): elsewhere all good ones do."""
+    if len(chosen) < 2:
+        return np.ones_like(living)
+    return np.asarray(np.any(np.stack(chosen[1:]) != chosen[0], axis=0))
+
+
+def _shared_games(spec: GameSpec, hosts: list[Teams]) -> Seen:
+    """Return what all seats see in games of each host against itself, or of scripted players: always the same."""
+    scripted = {seat: BUILT_IN["key-runner" if seat.startswith("red") else "hunter"](spec) for seat in spec.seats}
+    tokens, living = [], []
+    for number, teams in enumerate(hosts or [{"all": scripted}]):
+        players = {seat: player for team in teams.values() for seat, player in team.items()}
+        match = Match(spec, players, _GAMES, seed=_SEED, first_game=number * _GAMES, auto_reset=False)
+        for _ in range(STEPS):
+            tokens.append(match.world.outputs.tokens.copy())
+            living.append(match.board.out == 0)
+            match.step({})
+    shape = (len(tokens) // STEPS, STEPS, _GAMES)
+    both = [np.stack(rows).reshape(*shape, *rows[0].shape[1:]) for rows in (tokens, living)]
+    return Seen(*(np.concatenate(list(rows), axis=1) for rows in both))

@@ -1,0 +1,229 @@
+"""A cup: round robin of all entries, from both sides, on the same games. Resumes after a crash."""
+
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+
+import numpy as np
+
+from multigrid_rl.competition.cup.entries import UNREADABLE, CupConfig, Entry, reason_of
+from multigrid_rl.competition.cup.folder import begin, begun, blamed, guarded, load_pairing, pairing_file, pairs_of
+from multigrid_rl.competition.cup.results import Pairing
+from multigrid_rl.competition.external import ExternalPlayer
+from multigrid_rl.competition.leftovers import kill_descendants
+from multigrid_rl.evaluation.replays import GameRecord, record
+from multigrid_rl.files import write_whole
+from multigrid_rl.players.match import Played, PlayerFaultError, play_games
+from multigrid_rl.types import Policy
+
+LOG = logging.getLogger(__name__)
+#: Pairings that an entry may forfeit before it is out of the cup: an agent that hangs would cost hours.
+STRIKES = 3
+#: Reason for agents that may have killed the cup; without mark and pairing file the pairing is played again.
+KILLED = "the cup was killed while it played this"
+
+
+class Conduct:
+    """What agents have cost a cup so far.
+
+    Args:
+        config: of the cup.
+    """
+
+    def __init__(self, config: CupConfig) -> None:
+        self._config = config
+        self._strikes: Counter[str] = Counter()
+        self._seconds: Counter[str] = Counter()
+
+    def add(self, pairing: Pairing) -> None:
+        """Count the faults and seconds of a pairing that was played."""
+        if not pairing.out:
+            self._seconds.update(pairing.seconds)
+            self._strikes.update([pairing.at_fault] if pairing.at_fault is not None else [])
+
+    def out(self, *entries: Entry) -> dict[str, str]:
+        """Return those of ``entries`` that are out of the cup, with the reason."""
+        reasons = {}
+        for name in (entry.name for entry in entries):
+            if self._strikes[name] >= STRIKES:
+                reasons[name] = f"out after {STRIKES} forfeited pairings"
+            elif self._seconds[name] > self._config.cup_s:
+                reasons[name] = f"out after more than {self._config.cup_s:g} s for its starts and answers in this cup"
+        return reasons
+
+
+def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callable[..., None]) -> list[Pairing]:
+    """Play all pairings that ``folder`` lacks and return all: each pair twice, once from each side.
+
+    ``show`` is called for each: its number from 1 on, of how many, the pairing, and whether it was played now.
+
+    Every finished pairing is a file of its own, written atomically: a killed cup resumes with the first missing one.
+    Only files from before the start count as played; the rest is kept in memory and compared with its file at the end.
+
+    Raises:
+        PlayerError: ``folder`` contains another cup, or other files.
+        ScratchError, OSError: this machine has no room for results or agents.
+    """
+    entries = begin(config, entries, folder)
+    pairs = {pairing_file(folder, red, blue): (red, blue) for red, blue in pairs_of(entries)}
+    before = {path: load_pairing(folder, *pair, config.games) for path, pair in pairs.items() if path.exists()}
+    held = {path: data for path, (_, data) in before.items()}
+    to_blame = blamed(pairs)
+    conduct = Conduct(config)
+    for pairing, _ in before.values():  # a late entry's pairings lie between those that were played
+        conduct.add(pairing)
+    pairings = []
+    with guarded(folder, held, entries):
+        for number, (path, (red, blue)) in enumerate(pairs.items(), 1):
+            if path in before:
+                pairing = before[path][0]
+            else:
+                if path in to_blame:
+                    pairing = forfeited(red, blue, config, dict.fromkeys(to_blame[path], KILLED))
+                elif out := conduct.out(red, blue):
+                    pairing = forfeited(red, blue, config, out).model_copy(update={"out": True})
+                else:
+                    # By memory that is not its own an agent may kill the cup from within a sandbox, too.
+                    with begun(path) if "external" in (red.kind, blue.kind) else nullcontext():
+                        pairing = play_pairing(red, blue, config)
+                conduct.add(pairing)
+                if path.exists():
+                    LOG.warning("%s: written while the cup ran, not by the cup; what was played takes its place", path)
+                data = pairing.model_dump_json().encode()
+                write_whole(path, data)
+                held[path] = data
+            pairings.append(pairing)
+            show(number, len(pairs), pairing, path not in before)
+    return pairings
+
+
+def kept_pairings(entries: list[Entry], config: CupConfig, folder: Path) -> list[Pairing]:
+    """Return all pairings of a finished cup. Raises ``PlayerError``: one is missing or damaged."""
+    return [load_pairing(folder, red, blue, config.games)[0] for red, blue in pairs_of(entries)]
+
+
+def repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
+    """Return whether a pairing can be replayed: what an agent forfeits depends on wall-clock time."""
+    agents = {entry.name for entry in entries if entry.kind == "external"}
+    return pairing.reason is None or not agents & {pairing.red, pairing.blue}
+
+
+def unfounded(pairings: list[Pairing], entries: list[Entry], config: CupConfig) -> list[Pairing]:
+    """Return pairings forfeited by entries that were out of the cup, but not by what the other pairings say."""
+    conduct = Conduct(config)
+    for pairing in pairings:
+        conduct.add(pairing)
+    out = set(conduct.out(*entries))
+    return [p for p in pairings if p.out and not {p.at_fault or p.red, p.at_fault or p.blue} <= out]
+
+
+def play_again(
+    entries: list[Entry], config: CupConfig, pairings: list[Pairing], most: int | None
+) -> Iterator[tuple[Pairing, str]]:
+    """Play ``most`` random ones of the ``pairings``, or all, again; yields each with what differs in words, or "".
+
+    Raises:
+        ScratchError, OSError: this machine has no room for agents.
+    """
+    by_name = {entry.name: entry for entry in entries}
+    number = len(pairings) if most is None else min(most, len(pairings))
+    for before in random.SystemRandom().sample(pairings, number):
+        now = play_pairing(by_name[before.red], by_name[before.blue], config)
+        rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
+        wrong = [game for game, (one, other) in enumerate(zip(*rows, strict=True)) if one != other]
+        if wrong:
+            yield before, f"{len(wrong)} of {config.games} games differ, game {wrong[0]} first"
+        else:
+            yield before, "" if before.kept == now.kept else "the games kept for replay differ"
+
+
+def play_pairing(red: Entry, blue: Entry, config: CupConfig) -> Pairing:
+    """Play all games of a pairing. An entry that fails forfeits the unfinished games.
+
+    Raises:
+        ScratchError: this machine has no room for an agent's files; no entry forfeits for that.
+    """
+    seconds: dict[str, float] = {}
+    with ExitStack() as stack:
+        if "external" in (red.kind, blue.kind):
+            stack.enter_context(kill_descendants())
+        players: dict[str, Policy] = {}
+        for entry, team in ((red, "red"), (blue, "blue")):
+            begin_s = time.perf_counter()
+            reason = None
+            try:
+                players |= stack.enter_context(entry.players_of(config, team))
+            except PlayerFaultError as error:
+                reason = str(error)
+            except UNREADABLE as error:
+                reason = reason_of(error, None, entry.name)
+            if entry.kind == "external":
+                seconds[entry.name] = time.perf_counter() - begin_s
+            if reason is not None:
+                return _timed(forfeited(red, blue, config, {entry.name: reason}), seconds)
+        played = play_games(config.spec, players, config.games, seed=config.seed)
+        for player in players.values():
+            if isinstance(player, ExternalPlayer):
+                seconds[player.name] += player.thought_s
+    return _timed(_pairing(red, blue, config, played), seconds)
+
+
+def _timed(pairing: Pairing, seconds: dict[str, float]) -> Pairing:
+    return pairing.model_copy(update={"seconds": {name: round(value, 3) for name, value in seconds.items()}})
+
+
+def forfeited(red: Entry, blue: Entry, config: CupConfig, reasons: dict[str, str]) -> Pairing:
+    """Return a pairing without a game: the entries named in ``reasons`` forfeit all of them."""
+    letter = "-" if len(reasons) == 2 else "r" if red.name in reasons else "b"
+    zeros = [0.0] * config.games
+    texts = [f"{name}: {reason}" if len(reasons) == 2 else reason for name, reason in reasons.items()]
+    return Pairing(
+        red=red.name,
+        blue=blue.name,
+        outcomes=letter * config.games,
+        length=[0] * config.games,
+        return_red=zeros,
+        return_blue=zeros,
+        reason="; ".join(texts),
+    )
+
+
+def _pairing(red: Entry, blue: Entry, config: CupConfig, played: Played) -> Pairing:
+    outcomes = ["RBD"[winner] for winner in played.table.winner.tolist()]  # no winner is -1, the last
+    if played.fault is not None:
+        letter = "r" if played.fault.name == red.name else "b"
+        outcomes = [o if done else letter for o, done in zip(outcomes, played.finished, strict=True)]
+    spec = config.spec
+    returns = {
+        team: played.table.returns[:, [spec.seats.index(seat) for seat in spec.seats_of(team)]].sum(axis=1).round(6)
+        for team in ("red", "blue")
+    }
+    return Pairing(
+        red=red.name,
+        blue=blue.name,
+        outcomes="".join(outcomes),
+        length=played.table.length.tolist(),
+        return_red=returns["red"].tolist(),
+        return_blue=returns["blue"].tolist(),
+        reason=None if played.fault is None else played.fault.reason,
+        kept=_kept(red, blue, config, played),
+    )
+
+
+def _kept(red: Entry, blue: Entry, config: CupConfig, played: Played) -> list[GameRecord]:
+    # One game for each outcome that occurred, the one of median length.
+    spec = config.spec
+    seats = {seat: red.name if spec.team_of(seat) == "red" else blue.name for seat in spec.seats}
+    kept = []
+    for code, label in ((0, "red wins"), (1, "blue wins"), (-1, "drawn")):
+        games = np.flatnonzero((played.table.winner == code) & played.finished)
+        if len(games):
+            order = games[np.argsort(played.table.length[games], kind="stable")]
+            share = f"{len(games)} of {len(played.finished)}"
+            title = f"{red.name} (red) - {blue.name} (blue): {label}, as in {share} games"
+            kept.append(record(spec, played, int(order[len(order) // 2]), seed=config.seed, players=seats, label=title))
+    return kept

@@ -1,0 +1,257 @@
+"""Entries of a cup: bundles, external agents, players by name, and anything else that was handed in."""
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from multigrid_rl.competition.agents import AGENT_FILE, Part, fresh_copy, read_agent, read_parts, sha256_of_parts
+from multigrid_rl.competition.bundle import bundle_sha256, load_team, read_cards
+from multigrid_rl.competition.copies import Originals, Watched, agent_fingerprint, watch
+from multigrid_rl.competition.external import ExternalPlayer
+from multigrid_rl.competition.leftovers import kill_descendants
+from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue, refuse_class
+from multigrid_rl.players.match import PlayerFaultError
+from multigrid_rl.runs.checkpoints import LEAGUE
+from multigrid_rl.text import expected, printable, shown, unknown
+from multigrid_rl.types import GameSpec, Policy
+
+Kind = Literal["scripted", "frozen", "external", "broken"]
+
+#: Files that may be meant as an entry; other files beside the entries (lists, notes) are ignored.
+HANDED_IN = (".zip", ".tar", ".gz", ".tgz", ".safetensors", ".pt", ".pth", ".pkl", ".json", ".py")
+_TEAMS = ("red", "blue")
+#: Snapshots of a league that take part in its cup.
+SNAPSHOTS = 12
+#: Seconds for all answers of an agent that is compared with others: they are a tenth of a pairing's.
+_WATCHED_S = 30.0
+#: Errors of reading an untrusted folder. ``PlayerError`` and encoding errors are a ``ValueError``.
+UNREADABLE = (ValueError, OSError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a cup."""
+
+    name: str  # :func:`entry_name` of its folder, or the player's name
+    kind: Kind  # ``broken`` plays no game
+    about: str  # one line of description
+    sha256: str | None = None  # of its files; ``None`` for scripted players
+    problem: str | None = None  # why it is broken
+    env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
+    known: bool = False  # it is a player of the catalogue itself
+    same_as: tuple[str, ...] = ()  # players that it is a copy of, or nearly one
+    #: All its files, kept in memory: agents can write anywhere, and every entry plays as handed in.
+    files: tuple[Part, ...] = field(default=(), compare=False, repr=False)
+    #: Frozen players of each team.
+    players: dict[str, dict[str, Policy]] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def filed(self) -> str:
+        """Its name in paths."""
+        return filed_name(self.name)
+
+    @contextmanager
+    def players_of(self, config: "CupConfig", team: str) -> Iterator[dict[str, Policy]]:
+        """Yield its players for ``team``, in the form of a match; an external agent's process ends with the block.
+
+        Raises:
+            PlayerError: its copy differs from the hand-in.
+            PlayerFaultError: an external agent does not start.
+            ScratchError: there is no room for an agent's files.
+        """
+        if self.kind == "scripted":
+            yield {seat: BUILT_IN[self.name](config.spec) for seat in config.spec.seats_of(team)}
+        elif self.kind == "frozen":
+            yield self.players[team]
+        else:
+            seed = config.agents_seed(team)
+            with (
+                fresh_copy(self.files, self.filed) as agent,
+                ExternalPlayer(
+                    replace(agent, name=self.name), config.spec, team, config.scenario, seed, config.limits
+                ) as player,
+            ):
+                if agent.sha256 != self.sha256:
+                    raise PlayerError(f"{self.name}: its files have changed since the cup began")
+                player.start(config.games)
+                seats = config.spec.seats_of(team)
+                yield {team if len(seats) > 1 else seats[0]: player}
+
+
+@dataclass(frozen=True)
+class CupConfig:
+    """Configuration of all pairings of a cup."""
+
+    scenario: str  # its name
+    spec: GameSpec
+    games: int  # for each pair and side
+    seed: int  # the same in every pairing, so that all entries meet the same layouts
+    limits: Limits  # of external agents in each pairing
+    #: Determines the seeds given to agents. Random, not derived from ``seed``: the games' seed reveals layouts and the
+    #: opponents' actions, and the hash of a guessable number can be guessed as well.
+    agents_key: str = field(default_factory=lambda: secrets.token_hex(16))
+    #: Seconds that starts and answers of an agent may take in the whole cup; then it is out.
+    cup_s: float = 600.0
+
+    def agents_seed(self, team: str) -> int:
+        """Return the seed given to an agent that plays ``team``."""
+        return int(hashlib.sha256(f"{self.agents_key} {team}".encode()).hexdigest()[:8], 16)
+
+
+def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: CupConfig) -> list[Entry]:
+    """Find entries in ``folder``, one for each folder below it, and players of ``catalogue``; in alphabetical order.
+
+    Of a run with a league they are its snapshots: the first, the last, and some evenly spaced ones between them.
+    An entry with an error is ``broken``, with its ``problem``; it never raises. In a catalogue of frozen players,
+    those of other scenarios are left out.
+
+    Raises:
+        PlayerError: no such folder, an unknown player, a repeated name, fewer than two entries.
+    """
+    if not folder.is_dir():
+        raise PlayerError(expected(folder, "a folder with one folder for each entry", "none"))
+    try:
+        listed = Catalogue(folder).entries if (folder / CATALOGUE_FILE).is_file() else {}
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
+        if snapshots := sorted((folder / LEAGUE).glob("step_*")):  # a sample of a league's whole history
+            paths = [snapshots[k] for k in sorted({round(k) for k in np.linspace(0, len(snapshots) - 1, SNAPSHOTS)})]
+        handed_in = [path for path in paths if path.is_dir() or path.suffix in HANDED_IN or path.is_symlink()]
+    except OSError as error:
+        raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error
+    scenarios = {path: listed.get(path.name, {}).get("scenario", config.scenario) for path in handed_in}
+    entries = [entry_in(path, config) for path in handed_in if scenarios[path] == config.scenario]
+    if folder.resolve() in [home.resolve() for home in catalogue.folders]:
+        entries = [replace(entry, known=True) for entry in entries]
+    entries += [_by_name(name, catalogue, config) for name in names]
+    repeated = sorted({e.name for e in entries if sum(other.filed == e.filed for other in entries) > 1})
+    if repeated:
+        raise PlayerError(expected(f"entry {repeated[0]}", "each name once", "it twice"))
+    if len(entries) < 2:
+        raise PlayerError(expected(folder, "at least 2 entries (see --with)", len(entries)))
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *, refuse: bool) -> list[Entry]:
+    """Return the entries with what they are copies of, of the catalogue or of each other.
+
+    Args:
+        entries: of a cup.
+        originals: players of the catalogue, and example agents.
+        config: of the cup; agents play its first steps where they have a sandbox, in which they cannot harm the cup.
+        refuse: a copy of an original does not play. Of two similar entries either may be the copy.
+
+    Raises:
+        ScratchError: there is no room for an agent's files.
+    """
+    # Snapshots of one learner are similar, but no copies.
+    frozen = [entry for entry in entries if entry.kind == "frozen" and entry.env_steps is None]
+    prints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
+    agents = [entry for entry in entries if entry.kind == "external"]
+    prints |= {entry.name: agent_fingerprint(entry.files) for entry in agents}
+    watched = {entry.name: _watched(entry, config) for entry in agents if config.limits.fence}
+    checked = []
+    for entry in entries:
+        if entry.name not in prints or entry.known:
+            checked.append(entry)
+            continue
+        others = {name: player for name, player in prints.items() if name != entry.name}
+        similar = originals.similar(prints[entry.name], others, watched.get(entry.name, {}))
+        known = next((str(player) for player in similar if player.name in originals.players), None)
+        checked.append(replace(entry, same_as=tuple(map(str, similar))))
+        if known is not None and refuse:
+            problem = expected("entry", "an original player (or --allow-copies)", f"a copy of {known}")
+            checked[-1] = replace(checked[-1], kind="broken", problem=problem)
+    return checked
+
+
+def _watched(entry: Entry, config: CupConfig) -> dict[str, Watched]:
+    """Let an agent play the first steps of as many games as the cup has, for each team."""
+    config = replace(config, limits=replace(config.limits, total_s=min(config.limits.total_s, _WATCHED_S)))
+    found = {}
+    for team in _TEAMS:
+        with suppress(PlayerFaultError, *UNREADABLE), kill_descendants(), entry.players_of(config, team) as players:
+            (player,) = players.values()
+            found[team] = watch(config.spec, team, player, config.games, config.seed ^ 1)
+    return found
+
+
+def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
+    if name in BUILT_IN:
+        return Entry(name, "scripted", f"built in: {WHAT[name]}")
+    if name not in catalogue.entries:
+        refuse_class("--with", name)
+        raise PlayerError(unknown("--with", name, catalogue.names()))
+    entry = entry_in(catalogue.folder(name), config)
+    if entry.problem is not None:
+        raise PlayerError(f"--with {name}: {entry.problem}")
+    return replace(entry, known=True)
+
+
+def entry_in(path: Path, config: CupConfig) -> Entry:
+    """Return the entry at ``path``, ``broken`` if it cannot play."""
+    name = entry_name(path.name)
+    note = "" if name == path.name else f" (folder {shown(path.name)})"
+    try:
+        if path.is_symlink():
+            raise PlayerError("expected a folder with a bundle or an external agent, got a link")
+        if not path.is_dir():
+            raise PlayerError("expected a folder with a bundle or an external agent, got a file")
+        if (path / AGENT_FILE).exists():
+            return external(path, name, note)
+        card = next(iter(read_cards(path).values()))
+        steps, trained = card.provenance.get("env_steps", 0), f"{', '.join(card.seats)} of {card.scenario}"
+        about = f"{card.architecture['name']} for {trained}, {steps:,} training steps"
+        snapshot = steps if path.parent.name == LEAGUE and path.name.startswith("step_") else None
+        players = {team: load_team(path, config.spec, team) for team in _TEAMS}
+        entry = Entry(name, "frozen", f"{about}{note}", bundle_sha256(path), env_steps=snapshot)
+        return replace(entry, files=tuple(read_parts(path)), players=players)
+    except UNREADABLE as error:
+        return Entry(
+            name, "broken", f"cannot play{note}", problem=reason_of(error, path, name).removeprefix(f"{name}: ")
+        )
+
+
+def external(folder: Path, name: str, note: str = "") -> Entry:
+    """Return the agent in ``folder`` as an entry. Raises :data:`UNREADABLE`."""
+    agent, files = read_agent(folder), tuple(read_parts(folder))
+    return Entry(name, "external", f"{' '.join(agent.command)}{note}", sha256_of_parts(files), files=files)
+
+
+def entry_name(name: str) -> str:
+    """Return the name to show for a folder called ``name``: the same, in any alphabet, where that is safe.
+
+    Line ends, escape codes, spreadsheet formulas, undecodable bytes and names of 250 letters get their
+    :func:`filed_name`.
+    """
+    safe = name.isprintable() and name == name.strip() and len(name) <= 64 and name[:1] not in "=+-@"
+    return name if safe else filed_name(name)
+
+
+def filed_name(name: str) -> str:
+    """Return the name in paths for a folder called ``name``: the same, or in plain letters with a hash."""
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,63}", name):
+        return name
+    plain = re.sub(r"[^A-Za-z0-9._ -]", "_", name)[:40].lstrip("-. ")
+    return f"{plain}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:6]}".lstrip("-")
+
+
+def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
+    """Return in one line what is wrong with an entry."""
+    text = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+    text = printable(text or type(error).__name__)
+    if folder is not None:
+        # Absolute paths of this machine do not belong on the entry's page.
+        place = printable(str(folder))
+        text = text.replace(f"{place}/", "").replace(place, name)
+    # The reason comes after a path that may be long.
+    return text if len(text) <= 400 else f"{text[:100]} ... {text[-300:]}"

@@ -1,0 +1,302 @@
+"""From pairings to a cup's tables: Bradley-Terry ratings with bootstrap intervals, cycles, ranks. Pure."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from evalica import Winner, bradley_terry
+from numpy.typing import NDArray
+
+from multigrid_rl.competition.cup.entries import CupConfig, Entry
+from multigrid_rl.competition.cup.results import (
+    CupResults,
+    EntryResult,
+    Fault,
+    Pairing,
+    PairResult,
+    SideResult,
+    Standing,
+    Surprise,
+)
+from multigrid_rl.evaluation.seeds import Interval
+from multigrid_rl.metrics import wilson_interval
+
+#: Per pair of entries: for each game number (G) how often ``one`` won, drew and lost over both sides, (G, 3).
+PairGames = Mapping[tuple[str, str], NDArray[np.int64]]
+
+#: A drawn game added to every pair: keeps ratings finite for entries that won or lost every game.
+PRIOR_DRAWS = 1.0
+#: Elo's scale: 400 points are odds of 10 to 1.
+SCALE = 400.0
+MEAN = 1000.0
+#: How far a pair's interval may lie from the share that the other games predict.
+SURPRISE = 0.2
+_TOLERANCE = 1e-9
+_ITERATIONS = 10_000
+_OUTCOMES = (Winner.X, Winner.Draw, Winner.Y)
+
+
+def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamples: int = 1000) -> dict[str, Interval]:
+    """Fit Bradley-Terry ratings of ``names`` (Bradley and Terry 1952), the mean of all is 1000.
+
+    A draw counts half for each side. The bootstrap draws whole game numbers, so the two games from both sides of the
+    board that share a seed stay together.
+
+    Args:
+        names: all entries.
+        games: results of the pairs that played; a pair without games is left out.
+        rng: of the bootstrap.
+        resamples: number of bootstrap samples.
+    """
+    pairs = [pair for pair, rows in games.items() if rows.sum()]
+    if not pairs:
+        return {name: Interval(MEAN, MEAN, MEAN) for name in names}
+    values = _fit(names, pairs, np.stack([games[pair].sum(axis=0) for pair in pairs]))
+    drawn = []
+    for pair in pairs:
+        number = len(games[pair])
+        drawn.append(rng.multinomial(number, np.full(number, 1 / number), size=resamples) @ games[pair])
+    samples = np.stack([_fit(names, pairs, counts) for counts in np.stack(drawn, axis=1)])
+    low, high = np.percentile(samples, (2.5, 97.5), axis=0)
+    return {
+        name: Interval(*map(float, row)) for name, row in zip(names, zip(values, low, high, strict=True), strict=True)
+    }
+
+
+def _fit(names: list[str], pairs: list[tuple[str, str]], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Fit ratings (len(names),) to wins, draws and losses (pairs, 3) of the first of each pair."""
+    weights = counts + np.array([0.0, PRIOR_DRAWS, 0.0])
+    result = bradley_terry(
+        [one for one, _ in pairs for _ in _OUTCOMES],
+        [two for _, two in pairs for _ in _OUTCOMES],
+        [winner for _ in pairs for winner in _OUTCOMES],
+        weights=weights.reshape(-1).tolist(),
+        tolerance=_TOLERANCE,
+        limit=_ITERATIONS,
+    )
+    scores = np.array([float(result.scores.get(name, math.nan)) for name in names])
+    elo = SCALE * np.log10(scores)
+    return np.asarray(np.where(np.isnan(elo), MEAN, elo - np.nanmean(elo) + MEAN))
+
+
+def cycles(beats: list[tuple[str, str]]) -> list[list[str]]:
+    """Find cycles of pairs (winner, loser), in which each beats the next and the last the first, shortest first."""
+    # Longer cycles add little to the smaller ones.
+    found = nx.simple_cycles(nx.DiGraph(beats), length_bound=4)
+    rotated = [cycle[cycle.index(min(cycle)) :] + cycle[: cycle.index(min(cycle))] for cycle in found]
+    return sorted(rotated, key=lambda cycle: (len(cycle), cycle))
+
+
+#: Letters of ``Pairing.outcomes`` for the red and the blue entry, as (win, draw, loss).
+_LETTERS = {"red": ("Rb", "D", "Br"), "blue": ("Br", "D", "Rb")}
+_PLAYED, _FORFEITED = "RBD", "rb"
+#: Criteria of the ranking, first to last: the parts of an entry's place.
+_DECIDERS = ("rating", "points between them", "more wins", "larger margin")
+
+
+def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, versions: dict[str, str]) -> CupResults:
+    """Compute the results of a cup from its pairings."""
+    finished = {name for p in pairings if p.count(_PLAYED) for name in (p.red, p.blue)}
+    ranked = [entry.name for entry in entries if entry.name in finished]
+    # A walk-over is no win, and must not raise the rating of the opponent.
+    counted = [p for p in pairings if {p.red, p.blue} <= finished]
+    between = {
+        (one, two): [pairing for pairing in counted if {pairing.red, pairing.blue} == {one, two}]
+        for one, two in combinations(ranked, 2)
+    }
+    pairs = [_pair(one, two, both) for (one, two), both in between.items()]
+    games = {(one, two): _by_game(one, both) for (one, two), both in between.items()}
+    beats = [(p.one, p.two) for p in pairs if p.low > 0.5] + [(p.two, p.one) for p in pairs if p.high < 0.5]
+    # The bootstrap's seed is a hash of the results: the same results, the same intervals.
+    text = json.dumps([[p.red, p.blue, p.outcomes] for p in pairings])
+    rng = np.random.default_rng(int(hashlib.sha256(text.encode()).hexdigest()[:16], 16))
+    found = CupResults(
+        scenario=config.scenario,
+        games_per_side=config.games,
+        seed=config.seed,
+        rules=rules(config),
+        entries=[_entry(entry, pairings) for entry in entries],
+        standings=_standings(ranked, counted, ratings(ranked, games, rng)),
+        unranked=[entry.name for entry in entries if entry.name not in finished],
+        pairs=pairs,
+        sides=[_side(pairing) for pairing in counted],
+        cycles=cycles(beats),
+        surprises=surprises(pairs, games),
+        games=[game for pairing in pairings for game in pairing.kept],
+        versions=versions,
+    )
+    digest = hashlib.sha256(found.model_dump_json().encode())
+    for pairing in pairings:
+        digest.update(pairing.model_dump_json().encode())
+    return found.model_copy(update={"sha256": digest.hexdigest()})
+
+
+def surprises(pairs: list[PairResult], games: PairGames) -> list[Surprise]:
+    """Return the pairs whose result contradicts the ratings from all other games, the largest contradiction first.
+
+    Style alone makes small differences significant, so only one of :data:`SURPRISE` beyond the interval counts. What
+    was found is left out of the ratings for the rest: one false result would make others look false.
+    """
+    found: list[Surprise] = []
+    left = [pair for pair in pairs if pair.games]
+    while left:
+        worst = max(left, key=partial(_contradiction, shares=_expected_shares(left, left, games)))
+        left.remove(worst)
+        shares = _expected_shares([worst], left, games)
+        if not shares or _contradiction(worst, shares) <= SURPRISE:
+            break
+        found.append(Surprise(one=worst.one, two=worst.two, share=worst.share, expected=shares[worst.one, worst.two]))
+    return found
+
+
+def _contradiction(pair: PairResult, shares: Mapping[tuple[str, str], float]) -> float:
+    share = shares[pair.one, pair.two]
+    return max(pair.low - share, share - pair.high)
+
+
+def _expected_shares(
+    pairs: list[PairResult], rated: list[PairResult], games: PairGames
+) -> dict[tuple[str, str], float]:
+    """Return the share of points of ``one`` for each of ``pairs`` by ratings from ``rated``, where those rate both."""
+    keys = [(pair.one, pair.two) for pair in rated]
+    names = sorted({name for key in keys for name in key})
+    if not names:
+        return {}
+    fitted = dict(zip(names, _fit(names, keys, np.stack([games[key].sum(axis=0) for key in keys])), strict=True))
+    both = [(pair.one, pair.two) for pair in pairs if pair.one in fitted and pair.two in fitted]
+    return {(one, two): float(1 / (1 + 10 ** ((fitted[two] - fitted[one]) / SCALE))) for one, two in both}
+
+
+def rules(config: CupConfig) -> list[str]:
+    """Return the rules of playing and ranking, a sentence each."""
+    return [
+        f"Every entry meets every other from both sides of the board, {config.games} games on each; all pairings play "
+        "the same games (seed and numbers), so all entries meet the same layouts.",
+        "A game is won by the win flag alone: a door or an elimination. A win is 1 point, a draw 1/2.",
+        "Ratings are Bradley-Terry on the Elo scale with mean 1000, fitted to all games, a draw as half a win and one "
+        "drawn game added to each pair; their 95 % intervals are from 1,000 bootstrap samples of whole game numbers.",
+        "Ranking is by rating. Equal ratings are decided by points in the games between them, then by more wins, "
+        "then by the larger margin of returns; entries that are still equal share the rank.",
+        "An entry that cannot be loaded does not play. One that exits, answers late or wrongly, or breaks a limit "
+        "forfeits the unfinished games of that pairing. After three such pairings, or after more than "
+        f"{config.cup_s:g} s for its starts and answers in the whole cup, it forfeits all the rest. "
+        "Forfeited games are losses. An entry that has finished no game at all is not ranked, and what was forfeited "
+        "to it or by it does not count.",
+        "Intervals of shares are Wilson's, 95 %. A cycle is named where each beats the next beyond such an interval.",
+    ]
+
+
+def _letters(pairing: Pairing, name: str) -> tuple[str, str, str]:
+    return _LETTERS["red" if name == pairing.red else "blue"]
+
+
+def _by_game(one: str, pairings: list[Pairing]) -> NDArray[np.int64]:
+    """Count wins, draws and losses of ``one`` in each game number, both sides together (G, 3)."""
+    counts = [[[letter in wanted for wanted in _letters(p, one)] for letter in p.outcomes] for p in pairings]
+    return np.asarray(np.sum(counts, axis=0, dtype=np.int64))
+
+
+def _totals(name: str, pairings: list[Pairing]) -> dict[str, Any]:
+    """Add up the pairings of ``name``: counts, and its mean margin of returns over games played to the end."""
+    win, draw, loss = (sum(p.count(_letters(p, name)[k]) for p in pairings) for k in range(3))
+    margins: list[float] = []
+    for p in pairings:
+        sign = 1 if name == p.red else -1
+        rows = zip(p.outcomes, p.return_red, p.return_blue, strict=True)
+        margins += [sign * (red - blue) for letter, red, blue in rows if letter in _PLAYED]
+    return {"games": win + draw + loss, "win": win, "draw": draw, "loss": loss, "margin": _mean(margins)}
+
+
+def _mean(values: list[float] | list[int]) -> float:
+    return round(float(np.mean(values)), 6) if values else 0.0
+
+
+def _played(values: list[float] | list[int], pairing: Pairing) -> list[float]:
+    return [value for value, letter in zip(values, pairing.outcomes, strict=True) if letter in _PLAYED]
+
+
+def _pair(one: str, two: str, both: list[Pairing]) -> PairResult:
+    totals = _totals(one, both)
+    points, games = totals["win"] + totals["draw"] / 2, totals["games"]
+    low, high = wilson_interval(points, games) if games else (0.0, 1.0)
+    return PairResult(
+        one=one,
+        two=two,
+        **totals,
+        forfeited=sum(p.count(_FORFEITED) for p in both),
+        share=points / games if games else 0.5,
+        low=low,
+        high=high,
+        length_mean=_mean([length for p in both for length in _played(p.length, p)]),
+    )
+
+
+def _side(pairing: Pairing) -> SideResult:
+    win, draw, loss = (pairing.count(letters) for letters in _LETTERS["red"])
+    return SideResult(
+        red=pairing.red,
+        blue=pairing.blue,
+        games=win + draw + loss,
+        red_win=win,
+        draw=draw,
+        blue_win=loss,
+        forfeited=pairing.count(_FORFEITED),
+        length_mean=_mean(_played(pairing.length, pairing)),
+        return_red=_mean(_played(pairing.return_red, pairing)),
+        return_blue=_mean(_played(pairing.return_blue, pairing)),
+    )
+
+
+def _entry(entry: Entry, pairings: list[Pairing]) -> EntryResult:
+    faults: dict[str, Fault] = {}
+    for p in pairings:
+        if p.at_fault == entry.name:
+            reason, games = str(p.reason), p.count(_FORFEITED)
+            if (fault := faults.get(reason)) is None:
+                faults[reason] = Fault(red=p.red, blue=p.blue, games=games, reason=reason)
+            else:
+                fault.games, fault.pairings = fault.games + games, fault.pairings + 1
+    keys = ("name", "kind", "sha256", "env_steps", "about", "problem", "same_as")
+    fields = {key: getattr(entry, key) for key in keys}
+    spent = [p.seconds[entry.name] for p in pairings if entry.name in p.seconds]
+    return EntryResult(**fields, faults=list(faults.values()), seconds=round(sum(spent), 3) if spent else None)
+
+
+def _standings(names: list[str], pairings: list[Pairing], rated: dict[str, Interval]) -> list[Standing]:
+    own = {name: [p for p in pairings if name in (p.red, p.blue)] for name in names}
+    totals = {name: _totals(name, own[name]) for name in names}
+    rating = {name: round(rated[name].value, 2) for name in names}
+    places: dict[str, tuple[float, ...]] = {}
+    for name in names:
+        tied = {other for other in names if rating[other] == rating[name]}
+        between = _totals(name, [p for p in own[name] if {p.red, p.blue} <= tied])
+        places[name] = rating[name], between["win"] + between["draw"] / 2, totals[name]["win"], totals[name]["margin"]
+    order = sorted(names, key=lambda name: (*(-part for part in places[name]), name))
+    standings: list[Standing] = []
+    for number, name in enumerate(order):
+        decided_by = "last"
+        if number + 1 < len(order):
+            parts = zip(_DECIDERS, places[name], places[order[number + 1]], strict=True)
+            decided_by = next((decider for decider, mine, other in parts if mine != other), "nothing")
+        shares = number > 0 and standings[-1].decided_by == "nothing"
+        total = totals[name]
+        standings.append(
+            Standing(
+                rank=standings[-1].rank if shares else number + 1,
+                name=name,
+                rating=rating[name],
+                low=round(rated[name].low, 2),
+                high=round(rated[name].high, 2),
+                points=total["win"] + total["draw"] / 2,
+                **total,
+                forfeited=sum(p.count("r" if name == p.red else "b") for p in own[name]),
+                decided_by=decided_by,
+            )
+        )
+    return standings

@@ -1,0 +1,327 @@
+"""An agent in a process of its own as a player, and the JSON lines that it reads and answers (docs/agents.md)."""
+
+import json
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.competition.agents import ExternalAgent, Part, fresh_copy, sha256_of_parts
+from multigrid_rl.competition.leftovers import ScratchError
+from multigrid_rl.competition.sandbox import (
+    AgentProcess,
+    Limits,
+    ProcessError,
+    TooSlowError,
+    bwrap_available,
+    unexpected,
+)
+from multigrid_rl.config.compose import load_scenario, scenario_names
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.match import PlayerFaultError
+from multigrid_rl.text import expected, shown
+from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
+from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
+
+PROTOCOL = 1
+#: Of an agent that its own user seats: it may think as long in all as a training takes.
+_NO_END_S = 30 * 86_400.0
+_CELL_TEXT = [json.dumps(triple, separators=(",", ":")) for triple in CELL.tolist()]
+_MISSION_TEXT = [json.dumps(text) for text in MISSIONS]
+
+
+def encoded(message: dict[str, Any]) -> bytes:
+    """Encode a message as one line of JSON."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def hello(spec: GameSpec, scenario: str, seats: tuple[str, ...], games: int, seed: int) -> dict[str, Any]:
+    """Return the first message."""
+    return {
+        "type": "hello",
+        "protocol": PROTOCOL,
+        "scenario": scenario,
+        "seats": list(seats),
+        "view_size": spec.view_size,
+        "actions": list(ACTIONS),
+        "max_steps": spec.max_steps,
+        "games": games,
+        "seed": seed,
+    }
+
+
+def act(
+    spec: GameSpec, seats: tuple[str, ...], step: int, running: NDArray[np.intp], tokens: NDArray[np.uint8]
+) -> bytes:
+    """Encode what the ``C`` seats see in the games ``running`` (n,); ``tokens`` (n, C * D), seat after seat."""
+    # Put together from ready-made text: five times as fast as encoding every number of every cell.
+    size = spec.view_size
+    names = [json.dumps(seat) for seat in seats]
+    games = []
+    for game, row in zip(running.tolist(), tokens.reshape(len(tokens), len(seats), -1).tolist(), strict=True):
+        views = ",".join(f"{name}:{_view(spec, size, seen)}" for name, seen in zip(names, row, strict=True))
+        games.append(f'{{"game":{game},"seats":{{{views}}}}}')
+    return f'{{"type":"act","step":{step},"games":[{",".join(games)}]}}\n'.encode()
+
+
+def _view(spec: GameSpec, size: int, seen: list[int]) -> str:
+    cells = [_CELL_TEXT[code] for code in seen[:-2]]
+    columns = ",".join(f"[{','.join(cells[i : i + size])}]" for i in range(0, size * size, size))
+    mission = f',"mission":{_MISSION_TEXT[seen[-1]]}' if spec.mission_observed else ""
+    return f'{{"image":[{columns}],"direction":{seen[-2]}{mission}}}'
+
+
+def check_ready(line: bytes) -> None:
+    """Raise :class:`ProcessError` unless the agent says that it is ready."""
+    if _parsed(line).get("type") != "ready":
+        raise unexpected("answer", '{"type":"ready"}', shown(line))
+
+
+def read_actions(line: bytes, seats: tuple[str, ...], running: NDArray[np.intp]) -> NDArray[np.int8]:
+    """Return the actions (n, C) of the games ``running`` (n,). Raises :class:`ProcessError`."""
+    actions = _parsed(line).get("actions")
+    if not isinstance(actions, list):
+        raise unexpected("answer", '{"actions":[...]}', shown(line))
+    if len(actions) != len(running):
+        raise unexpected("actions", f"one for each of the {len(running)} games", len(actions))
+    rows = [_of_game(entry, seats, game) for entry, game in zip(actions, running.tolist(), strict=True)]
+    return np.array(rows, np.int8).reshape(len(running), len(seats))
+
+
+def _of_game(entry: Any, seats: tuple[str, ...], game: int) -> list[int]:
+    by_seat = {seats[0]: entry} if len(seats) == 1 and not isinstance(entry, dict) else entry
+    if not isinstance(by_seat, dict) or by_seat.keys() != set(seats):
+        wanted = f"an action for each of {', '.join(seats)}"
+        raise unexpected(f"game {game}", wanted, shown(json.dumps(entry)))
+    for seat, action in by_seat.items():
+        # By type: a bool is an int to Python, and 2.0 equals 2.
+        if type(action) is not int or not 0 <= action < len(ACTIONS):
+            wanted = f"an integer 0 to {len(ACTIONS) - 1}"
+            raise unexpected(f"game {game}: {seat}", wanted, shown(json.dumps(action)))
+    return [by_seat[seat] for seat in seats]
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise unexpected("answer", "JSON", shown(line) or "an empty line") from error
+    if not isinstance(answer, dict):
+        raise unexpected("answer", "a JSON object", shown(line))
+    return answer
+
+
+class ExternalPlayer(AbstractContextManager["ExternalPlayer"]):
+    """Plays all seats of a team through an agent's process; for ``play_games``, where each game is played once.
+
+    One process plays all games of a ``play_games``: it starts with :meth:`start` or with the first step, and ends with
+    :meth:`close`, with a fault, or when other games begin. Its memory is the number of each game, -1 once that is over.
+
+    Args:
+        agent: see :func:`~multigrid_rl.competition.agents.read_agent`.
+        spec: the game.
+        team: ``red`` or ``blue``, whose seats it plays.
+        scenario: name of the game, sent to the agent.
+        seed: sent to the agent, for what it draws.
+        limits: what it may use.
+
+    Attributes:
+        members: number of seats ``C`` that it acts for: key of ``play_games`` is the team.
+        answers: steps that it answered in these games.
+        thought_s: seconds that its answers took.
+
+    Raises:
+        PlayerError: the game has no such team.
+    """
+
+    def __init__(
+        self,
+        agent: ExternalAgent,
+        spec: GameSpec,
+        team: str,
+        scenario: str,
+        seed: int,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+    ) -> None:
+        self.agent = agent
+        self.name = agent.name
+        self.spec = spec
+        self.seats = spec.seats_of(team)
+        if not self.seats:
+            raise PlayerError(expected(f"agent {agent.name}: team", f"one of {', '.join(spec.seats)}", team))
+        self.members = len(self.seats)
+        self.scenario = scenario
+        self.seed = seed
+        self.limits = limits
+        self._process: AgentProcess | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self.answers = 0
+        self.thought_s = 0.0
+        self._games = 0
+        self._known: set[int] = set()  # games that it was asked about and whose end it was not yet sent
+        self._over: list[int] = []
+        self._fault: PlayerFaultError | None = None
+
+    def start(self, games: int) -> None:
+        """Start the process for ``games`` games and wait for its "ready". Raises ``PlayerFaultError``."""
+        self.close()
+        self._forget()
+        self._games = games
+        message = encoded(hello(self.spec, self.scenario, self.seats, games, self.seed))
+        begin = time.monotonic()
+        try:
+            self._process = AgentProcess(self._at_home(), self.limits, self.seed)
+            check_ready(self._process.ask(message, self.limits.start_s + begin - time.monotonic()))
+        except TooSlowError as error:
+            raise self._failed("start", f"not ready within {self.limits.start_s:g} s") from error
+        except (ProcessError, OSError) as error:
+            raise self._failed("start", error) from error
+
+    def _at_home(self) -> ExternalAgent:
+        """Return the agent with the folder in which it runs."""
+        return self.agent
+
+    def close(self) -> None:
+        """Say goodbye and end the process with everything that it started."""
+        if self._process is not None:
+            self._process.close(self._ended() + encoded({"type": "bye"}))
+            self._process = None
+
+    def __exit__(self, *error: object) -> None:
+        """End the process."""
+        self.close()
+
+    def initial_state(self, games: int) -> NDArray[np.intp]:
+        """Return the numbers of the games (N,). A process that has played other games ends."""
+        if self.answers or self._fault is not None:
+            self.close()
+            self._forget()
+        self._games = games
+        return np.arange(games)
+
+    def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Return the numbers of the games (N,) when those in ``done`` (N,) are over."""
+        ended = self._known.intersection(state[done].tolist())
+        self._over += sorted(ended)
+        self._known -= ended
+        return np.where(done, -1, state)
+
+    def act(
+        self,
+        view: SeatView,
+        state: NDArray[np.intp],
+        rng: UniformSource,  # noqa: ARG002
+    ) -> tuple[NDArray[np.int8], NDArray[np.intp]]:
+        """Return actions (N,), of a team (N, C); ``done`` in games that are over.
+
+        Raises:
+            PlayerFaultError: the agent broke a limit or the protocol. Its process has ended then.
+        """
+        if self._fault is not None:
+            raise self._fault
+        if self._process is None:
+            self.start(self._games)
+        actions = np.full((len(state), self.members), DONE, np.int8)
+        rows = np.flatnonzero(state >= 0)
+        if len(rows):
+            actions[rows] = self._ask(view.tokens[rows], state[rows])
+            self._known.update(state[rows].tolist())
+        return (actions[:, 0] if self.members == 1 else actions), state
+
+    def _ask(self, tokens: NDArray[np.uint8], running: NDArray[np.intp]) -> NDArray[np.int8]:
+        assert self._process is not None
+        message = self._ended() + act(self.spec, self.seats, self.answers, running, tokens)
+        left = self.limits.total_s - self.thought_s
+        begin = time.monotonic()
+        try:
+            line = self._process.ask(message, min(self.limits.step_s, left))
+            self.thought_s += time.monotonic() - begin
+            actions = read_actions(line, self.seats, running)
+        except TooSlowError as error:
+            each, total = self.limits.step_s, self.limits.total_s
+            reason = f"more than {total:g} s for all answers" if left < each else f"no answer within {each:g} s"
+            raise self._failed(f"step {self.answers}", reason) from error
+        except (ProcessError, RecursionError) as error:  # of an answer that nests as deep as can be read
+            raise self._failed(f"step {self.answers}", error) from error
+        self.answers += 1
+        return actions
+
+    def _ended(self) -> bytes:
+        """Return the message about games that ended since the last one; nothing if none did."""
+        over, self._over = self._over, []
+        return encoded({"type": "end", "games": over}) if over else b""
+
+    def _failed(self, when: str, reason: object) -> PlayerFaultError:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+        self._fault = PlayerFaultError(self.name, f"{when}: {reason}", getattr(reason, "words", ""))
+        return self._fault
+
+
+class SeatedAgent(ExternalPlayer):
+    """An agent on a seat in training, evaluation or play: as in a cup, but for what follows.
+
+    Games may begin anew, and have the same number again then. A fault is an error of the run. Each process runs
+    in a fresh copy of the files that were handed in.
+
+    Args:
+        name: how its user named it.
+        parts: all its files.
+        spec: the game.
+        seats: those of one team that it plays together.
+        once: every game is played once, and nothing is asked about it when it is over.
+        limits: what it may use; by default as in a cup, but without an end to all answers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parts: Sequence[Part],
+        spec: GameSpec,
+        seats: tuple[str, ...],
+        *,
+        once: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        self.parts, self.once = parts, once
+        self.sha256 = sha256_of_parts(parts)
+        agent = ExternalAgent(name, (), "", self.sha256, Path())
+        # Nothing that it could know the games by: they follow from seeds that it is not sent.
+        seed = int(self.sha256[:8], 16)
+        limits = replace(limits or Limits(total_s=_NO_END_S), fence=bwrap_available())
+        scenario = next((name for name in scenario_names() if load_scenario(name).spec == spec), "own")  # of its game
+        super().__init__(agent, spec, spec.team_of(seats[0]), scenario, seed, limits)
+        self.seats, self.members = seats, len(seats)
+        self._home = ExitStack()
+        weakref.finalize(self, self._home.close)
+
+    def _at_home(self) -> ExternalAgent:
+        return self._home.enter_context(fresh_copy(self.parts, "agent"))
+
+    def close(self) -> None:
+        """End the process with everything that it started, and remove its copy."""
+        super().close()
+        self._home.close()
+
+    def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Return the numbers of the games (N,) after those in ``done`` (N,) are over."""
+        following = super().reset_state(state, done)
+        return following if self.once else state
+
+    def act(
+        self, view: SeatView, state: NDArray[np.intp], rng: UniformSource
+    ) -> tuple[NDArray[np.int8], NDArray[np.intp]]:
+        """Return actions (N,), of a team (N, C). Raises ``RunError``: it failed, or answered something else."""
+        try:
+            return super().act(view, state, rng)
+        except (PlayerFaultError, ScratchError) as error:
+            raise RunError(f"player {self.name}: {error}") from error

@@ -1,0 +1,214 @@
+"""Grading a class: a result and a page of feedback for each hand-in, one table; goes on where it was killed."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from multigrid_rl.competition.agents import folder_sha256
+from multigrid_rl.competition.bundle import folder_kind
+from multigrid_rl.competition.copies import Fingerprint, Originals, Similar
+from multigrid_rl.competition.cup.entries import filed_name, reason_of
+from multigrid_rl.competition.grading import LIMITS, Rubric, grade, refused
+from multigrid_rl.competition.handed_in import ZIP, HandIn
+from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.config.scenario import Strict
+from multigrid_rl.files import write_whole
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.text import expected, first_error, printable
+
+#: With its seed the games can be played in advance: only the instructor should have it.
+KEY_FILE = "keep-to-yourself.json"
+RESULTS, FEEDBACK = "results", "feedback"
+#: Of a program, in its feedback.
+LEFT_OUT = "Entropy cannot be measured for a program: its check is left out, and the"
+
+
+class _Key(Strict):
+    """Rubric and seed of a class: the same games in every session."""
+
+    format: int = Field(default=1, ge=1, le=1)
+    rubric_sha256: str
+    seed: int
+
+
+def check_hand_in(path: Path) -> None:
+    """Check that ``path`` holds something to grade; anything else is an error of the caller, not of a student.
+
+    Raises:
+        PlayerError, ConfigError: nothing there, another file, or a folder with other folders and nothing to grade.
+    """
+    if not path.is_dir() and (path.suffix.lower() != ZIP or not path.exists()):
+        raise PlayerError(expected(path, "a folder with a bundle", "a file" if path.exists() else "nothing there"))
+    if path.is_dir():
+        try:
+            folder_kind(path)
+        except PlayerError:  # with no folder in it, it is a hand-in that cannot be played, and gets no points
+            if folders := [each for each in sorted(path.iterdir()) if each.is_dir() and each.name[0] not in "._"]:
+                first = printable(folders[0].name)
+                wanted = "a folder with a bundle or an agent; -o grades.csv grades each folder in it"
+                raise ConfigError(expected(path, wanted, f"one with other folders, {first} first")) from None
+
+
+def check_table(table: Path, folder: Path) -> None:
+    """Check that what a class has handed in lies neither in the gradebook nor around it. Raises ``PlayerError``."""
+    handed_in, home = folder.resolve(), table.with_suffix("").resolve()
+    if handed_in.is_relative_to(home):
+        wanted = f"another name: the folder beside it, {home.name}/, is for results, and holds what was handed in"
+        raise PlayerError(expected("--output", wanted, table))
+    if home.is_relative_to(handed_in):
+        raise PlayerError(expected("--output", f"a place outside of {folder}, which holds what was handed in", table))
+
+
+class Gradebook:
+    """A class's grades: ``TABLE.csv``, and beside it the folder ``TABLE`` with all that belongs to it.
+
+    Args:
+        table: the CSV.
+        rubric_file: file of the rubric; hidden opponents are in its folder.
+        rubric: its content. A resumed class keeps its first seed.
+        originals: players that hand-ins are compared with, besides each other.
+        limits: of agents.
+
+    Raises:
+        PlayerError: the folder has other content, or another rubric or seed.
+        OSError: it cannot be written.
+    """
+
+    def __init__(
+        self, table: Path, rubric_file: Path, rubric: Rubric, originals: Originals, limits: Limits = LIMITS
+    ) -> None:
+        self.table, self.home, self.rubric_file = table, table.with_suffix(""), rubric_file
+        self.originals, self.limits = originals, limits
+        path = self.home / KEY_FILE
+        try:
+            key = _Key.model_validate_json(path.read_bytes()) if path.exists() else None
+        except ValidationError as error:
+            raise PlayerError(expected(path, "a gradebook's own file", first_error(error))) from error
+        if key is None:
+            if any(self.home.iterdir()):
+                raise PlayerError(expected(self.home, "a new folder, or grades to go on with", "something else"))
+            key = _Key(rubric_sha256=rubric.sha256, seed=rubric.seed)
+            write_whole(path, key.model_dump_json().encode())
+            path.chmod(0o600)
+        if "seed" not in rubric.model_fields_set:
+            rubric = rubric.model_copy(update={"seed": key.seed})
+        if (key.rubric_sha256, key.seed) != (rubric.sha256, rubric.seed):
+            raise PlayerError(expected(self.home, "the rubric and seed it began with, or another -o", "other ones"))
+        self.rubric = rubric
+
+    def grade_all(
+        self, hand_ins: list[HandIn], show: Callable[[str, dict[str, Any], bool], None]
+    ) -> list[dict[str, Any]]:
+        """Grade hand-ins and write the table; unchanged hand-ins that were graded before are not played again.
+
+        Args:
+            hand_ins: of a class, with different names.
+            show: called with each name, its result, and whether it was graded now.
+        """
+        results = []
+        for hand_in in hand_ins:
+            kept = self._kept(hand_in)
+            results.append(self._graded(hand_in) if kept is None else kept)
+            show(printable(hand_in.name), results[-1], kept is None)
+        write_whole(self.table, _csv(hand_ins, results, self.rubric, self._copies(hand_ins, results)).encode())
+        return results
+
+    def _copies(self, hand_ins: list[HandIn], results: list[dict[str, Any]]) -> list[str]:
+        """Return, for each hand-in, the other hand-ins and known players that it is a copy of."""
+        fingerprints: dict[str, Fingerprint] = {}
+        for hand_in in hand_ins:
+            with suppress(PlayerError):
+                fingerprints[hand_in.name] = self.originals.fingerprint(hand_in.folder)
+        rows = []
+        for name, result in zip((hand_in.name for hand_in in hand_ins), results, strict=True):
+            found = [Similar(**row) for row in result.get("same_as", [])]  # also by what an agent answered
+            if name in fingerprints:
+                others = {other: its for other, its in fingerprints.items() if other != name}
+                found += self.originals.similar(fingerprints[name], others)
+            rows.append("; ".join(dict.fromkeys(map(str, found))))
+        return rows
+
+    def _kept(self, hand_in: HandIn) -> dict[str, Any] | None:
+        """Return the result of an earlier session; ``None`` if the hand-in has changed or the file is damaged."""
+        try:
+            result = json.loads(self._file(hand_in, RESULTS, ".json").read_bytes())
+            same = result["files_sha256"] == folder_sha256(hand_in.folder)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return result if same else None
+
+    def _graded(self, hand_in: HandIn) -> dict[str, Any]:
+        folder = hand_in.folder
+        try:
+            if hand_in.problem is not None:
+                raise PlayerError(hand_in.problem)
+            files = folder_sha256(folder)  # before it is read: what changes meanwhile is graded again next time
+            result = grade(folder, self.rubric_file, self.rubric, self.originals, self.limits)
+            if not result["problem"]:  # what failed is played again
+                result["files_sha256"] = files
+        except PlayerError as error:
+            result = refused(folder, self.rubric, reason_of(error, folder, hand_in.name))
+        # The result comes last: where there is one, there is everything.
+        for kind, suffix, text in ((FEEDBACK, ".md", feedback(result)), (RESULTS, ".json", json.dumps(result))):
+            write_whole(self._file(hand_in, kind, suffix), text.encode())
+        return result
+
+    def _file(self, hand_in: HandIn, kind: str, suffix: str) -> Path:
+        return self.home / kind / f"{filed_name(hand_in.name)}{suffix}"
+
+
+def feedback(result: dict[str, Any]) -> str:
+    """Return the feedback of a student, in Markdown: each check, what was measured, and what it is worth.
+
+    Nothing stands in it that an agent has written itself, and no name of a hidden opponent.
+    """
+    lines = [f"# {'Passed' if result['passed'] else 'Not passed'}: {result['points']:g} of {result['of']:g} points", ""]
+    lines += [f"{result['pass_points']:g} points are needed. Graded by play, in games that were not seen before."]
+    if result["problem"]:
+        lines += ["", "It could not be played:", "", f"    {result['feedback_problem']}"]
+    elif result["measurable"] < result["of"]:
+        lines += ["", f"{LEFT_OUT} {result['measurable']:g} points of the other checks count as {result['of']:g}."]
+    if result.get("close"):
+        lines += ["", "Too close to call: other games of the same kind might decide otherwise whether it passes."]
+    for exam in result["exams"]:
+        lines += ["", f"## {exam['name']}", ""]
+        opponent = "a hidden opponent" if exam["hidden"] else exam["opponent"] or "none"
+        lines += [f"{exam['episodes']:,} games against {opponent}, sides: {exam['sides']}.", ""]
+        lines += ["| check | measured | 95 % | points |", "|---|---:|---:|---:|"]
+        for check in exam["checks"]:
+            lines.append(f"| {' | '.join(check_cells(check)).replace('*', '&#42;')} |")
+    return "\n".join(lines) + "\n"
+
+
+def check_cells(check: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Return what a check is, what was measured, its 95 % interval, and the points."""
+    if check["points"] is None:
+        return check["check"], "not measured", "-", "left out"
+    between = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])
+    close = ", too close to call" if check["close"] else ""
+    return check["check"], f"{check['value']:.3f}", between, f"{check['points']:g} of {check['of']:g}{close}"
+
+
+def _csv(hand_ins: list[HandIn], results: list[dict[str, Any]], rubric: Rubric, copies: list[str]) -> str:
+    checks = [f"{exam.name}: {check}" for exam in rubric.exams for check in exam.checks]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["student", "points", "of", "passed", *checks, "problem", "same_as", "feedback"])
+    for hand_in, result, copy in zip(hand_ins, results, copies, strict=True):
+        points = [check["points"] for exam in result["exams"] for check in exam["checks"]] or [0.0] * len(checks)
+        row = [result["points"], result["of"], result["passed"], *points, _cell(result["problem"] or ""), _cell(copy)]
+        writer.writerow([_cell(hand_in.name), *row, f"{FEEDBACK}/{filed_name(hand_in.name)}.md"])
+    return buffer.getvalue()
+
+
+def _cell(text: str) -> str:
+    """Return text that a spreadsheet does not read as a formula."""
+    plain = printable(text)
+    return f"'{plain}" if plain[:1] in ("=", "+", "-", "@") else plain

@@ -1,0 +1,340 @@
+"""Grading a bundle or an agent by a rubric: hidden seeds and opponents, gates measured again by play, points."""
+
+import secrets
+import time
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+from pydantic import Field, ValidationError, model_validator
+
+from multigrid_rl.competition.agents import folder_sha256, is_agent
+from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
+from multigrid_rl.competition.copies import Originals, Watched, watch
+from multigrid_rl.competition.external import SeatedAgent
+from multigrid_rl.competition.leftovers import kill_descendants
+from multigrid_rl.competition.measures import ENTROPY, METRICS, Metered, measured
+from multigrid_rl.competition.sandbox import Limits, bwrap_available
+from multigrid_rl.config.compose import ConfigError, load_scenario
+from multigrid_rl.config.scenario import CODE, Bound, Part, check_listed
+from multigrid_rl.evaluation.evaluation import Mode
+from multigrid_rl.evaluation.seeds import Interval
+from multigrid_rl.files import read_plain_yaml
+from multigrid_rl.players.cards import PlayerError, sha256_of
+from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, is_program
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.match import PlayerFaultError, play_episodes
+from multigrid_rl.text import expected, first_error, unknown
+from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError
+from multigrid_rl.world.symmetry import other_seat
+
+#: Games of an exam: of bundles by default, which play some thousand a second, and of programs at most.
+EPISODES, PROGRAM_EPISODES = 20_000, 1_000
+#: Of programs: an answer is for all games of an exam's side, and all answers for one opponent from one side.
+LIMITS = Limits(step_s=10.0, total_s=300.0)
+
+
+class Check(Bound):
+    """A bound on a metric, and its points: all or none, or with ``from`` and ``full`` in proportion between them."""
+
+    points: float = Field(ge=0)
+    #: Where points begin: ``from``. The bound is then ``full``, and above or below it as it lies to that.
+    start: float | None = None
+    #: The whole 95 % interval must meet the bound, not the mean alone.
+    beyond_doubt: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ramp(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not {"from", "full", "start"} & values.keys():
+            return values
+        own = {key: value for key, value in values.items() if key not in ("from", "full", "at_least", "at_most")}
+        ends = (values.get("from"), values.get("full"))
+        numbers = [end for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
+        if own.keys() | {"from", "full"} != values.keys() or "start" in own or len({*numbers}) != 2:
+            raise ValueError(
+                expected("from, full", "two numbers, and neither at_least nor at_most", f"{ends[0]}, {ends[1]}")
+            )
+        return {**own, "start": ends[0], "at_least" if numbers[0] < numbers[1] else "at_most": ends[1]}
+
+    @model_validator(mode="after")
+    def _can_be_measured(self) -> "Check":
+        if self.metric not in METRICS:
+            raise ValueError(unknown("metric", self.metric, METRICS))
+        if self.metric == ENTROPY and self.beyond_doubt:
+            raise ValueError(expected("beyond_doubt", "false with metric=entropy/*, which has no interval", "true"))
+        return self
+
+    def worth(self, value: float) -> float:
+        """Return the points for a value."""
+        if self.start is not None:
+            share = (value - self.start) / (self.bound - self.start)
+            return round(self.points * min(max(share, 0.0), 1.0), 2)
+        met = value <= self.bound if self.comparison == "<=" else value >= self.bound
+        return self.points if met else 0.0
+
+    def ends(self, measured: Interval) -> tuple[float, float]:
+        """Return the ends of an interval, the one that is worth less first."""
+        return (measured.low, measured.high) if self.comparison == ">=" else (measured.high, measured.low)
+
+    def __str__(self) -> str:
+        """For example ``win/* >= 0.9 beyond doubt``, or ``win/* from 0.3 to 0.5``."""
+        way = f"{self.comparison} {self.bound:g}" if self.start is None else f"from {self.start:g} to {self.bound:g}"
+        return f"{self.metric} {way}{' beyond doubt' if self.beyond_doubt else ''}"
+
+
+class Exam(Part):
+    """Games against one opponent, and the checks on them."""
+
+    name: str
+    opponent: str | None = None
+    sides: Literal["own", "other", "both"] = "own"
+    episodes: int = Field(default=EPISODES, ge=100, le=1_000_000)
+    checks: list[Check] = Field(min_length=1)
+
+
+class Rubric(Part):
+    """Rules by which a bundle is graded."""
+
+    scenario: str
+    mode: Mode = "stochastic"
+    team: Literal["red", "blue"] = "red"
+    seed: int = Field(default_factory=lambda: secrets.randbits(62), ge=0, lt=2**63)
+    pass_points: float
+    hand_in: Literal["bundle", "agent", "both"] = "both"
+    #: No points for a player of the catalogue, an earlier hand-in, or a near copy of one.
+    refuse_known: bool = False
+    exams: list[Exam] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _can_be_passed(self) -> "Rubric":
+        if not 0 < self.pass_points <= self.points:
+            raise ValueError(
+                expected("pass_points", f"above 0 to {self.points:g}, all there are", f"{self.pass_points:g}")
+            )
+        return self
+
+    @property
+    def points(self) -> float:
+        """Sum of all points."""
+        return sum(check.points for exam in self.exams for check in exam.checks)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of everything but the seed, and of whether copies are graded."""
+        return sha256_of(self.model_dump_json(exclude={"seed", "refuse_known"}).encode())
+
+    def teams_of(self, exam: Exam) -> list[str]:
+        """Return the teams that the bundle plays for in an exam."""
+        other = other_seat(self.team)
+        return {"own": [str(self.team)], "other": [other], "both": [self.team, other]}[exam.sides]
+
+
+def read_rubric(path: Path) -> Rubric:
+    """Read a rubric, and check that its games can be played.
+
+    Raises:
+        ConfigError: names key and value of whatever cannot be used, opponents included.
+    """
+    try:
+        rubric = Rubric.model_validate(read_plain_yaml(path))
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {first_error(error)}") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(expected(path, "a rubric in yaml", getattr(error, "strerror", error))) from error
+    spec = load_scenario(rubric.scenario).spec
+    for number, exam in enumerate(rubric.exams):
+        for team in rubric.teams_of(exam):
+            if not spec.seats_of(team):
+                there = "team with seats in " + rubric.scenario
+                raise ConfigError(expected(f"{path}: exams.{number}.sides", f"a {there}", f"{exam.sides}: {team}"))
+            _opponents(exam.opponent, other_seat(team), spec, path.parent)
+    return rubric
+
+
+def grade(
+    bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals, limits: Limits = LIMITS
+) -> dict[str, Any]:
+    """Play all exams and count points.
+
+    The result has neither the seed nor a hash that could confirm a guess. But its ``problem`` is the instructor's: an
+    agent that fails may have written anything there. The student's is ``feedback_problem``.
+
+    Raises:
+        PlayerError: the hand-in cannot be used, or is a known player and refused; see :func:`refused`.
+        RunError: something else than the hand-in failed.
+    """
+    spec = load_scenario(rubric.scenario).spec
+    program = folder_kind(bundle) == "agent"
+    if rubric.hand_in == ("bundle" if program else "agent"):
+        raise PlayerError(expected(f"{bundle}: hand-in", rubric.hand_in, "an agent" if program else "a bundle"))
+    if program and not bwrap_available():
+        # Without a sandbox it could read the seed of the games.
+        raise PlayerError(
+            expected(bundle, "a bundle, as there is no bubblewrap for agents on this machine", "an agent")
+        )
+    measurable = sum(
+        check.points for exam in rubric.exams for check in exam.checks if not (program and check.metric == ENTROPY)
+    )
+    if not measurable:
+        raise PlayerError(expected(bundle, f"a bundle, whose {ENTROPY} can be measured", "an agent"))
+    sha = folder_sha256(bundle) if program else bundle_sha256(bundle)
+    load_team(bundle, spec, rubric.team)
+    watched = _watched(bundle, rubric, spec, limits) if program else {}
+    copies = originals.similar(originals.fingerprint(bundle), watched=watched)
+    if copies and rubric.refuse_known:
+        raise PlayerError(expected(bundle, "an original player", f"a copy of {copies[0]}"))
+    began, folder = time.perf_counter(), rubric_file.parent
+    sitting = _Sitting(spec, rubric, bundle, folder, limits, program)
+    try:
+        with kill_descendants() if program else nullcontext():
+            exams = [_play_exam(exam, k, sitting) for k, exam in enumerate(rubric.exams)]
+    except RunError as error:
+        fault = error.__cause__
+        if not isinstance(fault, PlayerFaultError) or fault.name != bundle.name:
+            raise
+        return refused(bundle, rubric, str(error), fault.without_words) | {"seconds": _since(began)}
+    # What cannot be measured is left out, and the rest counts for all.
+    scale = rubric.points / measurable
+    checks = [check for exam in exams for check in exam["checks"] if check["points"] is not None]
+    points, low, high = (round(scale * sum(check[key] for check in checks), 2) for key in ("points", "least", "most"))
+    return {
+        "format": 2,
+        "bundle": bundle.name,
+        "sha256": sha,
+        "rubric_sha256": rubric.sha256,
+        "same_as": [copy._asdict() for copy in copies],
+        "passed": points >= rubric.pass_points,
+        "points": points,
+        "of": rubric.points,
+        "pass_points": rubric.pass_points,
+        "measurable": measurable,
+        "points_interval": [low, high],
+        "close": low < rubric.pass_points <= high,
+        "seconds": _since(began),
+        "problem": None,
+        "exams": exams,
+    }
+
+
+def _since(began: float) -> float:
+    return round(time.perf_counter() - began, 3)
+
+
+def refused(bundle: Path, rubric: Rubric, problem: str, feedback: str | None = None) -> dict[str, Any]:
+    """Return the result of a hand-in that cannot be played: no points, and the reason.
+
+    Args:
+        bundle: the hand-in.
+        rubric: what it was graded by.
+        problem: the reason.
+        feedback: the reason that the student may read, if it is another one.
+    """
+    return {
+        "format": 2,
+        "bundle": bundle.name,
+        "passed": False,
+        "points": 0.0,
+        "of": rubric.points,
+        "pass_points": rubric.pass_points,
+        "seconds": 0.0,
+        "problem": problem,
+        "feedback_problem": problem if feedback is None else feedback,
+        "exams": [],
+    }
+
+
+def _opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dict[str, Policy]:
+    """Load players for the seats of ``team`` by name, or from the rubric's own folder, which students never see."""
+    seats = spec.seats_of(team)
+    if bool(seats) == (name is None):
+        raise ConfigError(expected("opponent", "a player" if seats else "none in a scenario with one team", name))
+    if name is None:
+        return {}
+    catalogue = Catalogue()
+    if CODE.fullmatch(name) or is_agent(beside / name):
+        check_listed("opponent", [name], "a player of this project")
+    if is_program(name):
+        return {seat: catalogue.seat(name, spec, seat).player for seat in seats}
+    try:
+        return load_team(catalogue.folder(name) if name in catalogue.entries else beside / name, spec, team)
+    except PlayerError as error:
+        raise ConfigError(f"opponent={name}: {error}") from error
+
+
+def _watched(agent: Path, rubric: Rubric, spec: GameSpec, limits: Limits) -> dict[str, Watched]:
+    """Let an agent play the first steps of as many games as in the first exam, for each team that it is graded as."""
+    games = min(rubric.exams[0].episodes, PROGRAM_EPISODES) // len(rubric.teams_of(rubric.exams[0]))
+    found = {}
+    for team in {team for exam in rubric.exams for team in rubric.teams_of(exam)}:
+        (player,) = load_team(agent, spec, team, limits=limits).values()
+        with kill_descendants(), closing(cast("SeatedAgent", player)):
+            found[team] = watch(spec, team, player, games, rubric.seed ^ 1)
+    return found
+
+
+class _Sitting(NamedTuple):
+    """What all exams of a hand-in have in common."""
+
+    spec: GameSpec
+    rubric: Rubric
+    bundle: Path
+    beside: Path  # the rubric's folder
+    limits: Limits
+    program: bool
+
+
+def _play_exam(exam: Exam, number: int, sitting: _Sitting) -> dict[str, Any]:
+    spec, rubric = sitting.spec, sitting.rubric
+    teams = rubric.teams_of(exam)
+    tables: list[tuple[str, EpisodeTable]] = []
+    meters: list[Metered] = []
+    episodes = min(exam.episodes, PROGRAM_EPISODES) if sitting.program else exam.episodes
+    for team in teams:
+        own: dict[str, Policy] = {
+            seat: Metered(player) if isinstance(player, FrozenPlayer) else player
+            for seat, player in load_team(
+                sitting.bundle, spec, team, greedy=rubric.mode == "argmax", limits=sitting.limits
+            ).items()
+        }
+        opponents = _opponents(exam.opponent, other_seat(team), spec, sitting.beside)
+        # Each exam has its own games; the two sides of one exam share them.
+        table = play_episodes(spec, {**own, **opponents}, episodes // len(teams), seed=rubric.seed + number)
+        tables.append((team, table))
+        meters += [player for player in own.values() if isinstance(player, Metered)]
+    hidden = exam.opponent is not None and exam.opponent not in (*BUILT_IN, *Catalogue().entries)
+    return {
+        "name": exam.name,
+        "opponent": exam.opponent,
+        "hidden": hidden,
+        "sides": exam.sides,
+        "episodes": sum(table.episodes for _, table in tables),
+        "checks": [
+            _checked(
+                check,
+                [] if sitting.program and check.metric == ENTROPY else measured(check.metric, spec, tables, meters),
+            )
+            for check in exam.checks
+        ],
+    }
+
+
+def _checked(check: Check, values: list[Interval]) -> dict[str, Any]:
+    """Return a row of the result; ``None`` stands for what cannot be measured."""
+    row: dict[str, Any] = {"check": str(check), "of": check.points}
+    if not values:
+        return row | dict.fromkeys(("value", "interval", "met", "points", "least", "most"))
+    # Of several seats the worst one decides and is shown.
+    worst = max(values, key=lambda v: v.value) if check.comparison == "<=" else min(values, key=lambda v: v.value)
+    least, most = map(check.worth, check.ends(worst))
+    points = min(check.worth(check.ends(value)[0] if check.beyond_doubt else value.value) for value in values)
+    return row | {
+        "value": round(worst.value, 4),
+        "interval": None if check.metric == ENTROPY else [round(worst.low, 4), round(worst.high, 4)],
+        "met": points == check.points,
+        "points": points,
+        "least": min(least, points),
+        "most": most,
+        # All points or none, and the interval holds the bound: other games might decide otherwise.
+        "close": check.start is None and least < most,
+    }

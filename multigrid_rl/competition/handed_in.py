@@ -1,0 +1,155 @@
+"""What a class has handed in: folders, folders around them as learning platforms make them, and zip files."""
+
+import errno
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from multigrid_rl.competition.agents import MAX_FOLDER_BYTES, MAX_FOLDER_DEPTH, MAX_FOLDER_FILES, Part, write_parts
+from multigrid_rl.competition.bundle import folder_kind
+from multigrid_rl.competition.cup.entries import reason_of
+from multigrid_rl.competition.leftovers import ScratchError
+from multigrid_rl.files import free_path
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.text import expected, shown
+
+ZIP = ".zip"
+#: Folders and zip files around a hand-in that are opened: a platform's folder, a zip file, and the folder in it.
+_AROUND = 3
+#: What desktops add to folders and archives.
+_OF_DESKTOPS = ("__MACOSX", ".DS_Store")
+
+
+class HandIn(NamedTuple):
+    """What one student has handed in."""
+
+    name: str  # of the folder or file that was handed in
+    folder: Path  # with a bundle or an agent, unpacked if need be
+    problem: str | None = None  # why there is none
+
+
+def hand_ins(folder: Path, scratch: Path) -> list[HandIn]:
+    """Return everything in ``folder``, one hand-in for each folder and file, sorted; without hidden ones.
+
+    Args:
+        folder: of a class.
+        scratch: where zip files are unpacked.
+
+    Raises:
+        PlayerError: no such folder, or nothing in it.
+        ScratchError: there is no room for what is unpacked.
+    """
+    try:
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *_OF_DESKTOPS))]
+    except OSError as error:
+        raise PlayerError(expected(folder, "a folder with hand-ins", error.strerror)) from error
+    if not paths:
+        raise PlayerError(expected(folder, "a folder with one folder for each student", "none in it"))
+    return [hand_in(path, scratch / folder.resolve().name) for path in paths]
+
+
+def hand_in(path: Path, scratch: Path) -> HandIn:
+    """Return what a student has handed in, which may be unpacked below ``scratch``. Raises ``ScratchError``."""
+    try:
+        return HandIn(path.name, _found(path, scratch, _AROUND))
+    except PlayerError as error:
+        return HandIn(path.name, path, reason_of(error, path, path.name).replace(f"{scratch}/", ""))
+
+
+def _found(path: Path, scratch: Path, around: int) -> Path:
+    """Return the folder of the bundle or agent at ``path``, or within the folders and zip files around it."""
+    if not path.is_dir():
+        if path.suffix.lower() != ZIP:
+            raise PlayerError(expected(path, f"a bundle or an agent, as a folder or in a {ZIP} file", "another file"))
+        path = _unpacked(path, free_path(scratch, path.stem))
+    try:
+        folder_kind(path)
+    except PlayerError:
+        found = []
+        for inner in _within(path) if around else ():
+            with suppress(PlayerError):
+                found.append(_found(inner, scratch, around - 1))
+        if len(found) > 1:
+            names = " and ".join(shown(inner.name) for inner in found)
+            raise PlayerError(expected(path, "one bundle or one agent", names)) from None
+        if not found:
+            raise
+        path = found[0]
+    return path
+
+
+def _within(folder: Path) -> list[Path]:
+    """Return folders and zip files in a folder; no links, which lead to what was not handed in."""
+    try:
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *_OF_DESKTOPS))]
+    except OSError:
+        return []
+    return [path for path in paths if not path.is_symlink() and (path.is_dir() or path.suffix.lower() == ZIP)]
+
+
+def _unpacked(path: Path, target: Path) -> Path:
+    """Unpack a stranger's zip file into the new folder ``target``, and nowhere else.
+
+    Raises:
+        PlayerError: no zip file, one with links, with paths that lead out of it, or with more than an agent may have.
+        ScratchError: there is no room for it.
+    """
+    try:
+        if (size := path.stat().st_size) > MAX_FOLDER_BYTES:
+            raise PlayerError(expected(path, f"at most {MAX_FOLDER_BYTES} bytes", size))
+        write_parts(_parts(path), target)
+    except PlayerError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ScratchError(expected(target, "a TMPDIR with room", error.strerror)) from error
+        raise PlayerError(expected(path, "a zip file that can be unpacked", error.strerror or error)) from error
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, ValueError) as error:
+        raise PlayerError(expected(path, "a zip file that can be read", shown(str(error)))) from error
+    return target
+
+
+def _parts(path: Path) -> Iterator[Part]:
+    """Yield folders and files of a zip file, folders before what is in them. Raises as :func:`_unpacked`."""
+    with zipfile.ZipFile(path) as archive:
+        folders: set[PurePosixPath] = set()
+        room, files = MAX_FOLDER_BYTES, 0
+        for member in archive.infolist():
+            name = PurePosixPath(member.filename)
+            _check_member(path, member, name)
+            if not name.parts or {*name.parts} & {*_OF_DESKTOPS}:
+                continue
+            above = [parent for parent in reversed(name.parents) if parent.parts]
+            new = [each for each in [*above, *([name] if member.is_dir() else [])] if each not in folders]
+            folders.update(new)
+            files += not member.is_dir()
+            if len(folders) + files > MAX_FOLDER_FILES:
+                raise PlayerError(expected(path, f"at most {MAX_FOLDER_FILES} files", "more"))
+            yield from (Part(Path(each), "folder") for each in new)
+            if not member.is_dir():
+                with archive.open(member) as file:
+                    data = file.read(room + 1)  # a few bytes may unpack to any number
+                room -= len(data)
+                if room < 0:
+                    raise PlayerError(expected(path, f"at most {MAX_FOLDER_BYTES} bytes when unpacked", "more"))
+                yield Part(Path(name), "file", data, member.external_attr >> 16)
+
+
+def _check_member(path: Path, member: zipfile.ZipInfo, name: PurePosixPath) -> None:
+    inside = not name.is_absolute() and ".." not in name.parts and "\\" not in member.filename
+    if not inside or len(name.parts) > MAX_FOLDER_DEPTH:
+        raise PlayerError(expected(path, "paths that stay in the folder", shown(member.filename)))
+    # What it was in the file system where it was packed; 0 where that has no such kinds.
+    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise PlayerError(expected(path, "files and folders alone", f"a link or a device, {shown(member.filename)}"))
+    if member.flag_bits & 1:
+        raise PlayerError(expected(path, "files without a password", shown(member.filename)))
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others may take gigabytes of memory
+        raise PlayerError(
+            expected(path, "stored or deflated files", f"another compression of {shown(member.filename)}")
+        )

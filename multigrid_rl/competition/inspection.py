@@ -1,0 +1,212 @@
+"""A hand-in: what it is, and whether it plays."""
+
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from multigrid_rl.competition.agents import fresh_copy, read_agent, read_parts
+from multigrid_rl.competition.bundle import bundle_folders, folder_kind, load_team, read_cards
+from multigrid_rl.competition.external import ExternalPlayer
+from multigrid_rl.competition.leftovers import kill_descendants
+from multigrid_rl.competition.sandbox import Limits, bwrap_available
+from multigrid_rl.config.compose import ConfigError, load_scenario
+from multigrid_rl.metrics import outcome_shares
+from multigrid_rl.players.cards import BoxSignature, Card, PlayerError, read_network
+from multigrid_rl.players.catalogue import refuse_class
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.match import Played, PlayerFaultError, play_games
+from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.text import shown
+from multigrid_rl.types import GameSpec, Policy, SeatView
+from multigrid_rl.world.constants import BLUE, RED
+from multigrid_rl.world.streams import Streams
+
+GAMES = 20
+SEED = 1
+#: Of a player, to find out how long one takes.
+CALLS = 40
+#: Of what a card says about its strength: a stranger may say it of thousands of opponents.
+ROWS = 30
+AGENTS_SCENARIO = "1v1"
+_CODE = {"red": RED, "blue": BLUE}
+
+
+def inspect_folder(folder: Path, scenario: str | None, limits: Limits = Limits()) -> Iterator[str]:  # noqa: B008
+    """Yield lines about a bundle or an agent, as its checks pass; the last one says that all did.
+
+    Args:
+        folder: what was handed in.
+        scenario: game that it is to play; by default the one that a bundle was trained in, 1v1 for an agent.
+        limits: of an agent.
+
+    Raises:
+        PlayerError, ConfigError: what is wrong with it, in one line.
+    """
+    if not folder.exists():
+        refuse_class("folder", str(folder))
+    kind = folder_kind(folder)
+    yield f"{shown(folder.resolve().name)}: {_WHAT[kind]}"
+    if kind == "agent":
+        yield from _agent(folder, scenario or AGENTS_SCENARIO, limits)
+        return
+    cards = read_cards(folder)
+    for part, path in bundle_folders(folder).items():
+        network = read_network(path, cards[part])
+        yield from _about(cards[part], sum(weight.numel() for weight in network.state_dict().values()))
+        yield _line("latency", f"{1e3 * seconds_per_action(cards[part], network):.2f} ms an action, one at a time")
+    card = next(iter(cards.values()))
+    if card.env is not None and scenario is None:
+        there = f"multigrid-rl evaluate {shown(str(folder))} plays it there"
+        # Unity's agents come and go: no episode can be asked for.
+        yield f"ok: for {card.env.env_id}; {there if card.env.package != 'unity' else 'of Unity, where none is played'}"
+        return
+    try:
+        spec = load_scenario(scenario or card.scenario).spec
+    except ConfigError as error:
+        raise error if scenario else PlayerError(f"{error}; say which game with --scenario") from error
+    yield from _plays(folder, spec, scenario or card.scenario)
+
+
+_WHAT = {
+    "bundle": "a frozen player",
+    "team": "a team of frozen players, one for each seat",
+    "agent": "an agent in a process of its own",
+}
+
+
+def _line(key: str, value: object) -> str:
+    return f"  {key:<13}{value}"
+
+
+def _about(card: Card, weights: int) -> Iterator[str]:
+    provenance: dict[str, Any] = card.provenance
+    bounded = isinstance(card.actions, BoxSignature)
+    silent = {"name"} if bounded else {"name", "bound", "log_std"}
+    silent |= {key for key, value in card.architecture.items() if value in (None, False, "none")}
+    kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key not in silent)
+    acts = "numbers" if bounded else f"among {card.actions} actions"
+    members = f"for {card.members} seats at once" if card.members > 1 else "for one seat"
+    yield _line("name", card.name)
+    yield _line("network", shown(f"{card.architecture['name']}, {kind}", 200))
+    yield _line("weights", f"{weights:,} in {card.bytes:,} bytes, sha256 {card.sha256}")
+    yield _line("reads", card.observation)
+    yield _line("chooses", shown(f"{acts}, {members}"))
+    yield _line("seats", f"{', '.join(card.seats)} of {card.scenario if card.env is None else card.env.env_id}")
+    steps = provenance.get("env_steps")
+    yield _line("trained for", "unknown" if steps is None else f"{steps:,} environment steps")
+    for key in ("seed", "commit"):
+        yield _line(key, shown(str(provenance.get(key, "unknown"))))
+    versions = provenance.get("versions")
+    pairs = versions.items() if isinstance(versions, dict) else ()
+    yield _line("versions", shown(", ".join(f"{name} {version}" for name, version in pairs), 200) or "unknown")
+    yield _line("opponents", _opponents(provenance.get("opponents")))
+    rows = [
+        f"{row.opponent}: win {row.win:.1%}, draw {row.draw:.1%}, loss {row.loss:.1%} of {row.episodes:,} games of "
+        f"{row.scenario}"
+        for row in card.strength
+    ]
+    if len(rows) > ROWS:
+        rows[ROWS:] = [f"and {len(card.strength) - ROWS:,} rows more"]
+    for k, row in enumerate(rows or ["not measured"]):
+        yield _line("" if k else "strength", row)
+
+
+def seconds_per_action(card: Card, network: nn.Module) -> float:
+    """Return how long a player takes to act in one game: the median of some calls, the first ones left out."""
+    player, streams = FrozenPlayer.of(card, network), Streams(SEED, np.zeros(1, np.int64))
+    tokens = card.observation.categories
+    seen: Any = np.zeros((1, card.observation.size or 0), np.float32)
+    view = SeatView(seen if tokens is None else np.zeros((1, len(tokens)), np.uint8), None, 0)
+    seconds = []
+    for _ in range(CALLS):
+        begin = time.perf_counter()
+        player.act(view, player.initial_state(1), streams)
+        seconds.append(time.perf_counter() - begin)
+    return float(np.median(seconds[CALLS // 4 :]))
+
+
+def _opponents(value: object) -> str:
+    rows = [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+    names = ", ".join(
+        f"{row.get('seat')} {row.get('name')}" + (f" ({str(row['sha256'])[:16]}...)" if row.get("sha256") else "")
+        for row in rows
+    )
+    return shown(names, 300) or "unknown"
+
+
+def _plays(folder: Path, spec: GameSpec, scenario: str) -> Iterator[str]:
+    sides: list[str] = []
+    failures: list[PlayerError] = []
+    for team in _teams(spec):
+        try:
+            players = load_team(folder, spec, team, partly=True)
+        except PlayerError as error:
+            failures.append(error)
+            yield _line(f"as {team}", f"does not fit {scenario}: {error}")
+            continue
+        _games(spec, players, team, 1)  # kernels are compiled or loaded here
+        begin = time.monotonic()
+        played = _games(spec, players, team)
+        seconds = time.monotonic() - begin
+        mirrored = any(getattr(player, "mirrored", False) for player in players.values())
+        how = "from the other side of the board" if mirrored else "as it learned"
+        whole = team in players or len(players) == len(spec.seats_of(team))
+        sides.append(team if whole else " and ".join(players))
+        yield _line(f"as {team}", how if whole else f"{how}, on {', '.join(players)} only; random plays beside it")
+        yield _line("", f"{_result(played, team)}; {1e3 * seconds / played.actions.shape[1]:.2f} ms a step")
+    if not sides:
+        raise failures[0]
+    yield f"ok: plays {scenario} as {' and as '.join(sides)}"
+
+
+def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
+    agent = read_agent(folder)
+    spec = load_scenario(scenario).spec
+    teams = _teams(spec)
+    limits = replace(limits, fence=bwrap_available())
+    yield _line("name", shown(agent.name))
+    yield _line("command", shown(" ".join(agent.command), 200))
+    yield _line("about", agent.about or "unknown")
+    yield _line("files", f"sha256 {agent.sha256}")
+    for team in teams:
+        # As in a cup: in a copy of its folder, with a seed that does not tell the games', and nothing left of it.
+        with (
+            kill_descendants(),
+            fresh_copy(read_parts(folder), agent.name) as copy,
+            ExternalPlayer(copy, spec, team, scenario, secrets.randbits(32), limits) as player,
+        ):
+            try:
+                begin = time.monotonic()
+                player.start(GAMES)
+                started = time.monotonic() - begin
+                played = _games(spec, {team: player}, team)
+                if played.fault is not None:
+                    raise played.fault
+            except PlayerFaultError as error:
+                raise PlayerError(f"agent {error.name}, as {team}: {error.reason}") from error
+        yield _line(f"as {team}", f"ready after {started:.2f} s")
+        pace = f"{1e3 * player.thought_s / player.answers:.1f} ms a step, {player.thought_s:.1f} s in all"
+        yield _line("", f"{_result(played, team)}; {pace}")
+    yield f"ok: plays {scenario} as {' and as '.join(teams)}"
+
+
+def _games(spec: GameSpec, players: dict[str, Policy], team: str, games: int = GAMES) -> Played:
+    """Play a handful of games, random players on all other seats."""
+    filled = spec.seats_of(team) if team in players else list(players)
+    others: dict[str, Policy] = {seat: RandomPlayer() for seat in spec.seats if seat not in filled}
+    return play_games(spec, {**players, **others}, games, seed=SEED)
+
+
+def _result(played: Played, team: str) -> str:
+    win, draw, loss = (round(share * GAMES) for share in outcome_shares(played.table.winner, _CODE[team]))
+    return f"{GAMES} games against random: win {win}, draw {draw}, loss {loss}"
+
+
+def _teams(spec: GameSpec) -> list[str]:
+    return [team for team in ("red", "blue") if spec.seats_of(team)]

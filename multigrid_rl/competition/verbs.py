@@ -1,0 +1,269 @@
+"""The ``cup`` verb: entries, progress and results of a cup."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread, reason, refused
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from multigrid_rl.competition.cup.entries import CupConfig, Entry
+    from multigrid_rl.competition.cup.results import CupResults, Pairing
+
+
+FOLDER = (
+    "Folder with one folder for each entry, a bundle or an agent; or a run with a league. After verify, that of a cup: "
+    "its tables are computed again, some of its pairings are replayed, and all is compared."
+)
+#: Pairings that ``cup verify`` replays.
+AGAIN = 10
+
+
+def cup(
+    folders: Annotated[list[Path], typer.Argument(metavar="[verify] FOLDER", help=FOLDER)],
+    scenario: Annotated[
+        str | None, typer.Option(help="What is played: a scenario with two teams; 1v1, or the run's own, by default.")
+    ] = None,
+    games: Annotated[int, typer.Option(min=1, help="Games for each pair and side.")] = 200,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of the games, instead of a random one; keep it to yourself.")
+    ] = None,
+    also: Annotated[
+        list[str] | None, typer.Option("--with", help="A player of `multigrid-rl players` who takes part; repeat it.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder of the cup, new or to resume; runs/cups/... by default."),
+    ] = None,
+    start_s: Annotated[float, typer.Option(min=0.1, help="Seconds in which an external agent must be ready.")] = 20.0,
+    step_s: Annotated[float, typer.Option(min=0.01, help="Seconds for an answer, all games of a step together.")] = 5.0,
+    total_s: Annotated[float, typer.Option(min=0.1, help="Seconds for all answers of a pairing.")] = 120.0,
+    cup_s: Annotated[
+        float, typer.Option(min=0.1, help="Seconds for all starts and answers of an agent in the cup; then it is out.")
+    ] = 600.0,
+    memory_mb: Annotated[int, typer.Option(min=16, help="Memory of an external agent.")] = 2048,
+    allow_copies: Annotated[
+        bool, typer.Option("--allow-copies", help="Let copies of the catalogue's players play.")
+    ] = False,
+    isolate: Annotated[
+        bool | None, typer.Option(help="Run agents in sandboxes; by default where bubblewrap is available.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
+) -> None:
+    """Round robin of all entries from both sides; resumes, and takes late entries; the last line is JSON."""
+    from multigrid_rl.cli.live import warnings_on_screen
+    from multigrid_rl.competition.bubblewrap import check_not_bound
+    from multigrid_rl.competition.copies import Originals
+    from multigrid_rl.competition.cup.entries import CupConfig, find_copies, find_entries
+    from multigrid_rl.competition.cup.folder import read_manifest
+    from multigrid_rl.competition.leftovers import ScratchError, exclusive_lock
+    from multigrid_rl.competition.sandbox import Limits, bwrap_available
+    from multigrid_rl.config.compose import data_root, load_scenario
+    from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.runs.reader import run_config
+    from multigrid_rl.types import RunError
+
+    one_thread()
+    if len(folders) == 2 and str(folders[0]) == "verify":
+        verify(folders[1], None if every else AGAIN)
+        return
+    folder = _only(folders)
+    with ended_by_signals("the same command resumes the cup"):
+        if scenario is None:
+            scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
+        chosen = load_scenario(scenario)
+        spec, name = chosen.spec, chosen.name
+        if spec.blue != spec.red:
+            teams = f"{scenario} with {spec.red} red and {spec.blue} blue"
+            raise refused("--scenario", "one with two teams of the same size", teams)
+        place = output or Path("runs") / "cups" / f"{folder.resolve().name}-{name}"
+        if isolate is not False and bwrap_available():
+            check_not_bound(folder, place)
+        before = read_manifest(place)  # a resumed cup keeps its settings, unless others are given
+        if seed is None:
+            seed = before.seed if before else secrets.randbits(63)
+        if isolate and not bwrap_available():
+            raise refused("--isolate", "bubblewrap that works on this machine (docs/instructors.md)", "none")
+        fence = bwrap_available() if isolate is None else isolate
+        limits = Limits(start_s, step_s, total_s, memory_mb, fence=fence)
+        config = CupConfig(name, spec, games, seed, limits, cup_s=cup_s)
+        if before:
+            config = replace(config, agents_key=before.agents_key)
+        entries = find_entries(folder, list(also or ()), Catalogue(), config)
+        originals = Originals(spec, Catalogue(data_root() / "checkpoints"))
+        try:
+            with exclusive_lock(place), warnings_on_screen():
+                _play(find_copies(entries, originals, config, refuse=not allow_copies), config, place)
+        except (ScratchError, OSError) as error:
+            failure = RunError(reason(error, place) if isinstance(error, OSError) else str(error))
+            failure.hint = "finished pairings are kept; the same command resumes the cup"
+            raise failure from error
+
+
+def _only(folders: list[Path]) -> Path:
+    if len(folders) > 1:
+        key, _, value = str(folders[1]).partition("=")
+        if value:
+            raise refused("FOLDER", f"one folder of entries (did you mean --{key} {value}?)", folders[1])
+        raise refused("FOLDER", "one folder of entries, or verify and the folder of a cup", " ".join(map(str, folders)))
+    return folders[0]
+
+
+def verify(folder: Path, most: int | None) -> None:
+    """Compare a cup's tables and page with its pairings, and replay pairings; leaves with status 1 if they differ.
+
+    Args:
+        folder: of a finished cup.
+        most: pairings to replay, drawn at random; ``None`` replays all.
+
+    Raises:
+        PlayerError, ConfigError: no cup, an unfinished or a damaged one.
+    """
+    from multigrid_rl.competition.cup.cup import kept_pairings, play_again, repeatable, unfounded
+    from multigrid_rl.competition.cup.folder import RESULTS_FILE, forged, kept_cup, tables, versions
+    from multigrid_rl.competition.cup.standings import results
+    from multigrid_rl.competition.leftovers import ScratchError
+    from multigrid_rl.competition.sandbox import bwrap_available
+    from multigrid_rl.evaluation.replays import ReplayError
+    from multigrid_rl.players.cards import PlayerError
+    from multigrid_rl.show.cup_page import cup_page
+    from multigrid_rl.show.report import REPORT_FILE, read_results
+
+    config, entries = kept_cup(folder, fence=bwrap_available())
+    made_with = read_results(folder / RESULTS_FILE).versions
+    pairings = kept_pairings(entries, config, folder)
+    found = results(entries, pairings, config, made_with)
+    screen, replayed, different = console(120), 0, 0
+    if made_with != versions():
+        screen.print(f"played with {_listed(made_with)}; here are {_listed(versions())}: the page and games may differ")
+    try:
+        page = cup_page(found)
+    except ReplayError as error:
+        raise PlayerError(f"{folder}: a game kept for replay: {error}") from error
+    files = tables(found, pairings) | {REPORT_FILE: page.encode(errors="replace")}
+    wrong_files = forged(folder, files, entries)
+    for line in wrong_files or [f"tables and page: as cup.json and the {len(pairings)} pairings give"]:
+        screen.print(line)
+    agents = {entry.name for entry in entries if entry.kind == "external"}
+    again = [pairing for pairing in pairings if repeatable(pairing, entries)]
+    for pairing in unfounded(pairings, entries, config):
+        different += 1
+        screen.print(f"{_pair(pairing)}: {pairing.reason}, which the other pairings do not show")
+    for pairing in pairings:
+        if not pairing.out and not repeatable(pairing, entries):
+            screen.print(f"{_pair(pairing)}: cannot be replayed, an agent forfeited: {pairing.reason}")
+    try:
+        with ended_by_signals():
+            for before, wrong in play_again(entries, config, again, most):
+                replayed, different = replayed + 1, different + bool(wrong)
+                drawn = "; an agent may draw in its own way" if wrong and agents & {before.red, before.blue} else ""
+                screen.print(f"{_pair(before)}: {wrong or 'the same'}{drawn}")
+    except ScratchError as error:
+        raise fail(error) from error
+    last = {
+        "pairings": replayed,
+        "games": replayed * config.games,
+        "different": different,
+        "not_repeatable": len(pairings) - len(again),
+        "files_different": len(wrong_files),
+        "sha256": found.sha256,
+    }
+    typer.echo(json.dumps(last))
+    if different or wrong_files:
+        raise typer.Exit(1)
+
+
+def _listed(made_with: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in made_with.items())
+
+
+def _pair(pairing: Pairing) -> str:
+    return f"{pairing.red} (red) - {pairing.blue} (blue)"
+
+
+def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
+    from multigrid_rl.competition.cup.cup import play_cup
+    from multigrid_rl.competition.cup.folder import pairs_of, versions, write_results
+    from multigrid_rl.competition.cup.standings import results
+    from multigrid_rl.show.report import write_cup_report
+
+    screen, began = console(120), time.perf_counter()
+    pairings = f"{len(pairs_of(entries))} pairings, {config.games} games each"
+    screen.print(f"cup of {len(entries)} entries in {config.scenario}: {pairings}, in {folder}")
+    for entry in entries:
+        screen.print(f"  {entry.name}: {entry.about if entry.problem is None else f'cannot play: {entry.problem}'}")
+        if entry.same_as:
+            screen.print(f"    like {'; '.join(entry.same_as)}")
+    if not config.limits.fence and any(entry.kind == "external" for entry in entries):
+        screen.print("agents run without a sandbox: they could read and change what you can (docs/instructors.md)")
+    out: set[str | None] = {None}
+
+    def show(number: int, of: int, pairing: Pairing, now: bool) -> None:
+        # One line for all that an entry forfeits when it is out.
+        if not pairing.out or pairing.at_fault not in out:
+            screen.print(_pairing_line(number, of, pairing, now))
+        if pairing.out:
+            out.add(pairing.at_fault)
+
+    played = play_cup(entries, config, folder, show)
+    outcome = results(entries, played, config, versions())
+    files = [*write_results(outcome, played, folder), write_cup_report(folder, results=outcome)]
+    _show_results(outcome, screen)
+    screen.print(f"wrote {', '.join(map(str, files))}")
+    last = {
+        "entries": len(outcome.entries),
+        "pairings": len(outcome.sides),
+        "games": sum(side.games for side in outcome.sides),
+        "forfeited": sum(side.forfeited for side in outcome.sides),
+        "seconds": round(time.perf_counter() - began, 3),
+        "ranking": [row.name for row in outcome.standings],
+        "unranked": outcome.unranked,
+        "sha256": outcome.sha256,
+    }
+    typer.echo(json.dumps(last))
+
+
+def _show_results(outcome: CupResults, screen: Console) -> None:
+    from multigrid_rl.show.cup_page import history_sentence
+
+    screen.print(f"winner: {', '.join(row.name for row in outcome.standings if row.rank == 1) or 'none'}")
+    for cycle in outcome.cycles:
+        screen.print(f"cycle: {' beats '.join([*cycle, cycle[0]])}")
+    screen.print(_standings(outcome))
+    for entry in outcome.entries:
+        if entry.name in outcome.unranked:
+            screen.print(f"not ranked, no finished game: {entry.name}: {entry.reason}")
+    for pair in outcome.surprises:
+        shares = f"{pair.share:.0%} of the points for {pair.one}, {pair.expected:.0%} expected from all other games"
+        screen.print(f"contradicts the ratings: {pair.one} - {pair.two}: {shares}")
+    if outcome.history:
+        screen.print(f"history: {history_sentence(outcome.history)}")
+
+
+def _pairing_line(number: int, of: int, pairing: Pairing, now: bool) -> str:
+    counts = f"{pairing.count('Rb')} / {pairing.count('D')} / {pairing.count('Br')}"
+    line = f"[{number}/{of}] {_pair(pairing)}: {counts if now else 'played before'}"
+    lost = pairing.count("rb")
+    more = " (and all its other games that are left)" if pairing.out else ""
+    return line + (f"; {pairing.at_fault} forfeits {lost}{more}: {pairing.reason}" if lost else "")
+
+
+def _standings(results: CupResults) -> Table:
+    grid = Table("rank", "entry", box=None, pad_edge=False)
+    for title in ("rating (95 %)", "points", "games", "win", "draw", "loss", "forfeited", "margin"):
+        grid.add_column(title, justify="right")
+    for row in results.standings:
+        rating = f"{row.rating:.0f} ({row.low:.0f} to {row.high:.0f})"
+        counts = (row.games, row.win, row.draw, row.loss, row.forfeited)
+        grid.add_row(str(row.rank), row.name, rating, f"{row.points:g}", *map(str, counts), f"{row.margin:+.2f}")
+    return grid

@@ -1,0 +1,339 @@
+"""Scenarios and recipes by name or by file, and the overrides that they expand to.
+
+A file outside of ``configs/``, such as a search's winner, may come from other people. It may set values, but neither
+run code, nor read this machine's environment, nor set where files go, unless the user types ``trust_recipe=true``.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from multigrid_rl.config.scenario import CODE, ConfigError, ScenarioConfig
+from multigrid_rl.files import data_root, read_plain_yaml
+from multigrid_rl.text import expected, unknown
+
+#: Override that lets a file set everything that the user could type.
+TRUST = "trust_recipe"
+#: Keys that only a trusted file may set: code to import, folders (a run's state is unpickled) and machines.
+TRUSTED_ONLY = (
+    "train.shaping", "run_dir", "checkpoints", "data", "init", "cluster", "address", "scenario.env_path", "env_path",
+    "tracking", "train.adversarial.reward", "train.dagger.expert", "expert",
+)  # fmt: skip
+
+#: Values that import code where they are written as ``module:name``.
+IMPORTING = ("model", "model.name", "train.objective", "scenario.env_id", "env_id")
+#: Values in which players, or metrics of gates, are named, in whatever form.
+_SEATING = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curriculum")
+
+GROUPS = ("scenario", "train", "model", "cluster", "experiment")
+#: How the file of a recipe ends.
+FILES = (".yaml", ".yml")
+#: Environment variable: folders with the user's own scenarios, then available by name.
+SCENARIOS_FROM = "MULTIGRID_RL_SCENARIOS"
+#: Entry points by which an installed package declares one of its packages as a folder with scenarios.
+SCENARIOS_PLUGGED_IN = "multigrid_rl.scenarios"
+_GROUP = "override /"
+#: What only our networks read: left out of a recipe for a network of the user's own, which ignores them.
+_OF_OURS = tuple(f"model.{key}" for key in ("activation", "norm", "normalise", "scale_values", "log_std"))
+#: What learning from recorded play cannot have: a recipe that was found for play does not bring it there.
+_NOT_IMITATED = ("scheme", "model.bound")
+#: What an objective that learns from recorded play sets.
+_IMITATING = ("train.cloning.", "train.adversarial.")
+#: Mixtures of players have their own syntax in an override.
+_SEATS = "scenario.seats."
+_MAX_LEAVES = 1000
+#: Arguments of an environment are its own: any key may be one.
+ENV_ARGS = "scenario.env_args"
+#: Keys that a user may write without the part that they belong to, beside ``env_id``.
+_SHORT = {
+    "address": "cluster.address", "env_args": ENV_ARGS, "env_path": "scenario.env_path", "port": "scenario.port",
+    "expert": "train.dagger.expert",
+}  # fmt: skip
+
+
+class ExpandedOverrides(NamedTuple):
+    """What overrides stand for."""
+
+    values: dict[str, str]  # key -> value, those of the recipe included
+    recipe: str | None  # the recipe that they begin with: its name in ``configs/``, or its file as it was typed
+    trusted: bool  # files outside of configs/ may set everything
+
+
+def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
+    """Return what ``key=value`` overrides stand for, with the recipe that they name or that their scenario has.
+
+    Raises ``ConfigError``.
+    """
+    check_form(overrides)
+    typed = _split(overrides)
+    trust = typed.pop(TRUST, "false")
+    if trust not in ("true", "false"):
+        raise ConfigError(expected(TRUST, "true or false", trust))
+    trusted = trust == "true"
+    settings = _canonical_names(typed)
+    network = settings.get("model.name", "")
+    for key in _OF_OURS:
+        if key in settings and CODE.fullmatch(network):
+            raise ConfigError(expected(key, f"nothing with model={network}, whose code decides that", settings[key]))
+    recipe = typed["experiment"] if "experiment" in typed else _own_recipe(settings, trusted=trusted)
+    if recipe in ("none", "null"):
+        return ExpandedOverrides(settings, None, trusted)
+    defaults = _canonical_names(_split(recipe_overrides(recipe, trusted=trusted)))
+    home = defaults.get("scenario")
+    scenario = settings.get("scenario", home)
+    if home is not None and scenario is not None and home not in _homes(scenario, trusted=trusted):
+        raise ConfigError(expected("scenario", f"{home} with experiment={recipe}, or experiment=none", scenario))
+    defaults = _under(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
+    # The recipe comes first: what was typed wins.
+    rest = {key: value for key, value in defaults.items() if key not in settings}
+    if CODE.fullmatch({**rest, **settings}.get("model.name", "")):
+        rest = {key: value for key, value in rest.items() if key not in _OF_OURS}
+    used = "experiment" in typed or not rest.keys() <= {"scenario", "train"}
+    return ExpandedOverrides({**rest, **settings}, recipe if used else None, trusted)
+
+
+def check_form(overrides: list[str]) -> None:
+    """Raise ``ConfigError`` for what is no ``key=value``."""
+    for override in overrides:
+        if "=" not in override:
+            raise ConfigError(f"{override}: expected key=value, for example train.lr=3e-4")
+
+
+def _split(overrides: Iterable[str]) -> dict[str, str]:
+    return dict(override.split("=", 1) for override in overrides)
+
+
+def _canonical_names(typed: dict[str, str]) -> dict[str, str]:
+    """Return ``typed`` with one name for keys and values that have several; the recipe is left out."""
+    result: dict[str, str] = {}
+    for key, value in typed.items():
+        if key == "scenario":
+            result |= {key: scenario_id(value), **_scheme_of_alias(value, typed)}
+        elif key == "env_id":
+            package = "multigrid" if value.startswith("MultiGrid-") else "gymnasium"
+            result |= {"scenario.env_id": value, "scenario": result.get("scenario", package)}
+        elif key == "model" and CODE.fullmatch(value):
+            result |= {"model": "mlp", "model.name": value}
+        else:
+            check_choice(key, value)
+            if key != "experiment":
+                result[_SHORT.get(key, key)] = value
+    return result
+
+
+def check_choice(key: str, value: str) -> None:
+    """Raise ``ConfigError`` where ``key`` is a group of ``configs/`` without such a file."""
+    file_or_none = key == "experiment" and (value in ("none", "null") or value.endswith(FILES))
+    if key in GROUPS and not file_or_none and value not in names_in(key):
+        raise ConfigError(unknown(key, value, names_in(key)))
+
+
+def _own_recipe(settings: dict[str, str], *, trusted: bool) -> str:
+    # The file of its name, or of its package's: one for the objective, for the scheme, or for all that have none.
+    parts = [name for name in _builds_on(settings.get("train", "ppo")) if name != "ppo"]
+    endings = [*(f"-{part}" for part in (*parts, settings.get("scheme"))), ""]
+    homes = _homes(settings.get("scenario", "1v1"), trusted=trusted)
+    known = names_in("experiment")
+    return next((home + ending for home in homes for ending in endings if home + ending in known), "none")
+
+
+def _homes(scenario: str, *, trusted: bool) -> list[str]:
+    """Return whose recipes fit a scenario: its own and, of an environment, the one that its package is named after."""
+    package = whole_scenario(scenario, trusted=trusted).get("package")
+    return [scenario, *([package] if isinstance(package, str) else [])]
+
+
+def _builds_on(train: str) -> list[str]:
+    """Return an objective of ``configs/train/`` and those that its file builds on, the nearest first."""
+    bases = [name for name in read_config_file("train", train).get("defaults", []) if name != "_self_"]
+    return [train, *(name for base in bases for name in _builds_on(base))]
+
+
+def _under(train: str, recipe: dict[str, str], *, recorded: bool) -> dict[str, str]:
+    """Return a recipe's values under an objective: without those that the objective's own file sets or cannot have.
+
+    Recorded play teaches no network with memory, so where there is some, the kind of network is left out, too.
+    """
+    found_for = _builds_on(recipe.get("train", "ppo"))
+    files = [read_config_file("train", name) for name in _builds_on(train) if name not in found_for]
+    own = [key for content in files for key, _ in _leaves(content, "train.") if key != "train.defaults"]
+    imitates = any(key.startswith(_IMITATING) for key in own)
+    without = (*_NOT_IMITATED, *(("model",) if recorded else ())) if imitates else ()
+    below = tuple(f"{key}." for key in own)
+    return {key: value for key, value in recipe.items() if key not in without and not f"{key}.".startswith(below)}
+
+
+def _scheme_of_alias(name: str, settings: dict[str, str]) -> dict[str, str]:
+    # The original environments carry a scheme in their names; for a team of one all schemes are the same.
+    match = re.search(r"-(DTDE|CTDE|CTCE)-", name)
+    if match is None or "scheme" in settings:
+        return {}
+    learning = list(ScenarioConfig.model_validate(whole_scenario(scenario_id(name))).learning.values())
+    return {"scheme": match[1].lower()} if any(learning.count(team) > 1 for team in learning) else {}
+
+
+def names_in(group: str) -> list[str]:
+    """Return the names of all files in a folder of ``configs/``, sorted."""
+    return sorted(path.stem for path in (data_root() / "configs" / group).glob("*.yaml"))
+
+
+def read_config_file(group: str, name: str) -> dict[str, Any]:
+    """Return the content of a file in a folder of ``configs/``."""
+    text = (data_root() / "configs" / group / f"{name}.yaml").read_text(encoding="utf-8")
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
+
+
+def scenario_names() -> list[str]:
+    """Return the ids of all scenarios of the red/blue-door game, sorted."""
+    return [name for name in names_in("scenario") if _is_game(data_root() / "configs" / "scenario" / f"{name}.yaml")]
+
+
+@lru_cache(maxsize=64)
+def _is_game(file: Path) -> bool:
+    return yaml.safe_load(file.read_text(encoding="utf-8")).get("game") is not None
+
+
+def scenario_id(name: str) -> str:
+    """Return our id of a scenario: of an id or an original environment name; the path of a file is its own.
+
+    A name that is not ours may be one of a file in a folder of ``SCENARIOS_FROM``, or of an installed package. Raises
+    ``ConfigError``.
+    """
+    names = names_in("scenario")
+    if name in names:
+        return name
+    if name.endswith(FILES):
+        if Path(name).stem in names or not re.fullmatch(r"[A-Za-z0-9][\w-]{0,63}", Path(name).stem):
+            raise ConfigError(expected("scenario", "a file with a name of its own, of letters, digits and -", name))
+        return name
+    aliases = {alias: stem for stem in names for alias in read_config_file("scenario", stem).get("aliases", [])}
+    if name in aliases:
+        return aliases[name]
+    folders = [*filter(None, os.environ.get(SCENARIOS_FROM, "").split(os.pathsep)), *plugin_folders()]
+    outside = {file.stem: str(file) for folder in folders for file in sorted(Path(folder).glob("*.yaml"))}
+    if name in outside:
+        return outside[name]
+    raise ConfigError(unknown("scenario", name, [*names, *outside, "a file such as ./mine.yaml"]))
+
+
+def whole_scenario(name: str, *, trusted: bool = False) -> dict[str, Any]:
+    """Return a scenario with its name, by the id from :func:`scenario_id`. Raises ``ConfigError``."""
+    if name.endswith(FILES):
+        return {**read_scenario(name, trusted=trusted), "name": Path(name).stem}
+    return {**read_config_file("scenario", name), "name": name}
+
+
+def recipe_overrides(recipe: str, *, trusted: bool) -> list[str]:
+    """Return the overrides that a recipe stands for, groups first.
+
+    Args:
+        recipe: name of one in ``configs/experiment/``, or path of a file.
+        trusted: the file may set everything, as those in ``configs/`` may.
+
+    Raises:
+        ConfigError: it cannot be read, is no recipe, or sets what only a trusted one may.
+    """
+    configs = data_root() / "configs"
+    path = Path(recipe) if recipe.endswith(FILES) else configs / "experiment" / f"{recipe}.yaml"
+    try:
+        content = read_plain_yaml(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(expected("experiment", "a recipe", f"{path}: {error}")) from error
+    lines = content.pop("defaults", []) if isinstance(content, dict) else None
+    valid = isinstance(lines, list) and all(
+        isinstance(line, dict) and len(line) == 1 and next(iter(line)).startswith(_GROUP) for line in lines
+    )
+    if not valid or not all(isinstance(key, str) for key in content):
+        raise ConfigError(expected("experiment", f"a recipe: a defaults list of '{_GROUP}group: name', and keys", path))
+    groups = [f"{key.removeprefix(_GROUP)}={value}" for line in lines or [] for key, value in line.items()]
+    try:
+        leaves = list(islice(_leaves(content), _MAX_LEAVES + 1))
+    except (TypeError, ValueError, RecursionError) as error:  # a date, or what nests too deep
+        raise ConfigError(expected("experiment", "a recipe", f"{path}: {error}")) from error
+    if len(leaves) > _MAX_LEAVES:
+        raise ConfigError(expected("experiment", f"a recipe of at most {_MAX_LEAVES} values", f"{path} with more"))
+    overrides = groups + [f"{key}={value}" for key, value in leaves]
+    if not trusted and not path.resolve().is_relative_to(configs.resolve()):
+        check_harmless("experiment", path, overrides)
+    return overrides
+
+
+def read_scenario(file: str, *, trusted: bool) -> dict[str, Any]:
+    """Return the content of a scenario's file outside of ``configs/``.
+
+    Raises:
+        ConfigError: it cannot be read, or sets what only a trusted one may.
+    """
+    try:
+        content = read_plain_yaml(Path(file))
+        if not isinstance(content, dict):
+            raise ValueError(type(content).__name__)
+        if not trusted:
+            check_harmless("scenario", Path(file), [f"{key}={value}" for key, value in _leaves(content, "scenario.")])
+    except ConfigError:
+        raise
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(expected("scenario", "a file like those in configs/scenario", f"{file}: {error}")) from error
+    return content
+
+
+def plugin_folders() -> Iterator[str]:
+    """Yield the scenario folders that installed packages declare as entry points; nothing is imported."""
+    for point in entry_points(group=SCENARIOS_PLUGGED_IN):
+        with suppress(ImportError):  # a package above it is not there
+            spec = find_spec(point.module)
+            yield from (spec and spec.submodule_search_locations) or ()
+
+
+def check_harmless(what: str, path: Path, overrides: list[str]) -> None:
+    """Raise ``ConfigError`` for overrides out of a file that could do more than set values."""
+    for override in overrides:
+        key, _, value = override.partition("=")
+        key = key.lstrip("+~")
+        restricted = key.startswith(tuple(f"{name}." for name in TRUSTED_ONLY)) or key in TRUSTED_ONLY
+        restricted |= key in IMPORTING and ":" in value
+        restricted |= key.startswith(_SEATING) and (CODE.search(override) is not None or _names_agent(value))
+        if (restricted and value != "null") or "${" in override:
+            wanted = "a file that neither interpolates, nor imports code, nor names folders and machines"
+            got = f"{override[:80]!r} in {path}; {TRUST}=true if you have read it"
+            raise ConfigError(expected(what, wanted, got))
+
+
+def _names_agent(value: str) -> bool:
+    """Whether a value names a folder with a program in it, which would be run."""
+    return any(Path(part, "agent.yaml").exists() for part in re.split(r"[\s,:{}\[\]\"]+", value) if part)
+
+
+def _leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in node.items():
+        if isinstance(value, dict) and place == _SEATS:
+            yield f"{place}{name}", ",".join(f"{player}:{weight}" for player, weight in value.items())
+        elif isinstance(value, dict) and value:
+            yield from _leaves(value, f"{place}{name}.")
+        else:
+            yield f"{place}{name}", override_value(value)
+
+
+def override_value(value: Any) -> str:
+    """Return a value as it is written in an override."""
+    return os.fspath(value) if isinstance(value, str | os.PathLike) else _hydra_value(value)
+
+
+def _hydra_value(value: Any) -> str:
+    # As JSON, but for keys: Hydra's are bare.
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_hydra_value(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_hydra_value, value)) + "]"
+    return json.dumps(value)

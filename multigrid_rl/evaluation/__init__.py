@@ -1,0 +1,1 @@
+"""Playing exported policies again, and comparing runs over seeds. No Ray."""

@@ -1,0 +1,243 @@
+"""Comparison of two sets of runs: reading them, comparing metrics, and notes for the reader."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.evaluation.seeds import (
+    Interval,
+    Strata,
+    improvement_interval,
+    iqm_difference,
+    iqm_interval,
+    permutation_p,
+)
+from multigrid_rl.runs.reader import Run, Series, differences, read_run
+from multigrid_rl.runs.reference import check_ended, decisive
+from multigrid_rl.text import expected, shown
+
+#: Environment steps until all gates were held: from a run's verdict, not from its reports.
+HELD = "env_steps_to_held"
+#: A run's final value is the mean over the reports of its last so many environment steps; a gate has its own window.
+FINAL_WINDOW = 100_000
+#: With fewer runs on a side an interval means little.
+FEW = 3
+_SHOWN_VALUE = 40  # letters
+_MOST_LISTED = 6  # differences between two sets
+
+
+@dataclass(frozen=True)
+class RunSet:
+    """Runs that are judged together; they should differ in nothing but the seed and, if there are several, scenario."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def by_scenario(self) -> dict[str, list[Run]]:
+        """Runs of each scenario, in alphabetical order."""
+        names = sorted({scenario_of(run) for run in self.runs})
+        return {name: [run for run in self.runs if scenario_of(run) == name] for name in names}
+
+    @property
+    def title(self) -> str:
+        """Name and the folders that hold the runs, or the only run, for a legend: ``A: lr-3e-4``."""
+        places = [place.resolve() for place in places_of(self.runs)]
+        names = [f"{place.parent.name}/{place.name}" if len(self.runs) == 1 else place.name for place in places]
+        return shown(f"{self.name}: {', '.join(names)}", _SHOWN_VALUE)
+
+
+@dataclass(frozen=True)
+class SetComparison:
+    """One metric of set A against set B."""
+
+    metric: str  # its name; :data:`HELD` for the verdict's
+    smaller: bool  # whether less is better
+    ours: Interval  # IQM of A; infinite where the run in question never held
+    theirs: Interval  # the same of B
+    difference: Interval | None  # of the two IQMs; ``None`` where there is none
+    better: Interval  # probability that a run of A is better than one of B
+    p: float  # of the permutation test of ``better`` against 1/2
+    never: tuple[int, int]  # runs of A and of B that never held, of :data:`HELD` only
+
+    @property
+    def significant(self) -> bool:
+        """Whether the difference is significant, by the bootstrap interval and the permutation test at 5 %."""
+        return self.p < 0.05 and not self.better.low <= 0.5 <= self.better.high
+
+
+# --- reading
+
+
+def find_runs(patterns: list[str]) -> list[Path]:
+    """Find run folders: each of ``patterns`` is one, contains some (at any depth), or is a glob pattern of them.
+
+    Raises:
+        ConfigError: nothing there.
+    """
+    folders: list[Path] = []
+    for pattern in patterns:
+        matched = sorted(glob(pattern))  # noqa: PTH207 - patterns may be absolute
+        places = [Path(pattern)] if Path(pattern).exists() else [Path(place) for place in matched]
+        runs = []
+        for place in places:
+            inside = place.rglob("metrics.jsonl")
+            runs += [place] if (place / "metrics.jsonl").is_file() else sorted(file.parent for file in inside)
+        if not runs:
+            raise ConfigError(expected(pattern, "a run folder, a folder of some, or a pattern for them", "no run"))
+        folders += runs
+    return list({folder.resolve(): folder for folder in folders}.values())
+
+
+def read_set(name: str, patterns: list[str]) -> RunSet:
+    """Read the runs of a set. Raises ``ConfigError``: no run, a damaged one, or one that was interrupted."""
+    runs = tuple(read_run(folder) for folder in find_runs(patterns))
+    for run in runs:
+        check_ended(run)
+    return RunSet(name, runs)
+
+
+def check_sets(ours: RunSet, theirs: RunSet) -> None:
+    """Refuse sets that cannot be compared. Raises ``ConfigError``: other scenarios, or a run on both sides."""
+    other_paths = {run.path.resolve() for run in theirs.runs}
+    shared = [run.path for run in ours.runs if run.path.resolve() in other_paths]
+    if shared:
+        raise ConfigError(expected(shared[0], f"a run of {ours.name} or of {theirs.name}", "one of both"))
+    names = [", ".join(runs.by_scenario) for runs in (ours, theirs)]
+    if names[0] != names[1]:
+        raise ConfigError(expected("scenarios", f"those of {ours.name}, {names[0]}, in {theirs.name}, too", names[1]))
+
+
+def places_of(runs: Sequence[Run]) -> list[Path]:
+    """Return the folders that hold the runs; of a single run its own, as another may lie beside it."""
+    return [runs[0].path] if len(runs) == 1 else list(dict.fromkeys(run.path.parent for run in runs))
+
+
+def scenario_of(run: Run) -> str:
+    """Return the name of a run's scenario."""
+    return str(run.config["scenario"]["name"])
+
+
+def seeds_of(runs: list[Run]) -> list[int]:
+    """Return the seeds, sorted."""
+    return sorted(run.config["seed"] for run in runs)
+
+
+# --- notes
+
+
+def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
+    """Yield notes on how comparable the sets are, one line each."""
+    for runs in (ours, theirs):
+        yield from _within_set(runs)
+    for scenario, group in ours.by_scenario.items():
+        where = f" in {scenario}" if len(ours.by_scenario) > 1 else ""
+        changed = _differing(group[0], theirs.by_scenario[scenario][0], _MOST_LISTED)
+        yield f"{ours.name} and {theirs.name} differ{where} in {changed or 'nothing that a run records'}"
+    all_runs = [*ours.runs, *theirs.runs]
+    ends = [run.env_steps for run in all_runs]
+    if max(ends) > 1.1 * min(ends):
+        why = "runs end when their gates are held, here" if all(run.gates for run in all_runs) else "runs report last"
+        yield f"{why} after {min(ends):,} to {max(ends):,} steps: final values are those at each run's own end"
+    if min(len(runs) for s in (ours, theirs) for runs in s.by_scenario.values()) < FEW:
+        yield f"fewer than {FEW} runs on a side: intervals mean little"
+    if len(ours.by_scenario) > 1:
+        yield "several scenarios: an IQM mixes their scales, the share of pairs is the mean over scenarios and does not"
+
+
+def _within_set(runs: RunSet) -> Iterator[str]:
+    for scenario, group in runs.by_scenario.items():
+        seeds = seeds_of(group)
+        repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+        if repeated:
+            yield f"warning: {runs.name}: seed {repeated[0]} of {scenario} twice; the same seed is no second run"
+        for run in group[1:]:
+            changed = _differing(group[0], run, 1)
+            if changed:
+                yield f"warning: {runs.name}: not only the seed differs: {changed} in {group[0].path} and {run.path}"
+                break
+
+
+def _differing(one: Run, other: Run, most: int) -> str:
+    changes = differences(decisive(one), decisive(other))
+    texts = [f"{key} {shown(str(a), _SHOWN_VALUE)} / {shown(str(b), _SHOWN_VALUE)}" for key, a, b in changes[:most]]
+    return "; ".join(texts) + (f" and {len(changes) - most} more" if len(changes) > most else "")
+
+
+# --- comparing
+
+
+def final_value(series: Series, window: int) -> float:
+    """Return the mean over the reports of a run's last ``window`` environment steps, as a gate looks back."""
+    return float(series.values[series.env_steps > series.env_steps[-1] - window].mean())
+
+
+def directions(runs: tuple[Run, ...]) -> dict[str, Literal["<=", ">="]]:
+    """Return metrics that all runs report, with the direction of their gate: the gates' own, then shares of wins.
+
+    Environments of other packages have no seats and no wins: there it is the return of each agent.
+    """
+    gates = [{gate.metric: gate.comparison for gate in run.gates} for run in runs]
+    metrics = {m: comparison for m, comparison in gates[0].items() if all(g.get(m) == comparison for g in gates)}
+    metrics |= dict.fromkeys(sorted(set.intersection(*map(_wins, runs))), ">=")
+    return {metric: comparison for metric, comparison in metrics.items() if all(metric in run.series for run in runs)}
+
+
+def _wins(run: Run) -> set[str]:
+    # One seat of each learning team: its mates win with it.
+    seats = run.config["scenario"].get("seats", {})
+    if not seats:
+        return {name for name in run.series if name.startswith("return_mean/")} - {gate.metric for gate in run.gates}
+    first = {seat.partition("_")[0]: seat for seat in sorted(seats, reverse=True) if seats[seat] == "learn"}
+    return {f"win/{seat}" for seat in first.values()}
+
+
+def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generator) -> list[SetComparison]:
+    """Compare steps to held, where there are gates, and the final value of every common metric.
+
+    Raises:
+        ConfigError: the runs have nothing in common to compare.
+    """
+    all_runs = (*ours.runs, *theirs.runs)
+    comparisons: dict[str, str] = {HELD: "<="} if all(run.gates for run in all_runs) else {}
+    comparisons |= directions(all_runs)
+    if not comparisons:
+        raise ConfigError(expected(all_runs[0].path, "gates, or a metric that all runs report", "neither"))
+    return [
+        _compare(metric, comparison == "<=", _values(ours, metric), _values(theirs, metric), reps, rng)
+        for metric, comparison in comparisons.items()
+    ]
+
+
+def _values(runs: RunSet, metric: str) -> Strata:
+    return [np.array([_value(run, metric) for run in group], np.float64) for group in runs.by_scenario.values()]
+
+
+def _value(run: Run, metric: str) -> float:
+    if metric == HELD:
+        steps = (run.verdict or {}).get(HELD)
+        return math.inf if steps is None else float(steps)
+    window = next((gate.window for gate in run.gates if gate.metric == metric), FINAL_WINDOW)
+    return final_value(run.series[metric], window)
+
+
+def _compare(
+    metric: str, smaller: bool, ours: Strata, theirs: Strata, reps: int, rng: np.random.Generator
+) -> SetComparison:
+    never = [int(sum(np.isinf(group).sum() for group in side)) if metric == HELD else 0 for side in (ours, theirs)]
+    return SetComparison(
+        metric=metric,
+        smaller=smaller,
+        ours=iqm_interval(ours, reps, rng),
+        theirs=iqm_interval(theirs, reps, rng),
+        difference=iqm_difference(ours, theirs, reps, rng),
+        better=improvement_interval(ours, theirs, reps, rng, smaller=smaller),
+        p=permutation_p(ours, theirs, reps, rng, smaller=smaller),
+        never=(never[0], never[1]),
+    )

@@ -1,0 +1,378 @@
+"""A GRU over tokens with its two heads on the CPU, forward and back through time, in one compiled call each.
+
+Rows are steps of sequences, time before sequence: row ``t * B + b``. A block of sequences passes through all its steps
+while it is in the fastest cache; the encoding of equal token rows is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import prange
+from numpy.typing import NDArray
+from torch import Tensor
+
+from multigrid_rl.fast.kernels import (
+    BLOCK,
+    TANH,
+    activate,
+    add_bias,
+    gather,
+    multiply,
+    outer,
+    project,
+    scatter,
+    slope,
+    tanh,
+    transpose,
+)
+from multigrid_rl.fast.table import add_rows
+from multigrid_rl.fast.towers import Distinct, addresses
+from multigrid_rl.jit import float_inlined, float_shared, threads
+
+Array = NDArray[Any]
+_HALF, _ONE, _ZERO = np.float32(0.5), np.float32(1), np.float32(0)
+
+
+class Weights(NamedTuple):
+    """Weights of the network, or their gradients, as arrays that share the tensors' memory; ``H`` units."""
+
+    table: Array  # (R, H) of the first layer
+    bias: Array  # (H,)
+    by_input: Array  # (3 H, H): reset, update and new gate, as ``torch.nn.GRUCell`` has them
+    by_hidden: Array  # (3 H, H)
+    bias_input: Array  # (3 H,)
+    bias_hidden: Array  # (3 H,)
+    policy: Array  # (K, H)
+    policy_bias: Array  # (K,)
+    critic: Array  # (H, H)
+    critic_bias: Array  # (H,)
+    value: Array  # (1, H)
+    value_bias: Array  # (1,)
+    central: Array  # (R', H) of the tokens that only the critic reads
+
+
+@float_inlined
+def _share(part: tuple[int, int], count: int) -> tuple[int, int]:
+    return count * part[0] // part[1], count * (part[0] + 1) // part[1]
+
+
+@float_shared
+def _encode(
+    parts: tuple[int, ...], tokens: Array, first: Array, weights: Weights, buffers: tuple[Array, Array, Array]
+) -> None:
+    """Fill buffers (U, H) and (U, 3 H): the encoding of ``tokens`` (U, D), and the input part of the gates."""
+    encoded, inputs, buffer = buffers
+    transpose(weights.by_input, buffer)
+    for part in prange(len(parts)):
+        begin, end = _share((part, len(parts)), len(tokens))
+        for low in range(begin, end, BLOCK):
+            rows = (low, min(low + BLOCK, end))
+            add_bias(weights.bias, rows, encoded)
+            gather(tokens, 0, first, weights.table, 0, rows, encoded)
+            activate(TANH, rows, encoded)
+            add_bias(weights.bias_input, rows, inputs)
+            multiply(encoded, buffer, rows, inputs)
+
+
+@float_inlined
+def _games_forward(
+    begin: int,
+    end: int,
+    batch: tuple[Array, ...],
+    extra: tuple[Array, ...],
+    weights: Weights,
+    buffers: tuple[Array, ...],
+    passed: tuple[Array, ...],
+    outputs: tuple[Array, ...],
+) -> None:
+    inputs, which, memory, starts = batch
+    before, after, gates, new, critic = passed
+    by_hidden, by_critic = buffers
+    games, size = memory.shape[0], np.uint64(memory.shape[1])
+    for low in range(begin, end, BLOCK):
+        high = min(low + BLOCK, end)
+        for t in range(starts.shape[0]):
+            base = t * games
+            rows = (base + low, base + high)
+            for b in range(low, high):
+                source = memory[b] if t == 0 else after[base - games + b]
+                for h in range(size):
+                    before[base + b, h] = _ZERO if starts[t, b] else source[h]
+            add_bias(weights.bias_hidden, rows, gates)
+            multiply(before, by_hidden, rows, gates)
+            for row in range(rows[0], rows[1]):
+                u = which[row]
+                for h in range(size):
+                    k, j = h + size, h + size + size
+                    reset = _HALF + _HALF * tanh(_HALF * (inputs[u, h] + gates[row, h]))
+                    update = _HALF + _HALF * tanh(_HALF * (inputs[u, k] + gates[row, k]))
+                    fresh = tanh(inputs[u, j] + reset * gates[row, j])
+                    gates[row, h], gates[row, k], new[row, h] = reset, update, fresh
+                    after[row, h] = fresh + update * (before[row, h] - fresh)
+            add_bias(weights.policy_bias, rows, outputs[0])
+            project(after, weights.policy, rows, outputs[0])
+            add_bias(weights.critic_bias, rows, critic)
+            multiply(after, by_critic, rows, critic)
+            gather(extra[0], 0, extra[1], weights.central, 0, rows, critic)
+            activate(TANH, rows, critic)
+            add_bias(weights.value_bias, rows, outputs[1])
+            project(critic, weights.value, rows, outputs[1])
+
+
+@float_shared
+def _forward(
+    parts: tuple[int, ...],
+    batch: tuple[Array, ...],
+    extra: tuple[Array, ...],
+    weights: Weights,
+    buffers: tuple[Array, ...],
+    passed: tuple[Array, ...],
+    outputs: tuple[Array, ...],
+) -> None:
+    """Fill ``passed`` and ``outputs`` of a :class:`Pass`.
+
+    Args:
+        parts: as many as there are threads: each takes a share of the games, or of the weights, whose sums keep their
+            order. (The length of a tuple is part of its type: for one thread the compiler drops the parallel code.)
+        batch: ``inputs`` of distinct tokens; which of them each row has (R,); the memory (B, H) before the first step;
+            steps (T, B) before which it is cleared.
+        extra: tokens (R, D') that only the critic reads, and the row of each one's value 0.
+        weights: of the network.
+        buffers: for transposed weights, (H, 3 H) and (H, H).
+        passed: memory before and after each step (R, H), gates (R, 3 H): reset, update, and the hidden
+            part that the reset gate scales; the new gate (R, H); the critic's hidden layer (R, H).
+        outputs: logits (R, K), values (R, 1).
+    """
+    transpose(weights.by_hidden, buffers[0])
+    transpose(weights.critic, buffers[1])
+    for part in prange(len(parts)):
+        begin, end = _share((part, len(parts)), batch[2].shape[0])
+        _games_forward(begin, end, batch, extra, weights, buffers, passed, outputs)
+
+
+@float_inlined
+def _sums(
+    part: tuple[int, int],
+    rows: Any,
+    upstream: tuple[Array, ...],
+    passed: tuple[Array, ...],
+    buffers: tuple[Array, ...],
+    gradients: Weights,
+) -> None:
+    before, after, _, _, critic = passed
+    by_critic, by_hidden = buffers[0], buffers[2]
+    if part[0] == 0:
+        outer(upstream[1], critic, rows, (0, 1), gradients.value, gradients.value_bias)
+    outer(upstream[0], after, rows, _share(part, len(gradients.policy)), gradients.policy, gradients.policy_bias)
+    outer(by_critic, after, rows, _share(part, len(gradients.critic)), gradients.critic, gradients.critic_bias)
+    outer(by_hidden, before, rows, _share(part, len(gradients.by_hidden)), gradients.by_hidden, gradients.bias_hidden)
+
+
+@float_inlined
+def _games_backward(
+    part: tuple[int, int],
+    starts: Array,
+    upstream: tuple[Array, ...],
+    weights: Weights,
+    passed: tuple[Array, ...],
+    buffers: tuple[Array, ...],
+    gradients: Weights,
+) -> None:
+    begin, end = _share(part, starts.shape[1])
+    before, after, gates, new, critic = passed
+    by_critic, by_memory, by_hidden, by_inputs = buffers
+    steps, games = starts.shape
+    size = np.uint64(after.shape[1])
+    for low in range(begin, end, BLOCK):
+        high = min(low + BLOCK, end)
+        for t in range(steps - 1, -1, -1):
+            base = t * games
+            rows = (base + low, base + high)
+            multiply(upstream[1], weights.value, rows, by_critic)
+            slope(TANH, critic, rows, by_critic)
+            multiply(by_critic, weights.critic, rows, by_memory)
+            multiply(upstream[0], weights.policy, rows, by_memory)
+            for row in range(rows[0], rows[1]):
+                for h in range(size):
+                    k, j = h + size, h + size + size
+                    reset, update, fresh, grad = gates[row, h], gates[row, k], new[row, h], by_memory[row, h]
+                    by_fresh = grad * (_ONE - update) * (_ONE - fresh * fresh)
+                    by_update = grad * (before[row, h] - fresh) * update * (_ONE - update)
+                    by_reset = by_fresh * gates[row, j] * reset * (_ONE - reset)
+                    by_hidden[row, h], by_hidden[row, k], by_hidden[row, j] = by_reset, by_update, by_fresh * reset
+                    by_inputs[row, h], by_inputs[row, k], by_inputs[row, j] = by_reset, by_update, by_fresh
+                    by_memory[row, h] = grad * update  # from here on with respect to the memory before the step
+            if part[1] == 1:  # while they are in the fastest cache
+                _sums(part, rows, upstream, passed, buffers, gradients)
+            if t == 0:
+                continue
+            multiply(by_hidden, weights.by_hidden, rows, by_memory)
+            for b in range(low, high):
+                if not starts[t, b]:
+                    for h in range(size):
+                        by_memory[base - games + b, h] += by_memory[base + b, h]
+
+
+@float_shared
+def _backward(
+    parts: tuple[int, ...],
+    starts: Array,
+    upstream: tuple[Array, ...],
+    weights: Weights,
+    passed: tuple[Array, ...],
+    buffers: tuple[Array, ...],
+    gradients: Weights,
+) -> None:
+    """Go back through :func:`_forward`: add to ``gradients``, except for the encoder and the central tokens.
+
+    Args:
+        parts: as in :func:`_forward`.
+        starts: as in :func:`_forward`.
+        upstream: gradients with respect to logits (R, K) and values (R, 1).
+        weights: of the network.
+        passed: as in :func:`_forward`.
+        buffers: zeros; become the gradients with respect to the critic's hidden layer (R, H), the memory before and
+            after each step (R, H), and the hidden (R, 3 H) and the input part (R, 3 H) of the gates.
+        gradients: with respect to the weights.
+    """
+    for part in prange(len(parts)):
+        _games_backward((part, len(parts)), starts, upstream, weights, passed, buffers, gradients)
+    if len(parts) == 1:
+        return
+    steps, games = starts.shape
+    for part in prange(len(parts)):
+        for low in range(0, games, BLOCK):
+            for t in range(steps - 1, -1, -1):
+                rows = (t * games + low, t * games + min(low + BLOCK, games))
+                _sums((part, len(parts)), rows, upstream, passed, buffers, gradients)
+
+
+@float_inlined
+def _add_columns(values: Array, columns: tuple[int, int], out: Array) -> None:
+    # A separate function: in a parallel loop numba would turn the sum into one per thread.
+    for b in range(len(values)):
+        for h in range(columns[0], columns[1]):
+            out[h] += values[b, h]
+
+
+@float_shared
+def _encode_backward(
+    parts: tuple[int, ...],
+    tokens: Array,
+    first: Array,
+    encoded: Array,
+    upstream: tuple[Array, Array],
+    weights: Weights,
+    gradients: Weights,
+) -> None:
+    """Go back through :func:`_encode`; ``upstream``: gradients of ``inputs`` (U, 3 H), and zeros (U, H)."""
+    by_inputs, buffer = upstream
+    for part in prange(len(parts)):
+        begin, end = _share((part, len(parts)), len(tokens))
+        for low in range(begin, end, BLOCK):
+            rows = (low, min(low + BLOCK, end))
+            if len(parts) == 1:
+                outer(by_inputs, encoded, rows, (0, by_inputs.shape[1]), gradients.by_input, gradients.bias_input)
+            multiply(by_inputs, weights.by_input, rows, buffer)
+            slope(TANH, encoded, rows, buffer)
+    for part in prange(len(parts)):
+        span = _share((part, len(parts)), by_inputs.shape[1])
+        for low in range(0, len(tokens) if len(parts) > 1 else 0, BLOCK):
+            rows = (low, min(low + BLOCK, len(tokens)))
+            outer(by_inputs, encoded, rows, span, gradients.by_input, gradients.bias_input)
+        columns = _share((part, len(parts)), buffer.shape[1])
+        _add_columns(buffer, columns, gradients.bias)
+        scatter(tokens, 0, first, buffer, columns, 0, gradients.table)
+
+
+class GRU:
+    """The network's weights, ready to run.
+
+    Args:
+        flat: tensors in the order of :class:`Weights`, float32 on the CPU; the last may be ``None``.
+        first: (D + D',) int64, row of value 0 of each token, those of central tokens in a table of their own.
+        sizes: (D,) int64, values of each token except the central ones.
+    """
+
+    def __init__(self, flat: Sequence[Tensor | None], first: Array, sizes: Array) -> None:
+        self._addresses = addresses(flat)
+        self.weights = _arrays(flat)
+        self.first, self.central = first[: len(sizes)], first[len(sizes) :]
+        self.sizes = sizes
+
+    def reads(self, flat: Sequence[Tensor | None]) -> bool:
+        """Whether the weights are still at the same addresses: it then reads their current values."""
+        return self._addresses == addresses(flat)
+
+
+def _arrays(flat: Sequence[Tensor | None]) -> Weights:
+    width = len(flat[1]) if flat[1] is not None else 0
+    none = np.zeros((0, width), np.float32)
+    return Weights(*(none if tensor is None else tensor.detach().numpy() for tensor in flat))
+
+
+class Pass:
+    """One forward pass through many steps, and its backward pass.
+
+    Args:
+        net: the network.
+        flat: its weights, to whose gradients :meth:`add_gradients` adds.
+        tokens: (B, T, D + D').
+        memory: (B, H), before the first step.
+        starts: (B, T), a new episode begins with this step.
+
+    Attributes:
+        logits: (B * T, K), a sequence's steps one after the other.
+        values: (B * T, 1).
+        memory: (B, H), after the last step.
+
+    Raises:
+        IndexError: wrong number of tokens, or a token out of range.
+    """
+
+    def __init__(self, net: GRU, flat: Sequence[Tensor | None], tokens: Array, memory: Array, starts: Array) -> None:
+        self._net, self._flat, weights = net, flat, net.weights
+        games, steps = tokens.shape[:2]
+        count, size = games * steps, memory.shape[1]
+        inner = np.ascontiguousarray(tokens.swapaxes(0, 1)).reshape(count, -1)
+        self._starts = np.ascontiguousarray(starts.T)
+        self._extra = np.ascontiguousarray(inner[:, len(net.sizes) :])
+        self._batch = Distinct.of(np.ascontiguousarray(inner[:, : len(net.sizes)]), net.sizes)
+        self._which = np.arange(count) if self._batch.inverse is None else self._batch.inverse
+        distinct = len(self._batch.tokens)
+        self._encoded, inputs = _empty(distinct, size), _empty(distinct, 3 * size)
+        buffers = self._encoded, inputs, _empty(size, 3 * size)
+        _encode((0,) * threads(), self._batch.tokens, net.first, weights, buffers)
+        self._passed = tuple(_empty(count, width) for width in (size, size, 3 * size, size, size))
+        outputs = _empty(count, len(weights.policy)), _empty(count, 1)
+        batch = inputs, self._which, np.ascontiguousarray(memory), self._starts
+        transposed = _empty(size, 3 * size), _empty(size, size)
+        # Players pass no critic-only tokens.
+        self._central = net.central[: self._extra.shape[1]]
+        _forward((0,) * threads(), batch, (self._extra, self._central), weights, transposed, self._passed, outputs)
+        self.logits, self.values = (_swapped(rows, steps) for rows in outputs)
+        self.memory = self._passed[1][count - games :]
+
+    def add_gradients(self, upstream: Sequence[Array]) -> None:
+        """Add the gradients of all weights, from those with respect to logits (B * T, K) and values (B * T, 1)."""
+        net, batch = self._net, self._batch
+        gradients = _arrays([None if weight is None else weight.grad for weight in self._flat])
+        by_outputs = tuple(_swapped(rows, self._starts.shape[1]) for rows in upstream)
+        size = len(net.weights.bias)
+        buffers = tuple(np.zeros((len(self._which), width), np.float32) for width in (size, size, 3 * size, 3 * size))
+        _backward((0,) * threads(), self._starts, by_outputs, net.weights, self._passed, buffers, gradients)
+        add_rows(self._extra, self._central, buffers[0], gradients.central)
+        by_inputs = batch.gather(buffers[3]), np.zeros_like(self._encoded)
+        _encode_backward((0,) * threads(), batch.tokens, net.first, self._encoded, by_inputs, net.weights, gradients)
+
+
+def _swapped(rows: Array, count: int) -> Array:
+    """Transpose ``rows``, which are ``count`` parts one after the other: the first rows of all parts come first."""
+    return np.ascontiguousarray(rows.reshape(count, len(rows) // count, -1).swapaxes(0, 1)).reshape(len(rows), -1)
+
+
+def _empty(rows: int, width: int) -> Array:
+    return np.empty((rows, width), np.float32)

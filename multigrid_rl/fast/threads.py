@@ -1,0 +1,128 @@
+"""How many threads the passes of networks are shared out to: as many as there are free cores.
+
+A thread that waits for a core delays the others by many times the duration of a pass. So idle cores and the duration
+of iterations with one and with more threads are measured during a run. No result depends on it.
+"""
+
+import math
+import os
+import statistics
+import time
+from collections import deque
+from pathlib import Path
+
+import torch
+
+from multigrid_rl.config.compose import RunConfig, available_cpus
+from multigrid_rl.jit import most_threads, use_threads
+from multigrid_rl.ops.machine import cpu_quota
+
+#: Threads that a pass has work for, as ``train.threads`` allows them: on the way back a network has two towers.
+USEFUL = 2
+#: Seconds between two looks, at least: Linux counts in hundredths.
+PERIOD_S = 0.2
+#: Share of a core that others may use of those that count as free.
+FREE = 0.15
+#: Seconds before more threads are tried (again): doubled, up to the second, whenever they were slower.
+WAIT_S, LONGEST_S = 1.0, 60.0
+#: Seconds after which the duration of iterations with one thread is measured again.
+LASTING_S = 10.0
+#: Iterations to compare, and the factor of slowdown at which two are enough.
+COMPARED, MUCH = 3, 1.3
+
+
+def share_out(count: int) -> None:
+    """Share passes out to ``count`` threads; torch keeps the number of threads that it has."""
+    before = torch.get_num_threads()
+    use_threads(count)
+    torch.set_num_threads(before)
+
+
+def idle_seconds(cpus: set[int], root: Path = Path("/proc")) -> float:
+    """Return the seconds that ``cpus`` had nothing to do, added up since the machine started; nan but on Linux."""
+    try:
+        lines = (root / "stat").read_text().splitlines()
+    except OSError:
+        return float("nan")
+    rows = [line.split() for line in lines if line.startswith("cpu") and line[3].isdigit()]
+    return sum(int(row[4]) + int(row[5]) for row in rows if int(row[0][3:]) in cpus) / os.sysconf("SC_CLK_TCK")
+
+
+class Team:
+    """Shares passes out to threads: as many as are asked for or, with ``auto``, as there are free cores.
+
+    Args:
+        config: the run.
+
+    Attributes:
+        most: threads that it may take.
+        count: threads that it has taken.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        threads, cluster = config.train.threads, config.cluster
+        self._cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+        #: A container's quota may allow fewer than are visible.
+        self._cores: float = min(available_cpus(), cpu_quota() or float("inf"))
+        self._sampled = self._idle()
+        self._auto = threads == "auto"
+        room = min(USEFUL, int(self._cores) - cluster.runners) if threads == "auto" else threads
+        self.most = 1 if cluster.num_learners else max(1, min(room, most_threads()))
+        self._wait, self._since = 0.0, time.monotonic()
+        self._looked, self._free, self._alone = math.nan, math.nan, math.nan
+        self._paces: deque[float] = deque(maxlen=COMPARED)
+        self.count = 1 if self._auto else self.most
+
+    def __enter__(self) -> "Team":
+        share_out(self.count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        share_out(1)
+
+    def _idle(self) -> tuple[float, float]:
+        return time.monotonic(), idle_seconds(self._cpus) + time.process_time()
+
+    def _free_cores(self) -> float:
+        """Return how many cores were idle, or this process's own, since the last call; nan if unknown."""
+        before, self._sampled = self._sampled, self._idle()
+        share = (self._sampled[1] - before[1]) / max(self._sampled[0] - before[0], 1e-9)
+        return min(share, self._cores)
+
+    def _take(self, count: int, now: float) -> None:
+        share_out(count)
+        self.count, self._since = count, now
+        self._paces.clear()
+
+    def describe(self) -> str:
+        """Describe how many threads it takes, and why."""
+        if not self._auto or self.most == 1:
+            return f"{self.most} thread(s)"
+        time.sleep(max(0.0, self._sampled[0] + PERIOD_S / 2 - time.monotonic()))
+        free = f"{self._free_cores():.1f} of {self._cores:g} are now"
+        return f"{self.most} threads while as many cores are free ({free})"
+
+    def look(self) -> None:
+        """Take more threads or fewer; to be called before every iteration."""
+        now = time.monotonic()
+        seconds, self._looked = now - self._looked, now
+        if not self._auto or self.most == 1:
+            return
+        if now - self._sampled[0] >= PERIOD_S:
+            self._free = self._free_cores()
+        if not math.isnan(seconds):
+            self.follow(seconds, self._free, now)
+
+    def follow(self, seconds: float, free: float, now: float) -> None:
+        """Do what :meth:`look` does after an iteration of so many ``seconds``, with so many cores ``free``."""
+        self._paces.append(seconds)
+        if self.count == 1:
+            self._alone = statistics.median(self._paces)
+            if len(self._paces) == COMPARED and now - self._since >= self._wait and free >= self.most - FREE:
+                self._take(self.most, now)
+        elif len(self._paces) > 1 and min(self._paces) > (1 if len(self._paces) == COMPARED else MUCH) * self._alone:
+            self._wait = min(max(2 * self._wait, WAIT_S), LONGEST_S)
+            self._take(1, now)
+        elif now - self._since > LASTING_S:
+            self._wait = 0.0
+            self._take(1, now)

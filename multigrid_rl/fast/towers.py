@@ -1,0 +1,330 @@
+"""Policy and value towers on the CPU, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numba import prange
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from multigrid_rl.fast import kernels, table
+from multigrid_rl.jit import float_shared
+from multigrid_rl.text import expected
+
+Array = NDArray[Any]
+KINDS = {"tanh": kernels.TANH, "relu": kernels.RELU}
+#: A batch is reduced to its distinct rows if they are at most this share of it.
+_MAX_DISTINCT_SHARE = 0.9
+#: Rows of a long batch that are deduplicated together.
+_CHUNK = 1 << 14
+#: Wider layers are left to torch.
+MAX_WIDTH = 256
+
+
+class Tower(NamedTuple):
+    """One tower's weights, or their gradients, as arrays that share the tensors' memory."""
+
+    own: tuple[Array, Array, int]  # see kernels.tower_forward
+    extra: tuple[Array, Array]
+    weights: tuple[Array, ...]  # (outputs, inputs) of each linear layer; the first has no inputs where there are tables
+    biases: tuple[Array, ...]
+
+
+@float_shared
+def _forward(inputs: Any, kind: int, towers: int, first: Any, second: Any) -> None:
+    """Fill the layers of the first tower or of both, with independent blocks of rows distributed over threads."""
+    own, extra, weights, transposed, biases, layers = first
+    own_1, extra_1, weights_1, transposed_1, biases_1, layers_1 = second
+    batch = len(inputs[0])
+    blocks = (batch + kernels.BLOCK - 1) // kernels.BLOCK
+    for depth in range(len(weights) - 1):
+        kernels.transpose(weights[depth], transposed[depth])
+        if towers > 1:
+            kernels.transpose(weights_1[depth], transposed_1[depth])
+    for part in prange(towers * blocks):
+        low = part % blocks * kernels.BLOCK
+        rows = (low, min(low + kernels.BLOCK, batch))
+        if part < blocks:
+            kernels.tower_forward(inputs, own, extra, kind, weights, transposed, biases, layers, rows)
+        else:
+            kernels.tower_forward(inputs, own_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1, rows)
+
+
+@float_shared
+def _both_backward(inputs: Any, kind: int, first: Any, second: Any) -> None:
+    """Go back through :func:`_forward` of both: towers share no weights, so no sum is split between threads."""
+    own, extra, weights, hidden, gradients, by_weights, by_biases = first
+    own_1, extra_1, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1 = second
+    for which in prange(2):
+        if which == 0:
+            kernels.tower_backward(inputs, own, extra, kind, weights, hidden, gradients, by_weights, by_biases)
+        else:
+            kernels.tower_backward(
+                inputs, own_1, extra_1, kind, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1
+            )
+
+
+class Towers:
+    """A network's policy and value tower as arrays that share the tensors' memory, ready to run.
+
+    Args:
+        flat: the network's weights in a fixed order, float32 on the CPU.
+        kind: ``kernels.TANH`` or ``kernels.RELU``.
+    """
+
+    def __init__(self, flat: Sequence[Tensor | None], kind: int) -> None:
+        self.flat, self.kind = flat, kind
+        self._addresses = addresses(flat)
+        self.towers = self._gradients = self._split(flat)
+        self._gradient_addresses: list[int] = []
+        self._transposed = [tuple(np.empty_like(w.T, order="C") for w in t.weights) for t in self.towers]
+
+    def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
+        """Return the policy's and the value's part of weights, or of gradients in the same order."""
+        raise NotImplementedError
+
+    def reads(self) -> bool:
+        """Whether the weights are still at the same addresses: it then reads their current values."""
+        return self._addresses == addresses(self.flat)
+
+    def policy(self, rows: Array) -> Array:
+        """Return only the policy's outputs (B, K), without gradients, of observations ``rows`` (B, D)."""
+        raise NotImplementedError
+
+    def values(self, parts: Sequence[Array]) -> Iterator[Array]:
+        """Yield only the values (B,), without gradients, of each of ``parts``: observations (B, D)."""
+        raise NotImplementedError
+
+    def run(self, rows: Array, *which: int) -> list[tuple[Array, ...]]:
+        """Activations (B, H) of each hidden layer and the outputs (B, K) of each tower named: 0 policy, 1 value."""
+        arguments = []
+        for tower in which:
+            own, extra, weights, biases = self.towers[tower]
+            layers = tuple(np.empty((len(rows), len(bias)), np.float32) for bias in biases)
+            arguments.append((own, extra, weights, self._transposed[tower], biases, layers))
+        _forward(_inputs(rows), self.kind, len(which), arguments[0], arguments[-1])
+        return [layers for *_, layers in arguments]
+
+    def add_gradients(
+        self,
+        rows: Array,
+        passed: Sequence[tuple[Array, ...]],
+        upstream: Sequence[Array],
+        gradients: Sequence[Tensor | None],
+    ) -> None:
+        """Add the gradients of all weights to ``gradients``.
+
+        Args:
+            rows: (B, D).
+            passed: result of :meth:`run` for both towers.
+            upstream: gradients of the outputs (B, K), of both towers.
+            gradients: tensors shaped and ordered as the weights.
+        """
+        arguments, current = [], addresses(gradients)
+        if self._gradient_addresses != current:
+            self._gradients, self._gradient_addresses = self._split(gradients), current
+        for which, (own, extra, by_weights, by_biases) in enumerate(self._gradients):
+            hidden = passed[which][:-1]
+            inner = (*map(np.empty_like, hidden), upstream[which])
+            arguments.append((own, extra, self.towers[which].weights, hidden, inner, by_weights, by_biases))
+        _both_backward(_inputs(rows), self.kind, *arguments)
+
+
+def _inputs(rows: Array) -> tuple[Array, Array]:
+    """Return ``rows`` (B, D) as the tokens and the numbers of :func:`kernels.tower_forward`."""
+    if rows.dtype == np.float32:
+        return np.empty((len(rows), 0), np.uint8), rows
+    return rows, np.empty((len(rows), 0), np.float32)
+
+
+class TokenTowers(Towers):
+    """Towers over tokens, whose first layer is a table with a row for each value of each token.
+
+    Args:
+        flat: table (R, 2 H) of the first layer, the policy's half before the value's; its bias (2 H,); table (R', H) of
+            the tokens that only the value tower reads, or ``None``; then weight and bias of each further layer of the
+            policy tower, and of the value tower.
+        kind: see :class:`Towers`.
+        first: (D,) int64, row of each token's value 0; those of central tokens count from the start of their table.
+        sizes: (D,) int64, number of values of each token.
+        tokens: how many of the ``D`` tokens both towers read.
+    """
+
+    def __init__(self, flat: Sequence[Tensor | None], kind: int, first: Array, sizes: Array, tokens: int) -> None:
+        self.first, self.sizes, self.tokens = first, sizes, tokens
+        super().__init__(flat, kind)
+
+    def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
+        arrays: list[Any] = [weight if weight is None else weight.detach().numpy() for weight in flat]
+        table, bias, central, *linear = arrays
+        width, half, split = len(bias) // 2, len(linear) // 2, self.tokens
+        towers = []
+        for which in (0, 1):
+            layers = linear[which * half :][:half]
+            extra = self.first[:0], np.zeros((0, width), np.float32)
+            if which == 1 and central is not None:
+                extra = self.first[split:], central
+            weights = (np.zeros((width, 0), np.float32), *layers[0::2])
+            biases = (bias[which * width :][:width], *layers[1::2])
+            towers.append(Tower((self.first[:split], table, which * width), extra, weights, biases))
+        return towers
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Key that is equal for networks that fit into one :class:`Stack`."""
+        return tuple(self.sizes.tolist()), self.kind, *(len(bias) for bias in self.towers[0].biases)
+
+    def start(self, rows: Array) -> Pass:
+        """Pass through both towers with tokens ``rows`` (B, D), contiguous; equal rows are computed once.
+
+        Raises:
+            IndexError: wrong number of tokens, or a token out of range.
+        """
+        if rows.shape[1] != len(self.sizes):
+            raise IndexError(expected("tokens", f"{len(self.sizes)} columns", rows.shape[1]))
+        batch = Distinct.of(rows, self.sizes)
+        passed = self.run(batch.tokens, 0, 1)
+        return Pass(self, batch, passed, *(batch.spread(layers[-1]) for layers in passed))
+
+    def policy(self, rows: Array) -> Array:
+        """Return only the logits (B, K), without gradients, of tokens ``rows`` (B, D), contiguous."""
+        if not self.tokens <= rows.shape[1] <= len(self.sizes):
+            raise IndexError(expected("tokens", f"{self.tokens} to {len(self.sizes)} columns", rows.shape[1]))
+        # Critic-only tokens would make equal rows distinct.
+        own = np.ascontiguousarray(rows[:, : self.tokens])
+        batch = Distinct.of(own, self.sizes[: self.tokens])
+        return batch.spread(self.run(batch.tokens, 0)[0][-1])
+
+    def values(self, parts: Sequence[Array]) -> Iterator[Array]:
+        """Yield only the values (B,), without gradients, of each of ``parts``: tokens (B, D)."""
+        tokens = np.concatenate(parts)
+        result = np.empty(len(tokens), np.float32)
+        for low in range(0, len(tokens), _CHUNK):
+            rows = slice(low, low + _CHUNK)
+            batch = Distinct.of(tokens[rows], self.sizes)
+            result[rows] = batch.spread(self.run(batch.tokens, 1)[0][-1])[:, 0]
+        yield from np.split(result, np.cumsum([len(part) for part in parts[:-1]]))
+
+
+def addresses(flat: Sequence[Tensor | None]) -> list[int]:
+    """Return the memory addresses of tensors."""
+    return [0 if weight is None else weight.data_ptr() for weight in flat]
+
+
+class Distinct(NamedTuple):
+    """A batch without duplicate rows: in a small room many games look the same."""
+
+    tokens: Array  # (U, D)
+    inverse: Array | None  # (B,) distinct row of each row; None: too few duplicates to pay off
+
+    @classmethod
+    def of(cls, tokens: Array, sizes: Array) -> Distinct:
+        """Find the distinct rows of ``tokens`` (B, D), contiguous, whose values are below ``sizes`` (D,)."""
+        batch = len(tokens)
+        slots = np.empty(2 << batch.bit_length(), np.int32)
+        inverse = np.empty(batch, np.int64)
+        count = table.distinct_rows(tokens, sizes, slots, inverse)
+        if count < 0:
+            row = tokens[-1 - count].tolist()
+            raise IndexError(expected("tokens", f"0 to less than {sizes.tolist()}, token by token", row))
+        if count > _MAX_DISTINCT_SHARE * batch:
+            return cls(tokens, None)
+        return cls(tokens[slots[:count]], inverse)
+
+    def spread(self, values: Array) -> Array:
+        """Expand values of the distinct rows to the whole batch."""
+        return values if self.inverse is None else values[self.inverse]
+
+    def gather(self, gradient: Array) -> Array:
+        """Sum gradients of the whole batch by distinct row."""
+        if self.inverse is None:
+            return gradient
+        out = np.zeros((len(self.tokens), gradient.shape[1]), np.float32)
+        table.add_up(gradient, self.inverse, out)
+        return out
+
+
+class Pass(NamedTuple):
+    """One forward pass through both towers on the CPU, and its backward pass outside torch's graph.
+
+    A row's result does not depend on other rows.
+    """
+
+    towers: Towers
+    batch: Distinct  # what both towers read
+    passed: list[tuple[Array, ...]]  # activations of each hidden layer and the outputs, of both towers
+    logits: Array  # (B, K) outputs of the policy
+    values: Array  # (B, 1)
+
+    def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
+        """Add the gradients of all weights, from those of logits (B, K) and values (B, 1), to ``gradients``.
+
+        ``None``: to the weights' ``grad``.
+        """
+        if gradients is None:
+            gradients = [None if weight is None else weight.grad for weight in self.towers.flat]
+        gathered = [self.batch.gather(gradient) for gradient in upstream]
+        self.towers.add_gradients(self.batch.tokens, self.passed, gathered, gradients)
+
+
+class _ActorCritic(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, towers: TokenTowers, tokens: Array, *flat: Tensor | None) -> tuple[Tensor, Tensor]:
+        passed = towers.start(tokens)
+        ctx.passed, ctx.flat = passed, [None if weight is None else weight.shape for weight in flat]
+        return torch.from_numpy(passed.logits), torch.from_numpy(passed.values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = [None if shape is None else torch.zeros(shape) for shape in ctx.flat]
+        ctx.passed.add_gradients([gradient.contiguous().numpy() for gradient in upstream], gradients)
+        return None, None, *gradients
+
+
+def actor_critic(towers: TokenTowers, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens (B, D) to logits (B, K) and values (B,), differentiable in the weights."""
+    array = tokens.contiguous().numpy()
+    if torch.is_grad_enabled():
+        logits, values = _ActorCritic.apply(towers, array, *towers.flat)  # type: ignore[no-untyped-call]
+    else:
+        passed = towers.start(array)
+        logits, values = torch.from_numpy(passed.logits), torch.from_numpy(passed.values)
+    return logits, values.squeeze(-1)
+
+
+class Stack:
+    """The policies of networks of equal shape (:attr:`TokenTowers.shape`) in one call, for players with fixed weights.
+
+    A league's opponents have a few games each: the overhead of separate passes would exceed their computation.
+
+    Args:
+        networks: at least one; their weights are copied.
+    """
+
+    def __init__(self, networks: Sequence[TokenTowers]) -> None:
+        one, towers = networks[0], [network.towers[0] for network in networks]
+        self._first, self._kind = towers[0].own[0], one.kind
+        self._sizes = np.append(one.sizes[: one.tokens], len(networks))
+        self._number = np.min_scalar_type(len(networks))
+        width = len(towers[0].biases[0])
+        self._tables = np.stack([tower.own[1][:, :width] for tower in towers])
+        *hidden, self._heads = (np.stack(layer) for layer in zip(*(tower.weights for tower in towers), strict=True))
+        self._biases = tuple(np.stack(layer) for layer in zip(*(tower.biases for tower in towers), strict=True))
+        self._transposed = tuple(np.ascontiguousarray(weights.swapaxes(1, 2)) for weights in hidden)
+
+    def policy(self, tokens: Array, numbers: Array) -> Array:
+        """Logits (B, K) of ``tokens`` (B, D), of each row by the network ``numbers`` (B,), which ascend."""
+        numbered = np.empty((len(tokens), len(self._sizes)), np.result_type(tokens, self._number))
+        numbered[:, :-1] = tokens[:, : len(self._first)]
+        numbered[:, -1] = numbers
+        batch = Distinct.of(numbered, self._sizes)
+        layers = tuple(np.empty((len(batch.tokens), bias.shape[1]), np.float32) for bias in self._biases)
+        arguments = self._tables, self._kind, self._transposed, self._heads, self._biases
+        kernels.stack_forward(batch.tokens, self._first, *arguments, layers)
+        return batch.spread(layers[-1])

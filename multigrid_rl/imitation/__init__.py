@@ -1,0 +1,1 @@
+"""Add-on: recorded play, cloning, DAgger, GAIL and AIRL."""

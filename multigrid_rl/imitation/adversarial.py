@@ -1,0 +1,385 @@
+"""Adversarial imitation: a discriminator separates an expert's steps from the policy's and rewards the policy.
+
+Generative adversarial imitation (GAIL: Ho and Ermon 2016, https://arxiv.org/abs/1606.03476) rewards steps like the
+expert's, ``-log(1 - D)`` or ``log D - log(1 - D)``, with an optional gradient penalty (Gulrajani et al. 2017,
+https://arxiv.org/abs/1704.00028); Orsini et al. 2021 compare these (https://arxiv.org/abs/2106.00672). Adversarial
+inverse reinforcement learning (AIRL: Fu et al. 2018, https://arxiv.org/abs/1710.11248) gives the discriminator the form
+``logit D = f - log pi(a|s)`` with ``f = g(s, a) + gamma h(s') - h(s)``, and rewards ``f - log pi``: ``f`` with
+the policy's entropy bonus. Gates and scores still use the environment's reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from multigrid_rl.imitation.demonstrations import Demonstrations
+from multigrid_rl.learn.advantages import Estimator
+from multigrid_rl.learn.rollout import Batch, Paths
+from multigrid_rl.learn.update import Update
+from multigrid_rl.metrics import explained_variance
+from multigrid_rl.models.distributions import Distribution
+from multigrid_rl.models.vector import Normaliser, tower
+from multigrid_rl.text import expected
+from multigrid_rl.types import RunError
+
+Array = NDArray[Any]
+#: Rows of demonstrations that observations are normalised by, at most.
+_MEASURED = 100_000
+SWITCH = "train.adversarial.allow_variable_horizon"
+
+
+@dataclass(frozen=True)
+class AdversarialConfig:
+    """Settings of a discriminator, documented in ``configs/train/gail.yaml``."""
+
+    kind: Literal["gail", "airl"]
+    hidden: tuple[int, ...]
+    lr: float
+    steps: int
+    minibatch_size: int
+    allow_variable_horizon: bool
+    data: str
+    estimator: Estimator
+    seed: int
+    payoff: Literal["softplus", "logit", "f"]
+    gradient_penalty: float
+    replay: int = 0
+    reward: str | None = None  # run whose learned reward is used, without further training
+
+
+class Steps(NamedTuple):
+    """``B`` steps of the expert or of the policy."""
+
+    obs: Tensor  # (B, D)
+    actions: Tensor  # (B, F) encoded
+    next_obs: Tensor  # (B, D); any value after an end
+    ended: Tensor  # (B,) 1 where the episode ended for good, else 0
+    logp: Tensor  # (B,) of the actions, as the environment got them, under the policy
+
+
+class Discriminator(nn.Module):
+    """Logits (B,) of the probability that a step is the expert's.
+
+    Args:
+        size: length ``D`` of an observation.
+        width: length ``F`` of an encoded action.
+        config: its kind and size.
+    """
+
+    def __init__(self, size: int, width: int, config: AdversarialConfig) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(config.seed)
+        self.normaliser = Normaliser(size)
+        # ReLU does not saturate: far from the data the reward still has a slope that leads back.
+        self.reward = tower((size + width, *config.hidden, 1), "relu", 1.0, generator, gain=1.0)
+        self.shaping = None
+        if config.kind == "airl":
+            self.shaping = tower((size, *config.hidden, 1), "relu", 1.0, generator, gain=1.0)
+        self.gamma = config.estimator.gamma
+        self.payoff = config.payoff
+        self.fixed = config.reward is not None
+
+    def forward(self, steps: Steps) -> Tensor:
+        """Return logits (B,) of ``D``."""
+        obs = self.normaliser(steps.obs)
+        logits = self.reward_of(obs, steps.actions)
+        if self.shaping is None:
+            return logits
+        before, after = (self.shaping(x).squeeze(1) for x in (obs, self.normaliser(steps.next_obs)))
+        shaped: Tensor = logits + self.gamma * (1 - steps.ended) * after - before - steps.logp
+        return shaped
+
+    def rewards(self, steps: Steps) -> Tensor:
+        """Return the policy's rewards (B,)."""
+        if self.fixed:  # only g, as Fu et al. 2018 retrain with a learned reward
+            return self.reward_of(self.normaliser(steps.obs), steps.actions)
+        logits: Tensor = self(steps)
+        if self.payoff == "softplus":
+            return functional.softplus(logits)  # -log(1 - D)
+        return logits + steps.logp if self.payoff == "f" else logits
+
+    def reward_of(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Return the reward network's output (B,) for normalised observations (B, D) and encoded actions (B, F)."""
+        output: Tensor = self.reward(torch.cat([obs, actions], 1)).squeeze(1)
+        return output
+
+    def gradient_penalty(self, one: Steps, other: Steps, share: Tensor) -> Tensor:
+        """Return the mean squared deviation of its gradient norm from 1 between steps (Gulrajani et al. 2017).
+
+        Args:
+            one: (B,) steps.
+            other: (B,) steps.
+            share: (B, 1) of ``one`` in each mixture of the two.
+        """
+        obs = torch.lerp(self.normaliser(other.obs), self.normaliser(one.obs), share).requires_grad_()
+        actions = torch.lerp(other.actions, one.actions, share).requires_grad_()
+        slopes = torch.autograd.grad(self.reward_of(obs, actions).sum(), (obs, actions), create_graph=True)
+        penalty: Tensor = (torch.cat(slopes, 1).norm(dim=1) - 1).pow(2).mean()
+        return penalty
+
+
+class Replay:
+    """A uniform sample of at most ``rows`` of all steps of a policy (reservoir: Vitter 1985, algorithm R).
+
+    Args:
+        rows: capacity.
+        rng: draws the sample.
+
+    Attributes:
+        kept: the sample; ``None`` before the first batch.
+        seen: number of all steps so far.
+    """
+
+    def __init__(self, rows: int, rng: np.random.Generator) -> None:
+        self._rows, self._rng = rows, rng
+        self.kept: Steps | None = None
+        self.seen = 0
+
+    def add(self, steps: Steps) -> None:
+        """Add the steps of a batch."""
+        numbers = np.arange(self.seen, self.seen + len(steps.obs))
+        places = np.where(numbers < self._rows, numbers, self._rng.integers(numbers + 1))
+        self.seen += len(numbers)
+        where, last = np.unique(places[::-1], return_index=True)  # the last step wins a place
+        inside = where < self._rows
+        to, rows = torch.from_numpy(where[inside]), torch.from_numpy(len(places) - 1 - last[inside])
+        if self.kept is None:
+            self.kept = Steps._make(column.new_zeros((self._rows, *column.shape[1:])) for column in steps)
+        for column, new in zip(self.kept, steps, strict=True):
+            column[to] = new[rows]
+
+    def draw(self, count: int) -> Steps:
+        """Return ``count`` random steps of the sample."""
+        assert self.kept is not None
+        chosen = torch.from_numpy(self._rng.integers(min(self.seen, self._rows), size=count))
+        return Steps._make(column[chosen] for column in self.kept)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the sample and the number of steps."""
+        kept = None if self.kept is None else [column.cpu().numpy() for column in self.kept]
+        return {"kept": kept, "seen": self.seen}
+
+    def set_state(self, state: dict[str, Any], device: torch.device) -> None:
+        """Restore the state."""
+        kept, self.seen = state["kept"], state["seen"]
+        self.kept = None if kept is None else Steps._make(torch.from_numpy(column).to(device) for column in kept)
+
+
+class Adversary:
+    """A discriminator and its training data.
+
+    Args:
+        network: the policy, for log-probabilities of the expert's actions.
+        distribution: of its actions.
+        recorded: the expert's steps.
+        config: its settings.
+        device: of the network.
+
+    Raises:
+        RunError: episodes ended early, and that is not allowed.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        distribution: Distribution,
+        recorded: Demonstrations,
+        config: AdversarialConfig,
+        device: torch.device,
+    ) -> None:
+        self._network, self._distribution, self._recorded = network, distribution, recorded
+        self._config, self._device = config, device
+        _check_horizon("demonstrations", recorded.terminated, config)
+        sample = recorded.observations[:: max(1, len(recorded.observations) // _MEASURED)]
+        width = encoded(self._distribution, recorded.actions[:1]).shape[1]
+        self.discriminator = Discriminator(sample.shape[1], width, config).to(device)
+        std = np.maximum(sample.std(axis=0, dtype=np.float64), 1e-4)
+        self.discriminator.normaliser.set_statistics(sample.mean(axis=0, dtype=np.float64), std)
+        self._optimizer = torch.optim.Adam(self.discriminator.parameters(), config.lr)
+        self._rng = np.random.default_rng(config.seed)
+        self._replay = Replay(config.replay, self._rng)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state that the next rewards depend on."""
+        return {
+            "discriminator": {name: value.cpu().numpy() for name, value in self.discriminator.state_dict().items()},
+            "optimizer": self._optimizer.state_dict(),
+            "rng": self._rng.bit_generator.state,
+            "replay": self._replay.get_state(),
+        }
+
+    def take(self, discriminator: Mapping[str, Array]) -> None:
+        """Load the weights of a discriminator, by name."""
+        self.discriminator.load_state_dict({name: torch.as_tensor(value) for name, value in discriminator.items()})
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a state except for the learning rate."""
+        self.take(state["discriminator"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.param_groups[0]["lr"] = self._config.lr
+        self._rng.bit_generator.state = state["rng"]
+        self._replay.set_state(state["replay"], self._device)
+
+    def learn(self, batch: Batch, paths: list[Paths]) -> tuple[list[Paths], dict[str, float]]:
+        """Train the discriminator on a batch, then reward the batch.
+
+        Args:
+            batch: of the current policy.
+            paths: of the rows of the batch, in order.
+
+        Returns:
+            Paths with the learned rewards; loss and accuracy of the last gradient step, and the mean reward.
+        """
+        for path in paths:
+            _check_horizon("the policy's episodes", path.terminated, self._config)
+        policy_steps, count = self._policy_steps(batch, paths), self._config.minibatch_size
+        metrics: dict[str, float] = {}
+        earlier = count // 2 if self._config.replay and self._replay.seen else 0
+        for _ in range(0 if self.discriminator.fixed else self._config.steps):
+            expert = self._expert_steps(self._rng.integers(len(self._recorded.observations), size=count))
+            chosen = torch.from_numpy(self._rng.integers(len(batch.obs), size=count - earlier)).to(self._device)
+            sample = Steps._make(column[chosen] for column in policy_steps)
+            if earlier:
+                sample = Steps._make(map(torch.cat, zip(sample, self._replay.draw(earlier), strict=True)))
+            metrics = self._descend(expert, sample)
+        if self._config.replay and not self.discriminator.fixed:
+            self._replay.add(policy_steps)
+        with torch.no_grad():
+            rewards = self.discriminator.rewards(policy_steps).cpu().numpy()
+        metrics["learnt_reward"] = float(rewards.mean())
+        result, first = [], 0
+        for path in paths:
+            behind = first + int(path.active.sum())
+            paid = np.zeros_like(path.rewards)
+            paid[path.active] = rewards[first:behind]
+            result.append(path._replace(rewards=paid))
+            first = behind
+        return result, metrics
+
+    def _descend(self, expert: Steps, policy: Steps) -> dict[str, float]:
+        logits = self.discriminator(Steps._make(map(torch.cat, zip(expert, policy, strict=True))))
+        labels = torch.cat([torch.ones_like(expert.ended), torch.zeros_like(policy.ended)])
+        loss = functional.binary_cross_entropy_with_logits(logits, labels)
+        if self._config.gradient_penalty:
+            share = torch.from_numpy(self._rng.random((len(expert.obs), 1), np.float32)).to(self._device)
+            loss = loss + self._config.gradient_penalty * self.discriminator.gradient_penalty(expert, policy, share)
+        self._optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        self._optimizer.step()
+        accuracy = ((logits > 0) == (labels > 0)).float().mean()
+        return {"discriminator_loss": float(loss.detach()), "discriminator_accuracy": float(accuracy)}
+
+    def _policy_steps(self, batch: Batch, paths: list[Paths]) -> Steps:
+        """Return all steps of a batch."""
+        next_obs, ended, first = [], [], 0
+        for path in paths:
+            behind = first + int(path.active.sum())
+            _, after = path.with_next(batch.obs[first:behind], path.final_obs, path.last_obs)
+            next_obs.append(after[path.active])
+            ended.append(path.terminated[path.active])
+            first = behind
+        # Only bounded actions can be compared with an expert's.
+        taken = self._distribution.bounded(batch.actions)
+        return self._steps(batch.obs, taken, np.concatenate(next_obs), np.concatenate(ended))
+
+    def _expert_steps(self, rows: Array) -> Steps:
+        """Return the expert's steps with the indices ``rows`` (B,)."""
+        data, rows = self._recorded, np.sort(rows)  # in file order
+        episodes = np.searchsorted(data.episode_ends, rows, side="right")
+        last = rows + 1 == data.episode_ends[episodes]
+        next_obs = data.observations[np.where(last, rows, rows + 1)].astype(np.float32)
+        next_obs[last] = data.final_observations[episodes[last]]
+        return self._steps(data.observations[rows], data.actions[rows], next_obs, data.terminated[rows])
+
+    def _steps(self, obs: Array, actions: Array, next_obs: Array, ended: Array) -> Steps:
+        """Return steps with actions (B, C) or (B, A) as environments get them, and their likelihoods for AIRL."""
+        logp = np.zeros(len(obs), np.float32)
+        if self._config.kind == "airl":
+            taken = torch.as_tensor(actions.astype(self._distribution.dtype), device=self._device)
+            with torch.no_grad():
+                outputs = self._network.logits(torch.as_tensor(obs, device=self._device))
+                # Not the density of a draw: at a bound, this is the probability of all draws beyond it.
+                logp = -self._distribution.cloning_loss(outputs, taken).cpu().numpy()
+        columns = obs, encoded(self._distribution, actions), next_obs, ended, logp
+        return Steps._make(torch.as_tensor(np.asarray(column, np.float32), device=self._device) for column in columns)
+
+
+def encoded(distribution: Any, actions: Array) -> Array:
+    """Return actions (B, C) or (B, A) as (B, F): choices one-hot, numbers scaled to +-1 by their bounds, if any."""
+    choices = getattr(distribution, "choices", None)
+    if choices is None:
+        finite = np.isfinite(distribution.low) & np.isfinite(distribution.high)
+        low = np.where(finite, distribution.low, np.float32(-1))
+        share = (actions - low) / (np.where(finite, distribution.high, np.float32(1)) - low)
+        return np.asarray(2 * share - 1, np.float32)
+    return np.concatenate([np.eye(count, dtype=np.float32)[actions[:, c]] for c, count in enumerate(choices)], axis=1)
+
+
+def _check_horizon(source: str, terminated: Array, config: AdversarialConfig) -> None:
+    """Raise :class:`RunError` where an episode ends early: its length alone would leak the reward."""
+    if terminated.any() and not config.allow_variable_horizon:
+        wanted = f"episodes of one length, or {SWITCH}=true: an early end leaks the reward to the policy"
+        raise RunError(expected(f"train.adversarial: {source}", wanted, f"{int(terminated.sum())} that ended early"))
+
+
+class AdversarialUpdate(Update):
+    """An update with learned rewards: before each one, discriminators learn and reward the whole rollout.
+
+    Args:
+        adversarial: settings of the discriminators.
+        recorded: the expert's steps.
+        networks, action_spaces, arguments: see :class:`~multigrid_rl.learn.update.Update`.
+
+    Attributes:
+        adversaries: by module.
+    """
+
+    def __init__(
+        self,
+        adversarial: AdversarialConfig,
+        recorded: Demonstrations,
+        networks: Mapping[str, Any],
+        action_spaces: Mapping[str, spaces.Space[Any]],
+        *arguments: Any,
+        **options: Any,
+    ) -> None:
+        super().__init__(networks, action_spaces, *arguments, **options)
+        self._estimator = adversarial.estimator
+        self.adversaries = {
+            name: Adversary(net, self._distributions[name], recorded, adversarial, self._device)
+            for name, net in networks.items()
+        }
+
+    def learn(
+        self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]] | None = None
+    ) -> dict[str, dict[str, float]]:
+        """Reward the batches and learn from them; the statistics include the discriminators'."""
+        assert paths is not None
+        self.clock.begin()
+        results = {name: self.adversaries[name].learn(batch, paths[name]) for name, batch in batches.items()}
+        self.clock.lap("network")
+        rewarded = {name: parts for name, (parts, _) in results.items()}
+        batches = self._recomputed(batches, rewarded, self._estimator)
+        metrics = super().learn(batches, env_steps, rewarded)
+        for name, batch in batches.items():
+            metrics[name] |= results[name][1] | {"explained_variance": explained_variance(batch.targets, batch.values)}
+        return metrics
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of the next update, discriminators included."""
+        return {**super().get_state(), "adversaries": {name: one.get_state() for name, one in self.adversaries.items()}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a state."""
+        super().set_state(state)
+        for name, one in self.adversaries.items():
+            one.set_state(state["adversaries"][name])

@@ -1,0 +1,225 @@
+"""Behavioural cloning (Pomerleau 1991): networks learn to imitate recorded steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor
+
+from multigrid_rl.clock import Clock
+from multigrid_rl.config.schema import Schedule
+from multigrid_rl.imitation.demonstrations import read_demonstrations
+from multigrid_rl.learn.flat import FlatWeights
+from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rows import Pairs, Passes
+from multigrid_rl.learn.update import SECONDS, take_over
+from multigrid_rl.models.distributions import Bound, distribution_of
+from multigrid_rl.models.vector import Normaliser, VectorActorCritic
+from multigrid_rl.players.episodes import Quota
+from multigrid_rl.types import EnvFactory, EpisodeTable
+
+Array = NDArray[Any]
+#: Held-out rows behind one value of the loss, at most; rows of one forward pass.
+HELD_OUT_ROWS, _ROWS = 1 << 16, 1 << 12
+#: Steps of one rollout of a play-out, and of the whole play-out at most.
+_STEPS, _MOST_STEPS = 32, 20_000
+
+
+@dataclass(frozen=True)
+class CloningConfig:
+    """Settings of behavioural cloning, documented in ``configs/train/bc.yaml``."""
+
+    data: str | None
+    held_out: float
+    batch_size: int  # rows of one call of ``learn``
+    minibatch_size: int
+    dagger: bool  # an expert labels the learner's steps
+    lr: Schedule
+    weight_decay: float
+    grad_clip: float
+    seed: int
+
+
+class Cloning:
+    """Learns from recorded steps: the same ones for every network, with one AdamW each.
+
+    Normalisers are computed once, before the first step, over all training rows. The rows of a step depend only on the
+    number of rows before it, so resuming needs no other state.
+
+    Args:
+        networks: by module.
+        action_spaces: by module.
+        config: the settings.
+        device: of the networks.
+
+    Attributes:
+        optimizers: by module.
+        passes: the order of the training rows.
+    """
+
+    def __init__(
+        self,
+        networks: Mapping[str, Any],
+        action_spaces: Mapping[str, spaces.Space[Any]],
+        config: CloningConfig,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.clock = Clock()
+        self._networks, self._device = networks, device
+        self._distributions = {
+            name: distribution_of(space, network=networks[name]) for name, space in action_spaces.items()
+        }
+        self._flat = {name: FlatWeights(list(net.parameters())) for name, net in networks.items()}
+        self.optimizers = {
+            name: [torch.optim.AdamW([flat.weights], weight_decay=config.weight_decay, fused=True)]
+            for name, flat in self._flat.items()
+        }
+        self._open()
+        self.schedule(0)
+
+    def _open(self) -> None:
+        """Map the recorded data into memory, and set normalisers from it."""
+        self.passes = Passes(read_demonstrations(Path(str(self.config.data))), self.config.held_out, self.config.seed)
+        moments = None
+        for net in self._networks.values():
+            if isinstance(getattr(net, "normaliser", None), Normaliser):
+                moments = moments or self.passes.moments()
+                net.normaliser.set_statistics(moments.mean, moments.std)
+
+    def schedule(self, env_steps: int) -> None:
+        """Set learning rates for ``env_steps`` recorded steps."""
+        self._lr = self.config.lr.at(env_steps)
+        for (optimizer,) in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = self._lr
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state beside weights and optimisers: empty."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a state."""
+
+    def begin_with(self, weights: Mapping[str, Mapping[str, Tensor]], rows: int) -> None:  # noqa: ARG002
+        """Load ``weights``, by module, normalisers included."""
+        for name, tensors in weights.items():
+            take_over(self._networks[name], tensors)
+
+    def learn(self, position: int, after: int) -> dict[str, dict[str, float]]:
+        """Learn from the next ``batch_size`` rows.
+
+        Args:
+            position: environment steps before.
+            after: environment steps afterwards, for the schedules.
+
+        Returns:
+            Statistics of each module: ``cloning_loss``, the mean over the rows, others of the last minibatch. Under
+            ``SECONDS`` the seconds spent, by part.
+        """
+        metrics: dict[str, dict[str, float]] = {}
+        self.clock.begin()
+        for name, flat in self._flat.items():
+            rows = self._rows(name, position)
+            self.clock.lap("minibatch")
+            sequences = rows.obs.shape[1] if self._networks[name].state_size else 1
+            size = max(1, self.config.minibatch_size // sequences)
+            flat.dropped, total, count, steps, norm = 0, 0.0, 0, 0, torch.zeros(())
+            for first in range(0, len(rows.obs), size):
+                flat.gradient.zero_()
+                losses = self.losses(name, rows._make(column[first : first + size] for column in rows))
+                torch.autograd.backward(losses.mean())
+                self.clock.lap("network")
+                norm = flat.clip(self.config.grad_clip)
+                self.optimizers[name][0].step()
+                total, count, steps = total + float(losses.detach().sum()), count + len(losses), steps + 1
+                self.clock.lap("optimizer")
+            metrics[name] = {
+                "cloning_loss": total / count,
+                "grad_norm": float(norm),
+                "lr": self._lr,
+                "dropped_updates": float(flat.dropped),
+                "gradient_steps": float(steps),
+            }
+        self.schedule(after)
+        return {**metrics, SECONDS: {"loss": 0.0, **self.clock.drain()}}
+
+    def _rows(self, name: str, position: int) -> Any:  # noqa: ARG002 - every network learns the same rows
+        """Return the next rows of ``name``: a named tuple of columns, among them ``obs``."""
+        return self.passes.take(position, self.config.batch_size)
+
+    def losses(self, name: str, rows: Any) -> Tensor:
+        """Return the cloning loss (B,) of each row."""
+        net = self._networks[name]
+        obs = torch.as_tensor(rows.obs, device=self._device)
+        outputs = net.logits(obs) if isinstance(net, VectorActorCritic) else net(obs)[0]
+        return self._loss(name, outputs, rows.actions)
+
+    def _loss(self, name: str, outputs: Tensor, actions: Array) -> Tensor:
+        distribution = self._distributions[name]
+        wanted = torch.as_tensor(actions.astype(distribution.dtype, copy=False), device=self._device)
+        return distribution.cloning_loss(outputs, wanted)
+
+    def held_out_losses(self) -> dict[str, float]:
+        """Return the mean loss on held-out steps, by module; empty if there are none."""
+        rows = self.passes.held_out(HELD_OUT_ROWS)
+        if rows is None:
+            return {}
+        losses = {}
+        with torch.no_grad():
+            for name in self._networks:
+                parts = [
+                    self.losses(name, Pairs._make(c[k : k + _ROWS] for c in rows))
+                    for k in range(0, len(rows.obs), _ROWS)
+                ]
+                losses[name] = float(torch.cat(parts).mean())
+        return losses
+
+
+def play_out(  # noqa: PLR0913 - all by keyword but three
+    factory: EnvFactory,
+    networks: Mapping[str, Any],
+    episodes: int,
+    *,
+    num_envs: int,
+    first: int,
+    seed: int,
+    bound: Bound,
+) -> tuple[EpisodeTable, dict[str, float]]:
+    """Play whole fresh episodes, equally many in each environment, to avoid a bias towards short ones.
+
+    Args:
+        factory: recipe of the environments.
+        networks: by module.
+        episodes: how many; fewer where some do not end.
+        num_envs: parallel environments, at most.
+        first: number of the first environment.
+        seed: of action sampling.
+        bound: how a Gaussian's draws become actions.
+
+    Returns:
+        Episodes, and by module the mean entropy over the visited states, except for heads without probabilities.
+    """
+    count = min(num_envs, episodes)
+    specs, env = factory.specs, factory.build(count, first)
+    collector = Collector(env, specs, networks, seed=seed, first=first, steps=_STEPS, bound=bound)
+    quota, tables = Quota(episodes, count), []
+    entropies: dict[str, list[float]] = {module: [] for module in specs.modules}
+    for _ in range(_MOST_STEPS // _STEPS):
+        rollouts = collector.collect()
+        for agent in specs.agents:
+            rollout = rollouts[agent.name]
+            entropy = (rollout.entropy * rollout.mask).sum(axis=2)[rollout.active]
+            if np.isfinite(entropy).any():  # NaN for a head without probabilities
+                entropies[agent.module].append(float(entropy.mean()))
+        counted = [quota.count(done) for done in next(iter(rollouts.values())).done]
+        tables.append(env.drain_episodes().rows(np.concatenate(counted)))
+        if quota.met:
+            break
+    means = {module: float(np.mean(rows)) for module, rows in entropies.items() if rows}
+    return EpisodeTable.concatenate(tables), {module: value for module, value in means.items() if np.isfinite(value)}

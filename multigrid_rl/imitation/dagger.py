@@ -1,0 +1,178 @@
+"""DAgger (Ross et al. 2011, https://arxiv.org/abs/1011.0686): an expert labels the states that the learner visits.
+
+A mixture acts: with probability beta the expert's action is taken, else the learner's. Every visited step is labelled
+with the expert's action, and labels are aggregated over all rounds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from multigrid_rl.imitation.cloning import Cloning
+from multigrid_rl.imitation.demonstrations import read_demonstrations
+from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rows import Moments
+from multigrid_rl.models.vector import Normaliser
+from multigrid_rl.players.episodes import Actor
+from multigrid_rl.players.match import LEARNER_PURPOSE
+from multigrid_rl.types import BatchedStep, Policy
+from multigrid_rl.world.streams import Streams
+
+Array = NDArray[Any]
+#: Purposes of random streams, after the learners': the experts' draws, and the mixture.
+_EXPERTS, _MIXTURE = LEARNER_PURPOSE + 16, LEARNER_PURPOSE + 32
+
+
+@dataclass(frozen=True)
+class Beta:
+    """Share of the steps in which the expert acts, by round: 1 in the first one."""
+
+    schedule: str  # linear: down to 0 over ``rounds``; exponential: times ``base`` from round to round
+    rounds: int
+    base: float
+
+    def at(self, number: int) -> float:
+        """Return the share in round ``number``, counted from 0."""
+        return max(0.0, 1 - number / self.rounds) if self.schedule == "linear" else self.base**number
+
+
+class Labelled(NamedTuple):
+    """Visited steps with the expert's labels: one row per step or, for a network with memory, per sequence."""
+
+    obs: Array  # (R, D) or (R, T, D)
+    actions: Array  # (R, C) or (R, T, C): the expert's
+    active: Array  # (R,) or (R, T) bool: the agent was in the game
+    memory: Array  # (R, S) before the first step; S = 0 without memory
+    starts: Array  # (R, T) bool: a new episode begins with this step; T = 0 without memory
+
+
+class LabellingCollector(Collector):
+    """A collector in which an expert acts in a share of the steps and labels all of them.
+
+    Args:
+        experts: by agent; other arguments are the collector's.
+
+    Attributes:
+        beta: probability that a step's action is the expert's.
+        labels: the experts' actions (T, N, C) in the steps of the last rollout, by agent.
+    """
+
+    def __init__(self, *arguments: Any, experts: Mapping[str, Policy], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        count, (seed, first) = self.env.num_envs, (options["seed"], options["first"])
+        numbers = np.arange(first, first + count, dtype=np.int64)
+        self.beta = 1.0
+        self.labels = {name: np.empty_like(rollout.actions) for name, rollout in self.rollouts.items()}
+        self._experts, self._mixture = {}, {}
+        for k, (name, agent) in enumerate(self.agents.items()):
+            self._experts[name] = Actor(experts[name], agent, self.env, Streams(seed, numbers, _EXPERTS + k))
+            self._mixture[name] = Streams(seed, numbers, _MIXTURE + k)
+
+    def _act(self, name: str, t: int, obs: Array) -> Array:
+        action = super()._act(name, t, obs)
+        label = self._experts[name].act(self.rollouts[name].obs[t])
+        self.labels[name][t] = label
+        by_expert = self._mixture[name].uniform(1) < self.beta
+        taken: Array = np.where(by_expert, label, action)
+        return taken
+
+    def _store(self, t: int, step: BatchedStep) -> None:
+        super()._store(t, step)
+        for expert in self._experts.values():
+            expert.restart(step.done)
+
+    def labelled(self) -> dict[str, list[Labelled]]:
+        """Return the steps of the last rollout with their labels, by module, copied."""
+        result: dict[str, list[Labelled]] = {}
+        for name, agent in self.agents.items():
+            r = self.rollouts[name]
+            rows = Labelled._make(r.rows((r.obs, self.labels[name], r.active)))
+            result.setdefault(agent.module, []).append(rows)
+        return result
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of environments, learners and experts."""
+        streams = [stream for name in self.agents for stream in (self._experts[name].streams, self._mixture[name])]
+        memories = {name: expert.memory for name, expert in self._experts.items()}
+        return {**super().get_state(), "experts": (memories, [stream.state.copy() for stream in streams])}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a state of :meth:`get_state`. Raises ``ValueError`` for other agents or environments."""
+        super().set_state(state)
+        memories, numbers = state["experts"]
+        streams = [stream for name in self.agents for stream in (self._experts[name].streams, self._mixture[name])]
+        for name, memory in memories.items():
+            self._experts[name].memory = memory
+        for stream, kept in zip(streams, numbers, strict=True):
+            stream.state[:] = kept
+
+
+class Dagger(Cloning):
+    """Learns from all steps labelled so far, each network from its own; rows are drawn again in each round.
+
+    Arguments as in :class:`~multigrid_rl.imitation.cloning.Cloning`.
+    """
+
+    def _open(self) -> None:
+        """Begin with the recorded data, if any."""
+        self.known: dict[str, Labelled] = {}
+        self._moments: dict[str, Moments] = {}
+        if self.config.data is not None:
+            data = read_demonstrations(Path(self.config.data))
+            none = np.empty((data.card.rows, 0), np.float32)
+            active, starts = np.ones(data.card.rows, np.bool_), none.astype(np.bool_)
+            for name, distribution in self._distributions.items():
+                actions = data.actions.astype(distribution.dtype)
+                self.add({name: [Labelled(data.observations, actions, active, none, starts)]})
+
+    def add(self, labelled: Mapping[str, list[Labelled]]) -> int:
+        """Add labelled steps, by module, and update the normalisers; returns the number of steps."""
+        for name, rows in labelled.items():
+            before = [self.known[name]] if name in self.known else []
+            self.known[name] = Labelled._make(map(np.concatenate, zip(*before, *rows, strict=True)))
+            normaliser = getattr(self._networks[name], "normaliser", None)
+            if isinstance(normaliser, Normaliser):
+                moments = self._moments.setdefault(name, Moments(len(normaliser.mean)))
+                for part in rows:
+                    moments.add(part.obs[part.active])
+                normaliser.set_statistics(moments.mean, moments.std)
+        return sum(int(rows.active.sum()) for rows in self.known.values())
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state beside weights and optimisers: all labelled steps."""
+        all_moments = {name: dict(vars(moments)) for name, moments in self._moments.items()}
+        return {"known": {name: tuple(rows) for name, rows in self.known.items()}, "seen": all_moments}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a state."""
+        self.known = {name: Labelled(*columns) for name, columns in state["known"].items()}
+        for name, values in state["seen"].items():
+            self._moments[name] = Moments(len(values["mean"]))
+            vars(self._moments[name]).update(values)
+
+    def held_out_losses(self) -> dict[str, float]:
+        """Return an empty mapping: no step is held out."""
+        return {}
+
+    def _rows(self, name: str, position: int) -> Labelled:
+        known = self.known[name]
+        steps = known.starts.shape[1] or 1
+        rng = np.random.default_rng((self.config.seed, 4, position))
+        chosen = rng.integers(0, len(known.obs), -(-self.config.batch_size // steps))
+        return Labelled._make(column[chosen] for column in known)
+
+    def losses(self, name: str, rows: Any) -> Tensor:
+        """Return the cloning loss of each step that counts."""
+        net = self._networks[name]
+        if not net.state_size:
+            return super().losses(name, rows)
+        obs, memory, starts = (torch.as_tensor(c, device=self._device) for c in (rows.obs, rows.memory, rows.starts))
+        outputs, _ = net.sequence(obs, memory, starts)
+        active = torch.as_tensor(rows.active.reshape(-1), device=self._device)
+        return self._loss(name, outputs, rows.actions.reshape(-1, rows.actions.shape[-1]))[active]

@@ -1,0 +1,205 @@
+"""Import and export of recorded play: torch files, Parquet, Minari."""
+
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from multigrid_rl.config.scenario import ConfigError
+from multigrid_rl.imitation.demonstrations import Demonstrations, Episode
+from multigrid_rl.players.cards import space_of
+from multigrid_rl.text import expected, shown
+
+Array = NDArray[Any]
+TORCH, PARQUET, MINARI = (".pt", ".pth"), ".parquet", "minari:"
+WHAT = "a torch file (.pt, .pth), a Parquet file (.parquet) or minari:DATASET_ID"
+#: Seconds of processor time, and bytes of memory beside three times the file's, for reading an untrusted torch file.
+_SECONDS, _BYTES = 600, 8 << 30
+_UNKNOWN = (-1, -1, -1)
+
+
+def episodes_of(source: str, dtypes: Mapping[str, Any]) -> tuple[Iterator[Episode], dict[str, Any]]:
+    """Return the episodes of an external source, and facts for their card.
+
+    Args:
+        source: a file, or ``minari:`` and the id of an installed data set.
+        dtypes: of ``observations`` and ``actions`` in our format.
+
+    Raises:
+        ConfigError: no such source, or a damaged one.
+    """
+    if source.startswith(MINARI):
+        return _from_minari(source.removeprefix(MINARI), dtypes), {}
+    path = Path(source)
+    if not path.is_file():
+        raise ConfigError(expected("data import", f"{WHAT} that exists", source))
+    if path.suffix in TORCH:
+        return iter([_from_torch(path, dtypes)]), {"bounds": False}
+    if path.suffix == PARQUET:
+        return _from_parquet(path, dtypes), {}
+    raise ConfigError(expected("data import", WHAT, source))
+
+
+def _column(key: str, values: Any, dtype: Any) -> Array:
+    """Return rows (M, D) in our format. Raises ``ConfigError`` where the cast would change integers."""
+    array = np.asarray(values)
+    rows = array.reshape(len(array), -1)
+    if dtype == np.uint8 and not (rows.astype(np.uint8) == rows).all():
+        raise ConfigError(expected(key, "integers from 0 to 255", "other values"))
+    return rows.astype(dtype)
+
+
+# --- torch files
+
+
+def _from_torch(path: Path, dtypes: Mapping[str, Any]) -> Episode:
+    """Read ``observations`` (M, D) and ``actions`` (M, A) in a process with limits; nothing in the file is executed."""
+    with TemporaryDirectory(prefix="multigrid-rl-") as folder:
+        limits = [str(_BYTES + 3 * path.stat().st_size), str(_SECONDS)]
+        command = [sys.executable, str(Path(__file__).with_name("torch_file.py")), str(path), folder, *limits]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            error = (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
+            raise ConfigError(expected(f"data import: {path}", "a torch file of tensors", shown(error, 200)))
+        arrays = {
+            name: np.load(Path(folder) / f"{name}.npy", allow_pickle=False) for name in ("observations", "actions")
+        }
+        obs, actions = (_column(f"data import: {path}: {name}", arrays[name], dtypes[name]) for name in arrays)
+    if len(obs) != len(actions) or not len(obs):
+        raise ConfigError(
+            expected(f"data import: {path}", "as many actions as observations", f"{len(obs)}, {len(actions)}")
+        )
+    # Such a file has neither rewards nor ends.
+    return Episode(obs, actions, np.zeros(len(obs), np.float32), False, False, obs[-1], _UNKNOWN)
+
+
+# --- Parquet: a row for each step, `episode` counts up; the final observation is in the last row of an episode
+
+
+def write_parquet(data: Demonstrations, path: Path) -> None:
+    """Write recorded play as one Parquet file. Raises ``OSError``."""
+    import pyarrow as pa  # noqa: PLC0415 - takes a third of a second
+    from pyarrow import parquet as pq  # noqa: PLC0415
+
+    schema, writer, first = None, None, 0
+    for number, behind in enumerate(data.episode_ends.tolist()):
+        rows = slice(first, behind)
+        columns = {
+            "episode": np.full(behind - first, number),
+            **{name: list(getattr(data, name)[rows]) for name in ("observations", "actions")},
+            **{name: getattr(data, name)[rows] for name in ("rewards", "terminated", "truncated")},
+            "final_observation": [None] * (behind - first - 1) + [data.final_observations[number]],
+            "seed": [None] * (behind - first - 1) + [data.seeds[number]],
+        }
+        table = pa.table({name: pa.array(values) for name, values in columns.items()}, schema=schema)
+        if writer is None:
+            schema = table.schema.with_metadata({"multigrid_rl": json.dumps(data.card.model_dump())})
+            writer = pq.ParquetWriter(path, schema, compression="zstd")
+        writer.write_table(table.cast(schema))
+        first = behind
+    assert writer is not None
+    writer.close()
+
+
+def _from_parquet(path: Path, dtypes: Mapping[str, Any]) -> Iterator[Episode]:
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import parquet as pq  # noqa: PLC0415
+
+    try:
+        table = pq.read_table(path)
+        missing = [name for name in ("observations", "actions", "episode") if name not in table.column_names]
+        if missing:
+            raise ConfigError(expected(f"data import: {path}", "columns observations, actions, episode", missing[0]))
+        numbers = table["episode"].to_numpy()
+        ends = np.append(np.flatnonzero(np.diff(numbers)) + 1, len(numbers))
+        for low, high in zip([0, *ends[:-1]], ends, strict=True):
+            part = table.slice(low, high - low)
+            yield _episode_of(f"data import: {path}", {name: part[name] for name in part.column_names}, dtypes)
+    except ConfigError:
+        raise
+    except (pa.ArrowException, ValueError) as error:
+        wanted = "a Parquet file of recorded play"
+        raise ConfigError(expected(f"data import: {path}", wanted, shown(str(error), 200))) from error
+
+
+def _episode_of(key: str, columns: dict[str, Any], dtypes: Mapping[str, Any]) -> Episode:
+    obs, actions = (
+        _column(f"{key}: {name}", columns[name].to_pylist(), dtypes[name]) for name in ("observations", "actions")
+    )
+    ends = [bool(columns[name][-1].as_py()) if name in columns else False for name in ("terminated", "truncated")]
+    rewards = columns["rewards"].to_numpy() if "rewards" in columns else np.zeros(len(obs))
+    final, seed = (columns[name][-1].as_py() if name in columns else None for name in ("final_observation", "seed"))
+    last = obs[-1] if final is None else _column(f"{key}: final_observation", [final], dtypes["observations"])[0]
+    return Episode(obs, actions, rewards, ends[0], ends[1], last, tuple(seed or _UNKNOWN))
+
+
+# --- Minari (https://minari.farama.org), an extra
+
+
+def _minari() -> Any:
+    try:
+        import minari  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            expected("minari", "an installed package", "none: pip install multigrid-rl[minari]")
+        ) from error
+    return minari
+
+
+def _from_minari(dataset_id: str, dtypes: Mapping[str, Any]) -> Iterator[Episode]:
+    minari = _minari()
+    try:
+        dataset = minari.load_dataset(dataset_id)
+    except (FileNotFoundError, ValueError, ImportError) as error:  # the last: h5py is missing
+        raise ConfigError(expected(f"minari:{dataset_id}", "an installed data set", error)) from error
+    for episode in dataset.iterate_episodes():
+        if not isinstance(episode.observations, np.ndarray) or not isinstance(episode.actions, np.ndarray):
+            raise ConfigError(expected(f"minari:{dataset_id}", "arrays of observations and actions", "other spaces"))
+        obs = _column(f"minari:{dataset_id}: observations", episode.observations, dtypes["observations"])
+        # Recorded play counts choices from 0.
+        taken = episode.actions - getattr(dataset.action_space, "start", 0)
+        actions = _column(f"minari:{dataset_id}: actions", taken, dtypes["actions"])
+        ends = bool(episode.terminations[-1]), bool(episode.truncations[-1])
+        yield Episode(obs[:-1], actions, episode.rewards, *ends, obs[-1], _UNKNOWN)
+
+
+def write_minari(data: Demonstrations, dataset_id: str) -> None:
+    """Install recorded play as a Minari data set.
+
+    Raises:
+        ConfigError: Minari is not installed, or the data set exists.
+    """
+    minari = _minari()
+    from minari.data_collector import EpisodeBuffer  # noqa: PLC0415
+
+    action_space, tokens = space_of(data.card.actions, data.card.members), data.card.observation.categories
+    vector = spaces.Box(-np.inf, np.inf, data.observations.shape[1:])
+    obs_space = vector if tokens is None else spaces.MultiDiscrete(tokens)
+
+    def buffers() -> Iterator[Any]:
+        first = 0
+        for number, behind in enumerate(data.episode_ends.tolist()):
+            rows = slice(first, behind)
+            obs = np.concatenate([data.observations[rows], data.final_observations[number][None]])
+            steps = obs.astype(obs_space.dtype), data.actions[rows].astype(action_space.dtype)
+            columns = (*steps, data.rewards[rows], data.terminated[rows], data.truncated[rows])
+            yield EpisodeBuffer(number, None, None, *map(list, columns))
+            first = behind
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about missing authors and links
+            minari.create_dataset_from_buffers(
+                dataset_id, list(buffers()), observation_space=obs_space, action_space=action_space,
+                algorithm_name=data.card.who, description=data.card.summary(), data_format="arrow",
+            )  # fmt: skip
+    except ValueError as error:
+        raise ConfigError(expected(f"minari:{dataset_id}", "a new data set that Minari can store", error)) from error

@@ -1,0 +1,86 @@
+"""Recording of demonstrations: any player acts in place of the learners, and every step is stored."""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.imitation.demonstrations import Episode
+from multigrid_rl.players.episodes import turns
+from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, Policy
+
+Array = NDArray[Any]
+
+
+def record(
+    factory: EnvFactory, players: Mapping[str, Policy], steps: int, num_envs: int, seed: int
+) -> Iterator[Episode]:
+    """Yield episodes in which ``players`` act in place of all agents, as they end.
+
+    ``num_envs`` environments play equally many steps, to avoid a bias towards short episodes; unfinished episodes are
+    cut at the end. Steps in which an agent is out of its game are not part of its episode.
+
+    Args:
+        factory: recipe of the environments.
+        players: by agent.
+        steps: environment steps, at least ``num_envs``, rounded up to equally many in each environment.
+        num_envs: parallel environments.
+        seed: of environments and action sampling.
+    """
+    agents, rounds = factory.specs.agents, -(-steps // num_envs)
+    buffers = {agent.name: _EpisodeBuffer(agent, num_envs, seed) for agent in agents}
+    played = turns(factory.build(num_envs, 0), agents, players, seed=seed)
+    for number, turn in enumerate(islice(played, rounds), 1):
+        for name, buffer in buffers.items():
+            buffer.add(turn.observations[name], turn.actions[name], turn.step)
+            yield from buffer.close(turn.step.done if number < rounds else np.ones(num_envs, np.bool_), turn.step)
+
+
+class _EpisodeBuffer:
+    """Steps of one agent in ``N`` environments since the start of the oldest unfinished episode."""
+
+    def __init__(self, agent: AgentSpec, num_envs: int, seed: int) -> None:
+        self._agent, self._seed = agent, seed
+        self._width = int(np.prod(agent.observation_space.shape or (1,)))
+        self._columns: list[Array] = []
+        self._steps = 0
+        self._start, self._number = np.zeros((2, num_envs), np.int64)
+
+    def add(self, obs: Array, actions: Array, step: BatchedStep) -> None:
+        """Add one step of all environments."""
+        name = self._agent.name
+        row = (obs[:, : self._width], actions, step.rewards[name], step.mask[name].any(axis=1), step.terminated[name])
+        if not self._columns:
+            self._columns = [np.empty((256, *part.shape), part.dtype) for part in row]
+        if self._steps == len(self._columns[0]):
+            unused = int(self._start.min())
+            growth = self._steps if unused < self._steps // 2 else 0
+            self._columns = [
+                np.concatenate([part[unused:], np.empty((growth + unused, *part.shape[1:]), part.dtype)])
+                for part in self._columns
+            ]
+            self._steps -= unused
+            self._start -= unused
+        for column, part in zip(self._columns, row, strict=True):
+            column[self._steps] = part
+        self._steps += 1
+
+    def close(self, which: NDArray[np.bool_], step: BatchedStep) -> Iterator[Episode]:
+        """Yield the episodes of the environments ``which`` (N,), which end with this step."""
+        final, after = (observations[self._agent.name] for observations in (step.final_observations, step.observations))
+        for k in np.flatnonzero(which).tolist():
+            obs, actions, rewards, active, terminated = (
+                column[self._start[k] : self._steps, k] for column in self._columns
+            )
+            yield Episode(
+                observations=obs[active],
+                actions=actions[active],
+                rewards=rewards[active],
+                terminated=bool(terminated[active][-1]),
+                truncated=bool(step.truncated[k] and not terminated[active][-1]),
+                final_observation=(final if step.done[k] else after)[k, : self._width],
+                seed=(self._seed, k, int(self._number[k])),
+            )
+            self._start[k], self._number[k] = self._steps, self._number[k] + 1

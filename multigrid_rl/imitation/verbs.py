@@ -1,0 +1,146 @@
+"""Verbs for recorded play: ``record`` writes it, ``data`` shows it."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from multigrid_rl.cli.app import console, one_thread, refused, written_beside
+
+
+def record(
+    who: Annotated[str, typer.Argument(help="A player of `multigrid-rl players`, its folder, or a run folder.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Hydra overrides: scenario=halfcheetah. By default the player's own.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; never an existing one.")] = Path(),
+    steps: Annotated[int, typer.Option(min=1, help="Environment steps to keep.")] = 100_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of environments and drawn actions.")] = 20_000,
+    mode: Annotated[
+        Literal["stochastic", "argmax"], typer.Option(help="Draw actions as in training, or take the likeliest.")
+    ] = "stochastic",
+    checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
+) -> None:
+    """Let a player play where others learn, and keep every step to learn from (docs/imitation.md)."""
+    from multigrid_rl.config.compose import ConfigError
+    from multigrid_rl.config.scenario import check_listed
+    from multigrid_rl.imitation import demonstrations, recording
+    from multigrid_rl.players.cards import signature
+    from multigrid_rl.players.factories import env_factory, env_signature
+    from multigrid_rl.runs.folder import versions
+    from multigrid_rl.runs.players import config_of, is_run, player_in_place_of
+    from multigrid_rl.runs.reader import code_of_run
+
+    one_thread()
+    run = is_run(who)
+    if checkpoint is not None and not run:
+        raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
+    config = config_of(who, overrides or [])
+    if run and not overrides and config.scenario.env_id is None:
+        names = [*code_of_run(config), *([config.train.shaping] if config.train.shaping else [])]
+        check_listed(f"{who}/config.yaml", names, "players and rewards of this project")
+    try:
+        factory = env_factory(config)
+        factory.load()
+        agents = factory.specs.agents
+        greedy = mode == "argmax"
+        loaded = {
+            agent.name: player_in_place_of(agent, who, config, greedy=greedy, checkpoint=checkpoint) for agent in agents
+        }
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    game = config.scenario.game
+    kinds = [signature(agent, None if game is None else game.view_size) for agent in agents]
+    if any(kind != kinds[0] for kind in kinds):
+        raise refused("scenario", "one whose agents see and do the same", config.scenario.name)
+    first = loaded[agents[0].name]
+    facts = {
+        "who": first.name if not run else Path(who).resolve().name[:100],
+        "who_sha256": first.sha256,
+        "scenario": config.scenario.name,
+        "env": env_signature(config.scenario),
+        **kinds[0],
+        "seed": seed,
+        "versions": versions(),
+    }
+    began = time.perf_counter()
+    num_envs = max(1, min(64, steps // 5_000))  # few, so that most episodes are complete
+    with written_beside(output, "folder") as unfinished:
+        players = {name: row.player for name, row in loaded.items()}
+        episodes = recording.record(factory, players, steps, num_envs, seed)
+        card = demonstrations.write(unfinished, episodes, facts)
+    typer.echo(f"recorded {output}: {card.summary()}; {card.bytes:,} bytes, {time.perf_counter() - began:.1f} s")
+
+
+def data(
+    action: Annotated[
+        Literal["show", "import", "export"],
+        typer.Argument(help="show: check everything and tell what is in it; import: from others; export: for others."),
+    ],
+    source: Annotated[
+        str, typer.Argument(help="Folder with recorded play; to import a .pt, .pth or .parquet file or minari:ID.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Where imported play was recorded: scenario=halfcheetah.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="Folder to import to; .parquet file or minari:ID to export to.")
+    ] = None,
+    who: Annotated[str, typer.Option(help="Who plays in what is imported.")] = "unknown",
+) -> None:
+    """Check recorded play and show what is in it, or exchange it with others (docs/imitation.md)."""
+    from multigrid_rl.imitation import interchange
+    from multigrid_rl.imitation.demonstrations import read_demonstrations
+
+    if action == "show":
+        recorded = read_demonstrations(Path(source))
+        screen = console()
+        screen.print(recorded.card.summary())
+        for name, value in recorded.card.model_dump(exclude_none=True, exclude={"format", "versions"}).items():
+            screen.print(f"{name}: {value}")
+        return
+    if output is None:
+        raise refused("--output", "where to write", "none")
+    if action == "import":
+        _import(source, Path(output), list(overrides or []), who)
+        return
+    recorded = read_demonstrations(Path(source))
+    if output.startswith(interchange.MINARI):
+        interchange.write_minari(recorded, output.removeprefix(interchange.MINARI))
+    elif output.endswith(interchange.PARQUET):
+        with written_beside(Path(output)) as unfinished:
+            interchange.write_parquet(recorded, unfinished)
+    else:
+        raise refused("--output", "a file that ends in .parquet, or minari:ID", output)
+    typer.echo(f"exported {output}: {recorded.card.summary()}")
+
+
+def _import(source: str, output: Path, overrides: list[str], who: str) -> None:
+    import numpy as np
+    from gymnasium.spaces import Box
+
+    from multigrid_rl.config.compose import ConfigError, compose
+    from multigrid_rl.imitation import demonstrations, interchange
+    from multigrid_rl.players.cards import signature
+    from multigrid_rl.players.factories import env_factory, env_signature
+    from multigrid_rl.runs.folder import versions
+
+    config = compose(overrides)
+    try:
+        agent = env_factory(config).specs.agents[0]
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    game, env = config.scenario.game, env_signature(config.scenario)
+    facts = {"who": who, "scenario": config.scenario.name, "env": env, "versions": versions()}
+    facts |= signature(agent, None if game is None else game.view_size)
+    vectors = {"observations": agent.observation_space, "actions": agent.action_space}
+    dtypes = {name: np.float32 if isinstance(space, Box) else np.uint8 for name, space in vectors.items()}
+    episodes, more = interchange.episodes_of(source, dtypes)
+    with written_beside(output, "folder") as unfinished:
+        try:
+            card = demonstrations.write(unfinished, episodes, {**facts, **more})
+        except ValueError as error:
+            raise error if isinstance(error, ConfigError) else refused(source, "recorded steps", error) from error
+        demonstrations.read_demonstrations(unfinished, agent, env)  # nothing is kept that cannot be learned from
+    typer.echo(f"imported {output}: {card.summary()}; {card.bytes:,} bytes")

@@ -1,0 +1,1 @@
+"""Add-on: clusters before a run, the doctor, trackers of other people."""

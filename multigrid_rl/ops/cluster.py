@@ -1,0 +1,225 @@
+"""A Ray cluster before a run: its nodes, whether they fit together, and how many env runners they have room for."""
+
+import hashlib
+import platform
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from multigrid_rl.config.compose import ConfigError, RunConfig, data_root
+from multigrid_rl.runs.folder import versions
+from multigrid_rl.text import expected
+from multigrid_rl.training.stages import Stage, seated_in
+from multigrid_rl.types import EnvFactory
+
+#: Seconds that a node has to answer: a busy one starts a Python process and imports torch in less.
+PATIENCE_S = 60.0
+
+
+class ClusterError(ConfigError):
+    """A cluster that cannot train this run; the message is one line with node, what is expected, and what was found."""
+
+
+class Node(NamedTuple):
+    """One living machine of a cluster, as Ray knows it."""
+
+    id: str  # hexadecimal
+    address: str  # IP address of its raylet
+    cpus: float  # that Ray may use
+    gpus: float
+
+    def __str__(self) -> str:
+        """Short enough for a message; several nodes may share an address."""
+        return f"cluster node {self.address} ({self.id[:8]})"
+
+
+class Answer(NamedTuple):
+    """A node's answer to the preflight."""
+
+    hostname: str
+    versions: dict[str, str]
+    token: str | None  # content of the driver's file as this node sees it; None if it sees none
+    opponents: dict[str, str]  # name -> sha256 of the frozen players that arrived
+
+
+def nodes() -> list[Node]:
+    """All living nodes of the connected cluster."""
+    rows = [(row["NodeID"], row["NodeManagerAddress"], row["Resources"]) for row in ray.nodes() if row["Alive"]]
+    result = [Node(id, address, float(has.get("CPU", 0)), float(has.get("GPU", 0))) for id, address, has in rows]
+    return sorted(result, key=lambda node: (node.address, node.id))
+
+
+def runners_for(cpus_free: int, num_envs: int) -> int:
+    """Env runners of ``cluster.num_env_runners=all``: as many as share ``num_envs`` games evenly, one at least.
+
+    Args:
+        cpus_free: unreserved CPUs, the driver's own included.
+        num_envs: games of a batch, at least 1.
+    """
+    room = max(1, cpus_free - 1)
+    return max(count for count in range(1, min(room, num_envs) + 1) if num_envs % count == 0)
+
+
+def fit_to_cluster(config: RunConfig, path: Path, stages: Sequence[Stage]) -> tuple[RunConfig, list[str]]:
+    """Return a run with as many env runners as the connected cluster has room for, and the lines of its preflight.
+
+    Args:
+        config: the run.
+        path: its folder; need not exist yet.
+        stages: all games of the run.
+
+    Raises:
+        ClusterError: a node that cannot take part.
+    """
+    cluster = config.cluster
+    if cluster.num_env_runners == "all":
+        free = int(ray.available_resources().get("CPU", 0)) - cluster.num_learners
+        cluster = cluster.model_copy(update={"num_env_runners": runners_for(free, config.train.num_envs)})
+    folder = path if path.exists() else path.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = preflight(folder, stages, learners=cluster.num_learners, gpus_per_learner=cluster.gpus_per_learner)
+    return config.model_copy(update={"cluster": cluster}), lines
+
+
+def preflight(
+    folder: Path,
+    stages: Sequence[Stage] = (),
+    *,
+    learners: int = 0,
+    gpus_per_learner: float = 0.0,
+    trials: bool = False,
+    patience_s: float = PATIENCE_S,
+) -> list[str]:
+    """Ask every living node of the connected cluster whether it can take part; returns lines to print.
+
+    Args:
+        folder: the run's, or the search's; it must exist.
+        stages: games whose frozen players every node loads as env runners will, to report which arrived.
+        learners: remote ones, which write checkpoints into the folder, and so must see it.
+        gpus_per_learner: that each of them needs.
+        trials: whether trials of a search write there, which may come to any node.
+        patience_s: seconds that a node has to answer.
+
+    Raises:
+        ClusterError: a node does not answer, has other versions, got other players, or would write without seeing the
+            folder.
+        OSError: the folder cannot be written.
+    """
+    opponents = {player.name: player.sha256 for row in seated_in(stages).values() for player in row if player.sha256}
+    token = secrets.token_hex(16)
+    with NamedTemporaryFile("w", prefix=".preflight-", dir=folder.absolute()) as file:
+        file.write(token)
+        file.flush()
+        answers = _ask(file.name, [stage.factory.packed() for stage in stages], patience_s)
+    for node, answer in answers.items():
+        _check(node, answer, opponents)
+    blind = [node for node, answer in answers.items() if answer.token != token]
+    if trials and blind:
+        wanted = "storage that all nodes share: trials write there"
+        raise ClusterError(expected(f"--folder {folder}", wanted, f"{blind[0]} that does not see it"))
+    # Where Ray puts a learner is not known before it is there: any node with room counts.
+    could_learn = [node for node in blind if node.gpus >= gpus_per_learner and (gpus_per_learner or node.cpus >= 1)]
+    if learners and could_learn:
+        wanted = "0 (the driver learns), or a run_dir on storage that all nodes share"
+        got = f"{learners}, and {could_learn[0]} does not see {folder}"
+        raise ClusterError(expected("cluster.num_learners", wanted, got))
+    return _lines(folder, answers, blind, opponents)
+
+
+def look_around(token: str, factories: Sequence[EnvFactory]) -> Answer:
+    """Return what this process sees: its versions, the file ``token``, and the checked players of ``factories``.
+
+    Raises:
+        PlayerError: a player did not arrive as it was sent.
+    """
+    try:
+        content = Path(token).read_text(encoding="utf-8")
+    except OSError:
+        content = None
+    arrived = [row for factory in factories for rows in factory.load().values() for row in rows]
+    return Answer(platform.node(), installed(), content, {row.name: row.sha256 for row in arrived if row.sha256})
+
+
+def installed() -> dict[str, str]:
+    """Versions of what decides a run, and the hash of this package's own files and configurations, in this process."""
+    digest = hashlib.sha256()  # two checkouts of one version may differ
+    for root, ending in ((Path(__file__).parents[1], "*.py"), (data_root() / "configs", "*.yaml")):
+        for source in sorted(root.rglob(ending)):
+            digest.update(f"{source.relative_to(root).as_posix()}\0".encode() + source.read_bytes())
+    return {**versions(), "multigrid-rl sources": digest.hexdigest()[:12]}
+
+
+def differences(versions: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
+    """List packages whose versions differ from the driver's; CPU and GPU builds of a release count as the same."""
+    return [
+        expected(name, version, versions.get(name, "none"))
+        for name, version in own.items()
+        if _release(versions.get(name, "")) != _release(version)
+    ]
+
+
+def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Node, Answer]:
+    # No CPU is requested, so that a node whose CPUs are all in use can still answer.
+    task: Any = ray.remote(num_cpus=0, max_retries=0)(look_around)
+    sent = ray.put(factories)
+    references = {
+        node: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(token, sent)
+        for node in nodes()
+    }
+    _, late = ray.wait(list(references.values()), num_returns=len(references), timeout=patience_s)
+    for reference in late:
+        ray.cancel(reference, force=True)
+    for node, reference in references.items():
+        if reference in late:
+            wanted = f"an answer within {patience_s:g} s"
+            raise ClusterError(expected(node, wanted, "none: is it overloaded, or can it not reach the others?"))
+    answers: dict[Node, Answer] = {}
+    for node, reference in references.items():
+        try:
+            answers[node] = ray.get(reference)
+        except RayError as error:
+            cause = error.cause if isinstance(error, RayTaskError) else error
+            # Ray reports a failed import as a long text; its last line names what is missing.
+            lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
+            raise ClusterError(expected(node, "the driver's installation", lines[-1])) from error
+    return answers
+
+
+def _release(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def _check(node: Node, answer: Answer, opponents: Mapping[str, str]) -> None:
+    differing = differences(answer.versions, installed())
+    differing += [
+        expected(f"player {name}", f"sha256 {sha256}", answer.opponents.get(name))
+        for name, sha256 in opponents.items()
+        if answer.opponents.get(name) != sha256
+    ]
+    if differing:
+        raise ClusterError(f"{node}, host {answer.hostname}: {'; '.join(differing)}")
+
+
+def _lines(folder: Path, answers: Mapping[Node, Answer], blind: list[Node], opponents: Mapping[str, str]) -> list[str]:
+    cpus, gpus = (sum(getattr(node, kind) for node in answers) for kind in ("cpus", "gpus"))
+    packages = ", ".join(f"{name} {_release(version)}" for name, version in versions().items())
+    lines = [f"cluster:  {len(answers)} node(s), {cpus:g} CPUs, {gpus:g} GPUs"]
+    lines += [
+        f"node:     {node.address} ({node.id[:8]}), host {answer.hostname}: {node.cpus:g} CPUs, {node.gpus:g} GPUs"
+        for node, answer in answers.items()
+    ]
+    lines.append(f"versions: the same on every node ({packages})")
+    lines.append(f"storage:  {folder} is shared by every node")
+    if blind:
+        names = ", ".join(map(str, blind))
+        lines[-1] = f"storage:  {folder} is not seen by {names}; only the driver writes there, which is enough"
+    if opponents:
+        hashes = ", ".join(f"{name} (sha256 {sha256[:16]})" for name, sha256 in opponents.items())
+        lines.append(f"arrived:  {hashes}: checked on every node")
+    return lines

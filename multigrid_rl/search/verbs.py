@@ -1,0 +1,174 @@
+"""The ``search`` verb: parse, load, search; prints a line for each trial, the table and the winner."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from multigrid_rl.cli.app import fail, program, reason, refused
+
+if TYPE_CHECKING:
+    from multigrid_rl.search.folder import SearchFolder
+    from multigrid_rl.search.outcomes import Outcome
+    from multigrid_rl.search.results import SearchResult
+
+#: Rows of the printed table; trials.csv has all. And its width where there is no terminal.
+ROWS, WIDTH = 15, 160
+
+
+def search(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="scenario=1v1 search=three-stage, search.KEY=VALUE, and overrides that all trials share"),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder to write; runs/search/<scenario>-<search>-<time> by default.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted search in this folder.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster whose nodes run trials: auto, or HOST:6379. Else this machine.")
+    ] = None,
+    require_gates: Annotated[
+        bool, typer.Option("--require-gates", help="Leave with status 1 unless the winner held all gates.")
+    ] = False,
+) -> None:
+    """Search for values that hold a scenario's gates: three-stage, asha or pbt."""
+    if resume is not None and (overrides or folder is not None):
+        raise refused("--resume", "no overrides and no --folder beside it, for it goes on as it began", "some")
+    result, interrupted = run_search(opened(overrides or [], folder, resume), address)
+    if interrupted:
+        raise typer.Exit(130)
+    if result.winner is None:
+        first = result.failed[0]
+        fail(f"all {len(result.failed)} trials failed; {first.spec.id}: {first.reason}")
+    if result.winner is None or (require_gates and not result.winner.confirmed):
+        raise typer.Exit(1)
+
+
+def opened(overrides: list[str], path: Path | None, resume: Path | None) -> SearchFolder:
+    """Make the folder of a new search, or open that of an interrupted one. Raises ``ConfigError``, ``PlayerError``."""
+    from multigrid_rl.search.folder import SearchFolder, SearchRequest
+
+    if resume is not None:
+        return SearchFolder.reopen(resume)
+    request = SearchRequest.parse(overrides)
+    scenario = request.space.config.scenario.name
+    default = Path("runs") / "search" / f"{scenario}-{request.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    return SearchFolder.create(path or default, request)
+
+
+def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult, bool]:
+    """Search, print, write; returns the result, and whether it was interrupted.
+
+    Raises:
+        ConfigError: the folder is in use, or damaged, or the cluster cannot search in it.
+        RunError: the folder cannot be written, or Ray failed; finished trials are recorded.
+    """
+    from multigrid_rl.cli.live import interruption, live_console
+    from multigrid_rl.rllib.session import RayError, ray_session, reason_of
+    from multigrid_rl.search.plots import write_plots
+    from multigrid_rl.search.results import REPORT, as_markdown
+    from multigrid_rl.search.tuning import on_cluster, search
+    from multigrid_rl.types import RunError
+
+    screen = live_console()
+    try:
+        with ExitStack() as stack:
+            # Ray before the signals: it takes one of them.
+            lines = stack.enter_context(on_cluster(folder, address)) if address else []
+            stack.enter_context(ray_session())
+            for line in [*preflight(folder, address), *lines]:
+                screen.print(line, markup=False)
+            interrupted = stack.enter_context(interruption(screen))
+            result = search(folder, lambda o: screen.print(outcome_line(folder, o), markup=False), interrupted)
+            stopped = interrupted() and not result.complete
+        pictures = [path.name for path in write_plots(folder, result)]
+        folder.write_text(REPORT, as_markdown(folder, result, pictures))
+    except (RayError, OSError, RunError) as error:
+        message = str(error)
+        if isinstance(error, RayError):  # before OSError: a timeout of Ray's is one, too
+            message = f"Ray: {reason_of(error)}"
+        elif isinstance(error, OSError):
+            message = reason(error, folder.path)
+        failure = RunError(message)
+        failure.hint = f"trials that have ended stay; go on: {program()} search --resume {folder.path}"
+        raise failure from error
+    if result.winner is not None:
+        screen.print(table(folder, result), width=None if screen.is_terminal else WIDTH)
+    for line in closing(folder, result, pictures):
+        screen.print(line, markup=False)
+    return result, stopped
+
+
+def preflight(folder: SearchFolder, address: str | None) -> list[str]:
+    """Return lines on the search space, the folder, and finished trials of a resumed search."""
+    from multigrid_rl.config.compose import available_cpus
+
+    request, known = folder.request, len(folder.outcomes())
+    space = request.space
+    at_a_time = request.settings.max_concurrent or ("as many as the cluster has CPUs" if address else available_cpus())
+    return [
+        f"multigrid-rl search {request.name} on {space.config.scenario.name}: {' '.join(space.base)}",
+        f"space:    {space.name}: {', '.join(variable.name for variable in space.variables)}",
+        f"trials:   {at_a_time} at a time, one core each; seed {request.seed}",
+        f"folder:   {folder.path}",
+        *([f"resumes:  {known} trials have ended already"] if known else []),
+    ]
+
+
+def outcome_line(folder: SearchFolder, outcome: Outcome) -> str:
+    """Describe the outcome of a trial in one line."""
+    spec, score = outcome.spec, outcome.score
+    if score is None:
+        return f"{spec.id:<14} FAILED after {outcome.seconds:.0f} s: {outcome.reason}"
+    verdict = f"HELD at {score.env_steps_to_held:>9,} steps" if score.held else f"not held, margin {score.margin:>9.3f}"
+    stopped = " (stopped)" if outcome.status == "stopped" else ""
+    played = f"{outcome.env_steps:>9,} steps, {outcome.seconds:>4.0f} s{stopped}"
+    return f"{spec.id:<14} {verdict} | {played} | {_values(folder, outcome)}"
+
+
+def _values(folder: SearchFolder, outcome: Outcome) -> str:
+    space = folder.request.space
+    texts = zip(space.variables, space.in_short(outcome.spec.point), strict=True)
+    return ", ".join(f"{variable.name} {text}" for variable, text in texts)
+
+
+def table(folder: SearchFolder, result: SearchResult) -> Table:
+    """Lay out the best trials, best first."""
+    from multigrid_rl.search.outcomes import ranked
+    from multigrid_rl.search.results import cells
+
+    order = ranked(result.outcomes)
+    title = f"best {min(ROWS, len(order))} of {len(result.outcomes)} trials"
+    rows = Table("trial", title=title, title_justify="left")
+    for name in ("seed", "held at", "margin", "steps", "seconds"):
+        rows.add_column(name, justify="right", no_wrap=True)
+    rows.add_column("values", overflow="fold")
+    winners = result.winner.trials if result.winner else ()
+    for outcome in order[:ROWS]:
+        texts = [outcome.spec.id, *cells(outcome), _values(folder, outcome)]
+        rows.add_row(*map(escape, texts), style="bold green" if outcome.spec.id in winners else None)
+    return rows
+
+
+def closing(folder: SearchFolder, result: SearchResult, pictures: list[str]) -> list[str]:
+    """Return the closing lines: the winner, and the files."""
+    from multigrid_rl.search.results import REPORT, RESULTS, TRIALS, WINNER, verdict_of, winning_command
+
+    lines = [f"failed:   {outcome.spec.id}: {outcome.reason}" for outcome in result.failed]
+    if not result.complete:
+        lines.append(f"interrupted: go on with {program()} search --resume {folder.path}")
+    lines.append(f"searched: {len(result.outcomes)} trials in {result.seconds:,.0f} s")
+    if result.winner is not None:
+        lines.append(f"winner:   {', '.join(result.winner.trials)}. {verdict_of(folder, result.winner)}")
+        lines.append(f"train it: {winning_command(folder, result.winner)}")
+    shares = [f"{key.rpartition('.')[2]} {share:.0%}" for key, share in result.importance.shares.items()]
+    lines.append(f"matters:  {', '.join(shares[:6]) + '; ' if shares else ''}{result.importance.note}")
+    files = [REPORT, RESULTS, TRIALS, *([WINNER] if result.winner else []), *pictures]
+    return [*lines, f"written:  {folder.path}: {', '.join(files)}"]

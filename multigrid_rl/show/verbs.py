@@ -1,0 +1,227 @@
+"""Verbs to watch games: ``report`` writes a page, ``video`` a film, ``play`` opens a window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from multigrid_rl.cli.app import one_thread, refused
+
+if TYPE_CHECKING:
+    from multigrid_rl.evaluation.environments import EnvTarget
+    from multigrid_rl.evaluation.evaluation import Mode
+    from multigrid_rl.evaluation.lineups import Sides
+    from multigrid_rl.show.video import Written
+
+_SHORT_GIF = 3_000_000  # bytes above which an MP4 is the better choice
+#: Games, or episodes of Gymnasium, that a report plays with a run's policy in each mode.
+GAMES, EPISODES = 200, 9
+#: Games of which `video` shows one.
+GAMES_TO_CHOOSE_FROM = 100
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN_OR_CUP", help="Folder of a training run or of a cup.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="HTML to write; report.html in the folder by default.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+    episodes: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help=f"Fresh games of a run's policy in each mode; {GAMES} by default, {EPISODES} of Gymnasium, 0: none.",
+        ),
+    ] = None,
+    films: Annotated[
+        bool, typer.Option("--films/--no-films", help="Draw three episodes of Gymnasium; 15 s of MuJoCo without a GPU.")
+    ] = True,
+) -> None:
+    """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
+    from multigrid_rl.cli.live import warnings_on_screen
+    from multigrid_rl.runs.reader import read_run
+    from multigrid_rl.show.overlay import curves_folder
+    from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report
+
+    if is_cup(folder):
+        if episodes is not None:
+            raise refused("--episodes", f"nothing for {folder}, a cup, whose games are played", episodes)
+        written = write_cup_report(folder, output, force=force)
+    else:
+        if not (folder / "metrics.jsonl").is_file():
+            raise refused(folder, "the folder of a run or a cup", "neither metrics.jsonl nor results.json in it")
+        one_thread()
+        # The curves of the run's own recipe, if it followed one that has some.
+        recipe = read_run(folder).config.get("experiment")
+        curves = curves_folder() / f"{recipe}.json"
+        reference = curves if recipe and curves.is_file() else None
+        with warnings_on_screen():
+            written = write_run_report(folder, output, force=force, games=episodes, reference=reference, films=films)
+    typer.echo(f"wrote {written} ({written.stat().st_size / 1000:,.0f} kB)")
+
+
+def video(
+    source: Annotated[
+        str, typer.Argument(help="A file or folder with games (games.json, a cup's results.json), a run or a player.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Of games played now: scenario=1v1 scenario.seats.blue_0=blue-master")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="GIF or MP4 to write.")] = Path("game.gif"),
+    game: Annotated[
+        str | None,
+        typer.Option(
+            help="best, median, worst, another label of the file, or a number from 0; of Gymnasium by default median."
+        ),
+    ] = None,
+    fps: Annotated[
+        float | None, typer.Option(help="Steps a second; 4 by default, of Gymnasium as the environment says.")
+    ] = None,
+    tile: Annotated[int | None, typer.Option(help="Width of one cell in pixels; 32 by default.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+    opponent: Annotated[str | None, typer.Option(help="Of games played now: who fills the other team.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of games played now.")] = 0,
+    side: Annotated[
+        Literal["red", "blue"] | None, typer.Option(help="Of games played now: whom the player or run plays for.")
+    ] = None,
+    mode: Annotated[
+        Literal["stochastic", "argmax"], typer.Option(help="Of games played now: draw actions, or take the likeliest.")
+    ] = "stochastic",
+    episodes: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Games played now, to choose one from; 100 by default, {EPISODES} of Gymnasium."),
+    ] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
+) -> None:
+    """Show one game, or one episode of Gymnasium, as a GIF or MP4, with captions. Never overwrites."""
+    from multigrid_rl.show.video import check_game, check_video, choose, find_games, read_games, write_video
+
+    file = find_games(Path(source))
+    if file is not None:
+        if overrides or opponent or side or checkpoint:
+            raise refused(file, "--game alone beside games that were played", "what says how to play some")
+        shown = choose(read_games(file), game, file)
+    else:
+        check_game(game or "best")
+    check_video(output, fps=fps, tile=tile, force=force)
+    if file is None:
+        default_side = side or _default_side(source)
+        one_thread()
+        # Imported here: torch takes a second, and a file of games is shown without it.
+        from multigrid_rl.cli.evaluate import find_env_target, find_target
+        from multigrid_rl.evaluation.evaluation import evaluate, kept_games
+        from multigrid_rl.evaluation.replays import record
+        from multigrid_rl.players.match import play_games
+
+        not_applicable = {"--opponent": opponent, "--side": side, "--tile": tile}
+        target = find_env_target(source, list(overrides or ()), checkpoint, not_applicable)
+        if target is not None:
+            _env_video(target, output, game or "median", fps, (episodes or EPISODES, seed, mode))
+            return
+        judged, sides = find_target(source, list(overrides or ()), checkpoint, opponent, default_side)
+        if game is not None and game.isdecimal():
+            lineup = judged.lineup(judged.teams(sides)[0], greedy=mode == "argmax")
+            played = play_games(judged.spec, lineup.players(judged.spec), 1, seed=seed, first_game=int(game))
+            label = f"{judged.name} ({mode}, {lineup.team})"
+            shown = record(judged.spec, played, 0, seed=seed, players=lineup.names(), label=label)
+        else:
+            episodes = episodes or GAMES_TO_CHOOSE_FROM
+            evaluation = evaluate(judged, episodes=episodes, seed=seed, modes=(mode,), sides=sides)
+            shown = choose(kept_games(evaluation), game, f"{episodes} games of {judged.name}")
+    written = write_video(shown, output, fps=fps or 4.0, tile=tile or 32, force=force)
+    seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
+    typer.echo(f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}")
+    _print_written(output, shown.steps, written)
+
+
+def _env_video(target: EnvTarget, output: Path, game: str, fps: float | None, played: tuple[int, int, Mode]) -> None:
+    """Write an episode in an environment of Gymnasium; ``played`` are how many to choose from, their seed and mode."""
+    from multigrid_rl.walkers.films import pick, write_episode
+
+    episodes, seed, mode = played
+    label, episode = pick(target, game, episodes, seed=seed, mode=mode)
+    written = write_episode(target, episode, output, label=label, fps=fps)
+    typer.echo(f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}")
+    _print_written(output, len(episode.actions), written)
+
+
+def _print_written(output: Path, steps: int, written: Written) -> None:
+    size = output.stat().st_size
+    typer.echo(
+        f"{output}: {steps} steps, {written.frames} frames of {written.width} x {written.height} pixels, "
+        f"{written.seconds:.1f} s, {size / 1000:,.0f} kB"
+    )
+    if output.suffix.lower() == ".gif" and size > _SHORT_GIF:
+        typer.echo("note: an .mp4 of so long a game is a fraction of the size")
+
+
+def _default_side(source: str) -> Sides:
+    """Return the default side of a player: the one that it learned."""
+    from multigrid_rl.competition.agents import AGENT_FILE, is_agent
+    from multigrid_rl.players.cards import CARD_FILE, read_card
+    from multigrid_rl.players.catalogue import Catalogue, is_program
+
+    path = Path(source)
+    if path.is_dir() and not any((path / name).is_file() for name in ("config.yaml", CARD_FILE, AGENT_FILE)):
+        raise refused(source, "a folder with games.json, results.json, a run or a player", "none of them")
+    if is_program(source) or (path / "config.yaml").is_file() or is_agent(path):
+        return "own"
+    if not path.exists() and ("/" in source or path.suffix) and not source.startswith("hf:"):
+        raise refused(source, "a file of games, a run folder or a player", "no such file or folder")
+    seats = read_card(Catalogue().folder(source)).seats
+    return "blue" if all(seat.startswith("blue") for seat in seats) else "red"
+
+
+def play(
+    overrides: Annotated[list[str] | None, typer.Argument(help="Hydra overrides, as for train: scenario=1v1")] = None,
+    opponent: Annotated[
+        str | None, typer.Option(help="A player, or the folder of a run, bundle or agent, on the other team's seats.")
+    ] = None,
+    side: Annotated[Literal["red", "blue"] | None, typer.Option(help="Your side; red by default.")] = None,
+    seat: Annotated[str | None, typer.Option(help="Your seat, for example red_1; the first of your side.")] = None,
+    mate: Annotated[str | None, typer.Option(help="Who plays the other seats of your team.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Decides the games.")] = 0,
+    delay: Annotated[
+        float | None, typer.Option(help="Seconds after which a step is played without a key; waits for keys without.")
+    ] = None,
+    tile: Annotated[int, typer.Option(min=16, max=120, help="Width of one cell in pixels.")] = 48,
+    whole_board: Annotated[
+        bool, typer.Option("--whole-board", help="Begin with the whole board instead of what your agent sees.")
+    ] = False,
+    record: Annotated[Path | None, typer.Option(help="File that keeps the games, for `multigrid-rl video`.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite that file if it exists.")] = False,
+) -> None:
+    """Play a game yourself, in a window, against players."""
+    from multigrid_rl.config.compose import compose
+    from multigrid_rl.runs.reference import refuse_to_overwrite
+
+    if record is not None:
+        refuse_to_overwrite(record, force=force)
+    if delay is not None and not 0.05 <= delay <= 60:
+        raise refused("--delay", "0.05 to 60 seconds", f"{delay:g}")
+    config = compose(list(overrides or []))
+    spec = config.scenario.spec
+    one_thread()
+    # Imported here: torch takes a second, which a mistake above need not cost.
+    from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.show.play import Session, find_other_players, find_seat, save_games
+    from multigrid_rl.show.window import Options, Window
+
+    own_seat = find_seat(spec, side, seat)
+    others = find_other_players(config.scenario, Catalogue(config.checkpoint_root()), own_seat, opponent, mate)
+    session = Session(spec, others, seed=seed)
+
+    def game_over() -> None:
+        typer.echo(f"game {session.game} of seed {session.seed}: {session.caption.result}")
+        if record is not None:  # after every game: a window that is killed loses none
+            save_games(session.records, record)
+
+    window = Window(session, Options(tile, delay, whole_board), game_over)
+    typer.echo(", ".join(f"{s} {name}" for s, name in others.names.items()) + "; press H for help")
+    window.run()
+    typer.echo(str(session.score))
+    if record is not None:
+        kept = len(session.records)
+        typer.echo(f"{record}: {kept} game{'s'[: kept != 1]}" if kept else f"{record}: not written, no game was ended")

@@ -1,0 +1,45 @@
+"""The doors of this house: what a configuration or a command may name, and where it is, as ``module:object``.
+
+The core asks a table and never names an add-on: an entry's module is imported when somebody asks for it. Adding one is
+an entry here and its file; an installed package adds some of its own by an entry point of the group
+``multigrid_rl.<table>``, such as ``multigrid_rl.environments``.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+#: Kinds of environments: the ``package`` of a scenario.
+ENVIRONMENTS: dict[str, str] = {}
+
+#: What ``train.trainer`` may name: who samples, who learns, and their options.
+TRAINERS: dict[str, str] = {}
+
+#: What ``model.name`` may name.
+NETWORKS: dict[str, str] = {}
+
+#: Groups of metrics that runs report.
+METRICS: dict[str, str] = {}
+
+#: Rules by which a pool chooses opponents.
+WEIGHTINGS: dict[str, str] = {}
+
+#: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
+PLAYERS: dict[str, str] = {}
+
+#: Verbs of the command line that add-ons bring, in the order of the help.
+VERBS: dict[str, str] = {}
+
+
+def find(table: Mapping[str, str], name: str) -> Any:
+    """Import what an entry of a table names. Raises ``KeyError``: no such entry."""
+    module, _, attribute = table[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+@lru_cache(maxsize=None)
+def installed(group: str) -> dict[str, str]:
+    """Return the entries that installed packages add to the table ``group``, such as ``environments``."""
+    return {point.name: point.value for point in entry_points(group=f"multigrid_rl.{group}")}

@@ -1,0 +1,1 @@
+"""The training loop, the stages of a run, how a run starts and resumes."""

@@ -1,0 +1,287 @@
+"""The training loop: build, iterate, record, checkpoint, judge."""
+
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multigrid_rl.config.compose import ConfigError, RunConfig
+from multigrid_rl.fast.threads import Team, share_out
+from multigrid_rl.gates import GateKeeper
+from multigrid_rl.league.run import RunLeague
+from multigrid_rl.learn.rollout import Collector, estimate
+from multigrid_rl.learn.update import Update
+from multigrid_rl.models.registry import CENTRAL, network_of
+from multigrid_rl.players.cards import signature, write_player
+from multigrid_rl.players.factories import env_factory, env_signature
+from multigrid_rl.rllib.build import algorithm_config, estimator_of, update_config
+from multigrid_rl.rllib.session import ray_session
+from multigrid_rl.rllib.tracked import TrackedPPO
+from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
+from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
+from multigrid_rl.runs.folder import RunFolder
+from multigrid_rl.runs.players import initial_weights
+from multigrid_rl.runs.reader import opponent_hashes
+from multigrid_rl.text import expected
+from multigrid_rl.training.stages import Stage, stages_of
+from multigrid_rl.types import EnvFactory, RunError
+
+LOG = logging.getLogger(__name__)
+#: Seconds after which a checkpoint is written, however few steps were played since the last one.
+CHECKPOINT_S = 60.0
+#: Metrics of the last report that a verdict keeps.
+_REPORTED = ("report_episodes", "episode_len_mean", "return_mean/", "win/")
+#: Steps in each environment after which an episode should have ended: twice the usual limit.
+QUIET_STEPS = 2_000
+
+
+def train(
+    config: RunConfig,
+    folder: RunFolder,
+    observe: Callable[[dict[str, Any], GateKeeper], None],
+    interrupted: Callable[[], bool],
+    start: Path | None = None,
+    stages: list[Stage] | None = None,
+) -> dict[str, Any]:
+    """Train until the budget is spent, the gates are held, or ``interrupted()``; returns the verdict.
+
+    Args:
+        config: the run. Its values count, also where ``start`` was trained with others.
+        folder: takes rows, checkpoints and verdict.
+        observe: called after each iteration with its row and the gate keeper.
+        interrupted: asked after every iteration.
+        start: own checkpoint to continue from: weights, optimisers, counters, random streams, games and gates.
+        stages: games of the run, with the players that are loaded already; by default as they follow from ``config``.
+
+    Raises:
+        ConfigError: weights of ``start`` are not finite.
+        PlayerError: an opponent's file changed since it was announced.
+        RunError: env runners, a learner or the folder failed, or the run diverged; what was reported and the last
+            checkpoint stay.
+    """
+    torch.set_num_threads(config.learner_threads)
+    for name in ("ray", "ray.rllib"):  # they log advice about their own defaults at every start
+        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # the pool reports lost env runners
+    stages = stages or stages_of(config, opponent_hashes(folder.path))
+    team = Team(config)
+    warm_up(config, stages[-1].factory, team.most)
+    with ray_session(config), ExitStack() as stack:
+        algorithm: TrackedPPO = algorithm_config(config, stages).build_algo()
+        stack.callback(algorithm.stop)
+        stack.enter_context(team)
+        if stages[-1].scenario.league is not None:
+            algorithm.league = RunLeague(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
+        row, ended, divergence = folder.last_row(), None, Divergence(folder.path, config.train.objective)
+        quiet = True
+        if start is not None:
+            restore(algorithm, start)
+            if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing
+                ended = _ended(config, algorithm, lambda: False)
+            if ended is None:  # a stage may have ended in the very iteration in which the run did
+                algorithm.go_further()
+        elif config.init is not None:
+            weights, rows = initial_weights(config, stages[-1].factory.specs)
+            algorithm.begin_with(weights, rows)
+            folder.note("init", {"player": config.init, "weights": algorithm.fingerprints()})
+        last_checkpoint, written = algorithm.env_steps, time.monotonic()
+        while ended is None:
+            team.look()
+            row = algorithm.iterate()
+            algorithm.tracker.clock.begin()
+            folder.record(row)
+            observe(row, algorithm.tracker.keeper)
+            divergence.check(row, algorithm.lost_returns, algorithm.learner_weights)
+            advance_league(algorithm, config, folder)
+            algorithm.tracker.clock.lap("metrics")
+            ended = _ended(config, algorithm, interrupted)
+            quiet = quiet and _waits_for_an_end(row, config)
+            if ended is None:
+                algorithm.go_further()
+            due = algorithm.env_steps - last_checkpoint >= config.train.checkpoint_every
+            if ended or due or time.monotonic() - written >= CHECKPOINT_S:
+                checkpoint(algorithm, config, folder)
+                algorithm.tracker.clock.lap("checkpoint")
+                last_checkpoint, written = algorithm.env_steps, time.monotonic()
+        assert row is not None
+        verdict = verdict_of(algorithm, config, folder, row, ended)
+        folder.verdict(verdict)
+    return verdict
+
+
+def verdict_of(
+    algorithm: TrackedPPO, config: RunConfig, folder: RunFolder, row: dict[str, Any], ended: str
+) -> dict[str, Any]:
+    """Return what a run achieved, as in ``verdict.json``; ``row`` is its last one."""
+    report = algorithm.last_report()
+    return {
+        **algorithm.tracker.keeper.verdict(),
+        "ended": ended,
+        "scenario": config.scenario.name,
+        "scheme": config.scheme,
+        "experiment": config.experiment,
+        "train": config.train.name,
+        "seed": config.seed,
+        "stage": algorithm.stage,
+        "stages": len(algorithm.stages),
+        "env_steps": row["env_steps"],
+        "policy_updates": row["policy_updates"],
+        "seconds": row["seconds"],
+        "env_steps_per_s": row["env_steps"] / row["seconds"],
+        "env_runner_restarts": algorithm.env_runner_restarts,
+        "last_report": {name: value for name, value in report.items() if name.startswith(_REPORTED)},
+        "opponents": folder.provenance["opponents"],
+        "weights": algorithm.fingerprints(),
+        "checkpoint": str(folder.checkpoint_path(algorithm.env_steps).relative_to(folder.path)),
+    }
+
+
+def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
+    """Return whether no episode has ended yet, and none need have; warns where one should have."""
+    steps = row["env_steps"] * config.train.num_steps // config.train.batch_size  # in each environment
+    if row["episodes"] or config.scenario.package != "gymnasium" or config.train.cloning is not None:
+        return False
+    if steps >= QUIET_STEPS:
+        limit = "env_args={max_episode_steps: 200} sets an end"
+        LOG.warning("no episode has ended in %s steps of each environment: %s", f"{steps:,}", limit)
+        return False
+    return True
+
+
+def _ended(config: RunConfig, algorithm: TrackedPPO, interrupted: Callable[[], bool]) -> str | None:
+    last_stage = algorithm.stage == len(algorithm.stages) - 1
+    if config.train.stop_when_held and last_stage and algorithm.tracker.keeper.held:
+        return "held"
+    if algorithm.env_steps >= config.train.until:
+        return "until"
+    if algorithm.plateau:
+        return "plateau"
+    return "interrupted" if interrupted() else None
+
+
+def restore(algorithm: TrackedPPO, start: Path) -> None:
+    """Continue from a checkpoint; logs a warning where the games start afresh.
+
+    Raises:
+        ConfigError: its weights are not finite.
+    """
+    games_restored = algorithm.restore_run(start / "rllib", read_state(start))
+    bad = not_finite(algorithm.learner_weights())
+    if bad is not None:
+        raise ConfigError(expected(start, "a checkpoint whose weights are finite", f"{bad} is not finite"))
+    if not games_restored:
+        LOG.warning("other env runners than before: weights and gates go on, games start afresh")
+
+
+def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int = 1) -> None:
+    """Compile or load every kernel before the clock runs and before env runners would all compile them at once.
+
+    Multi-threaded kernels are separate: those of up to ``threads`` threads are compiled.
+    """
+    factory = factory or env_factory(config)
+    # All agents of a Unity environment want a place.
+    env = factory.build(config.train.num_envs if config.scenario.package == "unity" else 2, 0)
+    architecture = config.model.model_dump()
+    networks = {module: network_of(factory.specs.agent_of(module), architecture) for module in factory.specs.modules}
+    collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=2, bound=config.model.bound)
+    spaces = {module: factory.specs.agent_of(module).action_space for module in networks}
+    for count in range(1, threads + 1):
+        share_out(count)
+        rollouts = collector.collect()
+        if config.train.cloning is not None:
+            continue
+        batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in factory.specs.agents}
+        once = replace(update_config(config), epochs=1, minibatch_size=None, recompute=None)
+        Update(networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
+    share_out(1)
+
+
+def checkpoint(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> None:
+    """Write RLlib's state, the run's own and every module as a player, whole or not at all; remove what is too old.
+
+    Raises:
+        DivergedError: there are weights that are not finite; nothing was written.
+        RunError: it could not be written; the checkpoints before are untouched.
+    """
+    root = folder.path / "checkpoints"
+    unfinished = root / UNFINISHED
+    try:
+        clear(unfinished)
+        _export(unfinished / "players", algorithm, config, folder)
+        with algorithm.learning():
+            algorithm.save_to_path(str((unfinished / "rllib").resolve()))
+        write_state(unfinished, algorithm.run_state())
+        margin = algorithm.tracker.keeper.margin()
+        facts = {
+            "env_steps": algorithm.env_steps,
+            "stage": algorithm.stage,
+            "gate_margin": margin if math.isfinite(margin) else None,
+            "metrics_bytes": folder.sync_metrics(),
+        }
+        seal(unfinished, facts)
+        commit(unfinished, folder.checkpoint_path(algorithm.env_steps))
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)  # room on a full disk
+        raise RunError(
+            f"{error.filename or unfinished}: {error.strerror or error}: no checkpoint at step "
+            f"{algorithm.env_steps:,}; those before it are whole"
+        ) from error
+    try:
+        prune(root, config.train.keep_checkpoints)
+    except OSError as error:
+        raise RunError(f"{error.filename or root}: {error.strerror or error}: old checkpoints stay") from error
+
+
+def advance_league(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> None:
+    """Add a snapshot to the league and redraw its opponents, if there is a league and it is time.
+
+    Raises:
+        DivergedError: there are weights that are not finite; nothing was written.
+        RunError: a snapshot could not be written.
+    """
+    if algorithm.league is None:
+        return
+    try:
+        roster = algorithm.league.advance(
+            algorithm.env_steps, lambda target: _export(target, algorithm, config, folder)
+        )
+    except OSError as error:
+        reason = f"{error.filename or folder.path}: {error.strerror or error}"
+        raise RunError(f"{reason}: no snapshot at step {algorithm.env_steps:,}; those before it are whole") from error
+    if roster is not None:
+        algorithm.set_opponents(roster)
+
+
+def _export(target: Path, algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> dict[str, str]:
+    """Write every network as a player below ``target``; returns their sha256 by module.
+
+    A player is what its actor reads, and nothing that only a central critic has. Raises ``DivergedError``: weights are
+    not finite; nothing was written.
+    """
+    weights_of = algorithm.learner_weights()
+    bad = not_finite(weights_of)
+    if bad is not None:
+        raise diverged(algorithm.env_steps, f"{bad} is not finite", folder.path)
+    stage, hashes = algorithm.stages[algorithm.stage], {}
+    specs, scenario = stage.factory.specs, stage.scenario
+    for module, weights in weights_of.items():
+        named = {name.removeprefix("net."): torch.as_tensor(value) for name, value in weights.items()}
+        card = {
+            "name": f"{scenario.name}-{module}",
+            "architecture": config.model.model_dump(mode="json"),
+            **signature(specs.agent_of(module), None if scenario.game is None else scenario.game.view_size),
+            "scenario": scenario.name,
+            "env": env_signature(scenario),
+            "seats": [seat for agent in specs.agents if agent.module == module for seat in agent.seats],
+            "provenance": {**folder.provenance, "env_steps": algorithm.env_steps},
+        }
+        actor = {name: value for name, value in named.items() if name != CENTRAL}
+        hashes[module] = write_player(target / module, actor, card).sha256
+    return hashes

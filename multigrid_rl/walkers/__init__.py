@@ -1,0 +1,1 @@
+"""Add-on: bodies in MuJoCo, Unity's ML-Agents, films of episodes."""

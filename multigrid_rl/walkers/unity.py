@@ -1,0 +1,260 @@
+"""Agents of a Unity environment made with ML-Agents: each has a place, decides now and then, comes and goes."""
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, Episodes, step_of
+from multigrid_rl.text import expected, suggestion
+from multigrid_rl.types import MAX_CHOICES, AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec, RunError
+from multigrid_rl.walkers.unity_peer import ENGINE, RESET, STEP, UnityPeer, messages, side_channels
+
+#: Whichever behaviour there is, if there is one.
+ANY = "any"
+#: What ``env_args`` may say beside settings of the engine.
+_OTHERS = ("width", "height", "no_graphics", "parameters", "timeout_s", "areas", "args")
+#: Who has called, by port: Unity calls once, and environments may be built more than once.
+_PEERS: dict[int, UnityPeer] = {}
+
+
+class UnityEnvs(Episodes):
+    """``num_envs`` places for agents of one behaviour; ``types.BatchedEnv`` with what ``learn.gaps`` asks for.
+
+    An agent sits on its place from its first decision to its end; the next agent takes a free place. An
+    episode is as long as its decisions. What Unity does cannot be set back: a state is empty, and a run that goes on
+    begins with fresh episodes.
+
+    Args:
+        peer: who plays.
+        behavior: its behaviour.
+        spec: spaces of it.
+        num_envs: how many places ``N``.
+        setup: side channels, sent with every reset.
+    """
+
+    def __init__(self, peer: UnityPeer, behavior: str, spec: AgentSpec, num_envs: int, setup: bytes) -> None:
+        self._peer, self._behavior, self._spec, self._setup = peer, behavior, spec, setup
+        super().__init__(num_envs, 1)
+        self.reset(0)
+
+    def reset(self, seed: int) -> dict[str, NDArray[Any]]:  # noqa: ARG002 - Unity gets its seed once
+        """Let all agents begin afresh; returns observations (N, D), zeros where there is no agent."""
+        count = self.num_envs
+        self._obs = np.zeros((count, self._spec.observation_size), np.float32)
+        self._id = np.full(count, -1)
+        self._turn = np.zeros(count, np.bool_)
+        self._order: list[int] = []
+        self._returns[:], self._length[:] = 0.0, 0
+        self._hear(self._peer.exchange(RESET, side_channel=self._setup), *self._nothing())
+        return self.observations()
+
+    def deciding(self) -> NDArray[np.bool_]:
+        """Return whose turn it is (N,)."""
+        turn: NDArray[np.bool_] = self._turn.copy()
+        return turn
+
+    def observations(self) -> dict[str, NDArray[Any]]:
+        """Return what each agent saw when it last had to decide (N, D)."""
+        return {AGENT: self._obs}
+
+    def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
+        """Hand over the actions (N, A) or (N, C) of the agents that decide, and wait until an agent decides or ends.
+
+        Raises:
+            RunError: Unity does not answer, ends, has too many agents, or shows or pays what is no number.
+        """
+        mask = self._turn.copy()
+        self._length += mask
+        self._clock.begin()
+        kind = "continuous_actions" if isinstance(self._spec.action_space, spaces.Box) else "discrete_actions"
+        chosen = [messages()["AgentAction"](**{kind: actions[AGENT][place].tolist()}) for place in self._order]
+        rewards, final, terminated, truncated = self._nothing()
+        self._obs, self._turn = self._obs.copy(), np.zeros(self.num_envs, np.bool_)
+        while not (self._turn.any() or (terminated | truncated).any()):
+            output, chosen = self._peer.exchange(STEP, {self._behavior: chosen}), []
+            self._hear(output, rewards, final, terminated, truncated)
+        self._clock.lap("engine")
+        return step_of(self._obs, final, rewards, mask[:, None], (terminated, truncated))
+
+    def _nothing(self) -> tuple[NDArray[np.float64], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
+        count = self.num_envs
+        return np.zeros(count), np.zeros_like(self._obs), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+
+    def _hear(
+        self,
+        output: Any,
+        rewards: NDArray[np.float64],
+        final: NDArray[np.float32],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+    ) -> None:
+        """Write down what the agents see, are paid, and who of them ends."""
+        infos = output.rl_output.agentInfos[self._behavior].value
+        self._order = []
+        for info in sorted(infos, key=lambda info: not info.done):  # places become free before others come
+            place = self._place(info.id, new=not info.done)
+            if place is None:  # it ends before it ever decided
+                continue
+            seen, paid = self._seen(info), info.reward + info.group_reward
+            if not (np.isfinite(seen).all() and math.isfinite(paid)):
+                bad = seen[~np.isfinite(seen)]
+                what = f"an observation of {bad[0]}" if len(bad) else f"a reward of {paid}"
+                got = f"{what} of agent {info.id}"
+                raise BrokenEnvError(expected(self._peer.where, "finite observations and rewards", got))
+            if self._length[place]:  # what is paid before it did anything is for nothing
+                rewards[place] += paid
+            self._returns[place] += paid
+            if info.done:
+                final[place] = seen
+                (truncated if info.max_step_reached else terminated)[place] = True
+                self._finish(np.arange(self.num_envs) == place)
+            else:
+                self._obs[place] = seen
+                self._turn[place] = True
+                self._order.append(place)
+
+    def _place(self, agent: int, *, new: bool) -> int | None:
+        known = np.flatnonzero(self._id == agent)
+        if len(known):
+            return int(known[0])
+        free = np.flatnonzero(self._id < 0)
+        if not new:
+            return None
+        if not len(free):
+            wanted = f"at least as many as {self._peer.where} has agents of {self._behavior} at a time"
+            raise RunError(expected("train.num_envs", wanted, self.num_envs))
+        self._id[free[0]] = agent
+        return int(free[0])
+
+    def _seen(self, info: Any) -> NDArray[np.float32]:
+        seen = np.concatenate([np.array(part.float_data.data, np.float32) for part in info.observations])
+        if len(seen) != self._obs.shape[1]:
+            raise RunError(expected(self._peer.where, f"{self._obs.shape[1]} numbers to see", len(seen)))
+        return seen
+
+    def _begin(self, which: NDArray[np.bool_]) -> None:
+        self._id[which], self._length[which], self._returns[which] = -1, 0, 0.0
+
+    def get_state(self) -> dict[str, Any]:
+        """Return nothing: Unity cannot be set back."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on as it is."""
+
+
+@dataclass(frozen=True)
+class UnityFactory(EnvFactory):
+    """Builds places for the agents of one behaviour.
+
+    Args:
+        behavior: its name, without what stands behind a question mark, or ``any``.
+        seed: sent to Unity.
+        port: that is listened on.
+        env_path: program to start; ``None``: Play is pressed in the editor.
+        env_args: settings of the engine and of how Unity is started.
+    """
+
+    behavior: str
+    seed: int
+    port: int
+    env_path: str | None = None
+    env_args: dict[str, Any] = field(default_factory=dict)
+
+    def _peer(self) -> UnityPeer:
+        if self.port not in _PEERS or _PEERS[self.port].closed:
+            args = self.env_args
+            command = [] if self.env_path is None else [self.env_path, *map(str, args.get("args", ()))]
+            if command and args.get("no_graphics", True):
+                command += ["-nographics", "-batchmode"]
+            timeout_s, areas = float(args.get("timeout_s", 60)), int(args.get("areas", 1))
+            _PEERS[self.port] = UnityPeer(self.port, command, timeout_s=timeout_s, seed=self.seed, areas=areas)
+        return _PEERS[self.port]
+
+    @property
+    def _setup(self) -> bytes:
+        return side_channels(self.env_args, self.env_args.get("parameters", {}))
+
+    @cached_property
+    def _found(self) -> tuple[str, AgentSpec]:
+        """Ask Unity who is there. Raises ``RunError``: it does not answer, or no such behaviour."""
+        peer = self._peer()
+        brains: dict[str, Any] = {}
+        infos: dict[str, Any] = {}
+        for output in (peer.first, peer.exchange(RESET, side_channel=self._setup)):
+            brains |= {brain.brain_name: brain for brain in output.rl_initialization_output.brain_parameters}
+            infos |= {name: rows.value[0] for name, rows in output.rl_output.agentInfos.items() if rows.value}
+        plain = {name.partition("?")[0]: name for name in brains if name in infos}
+        names = [name for name in plain if self.behavior in (name, ANY)]
+        if len(names) != 1:
+            got = f"{self.behavior}{suggestion(self.behavior, plain)}"
+            raise RunError(expected("scenario.env_id", f"one of {', '.join(plain) or 'no behaviours'}", got))
+        name = plain[names[0]]
+        return name, AgentSpec(AGENT, AGENT, (AGENT,), _observations(name, infos[name]), _actions(name, brains[name]))
+
+    @cached_property
+    def specs(self) -> MultiAgentSpec:
+        """Who is there: one agent, many times. Raises ``RunError``: see :class:`UnityPeer`."""
+        agents = (self._found[1],)
+        return MultiAgentSpec(agents, (AGENT,), (TEAM,), (TEAM,), (), has_winner=False)
+
+    def load(self) -> dict[str, tuple[Any, ...]]:
+        """Check the arguments and wait for Unity. Raises ``ValueError`` for an argument that there is none of."""
+        check_args(self.env_args)
+        return super().load()
+
+    def close(self) -> None:
+        """Let Unity end, if it has called."""
+        peer = _PEERS.pop(self.port, None)
+        if peer is not None:
+            peer.close()
+
+    def build(self, num_envs: int, first: int) -> UnityEnvs:  # noqa: ARG002 - Unity draws its own episodes
+        """Build ``num_envs`` places."""
+        return UnityEnvs(self._peer(), *self._found, num_envs, self._setup)
+
+
+def check_args(args: dict[str, Any]) -> None:
+    """Raise ``ValueError`` for an argument that there is none of, or one of another kind."""
+    known = (*ENGINE, *_OTHERS)
+    for key, value in args.items():
+        if key not in known:
+            wanted = f"one of {', '.join(known)}"
+            raise ValueError(expected("scenario.env_args", wanted, f"{key}{suggestion(key, known)}"))
+        kinds: Any = {"parameters": dict, "args": list, "no_graphics": bool}.get(key, (int, float))
+        values = value.values() if isinstance(value, dict) else ()
+        if not isinstance(value, kinds) or not all(isinstance(part, int | float) for part in values):
+            raise ValueError(expected(f"scenario.env_args.{key}", _KINDS.get(key, "a number"), value))
+    if ("width" in args) != ("height" in args):
+        raise ValueError(expected("scenario.env_args", "width and height together", args))
+
+
+_KINDS = {"parameters": "numbers by name", "args": "a list of words", "no_graphics": "true or false"}
+
+
+def _observations(name: str, info: Any) -> spaces.Box:
+    for part in info.observations:
+        if len(part.shape) != 1 or part.compression_type:
+            raise RunError(expected(f"scenario.env_id={name}", "vectors to see", f"{part.name} {list(part.shape)}"))
+    size = sum(part.shape[0] for part in info.observations)
+    if not size:
+        raise RunError(expected(f"scenario.env_id={name}", "vectors to see", "none"))
+    return spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+
+def _actions(name: str, brain: Any) -> spaces.Space[Any]:
+    spec = brain.action_spec
+    if bool(spec.num_continuous_actions) == bool(spec.num_discrete_actions):
+        got = f"{spec.num_continuous_actions} and {spec.num_discrete_actions}"
+        raise RunError(expected(f"scenario.env_id={name}", "continuous actions or discrete ones", got))
+    if spec.num_continuous_actions:
+        return spaces.Box(-1.0, 1.0, (spec.num_continuous_actions,), np.float32)
+    choices = [int(count) for count in spec.discrete_branch_sizes]
+    if max(choices) > MAX_CHOICES:
+        raise RunError(expected(f"scenario.env_id={name}", f"at most {MAX_CHOICES} choices of a branch", max(choices)))
+    return spaces.MultiDiscrete(choices)

@@ -1,0 +1,331 @@
+"""The verb ``import-mlagents``: converts settings of ML-Agents' PPO trainer to a recipe."""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+import yaml
+
+from multigrid_rl.text import expected, shown, suggestion
+
+
+class _Rule(NamedTuple):
+    """One key of ML-Agents' settings: its default, and its valid values."""
+
+    default: Any
+    wanted: str
+    read: Callable[[Any], Any]  # raises ValueError or TypeError
+
+
+def _number(default: float, least: float, most: float = math.inf) -> _Rule:
+    def read(value: Any) -> float:
+        number = float("nan" if isinstance(value, bool) else value)  # yaml reads 3e-4 as a string
+        if not least <= number <= most or math.isinf(number):
+            raise ValueError
+        return number
+
+    return _Rule(default, f"a number of {least:g} to {most:g}".replace(" to inf", " and more"), read)
+
+
+def _whole(default: int | None, least: int = 1, most: float = 2**53) -> _Rule:
+    numbers = _number(0, least, most)
+
+    def read(value: Any) -> int:
+        number = numbers.read(value)
+        if number != int(number):
+            raise ValueError
+        return int(number)
+
+    limits = f"{least}" if most == 2**53 else f"{least} to {most:g}"
+    return _Rule(default, f"a whole number of {limits}" + " and more" * (most == 2**53), read)
+
+
+def _word(default: Any, *words: Any) -> _Rule:
+    def read(value: Any) -> Any:
+        if value not in words or isinstance(value, bool) != isinstance(words[0], bool):
+            raise ValueError
+        return value
+
+    return _Rule(default, " or ".join(map(str, words)), read)
+
+
+_FLAG = _word(False, False, True)._replace(wanted="true or false")
+_SCHEDULE = _word(None, "linear", "constant")
+_ANY = _Rule(None, "anything", lambda value: value)
+#: Values and defaults of ML-Agents' release 19.
+_RULES: dict[str, _Rule] = {
+    "trainer_type": _word("ppo", "ppo"),
+    "hyperparameters.batch_size": _whole(1024),
+    "hyperparameters.buffer_size": _whole(10240),
+    "hyperparameters.learning_rate": _number(3e-4, 1e-12, 1),
+    "hyperparameters.beta": _number(5e-3, 0),
+    "hyperparameters.epsilon": _number(0.2, 1e-6),
+    "hyperparameters.lambd": _number(0.95, 0, 1),
+    "hyperparameters.num_epoch": _whole(3),
+    "hyperparameters.learning_rate_schedule": _word("linear", "linear", "constant"),
+    "hyperparameters.beta_schedule": _SCHEDULE,
+    "hyperparameters.epsilon_schedule": _SCHEDULE,
+    "hyperparameters.shared_critic": _FLAG,
+    "network_settings.normalize": _FLAG,
+    "network_settings.hidden_units": _whole(128, 1, 4096),
+    "network_settings.num_layers": _whole(2, 1, 8),
+    "network_settings.vis_encode_type": _word("simple", "simple"),
+    "network_settings.memory.sequence_length": _whole(64),
+    "network_settings.memory.memory_size": _whole(128, 2, 8192),
+    "network_settings.goal_conditioning_type": _word("hyper", "hyper", "none"),
+    "network_settings.deterministic": _FLAG,
+    "reward_signals.extrinsic.gamma": _number(0.99, 1e-6, 1),
+    "reward_signals.extrinsic.strength": _number(1.0, 0),
+    "reward_signals.extrinsic.network_settings": _ANY,
+    "max_steps": _whole(500_000),
+    "time_horizon": _whole(64),
+    "keep_checkpoints": _whole(5),
+    "checkpoint_interval": _whole(500_000),
+    "summary_freq": _whole(50_000),
+    "threaded": _FLAG,
+    "even_checkpoints": _FLAG,
+    "init_path": _ANY,
+    "self_play.save_steps": _whole(20_000),
+    "self_play.window": _whole(10, 1, 64),
+    "self_play.play_against_latest_model_ratio": _number(0.5, 0, 1),
+    "self_play.swap_steps": _whole(2000),
+    "self_play.team_change": _ANY,
+    "self_play.initial_elo": _ANY,
+}
+#: Settings that no recipe can express, and the supported alternative.
+_REFUSED = {
+    "reward_signals.curiosity": "extrinsic rewards alone",
+    "reward_signals.rnd": "extrinsic rewards alone",
+    "reward_signals.gail": "extrinsic rewards alone",
+    "behavioral_cloning": "no demonstrations",
+}
+#: Settings without a counterpart, and why none is needed.
+_LEFT_OUT = {
+    "hyperparameters.shared_critic": "policy and values have towers of their own",
+    "network_settings.vis_encode_type": "only vectors are seen",
+    "network_settings.goal_conditioning_type": "goals are numbers among others",
+    "network_settings.deterministic": "evaluate plays drawn and likeliest actions",
+    "reward_signals.extrinsic.network_settings": "the value network is as large as the policy",
+    "summary_freq": "every iteration is reported",
+    "threaded": "games do not wait for one another",
+    "even_checkpoints": "checkpoint_interval says when",
+    "init_path": "train --resume goes on",
+    "self_play.team_change": "one team learns, the other is its past",
+    "self_play.initial_elo": "win rates choose opponents",
+    "env_settings": "env_path, port and train.num_envs say it for scenario=unity",
+    "engine_settings": "env_args say it for scenario=unity",
+    "environment_parameters": "env_args.parameters say it for scenario=unity",
+    "checkpoint_settings": "run_dir and --resume say it",
+    "torch_settings": "cluster says it",
+    "debug": "the log of a run is whole",
+}
+_TOP = ("behaviors", "default_settings")
+
+
+class Line(NamedTuple):
+    """Conversion of one key."""
+
+    key: str
+    value: Any
+    status: str  # taken, changed, left out or refused
+    result: str  # our keys and values, or why there are none
+
+
+def import_mlagents(
+    file: Annotated[Path, typer.Argument(help="Trainer settings of ML-Agents, .yaml.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="New file of the recipe, .yaml.")],
+    behavior: Annotated[str | None, typer.Option(help="Which behaviour, where the file has several.")] = None,
+    agents: Annotated[
+        int | None, typer.Option(min=1, help="Agents side by side; by default as many as fill a buffer in one horizon.")
+    ] = None,
+) -> None:
+    """Make a recipe of ML-Agents' PPO settings: train scenario=walker experiment=RECIPE.yaml."""
+    from multigrid_rl.cli.app import console, refused, written_beside
+
+    if output.suffix not in (".yaml", ".yml"):
+        raise refused("--output", "a file .yaml", output)
+    name, lines, recipe = translate(file, behavior, agents)
+    width = max(len(line.key) for line in lines)
+    for line in lines:
+        console().print(f"{line.status:<8}  {line.key:<{width}}  {shown(str(line.value), 30)} -> {line.result}")
+    unsupported = [line for line in lines if line.status == "refused"]
+    if unsupported:
+        keys = ", ".join(line.key for line in unsupported)
+        raise refused(f"{file}: {unsupported[0].key}", unsupported[0].result, keys)
+    with written_beside(output) as beside:
+        header = (
+            f"# {name} of {file.name}, settings of ML-Agents: multigrid-rl train scenario=walker experiment={output}\n"
+        )
+        beside.write_text(header + yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+
+
+def translate(file: Path, behavior: str | None = None, agents: int | None = None) -> tuple[str, list[Line], Any]:
+    """Return the name of a behaviour, the conversion of each of its keys, and the recipe.
+
+    Raises:
+        ConfigError: no settings of ML-Agents, no such behaviour, an unknown key or an invalid value.
+    """
+    from multigrid_rl.config.compose import ConfigError
+
+    name, settings, others = _read(file, behavior)
+    values: dict[str, Any] = {}
+    lines: dict[str, Line] = {}
+    for key, value in settings.items():
+        banned = next((prefix for prefix in _REFUSED if f"{key}.".startswith(f"{prefix}.")), None)
+        if banned is not None:
+            lines[banned] = Line(banned, "", "refused", _REFUSED[banned])
+            continue
+        if key not in _RULES:
+            raise ConfigError(_unknown(f"{file}: {name}.{key}", key))
+        try:
+            values[key] = _RULES[key].read(value)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(expected(f"{file}: {name}.{key}", _RULES[key].wanted, value)) from error
+    recipe, outcomes = _recipe(values, agents)
+    for key in settings:
+        if key in values:
+            status, words = outcomes.get(key, ("left out", _LEFT_OUT.get(key, "")))
+            lines[key] = Line(key, settings[key], status, words)
+    lines |= {key: Line(key, "...", "left out", _LEFT_OUT[key]) for key in others}
+    return name, list(lines.values()), recipe
+
+
+def _read(file: Path, behavior: str | None) -> tuple[str, dict[str, Any], list[str]]:
+    """Return the name of a behaviour, its settings by dotted key, and the other parts of the file."""
+    from multigrid_rl.config.compose import ConfigError
+    from multigrid_rl.files import read_plain_yaml
+
+    try:
+        content = read_plain_yaml(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(expected(file, "trainer settings of ML-Agents", error)) from error
+    whole = content if isinstance(content, dict) else {}
+    common, behaviors = whole.get("default_settings") or {}, whole.get("behaviors") or {}
+    if not isinstance(behaviors, dict) or not behaviors or not isinstance(common, dict):
+        got = ", ".join(map(str, whole)) or "none"
+        raise ConfigError(expected(f"{file}: behaviors", "settings by behaviour", shown(got)))
+    unknown = [key for key in whole if key not in (*_TOP, *_LEFT_OUT)]
+    if unknown:
+        raise ConfigError(_unknown(f"{file}: {unknown[0]}", str(unknown[0]), (*_TOP, *_LEFT_OUT)))
+    name = behavior or (next(iter(behaviors)) if len(behaviors) == 1 else None)
+    if name not in behaviors:
+        got = "none" if behavior is None else behavior
+        raise ConfigError(expected("--behavior", f"one of {', '.join(map(str, behaviors))}", got))
+    options = behaviors[name] or {}
+    if not isinstance(options, dict):
+        raise ConfigError(expected(f"{file}: {name}", "keys and values", options))
+    settings = dict(_leaves(common)) | dict(_leaves(options))
+    # Another trainer has other keys: its type is refused first.
+    first = {key: settings[key] for key in ("trainer_type",) if key in settings}
+    return str(name), first | settings, [key for key in whole if key not in _TOP]
+
+
+def _leaves(node: dict[Any, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in node.items():
+        key = f"{place}{name}"
+        if isinstance(value, dict) and key not in _RULES:
+            yield from _leaves(value, f"{key}.")
+        elif value is not None:  # null counts as missing
+            yield key, value
+
+
+def _unknown(place: str, key: str, known: tuple[str, ...] = tuple(_RULES)) -> str:
+    return expected(place, "a key of ML-Agents' PPO settings", f"{key}{suggestion(key, known)}")
+
+
+def _recipe(settings: dict[str, Any], agents: int | None) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
+    """Return the recipe, and status and words by ML-Agents' key, for checked settings."""
+    values = {key: settings.get(key, rule.default) for key, rule in _RULES.items()}
+    outcomes: dict[str, tuple[str, str]] = {"trainer_type": ("taken", "train.objective: ppo")}
+    memory = any(key.startswith("network_settings.memory.") for key in settings)
+    model = _model(values, outcomes, memory=memory)
+    train = {**_sizes(values, agents, outcomes, memory=memory), **_schedules(values, outcomes)}
+    for key, name in (
+        ("hyperparameters.lambd", "lam"),
+        ("hyperparameters.num_epoch", "epochs"),
+        ("reward_signals.extrinsic.gamma", "gamma"),
+        ("max_steps", "until"),
+        ("keep_checkpoints", "keep_checkpoints"),
+        ("checkpoint_interval", "checkpoint_every"),
+    ):
+        train[name] = values[key]
+        outcomes[key] = ("taken", f"train.{name}: {values[key]}")
+    # Its loss: half the squared error of the values, gradients of any size.
+    train |= {"entropy_decay": values["max_steps"], "vf_coef": 0.5, "grad_clip": 1e6}
+    strength = values["reward_signals.extrinsic.strength"]
+    words = "weights are standardised: the one reward needs no strength"
+    outcomes["reward_signals.extrinsic.strength"] = ("taken" if strength == 1 else "changed", words)
+    recipe: dict[str, Any] = {"defaults": [{"override /model": "lstm" if memory else "mlp"}]}
+    if any(key.startswith("self_play.") for key in settings):
+        recipe["scenario"] = {"league": _league(values, outcomes)}
+    return {**recipe, "train": train, "model": model}, outcomes
+
+
+def _model(values: dict[str, Any], outcomes: dict[str, tuple[str, str]], *, memory: bool) -> dict[str, Any]:
+    units, layers = values["network_settings.hidden_units"], values["network_settings.num_layers"]
+    model: dict[str, Any] = {"hidden": [units] * layers, "activation": "silu"}
+    if memory:
+        size = values["network_settings.memory.memory_size"] // 2
+        model = {"hidden": [size]}
+        outcomes["network_settings.memory.memory_size"] = ("changed", f"model: lstm, hidden: [{size}], half of it")
+    for key in ("network_settings.hidden_units", "network_settings.num_layers"):
+        status = "changed" if memory else "taken"
+        outcomes[key] = (status, f"model.hidden: {model['hidden']}" + " (memory alone)" * memory)
+    normalise = values["network_settings.normalize"]
+    outcomes["network_settings.normalize"] = ("taken", f"model.normalise: {str(normalise).lower()}")
+    return {**model, "normalise": normalise, "bound": "clip3", "log_std": 0.0}
+
+
+def _sizes(
+    values: dict[str, Any], agents: int | None, outcomes: dict[str, tuple[str, str]], *, memory: bool
+) -> dict[str, int]:
+    """Return batch sizes: a buffer is a number of agents times one horizon, or times one sequence of a memory."""
+    buffer, batch = values["hyperparameters.buffer_size"], values["hyperparameters.batch_size"]
+    length = values["network_settings.memory.sequence_length" if memory else "time_horizon"]
+    wanted = max(1, round(buffer / length))
+    # The number of agents that fills the buffer exactly, or nearly.
+    choices = range(math.ceil(wanted / 2), 2 * wanted)
+    envs = agents or min(choices, key=lambda count: (-buffer % count, abs(count - wanted)))
+    steps = length if memory else math.ceil(buffer / envs)
+    rows = min(batch, envs * steps)
+    if memory:
+        rows = max(1, rows // steps) * steps
+        outcomes["network_settings.memory.sequence_length"] = ("taken", f"train.num_steps: {steps}")
+    status = "taken" if envs * steps == buffer else "changed"
+    outcomes["hyperparameters.buffer_size"] = (status, f"train.num_envs: {envs}, num_steps: {steps}")
+    outcomes["time_horizon"] = ("taken" if steps == values["time_horizon"] else "changed", f"train.num_steps: {steps}")
+    outcomes["hyperparameters.batch_size"] = ("taken" if rows == batch else "changed", f"train.minibatch_size: {rows}")
+    return {"num_envs": envs, "num_steps": steps, "minibatch_size": rows}
+
+
+def _schedules(values: dict[str, Any], outcomes: dict[str, tuple[str, str]]) -> dict[str, Any]:
+    """Return step size, clip and entropy bonus; their default schedule is that of the step size."""
+    train: dict[str, Any] = {}
+    hyper = {key.partition(".")[2]: value for key, value in values.items() if key.startswith("hyperparameters.")}
+    for setting, name, schedule, last in (
+        ("learning_rate", "lr", "learning_rate_schedule", 1e-10),
+        ("beta", "entropy_coef", "beta_schedule", 1e-5),
+        ("epsilon", "clip", "epsilon_schedule", 0.1),
+    ):
+        linear = (hyper[schedule] or hyper["learning_rate_schedule"]) == "linear"
+        final = "entropy_final" if name == "entropy_coef" else f"{name}_final"
+        train[name] = hyper[setting]
+        train[final] = last if linear else None
+        outcomes[f"hyperparameters.{setting}"] = ("taken", f"train.{name}: {hyper[setting]:g}")
+        outcomes[f"hyperparameters.{schedule}"] = ("taken", f"train.{final}: {f'{last:g}' if linear else 'null'}")
+    return train
+
+
+def _league(values: dict[str, Any], outcomes: dict[str, tuple[str, str]]) -> dict[str, Any]:
+    league = {"weighting": "uniform", "win": None, "anchor_share": 0.0}
+    for setting, name in (
+        ("save_steps", "every"),
+        ("window", "most"),
+        ("play_against_latest_model_ratio", "latest_share"),
+        ("swap_steps", "redraw"),
+    ):
+        league[name] = values[f"self_play.{setting}"]
+        outcomes[f"self_play.{setting}"] = ("taken", f"scenario.league.{name}: {league[name]}")
+    return league

@@ -1,0 +1,380 @@
+"""What a cup keeps for itself: seeds that nobody can guess, agents as they were handed in, results that it played."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agents import agent_of
+from commands import call, complaint
+from multigrid_rl.competition import inspection
+from multigrid_rl.competition.cup import cup as cups
+from multigrid_rl.competition.cup import entries as cup_entries
+from multigrid_rl.competition.cup import folder as cup_folder
+from multigrid_rl.competition.cup.cup import play_cup
+from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_entries
+from multigrid_rl.competition.cup.standings import results
+from multigrid_rl.competition.external import ExternalPlayer
+from multigrid_rl.competition.leftovers import exclusive_lock
+from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.config.compose import data_root, load_scenario
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.catalogue import Catalogue
+
+SPEC = load_scenario("1v1").spec
+TABLE = CupConfig("1v1", SPEC, 2, 5, Limits())
+LOGGER = "open('log.txt', 'a').write('started')\n"
+
+
+class CutOffError(Exception):
+    """The cup is killed here."""
+
+
+def entries_in(folder: Path, *names: str) -> list[Entry]:
+    return find_entries(folder, list(names), Catalogue(folder), TABLE)
+
+
+def played(
+    folder: Path, output: Path, *names: str, table: CupConfig = TABLE, until: int = 99
+) -> dict[tuple[str, str], str]:
+    """Outcomes of a cup that is killed after ``until`` pairings."""
+
+    def show(number, *_):
+        if number == until:
+            raise CutOffError
+
+    found = play_cup(entries_in(folder, *names), table, output, show)
+    return {(pairing.red, pairing.blue): pairing.outcomes for pairing in found}
+
+
+# --- seeds
+
+
+def test_agent_seeds_are_independent_of_games(monkeypatch):
+    one, two = (CupConfig("1v1", SPEC, 2, 5, Limits()) for _ in range(2))
+    assert one.agents_seed("red") != two.agents_seed("red")
+    assert one.agents_seed("red") != one.agents_seed("blue")
+    same = CupConfig("1v1", SPEC, 9, 6, Limits(), one.agents_key)
+    assert same.agents_seed("red") == one.agents_seed("red")
+    guess = int(hashlib.sha256(b"5 red").hexdigest()[:8], 16)
+    assert guess not in (one.agents_seed("red"), two.agents_seed("red"))
+
+
+def test_cup_draws_seeds_once(tmp_path):
+    (tmp_path / "in").mkdir()
+    command = ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "2"]
+    kept = []
+    for output in ("a", "b", "a"):
+        result = call(*command, "-o", tmp_path / output)
+        assert result.exit_code == 0, result.output
+        manifest = json.loads((tmp_path / output / "cup.json").read_text())
+        kept.append((manifest["seed"], manifest["agents_key"]))
+    assert kept[0] == kept[2]
+    assert not set(kept[0]) & set(kept[1])
+    assert all(seed > 2**40 and len(key) == 32 for seed, key in kept)
+    assert json.loads((tmp_path / "a" / "results.json").read_text())["seed"] == kept[0][0]
+    assert "seed: expected" in complaint(call(*command, "-o", tmp_path / "a", "--seed", "1"))
+
+
+def test_inspect_gives_agent_its_own_seed(tmp_path, monkeypatch):
+    seeds = []
+    before = ExternalPlayer.__init__
+
+    def noted(self, *args):
+        seeds.append(args[4])
+        before(self, *args)
+
+    monkeypatch.setattr(ExternalPlayer, "__init__", noted)
+    folder = agent_of(tmp_path / "a").folder
+    for _ in range(2):
+        list(inspection.inspect_folder(folder, None))
+    assert len(set(seeds)) == 4
+
+
+# --- agents that write
+
+
+def test_agent_writing_into_its_folder_does_not_end_cup(tmp_path):
+    agent = agent_of(tmp_path / "in" / "logger", LOGGER)
+    before = agent.sha256
+    with pytest.raises(CutOffError):
+        played(tmp_path / "in", tmp_path / "cup", "random", until=1)
+    assert not (agent.folder / "log.txt").exists()
+    assert not (tmp_path / "cup" / "entries" / "logger" / "log.txt").exists()
+    assert all("r" not in o and "b" not in o for o in played(tmp_path / "in", tmp_path / "cup", "random").values())
+    assert json.loads((tmp_path / "cup" / "cup.json").read_text())["entries"][0]["sha256"] == before
+
+
+def test_self_modifying_agent_restarts_from_original(tmp_path):
+    agent_of(tmp_path / "in" / "turncoat", "open('agent.py', 'w').write('raise SystemExit(1)')")
+    assert all("r" not in o and "b" not in o for o in played(tmp_path / "in", tmp_path / "cup", "random").values())
+
+
+@pytest.mark.parametrize("change", ["file", "closed", "other"])
+def test_changed_agent_folder_does_not_change_play(change, tmp_path, caplog):
+    agent = agent_of(tmp_path / "in" / "turncoat")
+    with pytest.raises(CutOffError):
+        played(tmp_path / "in", tmp_path / "cup", "random", until=1)
+    if change == "file":
+        (agent.folder / "agent.py").write_text("raise SystemExit(1)")
+    elif change == "closed":
+        (agent.folder / "agent.yaml").write_text("?")
+    else:
+        shutil.rmtree(agent.folder)
+        agent.folder.mkdir()
+    assert all("r" not in o and "b" not in o for o in played(tmp_path / "in", tmp_path / "cup", "random").values())
+    assert "entry turncoat: its folder has changed since the cup began" in caplog.text
+    # Without what was kept nobody could say what was handed in.
+    shutil.rmtree(tmp_path / "cup" / "entries")
+    with pytest.raises(PlayerError, match="entry turncoat, which has changed"):
+        played(tmp_path / "in", tmp_path / "cup", "random")
+
+
+def test_damaged_copy_is_replaced_and_change_in_play_is_harmless(tmp_path, monkeypatch, caplog):
+    agent_of(tmp_path / "in" / "victim")
+    copy = tmp_path / "cup" / "entries" / "victim" / "agent.py"
+    with pytest.raises(CutOffError):
+        played(tmp_path / "in", tmp_path / "cup", "random", until=1)
+    whole = copy.read_text()
+    copy.write_text("raise SystemExit(1)")
+
+    def spoil():
+        copy.write_text("raise SystemExit(2)")
+        (tmp_path / "cup" / "cup.json").write_text("{}")
+
+    forging(monkeypatch, spoil)
+    assert all("r" not in o and "b" not in o for o in played(tmp_path / "in", tmp_path / "cup", "random").values())
+    assert copy.read_text() == whole
+    assert json.loads((tmp_path / "cup" / "cup.json").read_text())["scenario"] == "1v1"
+    assert caplog.text.count("changed, not by the cup; written again") == 2
+
+
+def test_bundle_changed_in_play_plays_as_submitted(tmp_path, monkeypatch):
+    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "mine")
+    honest = played(tmp_path / "in", tmp_path / "honest", "random")
+    entries = entries_in(tmp_path / "in", "random")
+    shutil.rmtree(tmp_path / "in" / "mine")
+    found = play_cup(entries, TABLE, tmp_path / "cup", lambda *_: None)
+    assert {(pairing.red, pairing.blue): pairing.outcomes for pairing in found} == honest
+    kept = tmp_path / "cup" / "entries" / "mine"
+    model = data_root() / "checkpoints" / "blue-rookie" / "model.safetensors"
+    assert (kept / "model.safetensors").read_bytes() == model.read_bytes()
+
+
+def test_bundle_is_loaded_once_per_side(tmp_path, monkeypatch):
+    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "mine")
+    loads = []
+    load_team = cup_entries.load_team
+    monkeypatch.setattr(cup_entries, "load_team", lambda *args: loads.append(args[2]) or load_team(*args))
+    played(tmp_path / "in", tmp_path / "cup", "random", "idle", "hunter")
+    assert sorted(loads) == ["blue", "red"]
+
+
+def test_copy_keeps_modes_and_links_but_shares_nothing(tmp_path):
+    agent = agent_of(tmp_path / "in" / "a")
+    (agent.folder / "sub").mkdir()
+    (agent.folder / "sub" / "run").write_text("#!/bin/sh\n")
+    (agent.folder / "sub" / "run").chmod(0o500)
+    (agent.folder / "link").symlink_to("sub/run")
+    cup_folder.keep_entries(entries_in(tmp_path / "in", "random"), tmp_path / "cup")
+    kept = tmp_path / "cup" / "entries" / "a"
+    assert (kept / "sub" / "run").stat().st_mode & 0o111 == 0o100
+    assert (kept / "link").readlink() == Path("sub/run")
+
+
+# --- a cup that is killed
+
+
+def killed_in(folder: Path, output: Path, monkeypatch, *pair: str) -> None:
+    """End a cup as SIGKILL does, in the first pairing of both."""
+
+    def kill(red, blue, *rest):
+        if {red.name, blue.name} == set(pair):
+            patch.setattr(Path, "unlink", lambda *_, **__: None)
+            raise CutOffError
+        return play(red, blue, *rest)
+
+    play = cups.play_pairing
+    with monkeypatch.context() as patch:
+        patch.setattr(cups, "play_pairing", kill)
+        with pytest.raises(CutOffError):
+            played(folder, output)
+
+
+def test_agent_killing_cup_loses_pairing_and_is_named(tmp_path, monkeypatch):
+    agent_of(tmp_path / "in" / "killer")
+    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "sound")
+    killed_in(tmp_path / "in", tmp_path / "cup", monkeypatch, "killer", "sound")
+    found = play_cup(entries_in(tmp_path / "in"), TABLE, tmp_path / "cup", lambda *_: None)
+    assert (found[0].red, found[0].outcomes, found[0].reason) == ("killer", "rr", cups.KILLED)
+    assert "r" not in found[1].outcomes
+
+
+def test_repeated_kills_blame_the_common_agent(tmp_path, monkeypatch):
+    for name in ("angel", "fiend", "saint"):
+        agent_of(tmp_path / "in" / name)
+    killed_in(tmp_path / "in", tmp_path / "cup", monkeypatch, "angel", "fiend")
+    killed_in(tmp_path / "in", tmp_path / "cup", monkeypatch, "fiend", "saint")
+    found = played(tmp_path / "in", tmp_path / "cup")
+    assert found["angel", "fiend"] == "--"  # nobody could tell then
+    assert found["fiend", "saint"] == "rr"
+    assert not set("rb-") & set(found["angel", "saint"] + found["saint", "angel"])
+
+
+def test_machine_restart_blames_no_agent(tmp_path, monkeypatch):
+    agent_of(tmp_path / "in" / "killer")
+    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "sound")
+    killed_in(tmp_path / "in", tmp_path / "cup", monkeypatch, "killer", "sound")
+    for mark in (tmp_path / "cup" / "pairings").glob("*.began"):
+        mark.write_bytes(b"yesterday")
+    assert not set("rb-") & set("".join(played(tmp_path / "in", tmp_path / "cup").values()))
+
+
+def test_ordinary_end_leaves_no_mark(tmp_path):
+    agent_of(tmp_path / "in" / "a")
+    with pytest.raises(CutOffError):
+        played(tmp_path / "in", tmp_path / "cup", "random", until=1)
+    assert not list((tmp_path / "cup" / "pairings").glob("*.began"))
+
+
+# --- results that the cup did not play
+
+
+def forging(monkeypatch, forge) -> None:
+    """Let ``forge`` do its work while the first pairing is played."""
+    play = cups.play_pairing
+    calls = []
+
+    def meanwhile(*args):
+        calls.append(args)
+        if len(calls) == 1:
+            forge()
+        return play(*args)
+
+    monkeypatch.setattr(cups, "play_pairing", meanwhile)
+
+
+def test_foreign_result_during_cup_is_ignored(tmp_path, monkeypatch, caplog):
+    (tmp_path / "in").mkdir()
+    honest = played(tmp_path / "in", tmp_path / "honest", "random", "idle", "hunter")
+    forged = {path.name: path.read_text().replace('"B', '"R') for path in (tmp_path / "honest" / "pairings").iterdir()}
+
+    def forge():
+        (tmp_path / "cup" / "pairings").mkdir()
+        for name, text in forged.items():
+            (tmp_path / "cup" / "pairings" / name).write_text(text.replace("D", "R"))
+        (tmp_path / "cup" / "pairings" / "extra.json").write_text("{}")
+
+    forging(monkeypatch, forge)
+    assert played(tmp_path / "in", tmp_path / "cup", "random", "idle", "hunter") == honest
+    assert caplog.text.count("written while the cup ran, not by the cup") == 7
+    for path in (tmp_path / "cup" / "pairings").glob("*.json"):
+        assert path.read_bytes() == (tmp_path / "honest" / "pairings" / path.name).read_bytes()
+    assert (tmp_path / "cup" / "pairings" / "extra.refused").exists()
+
+
+def test_forged_results_do_not_count_after_interruption(tmp_path, monkeypatch, caplog):
+    (tmp_path / "in").mkdir()
+    names = ("random", "idle", "hunter")
+    honest = played(tmp_path / "in", tmp_path / "cup", *names)
+    files = sorted((tmp_path / "cup" / "pairings").iterdir())
+    last = next(path for path in files if path.name.startswith("random--idle"))
+    texts = {path: path.read_text() for path in files}
+    last.unlink()
+    assert max(honest, key=list(honest).index) == ("random", "idle")
+    first = next(path for path in files if path != last)
+
+    def forge():
+        first.write_text(texts[first].replace('"outcomes":"', '"outcomes":"B').replace("B", "R"))
+
+    forging(monkeypatch, forge)
+    assert played(tmp_path / "in", tmp_path / "cup", *names) == honest
+    assert first.read_text() == texts[first]
+    assert "changed while the cup ran, not by the cup" in caplog.text
+
+
+# --- one folder, one cup; no room
+
+
+def test_rejects_concurrent_cup_in_same_folder(tmp_path):
+    (tmp_path / "in").mkdir()
+    command = ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "1", "-o", tmp_path / "cup"]
+    with exclusive_lock(tmp_path / "cup"):
+        message = complaint(call(*command))
+    assert "another is at work" in message
+    assert call(*command).exit_code == 0
+
+
+@pytest.mark.parametrize("what", ["a pairing", "the tables"])
+def test_full_disk_is_one_line_and_cup_resumes(what, tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    command = ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "1", "-o", tmp_path / "cup"]
+    calls = []
+
+    def full(handle):
+        calls.append(handle)
+        if len(calls) == (3 if what == "a pairing" else 5):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        result = call(*command)
+    assert result.exit_code == 3
+    assert result.stderr.splitlines()[0].endswith("No space left on device")
+    assert "resumes" in result.stderr.splitlines()[1]
+    assert not list((tmp_path / "cup").rglob(".unfinished*"))
+    again = call(*command)
+    assert (again.exit_code, again.output.count("played before")) == (0, 1 if what == "a pairing" else 2)
+
+
+def test_rejects_outputs_that_are_files(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "cup").touch()
+    message = complaint(call("cup", tmp_path / "in", "--with", "random", "--with", "idle", "-o", tmp_path / "cup"))
+    assert str(tmp_path / "cup") in message
+    with ExitStack() as stack, pytest.raises(PlayerError, match="expected a folder"):
+        stack.enter_context(exclusive_lock(tmp_path / "cup"))
+
+
+# --- what an agent may cost, and who may join
+
+
+def test_agent_over_time_budget_is_out_and_cup_finishes(tmp_path):
+    slow = 'def hello(message): time.sleep(0.2); say(\'{"type":"ready"}\')\n'
+    agent_of(tmp_path / "in" / "slow", slow)
+    table = replace(TABLE, cup_s=0.3)
+    entries = entries_in(tmp_path / "in", "random", "idle")
+    pairings = play_cup(entries, table, tmp_path / "cup", lambda *_: None)
+    spent = [pairing for pairing in pairings if "slow" in (pairing.red, pairing.blue)]
+    assert sum(not pairing.out for pairing in spent) in (1, 2)
+    assert spent[-1].out
+    assert spent[-1].reason == "out after more than 0.3 s for its starts and answers in this cup"
+    assert [pairing.out for pairing in pairings if pairing not in spent] == [False, False]
+    (row,) = [row for row in results(entries, pairings, table, {}).entries if row.name == "slow"]
+    assert row.seconds == pytest.approx(sum(pairing.seconds.get("slow", 0) for pairing in pairings))
+    assert row.seconds > 0.2
+    assert play_cup(entries, table, tmp_path / "cup", lambda *_: None) == pairings
+    with pytest.raises(PlayerError, match=r"cup_s: expected 0\.3, or another --output, got 600"):
+        play_cup(entries, TABLE, tmp_path / "cup", lambda *_: None)
+
+
+def test_entry_that_could_not_play_may_be_replaced(tmp_path):
+    (tmp_path / "in" / "late").mkdir(parents=True)
+    assert list(played(tmp_path / "in", tmp_path / "cup", "random", "idle")) == [("idle", "random"), ("random", "idle")]
+    (tmp_path / "in" / "late").rmdir()
+    with pytest.raises(PlayerError, match="entry late, which is gone"):
+        played(tmp_path / "in", tmp_path / "cup", "random", "idle")
+    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "late")
+    assert len(played(tmp_path / "in", tmp_path / "cup", "random", "idle")) == 6
+    shutil.rmtree(tmp_path / "in" / "late")
+    shutil.copytree(data_root() / "checkpoints" / "blue-adept", tmp_path / "in" / "late")
+    with pytest.raises(PlayerError, match="entry late, which has changed"):
+        played(tmp_path / "in", tmp_path / "cup", "random", "idle")

@@ -1,0 +1,289 @@
+"""Agents in processes of their own: what they are told, what they may answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agents import SPEC, agent_of, play, player_of
+from multigrid_rl.competition.agents import read_agent
+from multigrid_rl.competition.external import ExternalPlayer, act, check_ready, encoded, hello, read_actions
+from multigrid_rl.competition.sandbox import Limits, ProcessError
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.match import Match, play_games
+from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.types import SeatView
+from multigrid_rl.world.constants import ACTIONS, BLUE, FORWARD, MISSIONS, RED
+from multigrid_rl.world.spaces import observation
+
+ROOT = Path(__file__).parents[2]
+RECORDER = """
+log = open('log', 'w')
+rules = {"hello": hello, "act": act}
+def note(message): log.write(json.dumps(message) + '\\n'); log.flush()
+def hello(message): note(message); rules["hello"](message)
+def act(message): note(message); rules["act"](message)
+def end(message): note(message)
+def bye(message): note(message); note({"rest": sys.stdin.read()}); sys.exit()
+"""
+
+
+def heard(agent) -> list[dict]:
+    """Messages that a recorder noted."""
+    return [json.loads(line) for line in (agent.folder / "log").read_text().splitlines()]
+
+
+class Forward:
+    """Always forward, in this process."""
+
+    name = "forward"
+
+    def initial_state(self, games):
+        return None
+
+    def reset_state(self, state, done):
+        return None
+
+    def act(self, view, state, rng):
+        return np.full(len(view.tokens), FORWARD, np.int8), None
+
+
+class Spy(ExternalPlayer):
+    """Keeps what it was shown."""
+
+    def act(self, view: SeatView, state, rng):
+        self.seen.append(view.tokens.copy())
+        return super().act(view, state, rng)
+
+
+# --- what an agent is told
+
+
+def test_agent_receives_hello_act_end_bye_in_order(tmp_path):
+    agent = agent_of(tmp_path / "recorder", RECORDER)
+    with player_of(agent) as player:
+        played = play(player, games=4)
+    first, *steps, bye, rest = heard(agent)
+    assert first == {
+        "type": "hello",
+        "protocol": 1,
+        "scenario": "1v1",
+        "seats": ["red_0"],
+        "view_size": 5,
+        "actions": list(ACTIONS),
+        "max_steps": 60,
+        "games": 4,
+        "seed": 7,
+    }
+    assert (bye, rest) == ({"type": "bye"}, {"rest": ""})
+    length = dict(enumerate(played.table.length.tolist()))
+    acts = [message for message in steps if message["type"] == "act"]
+    assert [message["step"] for message in acts] == list(range(max(length.values())))
+    for message in acts:
+        assert [game["game"] for game in message["games"]] == [k for k in length if length[k] > message["step"]]
+    assert sorted(game for m in steps if m["type"] == "end" for game in m["games"]) == [0, 1, 2, 3]
+    # An end stands behind the last step of its game, before the next step of the others.
+    place = -1
+    for message in steps:
+        if message["type"] == "act":
+            place = message["step"]
+        else:
+            assert {length[game] for game in message["games"]} == {place + 1}
+
+
+def test_agent_sees_its_seat_view(tmp_path):
+    agent = agent_of(tmp_path / "recorder", RECORDER)
+    spec = replace(load_scenario("2v2").spec, max_steps=40)
+    with Spy(agent, spec, "blue", "2v2", 3) as player:
+        player.seen = []
+        others = {seat: RandomPlayer() for seat in ("red_0", "red_1")}
+        play_games(spec, {"blue": player, **others}, 2, seed=5)
+        seen = player.seen
+    acts = [message for message in heard(agent) if message.get("type") == "act"]
+    assert len(acts) == len(seen)
+    for message, tokens in zip(acts, seen, strict=True):
+        for game in message["games"]:
+            assert list(game["seats"]) == ["blue_0", "blue_1"]
+            for c, view in enumerate(game["seats"].values()):
+                row = tokens[game["game"]].reshape(2, -1)[c]
+                rules = observation(spec, row)
+                np.testing.assert_array_equal(view["image"], rules["image"])
+                assert (view["direction"], view["mission"]) == (rules["direction"], MISSIONS[rules["mission"]])
+
+
+def test_game_without_missions_sends_none():
+    spec = load_scenario("single").spec
+    tokens = np.zeros((1, spec.num_tokens), np.uint8)
+    message = json.loads(act(spec, ("red_0",), 0, np.array([3]), tokens))
+    assert set(message["games"][0]["seats"]["red_0"]) == {"image", "direction"}
+    assert message["games"][0]["game"] == 3
+
+
+def test_agent_process_gets_small_environment_and_own_home(tmp_path):
+    code = (
+        "def hello(m): open('env', 'w').write(json.dumps([dict(os.environ), os.getcwd()])); say('{\"type\":\"ready\"}')"
+    )
+    agent = agent_of(tmp_path / "curious", code)
+    with player_of(agent) as player:
+        player.start(1)
+        environment, cwd = json.loads((agent.folder / "env").read_text())
+        home = Path(environment["HOME"])
+        assert home.is_dir()
+        assert list(home.iterdir()) == []
+    assert not home.exists()
+    assert cwd == str(agent.folder)
+    assert environment.pop("TMPDIR") == environment.pop("HOME")
+    assert environment.pop("PATH")
+    environment.pop("LC_CTYPE", None)  # Python's own
+    assert environment == {
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "7",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+# --- what it does
+
+
+@pytest.mark.parametrize("team", ["red", "blue"])
+@pytest.mark.parametrize("plain", [True, False], ids=["integers", "by seat"])
+def test_plays_same_as_in_process_player(team, plain, tmp_path):
+    code = "def act(m): say(json.dumps({'actions': [2] * len(m['games']), 'thought': 'none'}))" if plain else ""
+    agent = agent_of(tmp_path / "forward", code)
+    other = "blue_0" if team == "red" else "red_0"
+    with ExternalPlayer(agent, SPEC, team, "1v1", 1) as player:
+        there = play_games(SPEC, {team: player, other: RandomPlayer()}, 20, seed=2)
+        assert player.answers == there.actions.shape[1]
+        assert 0 < player.thought_s < 5
+    here = play_games(SPEC, {f"{team}_0": Forward(), other: RandomPlayer()}, 20, seed=2)
+    assert there.fault is None
+    np.testing.assert_array_equal(there.actions, here.actions)
+    np.testing.assert_array_equal(there.table.returns, here.table.returns)
+
+
+def test_two_agents_play_whole_teams(tmp_path):
+    spec = replace(load_scenario("2v2").spec, max_steps=20)
+    agents = {team: agent_of(tmp_path / team) for team in ("red", "blue")}
+    with (
+        ExternalPlayer(agents["red"], spec, "red", "2v2", 1) as red,
+        ExternalPlayer(agents["blue"], spec, "blue", "2v2", 2) as blue,
+    ):
+        played = play_games(spec, {"red": red, "blue": blue}, 5, seed=2)
+    assert played.fault is None
+    assert set(played.actions[played.actions >= 0].tolist()) == {FORWARD}
+
+
+def test_new_games_start_fresh(tmp_path):
+    # It counts its answers: a process that went on would count further.
+    code = "n = 0\ndef act(m):\n  global n; n += 1; say(json.dumps({'actions': [n // 20] * len(m['games'])}))"
+    with player_of(agent_of(tmp_path / "counter", code)) as player:
+        one, two = play(player), play(player)
+        assert one.actions.max() >= 1
+        np.testing.assert_array_equal(one.actions, two.actions)
+    player.close()  # once more does no harm
+
+
+def test_started_agent_is_not_restarted(tmp_path):
+    agent = agent_of(tmp_path / "recorder", RECORDER + "note({'pid': os.getpid()})")
+    with player_of(agent) as player:
+        player.start(3)
+        play(player, games=3)
+    assert [message["type"] for message in heard(agent) if "type" in message].count("hello") == 1
+
+
+def test_heavy_stderr_output_is_harmless(tmp_path):
+    code = "def act(m): sys.stderr.write('x' * 200000); say(json.dumps({'actions': [2] * len(m['games'])}))"
+    with player_of(agent_of(tmp_path / "talker", code)) as player:
+        assert play(player, games=2).fault is None
+
+
+def test_accepts_large_answer_and_many_games(tmp_path):
+    code = "def act(m): say(json.dumps({'actions': [2] * len(m['games'])}) + ' ' * 500000)"
+    with player_of(agent_of(tmp_path / "wide", code), Limits(memory_mb=512)) as player:
+        player.start(3000)
+        state = player.initial_state(3000)
+        tokens = np.ones((3000, SPEC.num_tokens), np.uint8)
+        actions, _ = player.act(SeatView(tokens, None, 1), state, None)
+    assert actions.shape == (3000,)
+    assert set(actions.tolist()) == {FORWARD}
+
+
+def test_rejects_team_missing_from_game(tmp_path):
+    with pytest.raises(PlayerError, match=r"^agent a: team: expected one of red_0, got blue"):
+        ExternalPlayer(agent_of(tmp_path / "a"), load_scenario("single").spec, "blue", "single", 1)
+
+
+def test_accepts_answers_by_seat_and_number():
+    games = np.array([4, 9])
+    team = b'{"actions":[{"red_1":1,"red_0":0},{"red_0":2,"red_1":3}],"more":[]}'
+    np.testing.assert_array_equal(read_actions(team, ("red_0", "red_1"), games), [[0, 1], [2, 3]])
+    np.testing.assert_array_equal(read_actions(b'{"actions":[{"red_0":5},6]}', ("red_0",), games), [[5], [6]])
+    with pytest.raises(ProcessError, match=r"^game 4: expected an action for each of red_0, red_1, got 1$"):
+        read_actions(b'{"actions":[1,2]}', ("red_0", "red_1"), games)
+    with pytest.raises(ProcessError, match=r"^game 9: expected an action for each of red_0, red_1, got {.*}$"):
+        read_actions(b'{"actions":[{"red_0":1,"red_1":1},{"red_0":1}]}', ("red_0", "red_1"), games)
+    check_ready(b'{"type":"ready","name":"x"}\r')
+
+
+# --- the examples and the page about them
+
+
+@pytest.mark.parametrize("team", ["red", "blue"])
+def test_python_example_beats_random(team):
+    spec = load_scenario("1v1").spec
+    other = "blue_0" if team == "red" else "red_0"
+    with ExternalPlayer(read_agent(ROOT / "examples/agents/python"), spec, team, "1v1", 1) as player:
+        played = play_games(spec, {team: player, other: RandomPlayer()}, 100, seed=4)
+    assert played.fault is None
+    assert 60 <= (played.table.winner == (RED if team == "red" else BLUE)).sum() <= 95  # beatable
+
+
+@pytest.mark.parametrize("scenario", ["1v1", "2v2"])
+def test_shell_example_plays_any_game(scenario):
+    spec = replace(load_scenario(scenario).spec, max_steps=60)
+    games = []
+    for seed in (1, 1, 2):
+        with ExternalPlayer(read_agent(ROOT / "examples/agents/shell"), spec, "blue", scenario, seed) as player:
+            others = {seat: RandomPlayer() for seat in spec.seats if seat.startswith("red")}
+            games.append(play_games(spec, {"blue": player, **others}, 8, seed=4))
+    assert [played.fault for played in games] == [None] * 3
+    blue = games[0].actions[..., : spec.blue]
+    assert set(range(len(ACTIONS))) <= set(blue.ravel().tolist())
+    assert np.array_equal(games[0].actions, games[1].actions)
+    assert games[0].actions.shape != games[2].actions.shape or (games[0].actions != games[2].actions).any()
+
+
+def test_documented_conversation_is_real():
+    page = (ROOT / "docs" / "agents.md").read_text()
+    lines = [line[2:] for line in page.splitlines() if line.startswith("> {")]
+    message = [line[2:] for line in page.splitlines() if line.startswith("< {")]
+    spec = load_scenario("1v1").spec
+    assert lines[0].encode() + b"\n" == encoded(hello(spec, "1v1", ("red_0",), 2, 7))
+    tokens = Match(spec, {}, 2, seed=7).observations()["red_0"]
+    step = act(spec, ("red_0",), 0, np.arange(2), tokens).decode()
+    shortened = re.sub(r'"image":\[\[\[.*?\]\]\]', '"image":[...]', step)
+    head, _, tail = lines[1].partition('{"game":1,"seats":{...}}')
+    assert shortened.startswith(head)
+    assert shortened.endswith(tail + "\n")
+    check_ready(message[0].encode())
+    assert read_actions(message[1].encode(), ("red_0",), np.arange(2)).tolist() == [[2], [0]]
+    assert lines[-1].encode() + b"\n" == encoded({"type": "bye"})
+
+
+def test_documented_limits_are_defaults():
+    page = (ROOT / "docs" / "agents.md").read_text()
+    limits = Limits()
+    for name, value, unit in (
+        ("start-s", limits.start_s, "s"),
+        ("step-s", limits.step_s, "s"),
+        ("total-s", limits.total_s, "s"),
+        ("memory-mb", limits.memory_mb, "MB"),
+    ):
+        assert f"| {value:g} {unit} | `--{name}` |" in page

@@ -1,0 +1,181 @@
+"""Agents on seats that their own user gives them: in training, evaluation, mixtures, teams, grading."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agents import SPEC, agent_of
+from multigrid_rl.competition import external, grading
+from multigrid_rl.competition.agents import folder_sha256
+from multigrid_rl.competition.copies import Originals
+from multigrid_rl.competition.grading import Rubric
+from multigrid_rl.config.compose import ConfigError, compose, data_root, load_scenario
+from multigrid_rl.config.recipes import read_scenario
+from multigrid_rl.evaluation.lineups import player_target
+from multigrid_rl.evaluation.seeds import Interval
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.factories import seat_players
+from multigrid_rl.players.match import Match
+from multigrid_rl.types import RunError
+
+#: Writes what it is told where the test reads it, and plays its game's number.
+RECORDER = """
+log = open(%r, "a")
+def note(message): log.write(json.dumps(message) + "\\n"); log.flush()
+def hello(message): note(message); say('{"type":"ready"}')
+def act(message):
+    note(message)
+    say(json.dumps({"actions": [{seat: game["game"] %% 7 for seat in game["seats"]} for game in message["games"]]}))
+def end(message): note(message)
+"""
+
+
+@pytest.fixture
+def unfenced(monkeypatch):
+    """Agents of these tests write where the test reads."""
+    monkeypatch.setattr(external, "bwrap_available", lambda: False)
+
+
+@pytest.fixture
+def recorder(tmp_path, unfenced):
+    """An agent's folder, and what it was told so far."""
+    agent_of(tmp_path / "recorder", RECORDER % str(tmp_path / "log"))
+    return str(tmp_path / "recorder"), lambda: [*map(json.loads, (tmp_path / "log").read_text().splitlines())]
+
+
+def _seated(spec, **names):
+    catalogue = Catalogue(data_root() / "checkpoints")
+    return {
+        seat: tuple(catalogue.seat(name, spec, seat)._replace(weight=1.0) for name in rows)
+        for seat, rows in names.items()
+    }
+
+
+def test_games_restart_under_their_numbers(recorder):
+    folder, read_messages = recorder
+    match = Match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[folder], blue_0=["idle"])), 2)
+    for _ in range(SPEC.max_steps + 5):
+        match.step({})
+        assert match.actions[:, 1].tolist() == [0, 1]
+    messages = read_messages()
+    assert [message["type"] for message in messages].count("hello") == 1
+    assert messages[0]["games"] == 2
+    last = max(k for k, message in enumerate(messages) if message["type"] == "end")
+    assert [game["game"] for game in messages[last + 1]["games"]] == [0, 1]
+
+
+def test_finished_games_are_not_asked_about_again(recorder):
+    folder, messages = recorder
+    spec = replace(SPEC, max_steps=3)
+    players = seat_players(spec, _seated(spec, red_0=[folder], blue_0=["idle"]), once=True)
+    match = Match(spec, players, 2, auto_reset=False)
+    for _ in range(5):
+        match.step({})
+    players["red_0"].close()
+    assert [message["type"] for message in messages()] == ["hello", "act", "act", "act", "end"]
+
+
+def test_plays_only_its_own_games_in_mixture(recorder):
+    folder, messages = recorder
+    spec = replace(SPEC, max_steps=4)
+    match = Match(spec, seat_players(spec, _seated(spec, red_0=[folder, "idle"], blue_0=["idle"])), 12, seed=3)
+    for _ in range(10):
+        # It sits on the second column; `idle` does nothing, which is action 6.
+        its = match._seated[0].memory.chosen == 0
+        match.step({})
+        assert match.actions[its, 1].tolist() == [k % 7 for k in np.flatnonzero(its)]
+    known = set()
+    for message in messages()[1:]:
+        if message["type"] == "act":
+            known |= {game["game"] for game in message["games"]}
+        else:  # the end of a game that somebody else played is none of its business
+            assert set(message["games"]) <= known
+            known -= set(message["games"])
+
+
+def test_plays_whole_team_or_one_seat_beside_others(recorder):
+    folder, messages = recorder
+    spec = replace(load_scenario("2v2").spec, max_steps=3)
+    together = seat_players(spec, _seated(spec, red_0=[folder], red_1=[folder], blue_0=["idle"], blue_1=["idle"]))
+    assert set(together) == {"red", "blue_0", "blue_1"}
+    Match(spec, together, 1).step({})
+    assert messages()[0]["seats"] == ["red_0", "red_1"]
+    apart = seat_players(spec, _seated(spec, red_0=["idle"], red_1=[folder], blue_0=["idle"], blue_1=["idle"]))
+    Match(spec, apart, 1).step({})
+    assert messages()[-2]["seats"] == ["red_1"]
+
+
+def test_fault_ends_run_with_one_line(tmp_path, unfenced):
+    agent_of(tmp_path / "liar", "def act(message): say('9')")
+    match = Match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[str(tmp_path / "liar")], blue_0=["idle"])), 2)
+    with pytest.raises(RunError, match=r"player .*liar: step 0: answer: expected a JSON object, got 9"):
+        match.step({})
+
+
+def test_agent_files_are_sent_to_processes_without_folder(recorder):
+    folder, messages = recorder
+    catalogue = Catalogue(data_root() / "checkpoints").packed([folder, "idle"])
+    sha256 = folder_sha256(Path(folder))
+    shutil.rmtree(folder)
+    row = catalogue.seat(folder, SPEC, "red_0")
+    assert row.sha256 == sha256
+    Match(SPEC, seat_players(SPEC, {"red_0": (row,), **_seated(SPEC, blue_0=["idle"])}), 1).step({})
+    assert messages()[0]["scenario"] == "own"
+
+
+def test_untrusted_file_seats_no_program(recorder, tmp_path):
+    scenario = tmp_path / "duel.yaml"
+    scenario.write_text(f"seats: {{red_0: learn, blue_0: {{idle: 1, {recorder[0]}: 2}}}}\n")
+    with pytest.raises(ConfigError, match="trust_recipe=true"):
+        read_scenario(str(scenario), trusted=False)
+    assert read_scenario(str(scenario), trusted=True)
+
+
+def test_agent_is_evaluated_under_own_name(recorder):
+    target = player_target(recorder[0], compose(["scenario=1v1"]))
+    assert target.name == "recorder"
+    assert target.lineup("red", greedy=True).names()["red_0"] == recorder[0]
+
+
+def _rubric(**exam):
+    checks = [{"metric": "win/*", "at_least": 0.0, "points": 1}]
+    return Rubric(scenario="1v1", pass_points=1, exams=[{"name": "one", "episodes": 100, "checks": checks, **exam}])
+
+
+def test_grades_agent_only_in_sandbox(tmp_path, monkeypatch):
+    folder = tmp_path / "forward"
+    agent_of(folder)
+    originals = Originals(load_scenario("1v1").spec, Catalogue(tmp_path / "nobody"))
+    monkeypatch.setattr(grading, "bwrap_available", lambda: False)
+    with pytest.raises(PlayerError, match="bubblewrap"):
+        grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle"), originals)
+    monkeypatch.setattr(grading, "bwrap_available", lambda: True)
+    result = grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle"), originals)
+    assert (result["passed"], result["sha256"]) == (True, folder_sha256(folder))
+    entropy = [{"metric": "entropy/*", "at_most": 1, "points": 1}]
+    with pytest.raises(PlayerError, match="entropy"):
+        grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle", checks=entropy), originals)
+
+
+@pytest.mark.parametrize(("bound", "shown"), [({"at_least": 0.5}, 0.4), ({"at_most": 0.5}, 0.9)], ids=str)
+def test_worst_of_several_seats_decides(bound, shown):
+    check = grading.Check(metric="win/*", points=3, **bound)
+    found = grading._checked(check, [Interval(0.4, 0.3, 0.45), Interval(0.9, 0.85, 1.0)])
+    assert (found["value"], found["met"], found["points"]) == (shown, False, 0)
+    assert found["interval"][0] < shown < found["interval"][1]
+
+
+def test_rubric_runs_code_only_if_allowed(tmp_path, monkeypatch):
+    agent_of(tmp_path / "forward")
+    spec = load_scenario("1v1").spec
+    with pytest.raises(ConfigError, match="MULTIGRID_RL_MODULES"):
+        grading._opponents("forward", "blue", spec, tmp_path)
+    monkeypatch.setenv("MULTIGRID_RL_MODULES", "forward")
+    assert list(grading._opponents("forward", "blue", spec, tmp_path)) == ["blue_0"]

@@ -1,0 +1,132 @@
+"""What a class hands in: folders, folders around them, and zip files, which strangers have made."""
+
+from __future__ import annotations
+
+import stat
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from agents import agent_of
+from bundles import bundle, everything
+from multigrid_rl.competition import handed_in
+from multigrid_rl.players.cards import PlayerError
+
+
+def zipped(path: Path, members: dict[str, bytes], **attributes: object) -> Path:
+    """A zip file with these members; ``attributes`` of each."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            member = zipfile.ZipInfo(name)
+            member.compress_type = zipfile.ZIP_DEFLATED
+            for key, value in attributes.items():
+                setattr(member, key, value)
+            archive.writestr(member, data)
+    return path
+
+
+def found(tmp_path, name: str = "in"):
+    """The hand-ins of a class by name, and where they were unpacked."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir(exist_ok=True)
+    return {each.name: each for each in handed_in.hand_ins(tmp_path / name, scratch)}
+
+
+AGENT = {"agent.yaml": b"command: [sh, run.sh]\n", "lib/run.sh": b"exit 0\n"}
+
+
+def test_wrapped_and_zipped_hand_ins_are_found(tmp_path):
+    folder = tmp_path / "in"
+    bundle(folder / "anna")
+    bundle(folder / "bob_123_assignsubmission_file_" / "bob")
+    (folder / "bob_123_assignsubmission_file_" / "report.pdf").touch()
+    zipped(folder / "carl.zip", AGENT)
+    zipped(folder / "dora_7" / "mine.ZIP", {"__MACOSX/mine/x": b"", **{f"mine/{k}": v for k, v in AGENT.items()}})
+    (folder / ".hidden").mkdir()
+    (folder / "_eve").mkdir()
+    (folder / "notes.txt").touch()
+    rows = found(tmp_path)
+    names = ["_eve", "anna", "bob_123_assignsubmission_file_", "carl.zip", "dora_7", "notes.txt"]
+    assert list(rows) == names
+    assert {name for name, row in rows.items() if row.problem} == {"_eve", "notes.txt"}
+    assert rows["notes.txt"].problem == (
+        "notes.txt: expected a bundle or an agent, as a folder or in a .zip file, got another file"
+    )
+    assert "neither card.json nor agent.yaml" in rows["_eve"].problem
+    assert rows["bob_123_assignsubmission_file_"].folder == folder / "bob_123_assignsubmission_file_" / "bob"
+    for name in ("carl.zip", "dora_7"):
+        content = everything(rows[name].folder)
+        assert {key: value for key, value in content.items() if value is not None} == AGENT
+        assert rows[name].folder.is_relative_to(tmp_path / "scratch")
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "..\\out", "/".join("x" * 60)])
+def test_paths_that_lead_out_are_refused(name, tmp_path):
+    zipped(tmp_path / "in" / "x.zip", {**AGENT, name: b"gotcha"})
+    before = {path for path in tmp_path.rglob("*") if "scratch" not in path.parts}
+    assert "expected paths that stay in the folder" in found(tmp_path)["x.zip"].problem
+    assert {path for path in tmp_path.rglob("*") if "scratch" not in path.parts} == before
+    assert not Path("/tmp/out").exists()
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR])
+def test_links_and_devices_are_refused(kind, tmp_path):
+    zipped(tmp_path / "in" / "x.zip", {"secret": b"/etc/passwd"}, external_attr=(kind | 0o777) << 16)
+    assert "a link or a device, secret" in found(tmp_path)["x.zip"].problem
+
+
+def test_links_around_a_hand_in_are_not_followed(tmp_path):
+    bundle(tmp_path / "secret")
+    (tmp_path / "in" / "x").mkdir(parents=True)
+    (tmp_path / "in" / "x" / "mine").symlink_to(tmp_path / "secret")
+    assert "neither card.json nor agent.yaml" in found(tmp_path)["x"].problem
+
+
+def test_bombs_are_refused_before_they_unpack(tmp_path, monkeypatch):
+    monkeypatch.setattr(handed_in, "MAX_FOLDER_BYTES", 100_000)
+    monkeypatch.setattr(handed_in, "MAX_FOLDER_FILES", 40)
+    folder = tmp_path / "in"
+    zipped(folder / "large.zip", {"zeros": bytes(2_000_000), **AGENT})
+    zipped(folder / "many.zip", dict.fromkeys(map(str, range(50)), b""))
+    zipped(folder / "deep.zip", {"/".join(map(str, range(k, k + 9))): b"" for k in range(9)})
+    # A size that says less than there is.
+    small = zipped(folder / "liar.zip", {"zeros": bytes(90_000), "more": bytes(90_000)})
+    data = small.read_bytes()
+    small.write_bytes(data.replace(struct.pack("<L", 90_000), struct.pack("<L", 1_000)))
+    rows = found(tmp_path)
+    wanted = {"large": "at most 100000 bytes when", "many": "at most 40 files", "deep": "at most 40 files"}
+    for name, problem in (wanted | {"liar": "expected a zip file"}).items():
+        assert problem in rows[f"{name}.zip"].problem, rows[f"{name}.zip"].problem
+    assert sum(len(data or b"") for data in everything(tmp_path / "scratch").values()) < 100_000
+
+
+@pytest.mark.parametrize("data", [b"", b"no zip", b"PK\x05\x06" + bytes(18)])
+def test_what_cannot_be_unpacked_has_a_reason(data, tmp_path):
+    path = tmp_path / "in" / "x.zip"
+    path.parent.mkdir()
+    path.write_bytes(data)
+    assert found(tmp_path)["x.zip"].problem
+
+
+def test_password_and_other_compressions_are_refused(tmp_path):
+    zipped(tmp_path / "in" / "lzma.zip", AGENT, compress_type=zipfile.ZIP_LZMA)
+    path = zipped(tmp_path / "in" / "locked.zip", AGENT)
+    path.write_bytes(path.read_bytes().replace(b"PK\x01\x02\x14\x03\x14\0\0\0", b"PK\x01\x02\x14\x03\x14\0\1\0"))
+    rows = found(tmp_path)
+    assert "another compression of agent.yaml" in rows["lzma.zip"].problem
+    assert "password" in rows["locked.zip"].problem
+
+
+def test_two_in_one_are_refused(tmp_path):
+    for name in ("one", "two"):
+        agent_of(tmp_path / "in" / "x" / name)
+    assert found(tmp_path)["x"].problem == "x: expected one bundle or one agent, got one and two"
+
+
+def test_empty_class_is_refused(tmp_path):
+    (tmp_path / "in").mkdir()
+    with pytest.raises(PlayerError, match="one folder for each student"):
+        found(tmp_path)

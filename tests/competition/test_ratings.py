@@ -1,0 +1,181 @@
+"""Ratings and standings of a cup, against values computed by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from multigrid_rl.competition.cup.cup import forfeited
+from multigrid_rl.competition.cup.entries import CupConfig, Entry
+from multigrid_rl.competition.cup.folder import write_results
+from multigrid_rl.competition.cup.results import Pairing
+from multigrid_rl.competition.cup.standings import cycles, ratings, results
+from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.show.cup_page import cup_page
+from multigrid_rl.types import GameSpec
+
+TABLE = CupConfig("1v1", GameSpec(), 4, 7, Limits())
+
+
+def games_of(win: int, draw: int, loss: int) -> np.ndarray:
+    """One row a game."""
+    return np.repeat(np.eye(3, dtype=np.int64), [win, draw, loss], axis=0)
+
+
+def test_two_entries_are_rated_by_odds():
+    # 60 wins and 19 losses, 20 draws as halves, one drawn game as prior: odds 70.5 to 29.5.
+    found = ratings(["a", "b"], {("a", "b"): games_of(60, 20, 19)}, np.random.default_rng(0), resamples=50)
+    difference = found["a"].value - found["b"].value
+    assert difference == pytest.approx(400 * math.log10(70.5 / 29.5), abs=0.01)
+    assert found["a"].value + found["b"].value == pytest.approx(2000)
+    assert found["a"].low < found["a"].value < found["a"].high
+
+
+def test_undefeated_entry_has_finite_rating():
+    found = ratings(["a", "b"], {("a", "b"): games_of(100, 0, 0)}, np.random.default_rng(0), resamples=20)
+    assert found["a"].value - found["b"].value == pytest.approx(400 * math.log10(100.5 / 0.5), abs=0.01)
+    assert found["a"].low == pytest.approx(found["a"].high)
+
+
+def test_ratings_of_three_recover_true_strengths():
+    strength = {"a": 1100.0, "b": 1000.0, "c": 900.0}
+    rng = np.random.default_rng(1)
+    games = {}
+    for one, two in (("a", "b"), ("a", "c"), ("b", "c")):
+        chance = 1 / (1 + 10 ** ((strength[two] - strength[one]) / 400))
+        wins = rng.binomial(2, chance, size=4000)
+        games[one, two] = np.stack([wins, 0 * wins, 2 - wins], axis=1)
+    found = ratings(list(strength), games, rng, resamples=200)
+    for name, value in strength.items():
+        assert found[name].value == pytest.approx(value, abs=10)
+        assert found[name].low < value < found[name].high
+
+
+def test_without_games_all_ratings_are_equal():
+    found = ratings(["a", "b"], {("a", "b"): np.zeros((4, 3), np.int64)}, np.random.default_rng(0))
+    assert {rating.value for rating in found.values()} == {1000.0}
+
+
+def test_cycles_start_with_first_name_and_are_listed_once():
+    beats = [("b", "c"), ("c", "a"), ("a", "b"), ("a", "d")]
+    assert cycles(beats) == [["a", "b", "c"]]
+    assert cycles([("a", "b"), ("b", "c")]) == []
+
+
+def entry(name: str, problem: str | None = None) -> Entry:
+    return Entry(name, "broken" if problem else "scripted", "test", problem=problem)
+
+
+def pairing(red: str, blue: str, outcomes: str, **more) -> Pairing:
+    games = len(outcomes)
+    rows = {"length": [10] * games, "return_red": [1.0] * games, "return_blue": [0.5] * games}
+    return Pairing(red=red, blue=blue, outcomes=outcomes, **rows, **more)
+
+
+def table_of(entries, pairings):
+    return results(entries, pairings, TABLE, {})
+
+
+def test_both_sides_count_for_entry_not_colour():
+    found = table_of([entry("a"), entry("b")], [pairing("a", "b", "RRRD"), pairing("b", "a", "BBRD")])
+    first, second = found.standings
+    assert (first.name, first.win, first.draw, first.loss, first.points) == ("a", 5, 2, 1, 6.0)
+    assert (second.name, second.win, second.draw, second.loss, second.points) == ("b", 1, 2, 5, 2.0)
+    pair = found.pairs[0]
+    assert (pair.one, pair.games, pair.share) == ("a", 8, 0.75)
+    assert pair.low < 0.75 < pair.high
+    assert pair.margin == 0.0  # +0.5 as red, -0.5 as blue
+    assert [(s.red, s.red_win, s.draw, s.blue_win) for s in found.sides] == [("a", 3, 1, 0), ("b", 1, 1, 2)]
+
+
+def test_equal_entries_share_rank():
+    names = ["a", "b", "c"]
+    level = "RRBB"
+    pairings = [pairing("a", "b", level), pairing("b", "a", level)]
+    for name in "ab":
+        pairings += [pairing(name, "c", "RRRR"), pairing("c", name, "BBBB")]
+    found = table_of([entry(name) for name in names], pairings)
+    assert [(row.rank, row.name, row.decided_by) for row in found.standings] == [
+        (1, "a", "nothing"),
+        (1, "b", "rating"),
+        (3, "c", "last"),
+    ]
+
+
+def test_more_wins_break_tie_between_equal_ratings():
+    # a draws everything, b wins and loses: the same points against everybody, so the same rating.
+    pairings = [pairing("a", "b", "DDDD"), pairing("b", "a", "DDDD")]
+    pairings += [pairing("a", "c", "DDDD"), pairing("c", "a", "DDDD")]
+    pairings += [pairing("b", "c", "RRBB"), pairing("c", "b", "RRBB")]
+    found = table_of([entry(name) for name in "abc"], pairings)
+    assert [row.rating for row in found.standings] == [1000.0] * 3
+    assert [row.name for row in found.standings] == ["b", "c", "a"]
+    assert found.standings[1].decided_by == "more wins"
+
+
+def test_forfeits_are_losses_with_reason():
+    pairings = [pairing("a", "b", "RRbb", reason="no answer within 5 s"), pairing("b", "a", "RBDD")]
+    found = table_of([entry("a"), entry("b")], pairings)
+    rows = {row.name: row for row in found.standings}
+    assert (rows["b"].loss, rows["b"].forfeited) == (5, 2)
+    assert (rows["a"].win, rows["a"].forfeited) == (5, 0)
+    assert found.entries[1].faults[0].reason == "no answer within 5 s"
+    assert found.entries[1].faults[0].games == 2
+    assert found.entries[0].faults == []
+    assert found.sides[0].length_mean == 10.0
+
+
+def test_entry_without_finished_games_is_unranked_and_ignored():
+    sound = [pairing("a", "b", "RRDB"), pairing("b", "a", "RBDD")]
+    alone = table_of([entry("a"), entry("b")], sound)
+    broken = [forfeited(entry(red), entry(blue), TABLE, {"x": "no card"}) for red, blue in ("ax", "xa", "bx")]
+    # It hangs in every game against b, and would win by forfeit against a.
+    hung = [pairing("x", "b", "rrrr", reason="no answer"), pairing("y", "x", "rrrr", reason="no card")]
+    found = table_of([entry("a"), entry("b"), entry("x"), entry("y")], [*sound, *broken, *hung])
+    ranks = [[(row.name, row.rating, row.points, row.games) for row in its.standings] for its in (alone, found)]
+    assert ranks[0] == ranks[1]
+    assert (alone.unranked, found.unranked) == ([], ["x", "y"])
+    assert not [side for side in found.sides if "x" in (side.red, side.blue)]
+    assert not [pair for pair in found.pairs if "x" in (pair.one, pair.two)]
+    assert [(fault.reason, fault.games, fault.pairings) for fault in found.entries[2].faults] == [
+        ("no card", 12, 3),
+        ("no answer", 4, 1),
+    ]
+
+
+def test_result_that_contradicts_ratings_is_named():
+    # a beats the others, d loses to them: between the two of them it must not be even.
+    games = {"ab": "R" * 15 + "B" * 5, "ac": "R" * 15 + "B" * 5, "bc": "RB" * 10, "bd": "R" * 18 + "BB"}
+    games |= {"cd": "R" * 18 + "BB", "ad": "R" * 19 + "B"}
+    names, sides = "abcd", {"R": "B", "B": "R", "D": "D"}
+
+    def surprises():
+        pairings = [pairing(one, two, letters) for (one, two), letters in games.items()]
+        pairings += [pairing(two, one, "".join(map(sides.get, letters))) for (one, two), letters in games.items()]
+        return [(row.one, row.two, row.share) for row in table_of([entry(name) for name in names], pairings).surprises]
+
+    assert surprises() == []
+    games["ad"] = "B" * 3 + "D" * 17
+    assert surprises() == [("a", "d", 0.425)]
+
+
+def test_cup_without_finished_games_has_tables(tmp_path):
+    found = table_of([entry("a"), entry("b")], [pairing("a", "b", "rrrr"), pairing("b", "a", "----")])
+    assert (found.standings, found.unranked) == ([], ["a", "b"])
+    write_results(found, [pairing("a", "b", "rrrr")], tmp_path)
+    assert (tmp_path / "standings.csv").read_text().startswith("rank,name,rating")
+    assert "No entry has finished a game" in cup_page(found)
+
+
+def test_cycle_is_named_only_if_significant():
+    def circle(wins: str):
+        pairings = []
+        for one, two in (("a", "b"), ("b", "c"), ("c", "a")):
+            swapped = wins.translate(str.maketrans("RB", "BR"))
+            pairings += [pairing(one, two, wins), pairing(two, one, swapped)]
+        return table_of([entry(name) for name in "abc"], pairings).cycles
+
+    assert circle("R" * 20) == [["a", "b", "c"]]
+    assert circle("RRB") == []

@@ -1,0 +1,339 @@
+"""Adversarial imitation: formulas, horizons, exact resume, and that a policy comes to do what was shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import strangers  # noqa: F401 - registers environments
+from multigrid_rl.config.compose import compose
+from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
+from multigrid_rl.imitation.adversarial import (
+    AdversarialConfig,
+    AdversarialUpdate,
+    Discriminator,
+    Replay,
+    Steps,
+    encoded,
+)
+from multigrid_rl.learn.advantages import Estimator
+from multigrid_rl.learn.rollout import Collector, Paths, estimate
+from multigrid_rl.learn.update import Schedule, UpdateConfig
+from multigrid_rl.models.distributions import Categorical, Gaussian
+from multigrid_rl.models.registry import network_of
+from multigrid_rl.types import RunError
+
+HOW = Estimator(0.9, 0.95)
+GAIL = AdversarialConfig(
+    "gail", (64,), 3e-3, 5, 64, payoff="softplus", gradient_penalty=0.0, allow_variable_horizon=False, data="",
+    estimator=HOW, seed=3,
+)  # fmt: skip
+AIRL = replace(GAIL, kind="airl", payoff="logit")
+STEADY = replace(GAIL, payoff="logit", gradient_penalty=1.0)
+PPO = UpdateConfig(
+    objective="ppo",
+    epochs=4,
+    minibatch_size=64,
+    lr=Schedule(5e-3, 5e-3, 1),
+    entropy_coef=Schedule(0.0, 0.0, 1),
+    clip=Schedule(0.2, 0.2, 1),
+    vf_coef=0.5,
+    grad_clip=0.5,
+    seed=0,
+)
+CPU = torch.device("cpu")
+SHOWN = np.array([-1.0, 0.8], np.float32)
+
+
+class Shown(NamedTuple):
+    """Recorded play as ``imitation.adversarial`` reads it."""
+
+    observations: Any
+    actions: Any
+    terminated: Any
+    episode_ends: Any
+    final_observations: Any
+
+
+def shown(rows: int = 400, each: int = 4, actions: Any = None) -> Shown:
+    """Somebody who always does the same in an environment that shows noise, the time and what was done last."""
+    rng = np.random.default_rng(6)
+    obs = np.concatenate([rng.normal(size=(rows, 2)), np.zeros((rows, 3))], 1).astype(np.float32)
+    time = np.arange(rows) % each
+    obs[:, 2] = time
+    obs[time > 0, 3:] = SHOWN.sum(), SHOWN.max()
+    final = obs[each - 1 :: each] + np.array([0, 0, 1, 0, 0], np.float32)
+    taken = np.tile(SHOWN, (rows, 1)) if actions is None else actions
+    return Shown(obs, taken, np.zeros(rows, np.bool_), np.arange(each, rows + 1, each), final)
+
+
+def parts(
+    config: AdversarialConfig,
+    *,
+    recompute: bool = False,
+    log_std: float = -1.0,
+    expert: Any = None,
+    seed: int = 1,
+    **args,
+):
+    """A collector of eight environments, its network, and the update that imitates ``expert``."""
+    factory = GymnasiumFactory("EchoCut-v0", 1, {"actions": "vector"} | args)
+    (agent,) = factory.specs.agents
+    net = network_of(agent, {"name": "mlp", "hidden": [16], "activation": "tanh", "log_std": log_std}, seed)
+    collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=seed, first=0, steps=32)
+    ppo, recorded = replace(PPO, recompute=HOW) if recompute else PPO, expert or shown()
+    update = AdversarialUpdate(config, recorded, {AGENT: net}, {AGENT: agent.action_space}, ppo, device=CPU)
+    return collector, net, update
+
+
+def once(collector, update) -> tuple[dict[str, float], Any]:
+    rollout = collector.collect()[AGENT]
+    batch = estimate(rollout, HOW)
+    return update.learn({AGENT: batch}, 0, {AGENT: [collector.paths()[AGENT]]})[AGENT], batch
+
+
+# --- formulas
+
+
+def steps_of(rows: int = 6) -> Steps:
+    generator = torch.Generator().manual_seed(1)
+    columns = [torch.randn((rows, width), generator=generator) for width in (3, 2, 3)]
+    return Steps(*columns, torch.tensor([0.0, 1.0] * (rows // 2)), torch.linspace(-3, 0, rows))
+
+
+def test_gail_rewards_expert_like_steps():
+    net, steps = Discriminator(3, 2, GAIL), steps_of()
+    chance = torch.sigmoid(net(steps))  # that a step is the expert's
+    torch.testing.assert_close(net.rewards(steps), -torch.log(1 - chance))
+    torch.testing.assert_close(net(steps), net.reward(torch.cat([steps.obs, steps.actions], 1))[:, 0])
+
+
+def test_gail_pays_logit_if_configured():
+    net, steps = Discriminator(3, 2, replace(GAIL, payoff="logit")), steps_of()
+    chance = torch.sigmoid(net(steps))
+    torch.testing.assert_close(net.rewards(steps), torch.log(chance) - torch.log(1 - chance))
+
+
+def test_airl_pays_f_alone_if_configured():
+    net, whole = Discriminator(3, 2, replace(AIRL, payoff="f")), Discriminator(3, 2, AIRL)
+    steps = steps_of()
+    torch.testing.assert_close(net.rewards(steps), whole.rewards(steps) + steps.logp)
+    torch.testing.assert_close(net(steps), whole(steps))
+
+
+def test_gradient_penalty_measures_distance_of_slope_from_one():
+    net, steps = Discriminator(3, 2, GAIL), steps_of()
+    net.normaliser.std.fill_(2.0)  # slopes are by what the network reads
+    weights = torch.tensor([[3.0, 0.0, 0.0, 0.0, 4.0]])
+    net.reward = torch.nn.Linear(5, 1)
+    net.reward.weight.data.copy_(weights)
+    off = net.gradient_penalty(steps, Steps._make(2 * column for column in steps), torch.rand(6, 1))
+    torch.testing.assert_close(off, torch.tensor((5.0 - 1.0) ** 2))
+    off.backward()
+    torch.testing.assert_close(net.reward.weight.grad, 2 * (5.0 - 1.0) * weights / 5.0)
+
+
+def test_gradient_penalty_flattens_discriminator():
+    slopes = []
+    for weight in (0.0, 10.0):
+        collector, _, update = parts(replace(GAIL, steps=40, gradient_penalty=weight))
+        once(collector, update)
+        net = update.adversaries[AGENT].discriminator
+        theirs, rows = shown(), np.arange(50)
+        points = Steps(
+            *(torch.from_numpy(column[rows]) for column in (theirs.observations, theirs.actions)), *[None] * 3
+        )
+        slopes.append(float(net.gradient_penalty(points, points, torch.ones(50, 1)).detach()))
+    assert slopes[1] < slopes[0] / 2
+
+
+def test_airl_rewards_f_less_log_probability():
+    net, steps = Discriminator(3, 2, AIRL), steps_of()
+    g = net.reward(torch.cat([steps.obs, steps.actions], 1))[:, 0]
+    before, after = net.shaping(steps.obs)[:, 0], net.shaping(steps.next_obs)[:, 0]
+    f = g + 0.9 * torch.tensor([1.0, 0.0] * 3) * after - before
+    torch.testing.assert_close(net.rewards(steps), f - steps.logp)
+    # D = exp(f) / (exp(f) + pi)
+    chance = f.exp() / (f.exp() + steps.logp.exp())
+    torch.testing.assert_close(torch.sigmoid(net(steps)), chance)
+
+
+def test_actions_are_scaled_to_bounds_if_any_and_choices_one_hot():
+    numbers = encoded(Gaussian([-2, 0], [2, 1], "clip"), np.array([[-2.0, 0.75]], np.float32))
+    np.testing.assert_allclose(numbers, [[-1.0, 0.5]])
+    unbounded = encoded(Gaussian([-np.inf, 0], [np.inf, np.inf], "clip"), np.array([[-7.0, 3.0]], np.float32))
+    np.testing.assert_allclose(unbounded, [[-7.0, 3.0]])
+    np.testing.assert_array_equal(encoded(Categorical((2, 3)), np.array([[1, 0]])), [[0, 1, 1, 0, 0]])
+
+
+def test_next_observation_is_next_row_or_final_one():
+    flags = np.zeros((3, 2), np.bool_)
+    done, cut, ended = flags.copy(), flags.copy(), flags.copy()
+    done[1] = True
+    cut[1, 0], ended[1, 1] = True, True
+    obs = np.arange(6, dtype=np.float32)[:, None]  # (T, N): 0 1 / 2 3 / 4 5
+    path = Paths(flags * 1.0, ended, done, ~flags, flags, cut, np.array([[20.0]]), np.array([[40.0], [50.0]]))
+    _, following = path.with_next(obs, path.final_obs, path.last_obs)
+    np.testing.assert_array_equal(following[..., 0], [[2, 3], [20, 0], [40, 50]])
+
+
+# --- updates
+
+
+@pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
+def test_discriminator_pays_whole_batch(config):
+    collector, _, update = parts(config)
+    adversary, kept = update.adversaries[AGENT], {}
+    learn = adversary.learn
+
+    def spied(batch, paths):
+        kept["paths"], statistics = learn(batch, paths)
+        kept["mine"] = adversary._policy_steps(batch, paths)
+        return kept["paths"], statistics
+
+    adversary.learn = spied
+    statistics, _ = once(collector, update)
+    (path,) = kept["paths"]
+    with torch.no_grad():
+        wanted = adversary.discriminator.rewards(kept["mine"]).numpy()
+    np.testing.assert_allclose(path.rewards.reshape(-1), wanted, rtol=1e-5)
+    assert statistics["learnt_reward"] == pytest.approx(float(wanted.mean()), rel=1e-5)
+    assert {"discriminator_loss", "discriminator_accuracy", "explained_variance", "policy_loss"} <= set(statistics)
+
+
+@pytest.mark.parametrize(
+    ("config", "recompute"),
+    [(GAIL, False), (AIRL, True), (STEADY, False), (replace(AIRL, replay=300), False)],
+    ids=["gail", "airl", "steady", "replay"],
+)
+def test_resumed_update_equals_unbroken_update(config, recompute):
+    statistics = []
+    for halves in (False, True):
+        collector, net, update = parts(config, recompute=recompute)
+        once(collector, update)
+        if halves:
+            # What a checkpoint holds: weights, the policy's optimiser, and the update's own state.
+            weights, adam = net.state_dict(), update.optimizers[AGENT][0].state_dict()
+            _, other, again = parts(config, recompute=recompute)
+            other.load_state_dict(weights)
+            again.optimizers[AGENT][0].load_state_dict(adam)
+            again.set_state(update.get_state())
+            collector.networks, update = {AGENT: other}, again
+        statistics.append([once(collector, update)[0] for _ in range(2)])
+    assert statistics[0] == statistics[1]
+
+
+def of_itself(log_std: float) -> Shown:
+    """What the policy of ``parts`` does: episodes of one step, whose actions are what the environment got."""
+    collector, *_ = parts(GAIL, log_std=log_std)
+    steps, distribution = [], collector.distributions[AGENT]
+    for _ in range(16):
+        rollout, path = collector.collect()[AGENT], collector.paths()[AGENT]
+        obs, following = path.with_next(rollout.obs.reshape(-1, 5), path.final_obs, path.last_obs)
+        taken = distribution.bounded(rollout.actions)
+        steps.append([column.reshape(-1, column.shape[-1]).copy() for column in (obs, taken, following)])
+    obs, taken, following = map(np.concatenate, zip(*steps, strict=True))
+    return Shown(obs, taken, np.zeros(len(obs), np.bool_), np.arange(1, len(obs) + 1), following)
+
+
+@pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
+def test_nothing_tells_clipped_policy_from_itself(config):
+    """Half of the draws lie beyond a bound: the expert's are recorded at it."""
+    collector, _, update = parts(replace(config, minibatch_size=256), log_std=0.0, expert=of_itself(0.0))
+    adversary, seen = update.adversaries[AGENT], []
+    for _ in range(60):
+        batch = estimate(collector.collect()[AGENT], HOW)
+        seen.append(adversary.learn(batch, [collector.paths()[AGENT]])[1])
+    loss, accuracy = np.mean([list(row.values())[:2] for row in seen[30:]], axis=0)
+    assert loss == pytest.approx(np.log(2), abs=0.04)
+    assert accuracy == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
+def test_policy_learns_to_imitate(learning, config):
+    """The environment pays the sum of an action; what was shown pays little, and nothing of it is told."""
+    collector, net, update = parts(replace(config, allow_variable_horizon=True), seed=learning.seed)
+
+    def distance() -> float:
+        with torch.no_grad():
+            means = net.logits(torch.from_numpy(shown().observations))[:, :2].numpy()
+        return float(np.abs(Gaussian([-2, 0], [2, 1], "clip").bounded(means) - SHOWN).mean())
+
+    before = distance()
+    for _ in range(30):
+        once(collector, update)
+    learning.check("distance at first", before, above=0.5)
+    learning.check("distance", distance(), below=0.35)
+
+
+# --- earlier policies
+
+
+def numbered(first: int, count: int) -> Steps:
+    numbers = torch.arange(first, first + count, dtype=torch.float32)
+    return Steps(*[numbers[:, None]] * 3, numbers, numbers)
+
+
+def test_replay_samples_steps_uniformly():
+    counts = np.zeros(100)
+    for seed in range(2000):
+        replay = Replay(10, np.random.default_rng(seed))
+        for first, count in ((0, 7), (7, 7), (14, 80), (94, 6)):
+            replay.add(numbered(first, count))
+        kept = replay.kept.ended.numpy().astype(int)
+        assert len(set(kept)) == 10
+        for column in replay.kept:
+            np.testing.assert_array_equal(column.reshape(-1), replay.kept.ended)  # rows stay together
+        counts[kept] += 1
+    assert counts.sum() == 20_000
+    # 200 expected of each, binomial: a standard deviation of 13.4.
+    assert np.abs(counts - 200).max() < 5 * 13.4
+
+
+def test_half_of_policy_steps_are_replayed():
+    collector, _, update = parts(replace(AIRL, replay=10_000, steps=1))
+    adversary, given = update.adversaries[AGENT], []
+    descend = adversary._descend
+    adversary._descend = lambda theirs, ours: given.append((len(theirs.obs), ours)) or descend(theirs, ours)
+    batches = [once(collector, update)[1] for _ in range(2)]
+    (_, first), (theirs, second) = given
+    assert theirs == len(second.obs) == 64
+    before, now = ({row.tobytes() for row in batch.obs} for batch in batches)
+    assert {row.tobytes() for row in first.obs.numpy()} <= before
+    assert {row.tobytes() for row in second.obs.numpy()[:32]} <= now
+    assert {row.tobytes() for row in second.obs.numpy()[32:]} <= before
+    assert adversary._replay.seen == 2 * len(batches[0].obs)
+
+
+# --- horizons
+
+
+def test_rejects_early_ends_unless_allowed():
+    message = r"^train\.adversarial: %s: expected episodes of one length, or " + (
+        r"train\.adversarial\.allow_variable_horizon=true: .*, got \d+ that ended early$"
+    )
+    collector, _, update = parts(GAIL, ends=3)
+    with pytest.raises(RunError, match=message % "the policy's episodes"):
+        once(collector, update)
+    collector, net, update = parts(replace(GAIL, allow_variable_horizon=True), ends=3)
+    once(collector, update)
+    early = shown()._replace(terminated=np.arange(400) % 4 == 3)
+    space = {AGENT: GymnasiumFactory("EchoCut-v0", 1, {"actions": "vector"}).specs.agents[0].action_space}
+    with pytest.raises(RunError, match=message % "demonstrations"):
+        AdversarialUpdate(GAIL, early, {AGENT: net}, space, PPO, device=CPU)
+
+
+# --- what a run may say
+
+
+def test_environment_recipes_combine_with_adversarial_imitation():
+    config = compose(["experiment=halfcheetah", "train=airl", "data=x", "train.until=5"])
+    assert (config.train.num_envs, config.train.recompute, config.train.adversarial.kind) == (32, True, "airl")
+    assert (
+        config.train.adversarial.steps
+        == compose(["train=gail", "env_id=Pendulum-v1", "data=x"]).train.adversarial.steps
+    )

@@ -1,0 +1,178 @@
+"""An expert labels what a learner visits; training begins with a player, its values alone first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from multigrid_rl.config.compose import compose
+from multigrid_rl.imitation.cloning import CloningConfig, play_out
+from multigrid_rl.imitation.dagger import Beta, Dagger, LabellingCollector
+from multigrid_rl.learn.rollout import Batch
+from multigrid_rl.learn.update import Schedule, Update, UpdateConfig
+from multigrid_rl.models.registry import fingerprint, network_of
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.runs.players import player_in_place_of
+from multigrid_rl.types import AgentSpec
+
+GAME = compose(["scenario=1v1", "experiment=none", "scenario.seats.blue_0=random"])
+CONSTANT = Schedule(0.01, 0.01, 1)
+
+
+def test_expert_share_decays_from_one():
+    assert [Beta("linear", 4, 0.5).at(k) for k in (0, 1, 4, 9)] == [1.0, 0.75, 0.0, 0.0]
+    assert [Beta("exponential", 4, 0.5).at(k) for k in (0, 1, 3)] == [1.0, 0.5, 0.125]
+
+
+class Labelling:
+    def __init__(self, model: str = "mlp", games: int = 4, steps: int = 30) -> None:
+        self.factory = env_factory(GAME)
+        agents = self.factory.specs.agents
+        self.net = network_of(agents[0], {"name": model, "hidden": [16], "activation": "tanh"})
+        self.collector = LabellingCollector(
+            self.factory.build(games, 0), self.factory.specs, {"red_0": self.net}, seed=1, first=0, steps=steps,
+            experts={"red_0": player_in_place_of(agents[0], "key-runner", GAME).player},
+        )  # fmt: skip
+        self.taken = []
+        step = self.collector.env.step
+
+        def spy(actions):
+            self.taken.append(actions["red_0"].copy())
+            return step(actions)
+
+        self.collector.env.step = spy
+
+    def collect(self, beta: float):
+        self.taken.clear()
+        self.collector.beta = beta
+        self.collector.collect()
+        return np.stack(self.taken), self.collector.labels["red_0"].copy()
+
+
+def test_expert_acts_with_share_beta_and_labels_every_step():
+    labelling = Labelling()
+    taken, labels = labelling.collect(1.0)
+    assert (taken == labels).all()
+    assert labelling.collector.env.drain_episodes().winner.tolist().count(0) > 2  # the expert wins
+    taken, labels = labelling.collect(0.0)
+    assert (taken == labelling.collector.rollouts["red_0"].actions).all()
+    assert 0.02 < (taken == labels).mean() < 0.5
+    assert len(np.unique(labels)) > 2
+
+
+@pytest.mark.parametrize("model", ["mlp", "gru"])
+def test_labels_resume_exactly(model):
+    one, other = Labelling(model), Labelling(model)
+    one.collect(0.5)
+    state = one.collector.get_state()
+    expected = one.collect(0.5)
+    rows = one.collector.labelled()["red_0"][0]
+    other.collector.set_state(state)
+    for mine, theirs in zip(other.collect(0.5), expected, strict=True):
+        assert (mine == theirs).all()
+    assert rows.obs.shape[:-1] == rows.active.shape == ((4, 30) if model == "gru" else (120,))
+    assert rows.memory.shape == ((4, 16) if model == "gru" else (120, 0))
+
+
+@pytest.mark.parametrize("model", ["mlp", "gru"])
+def test_learner_learns_expert_labels(learning, model):
+    labelling = Labelling(model, games=8)
+    config = CloningConfig(
+        data=None, held_out=0.0, batch_size=2400, minibatch_size=240, dagger=True, lr=CONSTANT, weight_decay=0.0,
+        grad_clip=10.0, seed=learning.seed,
+    )  # fmt: skip
+    spaces = {"red_0": labelling.factory.specs.agents[0].action_space}
+    learner = Dagger({"red_0": labelling.net}, spaces, config, torch.device("cpu"))
+    losses = []
+    for k in range(4):
+        labelling.collect(0.5)
+        learner.add(labelling.collector.labelled())
+        state = learner.get_state()
+        losses.append(learner.learn(240 * k, 240 * (k + 1))["red_0"]["cloning_loss"])
+    learning.check("gain", losses[0] - losses[-1], above=0.15)
+    assert len(learner.known["red_0"].active.reshape(-1)) == 960
+    # What comes next follows from weights, labels and the steps before.
+    twin = Dagger({"red_0": labelling.net}, spaces, config, torch.device("cpu"))
+    twin.set_state(state)
+    assert (twin._rows("red_0", 720).obs == learner._rows("red_0", 720).obs).all()
+    assert (twin._rows("red_0", 720).obs != learner._rows("red_0", 960).obs).any()
+
+
+def test_rollouts_are_whole_episodes_equal_per_environment():
+    factory = env_factory(compose(["env_id=CartPole-v1", "experiment=none"]))
+    net = network_of(factory.specs.agents[0], {"name": "mlp", "hidden": [8], "activation": "tanh"})
+    options = {"num_envs": 4, "seed": 0, "bound": "clip"}
+    table, entropies = play_out(factory, {"agent_0": net}, 10, first=0, **options)
+    assert table.episodes == 10
+    assert (table.returns[:, 0] == table.length).all()
+    assert 0.5 < entropies["agent_0"] <= np.log(2)
+    again, _ = play_out(factory, {"agent_0": net}, 10, first=0, **options)
+    other, _ = play_out(factory, {"agent_0": net}, 10, first=4, **options)
+    assert again.length.tolist() == table.length.tolist() != other.length.tolist()
+
+
+# --- beginning with a player
+
+BOX = gym.spaces.Box(-np.inf, np.inf, (3,))
+ACTS = gym.spaces.Box(-np.ones(2, np.float32), np.ones(2, np.float32))
+PLAIN = {"name": "mlp", "hidden": [8], "activation": "tanh"}
+KINDS = {
+    "vector": (AgentSpec("a", "a", ("a",), BOX, ACTS), {**PLAIN, "normalise": True}),
+    "tokens": (AgentSpec("a", "a", ("a",), gym.spaces.MultiDiscrete([4] * 3), gym.spaces.MultiDiscrete([5])), PLAIN),
+}
+
+
+def batch_for(agent: AgentSpec) -> Batch:
+    rng, tokens = np.random.default_rng(2), agent.observation_space is not BOX
+    floats = [rng.normal(size=64).astype(np.float32) for _ in range(5)]
+    return Batch(
+        obs=rng.integers(0, 4, (64, 3)).astype(np.uint8) if tokens else rng.normal(size=(64, 3)).astype(np.float32),
+        actions=rng.integers(0, 5, (64, 1)) if tokens else rng.normal(size=(64, 2)).astype(np.float32),
+        mask=np.ones((64, 1), np.bool_), logp=floats[0], values=floats[1], advantages=floats[2], targets=floats[3],
+        entropy=floats[4], memory=np.zeros((64, 0), np.float32), starts=np.zeros((64, 0), np.bool_),
+    )  # fmt: skip
+
+
+def outputs_of(net, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    with torch.no_grad():
+        outputs, values = net(torch.from_numpy(batch.obs))
+    return outputs.clone(), values.clone()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_values_learn_during_warm_up(kind, apart):
+    agent, architecture = KINDS[kind]
+    if apart and kind == "tokens":
+        pytest.skip("networks over tokens share their first layer")
+    config = UpdateConfig(
+        objective="ppo", epochs=2, minibatch_size=16, lr=CONSTANT, entropy_coef=Schedule(0.1, 0.1, 1),
+        clip=Schedule(0.2, 0.2, 1), vf_coef=0.5, grad_clip=1.0, seed=0, warm_up=128, v_iters=2 if apart else None,
+    )  # fmt: skip
+    teacher, net = (network_of(agent, architecture, seed) for seed in (1, 2))
+    if kind == "vector":
+        teacher.normaliser.mean.fill_(0.5)
+    update = Update({"a": net}, {"a": agent.action_space}, config, device=torch.device("cpu"))
+    weights = {name: value.clone() for name, value in teacher.state_dict().items()}
+    update.begin_with({"a": weights}, 1000)
+    assert fingerprint(net.state_dict()) == fingerprint(weights)
+    batch = batch_for(agent)
+    policy, values = outputs_of(net, batch)
+    for steps in (64, 128):
+        update.learn({"a": batch}, steps)
+    warm = outputs_of(net, batch)
+    assert torch.equal(warm[0], policy)
+    assert not torch.allclose(warm[1], values)
+    update.learn({"a": batch}, 192)
+    assert not torch.allclose(outputs_of(net, batch)[0], policy)
+    if kind == "vector":  # what was seen before counts as 1,000 rows
+        wanted = (0.5 * 1000 + batch.obs.mean(axis=0) * 64) / 1064
+        np.testing.assert_allclose(net.normaliser.mean.numpy(), wanted, rtol=1e-5)
+    # Without it the policy learns at once.
+    update = Update({"a": teacher}, {"a": agent.action_space}, replace(config, warm_up=0), device=torch.device("cpu"))
+    update.learn({"a": batch}, 0)
+    assert not torch.allclose(outputs_of(teacher, batch)[0], policy)

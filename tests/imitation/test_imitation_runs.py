@@ -1,0 +1,144 @@
+"""Runs that learn from recorded play: the same folder, gates, players and resume as every run."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from commands import call
+from multigrid_rl.cli.train import resume_training, run_training
+from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.metrics import METRICS, matches
+from tiny_runs import rows_of, without_time
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
+
+TINY = [
+    "train.num_envs=8", "train.num_steps=128", "train.minibatch_size=128", "train.checkpoint_every=4096",
+    "train.cloning.play_every=8192", "train.lr_final=null", "model.hidden=[32,32]",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demos") / "runner"
+    result = call("record", "key-runner", "scenario=1v1", "--steps", 12_000, "-o", out)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return out
+
+
+def cloned(demo, path, *overrides):
+    run_training(["scenario=1v1", "train=bc", f"data={demo}", f"run_dir={path}", *TINY, *overrides])
+    return rows_of(path)
+
+
+@pytest.fixture(scope="module")
+def run(demo, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "clone"
+    return path, cloned(demo, path, "train.until=16384")
+
+
+def test_clone_learns_and_writes_run_folder(run, demo):
+    path, rows = run
+    names = {name for row in rows for name in row}
+    assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
+    assert [row["env_steps"] for row in rows] == [1024 * k for k in range(1, 17)]
+    losses = [row["learner/red_0/cloning_loss"] for row in rows]
+    assert losses[0] > 1.6 > losses[-1] + 0.3
+    played = [row for row in rows if "win/red_0" in row]
+    assert [row["env_steps"] for row in played] == [8192, 16384]
+    assert all(row["report_episodes"] == 100 and "learner/red_0/held_out_loss" in row for row in played)
+    assert played[-1]["entropy/red_0"] < np.log(7)
+    verdict = json.loads((path / "verdict.json").read_text())
+    assert [gate["metric"].split("/")[0] for gate in verdict["gates"]] == ["episode_len_mean", "return_mean", "entropy"]
+    data = json.loads((path / "provenance.json").read_text())["data"]
+    assert (data["who"], data["folder"], data["rows"]) == ("key-runner", str(demo), 12_000)
+    result = call("evaluate", path, "--episodes", 20, "-o", path.parent / "judged")
+    assert result.exit_code == 0, (result.output, result.exception)
+
+
+def test_resumed_clone_equals_unbroken_clone(run, demo, tmp_path):
+    path = tmp_path / "short"
+    cloned(demo, path, "train.until=5120")
+    resume_training(path, ["train.until=16384"])
+    assert without_time(rows_of(path)) == without_time(run[1])
+
+
+def test_short_clone_is_played_once_at_its_end(demo, tmp_path, capsys):
+    path = tmp_path / "brief"
+    rows = cloned(demo, path, "train.until=2048")
+    assert not any("episode_len_mean" in row for row in rows)
+    verdict = json.loads((path / "verdict.json").read_text())
+    assert verdict["last_report"]["report_episodes"] == 100
+    output = capsys.readouterr().out
+    assert f"result:   mean return red_0 {verdict['last_report']['return_mean/red_0']:,.2f}; " in output
+    assert "learned:  2,048 recorded steps, " in output
+    assert "played:   " not in output
+    (path / "verdict.json").unlink()
+    assert resume_training(path, [])["last_report"] == verdict["last_report"]
+
+
+def test_run_ends_when_held_out_loss_stalls(demo, tmp_path):
+    path = tmp_path / "still"
+    verdict = run_training(
+        ["scenario=1v1", "train=bc", f"data={demo}", f"run_dir={path}", *TINY, "train.lr=1e-30",
+         "train.until=65536", "train.cloning.patience=2", "train.cloning.play_every=1024"]
+    )  # fmt: skip
+    assert (verdict["ended"], verdict["env_steps"]) == ("plateau", 3072)
+    (path / "verdict.json").unlink()  # killed after its last checkpoint
+    again = resume_training(path, [])
+    assert (again["ended"], again["env_steps"]) == ("plateau", 3072)
+    more = resume_training(path, ["train.until=5120"])  # who has seen the verdict wants more
+    assert (more["ended"], more["env_steps"]) == ("until", 5120)
+
+
+def test_rejects_resuming_with_other_data(run, demo, tmp_path):
+    path, _ = run
+    card = demo / "card.json"
+    text = card.read_text()
+    try:
+        card.write_text(text.replace('"sha256": "', '"sha256": "0', 1))
+        with pytest.raises(ConfigError, match="data: "):
+            resume_training(path, ["train.until=32768"])
+    finally:
+        card.write_text(text)
+
+
+DAGGER = ["train=dagger", "expert=key-runner", "train.cloning.play_every=2048", "train.checkpoint_every=1024",
+          "train.num_envs=16", "train.num_steps=32", "train.dagger.rounds=3", "model=gru", "model.hidden=[16]",
+          "train.lr_final=null"]  # fmt: skip
+
+
+def test_expert_teaches_recurrent_network_and_run_resumes(tmp_path):
+    run_training(["scenario=1v1", *DAGGER, f"run_dir={tmp_path / 'whole'}", "train.until=3072"])
+    run_training(["scenario=1v1", *DAGGER, f"run_dir={tmp_path / 'short'}", "train.until=1536"])
+    resume_training(tmp_path / "short", ["train.until=3072"])
+    rows = rows_of(tmp_path / "whole")
+    assert without_time(rows_of(tmp_path / "short")) == without_time(rows)
+    assert [round(row["dagger/beta"], 3) for row in rows] == [1.0, 0.667, 0.333, 0.0, 0.0, 0.0]
+    assert (
+        [row["dagger/labels"] for row in rows] == [row["env_steps"] for row in rows] == [512 * k for k in range(1, 7)]
+    )
+    names = {name for row in rows for name in row}
+    assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
+    assert [row["env_steps"] for row in rows if "win/red_0" in row] == [2048]
+
+
+def test_training_begins_with_clone(run, tmp_path):
+    path, _ = run
+    verdict = run_training(
+        ["scenario=1v1", f"init={path}", f"run_dir={tmp_path / 'ppo'}", "train.num_envs=32", "train.num_steps=16",
+         "train.minibatch_size=256", "train.until=1024", "train.warm_up=512", "model.hidden=[32,32]"]
+    )  # fmt: skip
+    first, second = rows_of(tmp_path / "ppo")
+    assert first["entropy/red_0"] < 1.5 < np.log(7) - 0.3  # as the clone, not as a fresh network
+    assert second["entropy/red_0"] == pytest.approx(first["entropy/red_0"], abs=0.3)
+    assert verdict["ended"] == "until"
+    result = call("train", "scenario=1v1", f"init={path}", "model.hidden=[8]", f"run_dir={tmp_path / 'x'}")
+    assert "model.hidden: expected [8] of this run, got [32, 32]" in result.output + result.stderr
+    result = call("train", "scenario=1v1", "init=hunter", f"run_dir={tmp_path / 'x'}")
+    assert "init: hunter: expected a network that plays red_0, got hunter" in result.output + result.stderr
+    result = call("train", "scenario=1v1", "init=runs/nowhere", f"run_dir={tmp_path / 'x'}")
+    assert "init: player: expected a name, a folder that is there, or module:Class" in result.output + result.stderr

@@ -1,0 +1,124 @@
+"""Recorded play from others and for others."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet as pq
+
+from commands import call, complaint
+from multigrid_rl.imitation.demonstrations import DATA_FILE, read_demonstrations
+from multigrid_rl.imitation.torch_file import convert
+
+PENDULUM = ("env_id=Pendulum-v1", "experiment=none")
+
+
+class Bomb:
+    def __reduce__(self):
+        return (print, ("boom",))
+
+
+def course(rows: int, **others):
+    rng = np.random.default_rng(0)
+    obs, actions = rng.normal(size=(rows, 3)), rng.uniform(-2, 2, (rows, 1))
+    return {"mean_reward": np.float64(9.5), "std_reward": 1.0, "observations": obs, "actions": actions, **others}
+
+
+def test_course_torch_file_is_converted_once(tmp_path):
+    content = course(3000)
+    torch.save(content, tmp_path / "expert.pt")
+    out = tmp_path / "demo"
+    result = call("data", "import", tmp_path / "expert.pt", *PENDULUM, "-o", out, "--who", "expert")
+    assert result.exit_code == 0, (result.output, result.exception)
+    data = read_demonstrations(out)
+    assert (data.card.who, data.card.rows, data.card.bounds, data.card.returns) == ("expert", 3000, False, None)
+    np.testing.assert_allclose(data.observations, content["observations"], rtol=1e-6)
+    np.testing.assert_allclose(data.actions, content["actions"], rtol=1e-6)
+    assert data.seeds.tolist() == [[-1, -1, -1]]
+
+
+def test_tensors_are_read_like_arrays(tmp_path):
+    content = {name: torch.ones(4, 2) for name in ("observations", "actions")}
+    torch.save(content, tmp_path / "x.pt")
+    convert(str(tmp_path / "x.pt"), str(tmp_path))
+    assert np.load(tmp_path / "observations.npy").tolist() == [[1.0, 1.0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (course(4, bomb=Bomb()), "Weights only load failed"),
+        ([1], "expected a dictionary, got list"),
+        ({"observations": np.zeros((2, 3))}, "expected actions, an array, got observations"),
+    ],
+)
+def test_rejects_torch_files_with_other_content(tmp_path, capsys, content, message):
+    torch.save(content, tmp_path / "x.pt")
+    with pytest.raises(SystemExit, match=message):
+        convert(str(tmp_path / "x.pt"), str(tmp_path))
+    assert capsys.readouterr().out == ""  # nothing of it was executed
+
+
+def test_rejects_inconsistent_torch_files(tmp_path, monkeypatch):
+    file, out = tmp_path / "x.pt", tmp_path / "demo"
+
+    def here(command, **_):
+        convert(*command[2:4])
+        return SimpleNamespace(returncode=0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("multigrid_rl.imitation.interchange.subprocess", SimpleNamespace(run=here))
+        for content, expected in (
+            (course(4, actions=np.zeros((3, 1))), "as many actions as observations"),
+            (course(4, actions=np.zeros((4, 2))), "column actions: expected (1,) for each row, got (4, 2)"),
+        ):
+            torch.save(content, file)
+            assert expected in complaint(call("data", "import", file, *PENDULUM, "-o", out))
+    file.write_bytes(pickle.dumps(Bomb()))
+    assert "a torch file of tensors" in complaint(call("data", "import", file, *PENDULUM, "-o", out))
+    message = complaint(call("data", "import", tmp_path / "nowhere.pt", *PENDULUM, "-o", out))
+    assert message.endswith(f"(.parquet) or minari:DATASET_ID that exists, got {tmp_path / 'nowhere.pt'}")
+    assert not out.exists()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demos") / "hunter"
+    assert call("record", "hunter", "scenario=1v1", "--steps", 300, "-o", out).exit_code == 0
+    return out
+
+
+def test_parquet_round_trip(demo, tmp_path):
+    file, back = tmp_path / "demo.parquet", tmp_path / "back"
+    result = call("data", "export", demo, "-o", file)
+    assert result.exit_code == 0, (result.output, result.exception)
+    result = call("data", "import", file, "scenario=1v1", "-o", back, "--who", "hunter")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert (back / DATA_FILE).read_bytes() == (demo / DATA_FILE).read_bytes()
+
+
+def test_rejects_foreign_parquet_files(demo, tmp_path):
+    pq.write_table(pa.table({"observations": [[1]]}), tmp_path / "x.parquet")
+    message = complaint(call("data", "import", tmp_path / "x.parquet", "scenario=1v1", "-o", tmp_path / "y"))
+    assert "expected columns observations, actions, episode, got actions" in message
+    (tmp_path / "x.parquet").write_bytes(b"no")
+    message = complaint(call("data", "import", tmp_path / "x.parquet", "scenario=1v1", "-o", tmp_path / "y"))
+    assert "a Parquet file of recorded play" in message
+    assert complaint(call("data", "export", demo, "-o", tmp_path / "z.csv")).endswith(f"got {tmp_path / 'z.csv'}")
+
+
+def test_minari_round_trip(demo, tmp_path, monkeypatch):
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    result = call("data", "export", demo, "-o", "minari:doors/hunter-v0")
+    assert result.exit_code == 0, (result.output, result.exception)
+    result = call("data", "import", "minari:doors/hunter-v0", "scenario=1v1", "-o", tmp_path / "back")
+    assert result.exit_code == 0, (result.output, result.exception)
+    mine, theirs = read_demonstrations(demo), read_demonstrations(tmp_path / "back")
+    for name in ("observations", "actions", "rewards", "terminated", "truncated", "episode_ends", "final_observations"):
+        assert (getattr(mine, name) == getattr(theirs, name)).all(), name

@@ -1,0 +1,158 @@
+"""A run whose opponents grow: alone and with env runners, interrupted, and with damaged files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from commands import call
+from multigrid_rl.cli.train import resume_training
+from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.players.cards import read_card
+from multigrid_rl.runs.checkpoints import read_state
+from tiny_runs import rows_of, tiny_run, without_time
+
+pytestmark = pytest.mark.usefixtures("cores")
+
+QUICK = ["scenario.league.every=1024", "scenario.league.redraw=512", "scenario.league.most=2"]
+SHORT = ["scenario.game.max_steps=40", "train.checkpoint_every=2048"]
+DUEL = ["scenario=1v1-league", *QUICK, *SHORT]
+KINDS = {
+    "driver": DUEL,
+    "env runners": [*DUEL, "cluster.num_env_runners=2"],
+    "memory": [*DUEL, "model=gru", "model.hidden=[16]"],
+    "joint team": ["scenario=2v2-league", *QUICK, *SHORT],
+    "mates": ["scenario=2v2-league", "experiment=none", "scheme=ctde", *QUICK, *SHORT],
+}
+#: Snapshots of 4096 steps.
+NAMES = [f"step_{steps:09d}" for steps in (1024, 2048, 3072, 4096)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "run"
+    return path, *tiny_run(path, *DUEL)
+
+
+def broken(path: Path, target: Path) -> Path:
+    """Copy a run as if it had been killed after its checkpoint at 2048 steps, and after the snapshot that followed."""
+    copy = shutil.copytree(path, target)
+    (copy / "verdict.json").unlink()
+    shutil.rmtree(copy / "checkpoints" / "step_000004096")
+    shutil.rmtree(copy / "league" / "step_000004096")
+    return copy
+
+
+def snapshots(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "league").glob("step_*"))
+
+
+def test_learner_joins_opponents_as_ordinary_player(whole):
+    path, verdict, rows = whole
+    assert snapshots(path) == NAMES
+    assert [row["league/size"] for row in rows] == [3, 3, 4, 4, 5, 5, 6, 6]
+    assert all(0 <= row["league/min_win"] <= 1 for row in rows)
+    names = {name for row in rows for name in row if name.startswith("win_against/")}
+    assert names == {f"win_against/red_0/{name}" for name in ("random", "blue-rookie", "key-runner", "snapshots")}
+    assert any(row.get("win_against/red_0/snapshots") is not None for row in rows)
+    card = read_card(path / "league" / NAMES[-1] / "red_0")
+    last = read_card(path / "checkpoints" / "step_000004096" / "players" / "red_0")
+    assert (card.sha256, card.provenance["env_steps"], card.seats) == (last.sha256, 4096, ["red_0"])
+    state = read_state(path / verdict["checkpoint"])["league"]
+    assert [row["name"] for row in state["snapshots"]] == NAMES
+    assert state["snapshots"][-1]["sha256"] == {"red_0": card.sha256}
+
+
+def test_checkpoints_hold_no_snapshots(whole):
+    path = whole[0]
+    sizes = [
+        sum(file.stat().st_size for file in (path / "checkpoints" / name / "rllib").rglob("*") if file.is_file())
+        for name in ("step_000002048", "step_000004096")
+    ]
+    assert abs(sizes[1] - sizes[0]) < 1000
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.long] if kind in ("mates", "env runners") else []) for kind in KINDS]
+)
+def test_resumed_run_equals_unbroken_run(tmp_path, whole, kind):
+    if kind == "driver":
+        path, whole_verdict, rows = whole
+    else:
+        path = tmp_path / "whole"
+        whole_verdict, rows = tiny_run(path, *KINDS[kind])
+    copy = broken(path, tmp_path / "broken")
+    files = {file.relative_to(path): file.read_bytes() for file in (path / "league").rglob("*.safetensors")}
+    verdict = resume_training(copy, [])
+    assert without_time(rows_of(copy)) == without_time(rows)
+    assert verdict["weights"] == whole_verdict["weights"]
+    assert snapshots(copy) == NAMES
+    assert {name: (copy / name).read_bytes() for name in files} == files
+    # The one that the checkpoint did not know was written once more.
+    assert [path.name for path in (copy / "league" / "aside").iterdir()] == ["step_000003072"]
+
+
+@pytest.mark.long
+def test_run_resumes_with_other_env_runners(whole, tmp_path):
+    copy = broken(whole[0], tmp_path / "broken")
+    verdict = resume_training(copy, ["cluster.num_env_runners=1"])
+    assert verdict["env_steps"] == 4096
+    assert snapshots(copy) == NAMES
+
+
+def _missing(folder: Path) -> str:
+    shutil.rmtree(folder)
+    return "card.json: cannot be read"
+
+
+def _changed(folder: Path) -> str:
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(data)
+    return "changed since it was frozen"
+
+
+def _foreign(folder: Path) -> str:
+    other = folder.parents[1] / NAMES[1] / folder.name
+    shutil.rmtree(folder)
+    shutil.copytree(other, folder)
+    return "of the snapshot that joined the league"
+
+
+@pytest.mark.parametrize("damage", [_missing, _changed, _foreign])
+def test_rejects_resuming_without_snapshot_and_changes_nothing(whole, tmp_path, damage):
+    copy = broken(whole[0], tmp_path / "broken")
+    message = damage(copy / "league" / NAMES[0] / "red_0")
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError) as caught:
+        resume_training(copy, [])
+    assert message in str(caught.value)
+    assert NAMES[0] in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+
+
+def test_rejects_unknown_anchor():
+    result = call("train", "scenario=1v1-league", "scenario.league.anchors=random:1,nobody:2")
+    assert result.exit_code == 2, result.output
+    assert "scenario.seats.blue_0=nobody: player: expected random" in result.stderr.splitlines()[-1]
+
+
+def test_held_out_players_are_played_at_end(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.cli.train.HELD_OUT_GAMES", 40)
+    path = tmp_path / "run"
+    tiny_run(path, "scenario=1v1-robust", *QUICK, *SHORT, "train.until=1024", "scenario.held_out=[hunter,blue-adept]")
+    data = json.loads((path / "held_out.json").read_text())
+    assert {name: row["episodes"] for name, row in data.items()} == {"hunter": 40, "blue-adept": 40}
+    low, high = data["hunter"]["win_interval"]
+    assert low <= data["hunter"]["win"] <= high
+    assert "held out: wins" in capfd.readouterr().out
+
+
+def test_rejects_unknown_held_out_player():
+    result = call("train", "scenario=1v1-robust", "scenario.held_out=[nobody]")
+    assert result.exit_code == 2, result.output
+    assert "player: expected random" in result.stderr.splitlines()[-1]

@@ -1,0 +1,157 @@
+"""Where rows go beside a run's own files: a CSV that grows, libraries that may fail or not be there."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.recipes import check_harmless
+from multigrid_rl.ops import trackers as tracking
+from multigrid_rl.ops.trackers import Tracking
+from multigrid_rl.runs.folder import RunFolder
+
+ROWS = [{"env_steps": 4, "a": 1.0}, {"env_steps": 8, "a": None, "gates/x": 2.0}, {"env_steps": 12, "a": 3.0}]
+
+
+def _table(folder):
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_run_also_writes_rows_as_csv(tmp_path):
+    run = RunFolder(tmp_path / "run", compose(["scenario=1v1", "tracking=csv"]), {})
+    for row in ROWS:
+        run.record(row)
+    run.close()
+    assert _table(run.path) == [["env_steps", "a", "gates/x"], ["4", "1.0", ""], ["8", "", "2.0"], ["12", "3.0", ""]]
+
+
+def test_csv_of_resumed_run_holds_only_valid_rows(tmp_path):
+    (tmp_path / "metrics.csv").write_text("of a row that came after the checkpoint\n")
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
+    sheet = Tracking("csv", tmp_path, {})
+    sheet.log({"env_steps": 8, "a": 2.0})
+    sheet.close()
+    assert _table(tmp_path) == [["env_steps", "a"], ["4", "1.0"], ["8", "2.0"]]
+
+
+class FakeError(Exception):
+    """What the library raises."""
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """A stand-in that keeps what it is told, and fails when told to."""
+    calls = []
+
+    def log(row):
+        if "fail" in row:
+            raise FakeError("no\nnetwork")
+        calls.append(row)
+
+    def init(**given):
+        calls.append(given)
+        return SimpleNamespace(
+            id="abc", log=log, finish=lambda: calls.append("finish"), define_metric=lambda *a, **k: 0
+        )
+
+    fake = ModuleType("wandb")
+    fake.Error, fake.init, fake.Settings, fake.__spec__ = FakeError, init, dict, SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return calls
+
+
+def test_library_receives_config_and_metrics(tmp_path, wandb):
+    tracker = Tracking("wandb", tmp_path, {"seed": 3})
+    tracker.log(ROWS[1])
+    tracker.close()
+    assert (wandb[0]["config"], wandb[0]["name"]) == ({"seed": 3}, tmp_path.name)
+    assert wandb[1:] == [{"env_steps": 8, "gates/x": 2.0}, "finish"]
+    Tracking("wandb", tmp_path, {})
+    assert (wandb[-1]["id"], wandb[-1]["resume"]) == ("abc", "allow")
+
+
+def test_mlflow_server_that_is_dead_is_given_up_soon(tmp_path, monkeypatch, caplog):
+    """Its client reads from the environment how often it asks; what the user says there stays."""
+    found = []
+
+    def start_run(**_):
+        found.append((os.environ.get("MLFLOW_HTTP_REQUEST_MAX_RETRIES"), os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]))
+        raise FakeError("no server")
+
+    fake = ModuleType("mlflow")
+    fake.MlflowException, fake.start_run, fake.__spec__ = FakeError, start_run, SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
+    Tracking("mlflow", tmp_path, {})
+    assert found == [("1", "3")]
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+    assert caplog.messages == ["tracking=mlflow: FakeError: no server; the run goes on without"]
+
+
+def test_run_survives_failing_library(tmp_path, wandb, caplog):
+    tracker = Tracking("wandb", tmp_path, {})
+    for row in ({"fail": 1, "env_steps": 4}, {"fail": 1, "env_steps": 8}, ROWS[0]):
+        tracker.log(row)
+    tracker.close()
+    assert len(wandb) == 1
+    assert [record.message for record in caplog.records] == [
+        "tracking=wandb: FakeError: no network; the run goes on without"
+    ]
+
+
+def test_variable_that_a_library_does_not_take_is_one_warning(tmp_path, wandb, monkeypatch, caplog):
+    def refuse(**settings):
+        raise ValueError("1 validation error for Settings\nmode\n  Input should be 'online'")
+
+    monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
+    Tracking("wandb", tmp_path, {}).log({"env_steps": 8})
+    said = "ValueError: 1 validation error for Settings mode Input should be 'online'"
+    assert [record.message for record in caplog.records] == [f"tracking=wandb: {said}; the run goes on without"]
+
+
+def test_rejects_missing_library_before_start(monkeypatch):
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'multigrid-rl\[mlflow\]'"):
+        tracking.check_tracking("mlflow")
+    tracking.check_tracking("csv")
+
+
+def test_untrusted_recipe_sends_nothing(tmp_path):
+    with pytest.raises(ConfigError, match="tracking=wandb"):
+        check_harmless("experiment", tmp_path, ["tracking=wandb"])
+
+
+@pytest.mark.filterwarnings("ignore")  # the libraries' own
+def test_wandb_itself_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    _track_twice("wandb", tmp_path)
+    assert len(list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))) == 2
+
+
+@pytest.mark.filterwarnings("ignore")  # the library's own
+def test_mlflow_itself_in_file(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    _track_twice("mlflow", tmp_path)
+    known = json.loads((tmp_path / tracking.ID_FILE).read_text())["mlflow"]
+    client = mlflow.MlflowClient()
+    assert [(row.step, row.value) for row in client.get_metric_history(known, "a")] == [(4, 1.0), (12, 3.0)]
+    assert client.get_run(known).data.params["train.lr"] == "0.001"
+
+
+def _track_twice(kind, folder):
+    for rows in (ROWS[:2], ROWS[2:]):
+        tracker = Tracking(kind, folder, {"train": {"lr": 1e-3}})
+        for row in rows:
+            tracker.log(row)
+        tracker.close()
+    assert tracker._tracker is not None

@@ -1,0 +1,267 @@
+"""Searches for real: every trial a run folder, failures told, kills survived, perturbed values in force."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from commands import call
+from composing import read
+from multigrid_rl.config.compose import compose
+from multigrid_rl.players import catalogue
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.rllib import algorithm as algorithms
+from multigrid_rl.runs.checkpoints import newest_good
+from multigrid_rl.runs.folder import RunFolder
+from multigrid_rl.runs.reader import read_run
+from multigrid_rl.search import trial, tuning
+from multigrid_rl.search import verbs as verb
+from multigrid_rl.search.outcomes import Outcome, Score
+from multigrid_rl.search.tuning import SearchRun, search
+from multigrid_rl.training.loop import train
+from tiny_runs import TINY, rows_of, without_time
+
+#: What trials share: a small task whose reports come soon.
+BASE = ["scenario=1v1", *(part for part in TINY if "until" not in part), "train.checkpoint_every=1000000"]
+THREE = (
+    "search=three-stage search.max_concurrent=1 search.report_every=1024 search.broad.trials=2 search.broad.until=6000 "
+    "search.refine.trials=1 search.refine.until=6000 search.refine.best=1 search.confirm.candidates=1 "
+    "search.confirm.attempts=1 search.confirm.seeds=1 search.confirm.until=6000"
+)
+
+
+def invoke(*arguments: str):
+    return call("search", *arguments)
+
+
+def outcomes(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "outcomes.jsonl").read_text().splitlines()]
+
+
+def space_file(path: Path, **variables: str) -> str:
+    path.write_text("\n".join(f"{key.replace('__', '.')}: {value}" for key, value in variables.items()) + "\n")
+    return f"search.space={path}"
+
+
+@pytest.mark.parametrize("on_tune", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, request, on_tune):
+    if on_tune:
+        request.getfixturevalue("session")
+    else:
+        here(monkeypatch)
+    # A training reward that does not take what it is given fails when the first game is played.
+    space = space_file(
+        tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}", train__lr="{loguniform: [3e-4, 3e-3]}"
+    )
+    folder = tmp_path / "search"
+    place = verb.opened([*BASE, *THREE.split(), space, "seed=2"], folder, None)
+    heard: list[Outcome] = []
+    half = search(place, heard.append, lambda: bool(heard))
+    assert not half.complete
+    assert json.loads((folder / "results.json").read_text())["complete"] is False
+    first_session = (folder / "outcomes.jsonl").read_bytes()
+    (failed,) = outcomes(folder)
+    assert (failed["spec"]["id"], failed["status"]) == ("s1-000", "failed")
+    assert failed["reason"] == "TypeError: math.floor() takes exactly one argument (2 given)"
+    result = invoke("--resume", str(folder))
+    assert result.exit_code == 0, result.output
+    assert "1 trials have ended already" in result.output
+    assert f"failed:   s1-000: {failed['reason']}" in result.output
+    # What had ended was not run again.
+    assert (folder / "outcomes.jsonl").read_bytes().startswith(first_session)
+    rows = outcomes(folder)
+    assert [row["spec"]["stage"] for row in rows] == ["broad", "broad", "refine", "confirm"]
+    assert [row["status"] for row in rows] == ["failed", "finished", "finished", "finished"]
+    assert "Traceback" not in capfd.readouterr().err
+    for name in ("results.json", "trials.csv", "winner.yaml", "parallel.png"):
+        assert (folder / name).is_file()
+    assert "train it: multigrid-rl train scenario=1v1" in result.output
+    assert "best 3 of 4 trials" in result.output
+    data = json.loads((folder / "results.json").read_text())
+    for row in [row for row in data["trials"] if row["status"] == "finished"]:
+        run = read_run(folder / "trials" / row["id"])  # what overlay, report and evaluate read
+        assert run.verdict["env_steps"] == row["env_steps"] == 6144
+        assert run.config["train"]["lr"] == row["values"]["train.lr"]
+        assert run.provenance["command"].startswith("multigrid-rl train scenario=1v1")
+    # A trial is the run that its command says.
+    first = folder / "trials" / "s1-001"
+    again = tmp_path / "again"
+    command = shlex.split(json.loads((first / "provenance.json").read_text())["command"])[2:]
+    config = compose(command)
+    run = RunFolder(again, config, env_factory(config).load())
+    train(config, run, lambda row, keeper: None, lambda: False)
+    run.close()
+    assert without_time(rows_of(first)) == without_time(rows_of(again))
+
+
+def test_ends_with_status_1_when_all_trials_fail(tmp_path, monkeypatch):
+    def all_fail(run: SearchRun) -> None:
+        while (started := run.start_next()) is not None:
+            run.complete(started.spec.id, "failed", reason="RunError: no luck")
+
+    monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)
+    monkeypatch.setattr(tuning, "run_on_tune", all_fail)
+    result = invoke(*BASE, *THREE.split(), "--folder", str(tmp_path / "all"))
+    assert result.exit_code == 1
+    assert "multigrid-rl: all 2 trials failed; s1-000: RunError: no luck" in result.output
+    assert not (tmp_path / "all" / "winner.yaml").exists()
+
+
+@pytest.mark.usefixtures("session")
+def test_tune_isolates_trials_and_names_failed(tmp_path, capfd):
+    space = space_file(tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}")
+    tiny = "search=asha search.max_concurrent=1 search.trials=2 search.startup=2 search.until=1536 search.grace=1024"
+    folder = tmp_path / "search"
+    result = invoke(*BASE, *tiny.split(), "search.report_every=1024", space, "seed=0", "--folder", str(folder))
+    assert result.exit_code == 0, result.output
+    reported = {row["status"]: row for row in outcomes(folder)}
+    assert sorted(reported) == ["failed", "finished"]
+    assert reported["failed"]["reason"] == "TypeError: math.floor() takes exactly one argument (2 given)"
+    assert "Traceback" not in capfd.readouterr().err
+    run = folder / "trials" / reported["finished"]["spec"]["id"]
+    assert rows_of(run)[-1]["env_steps"] == reported["finished"]["env_steps"] == 1536
+    assert json.loads((run / "provenance.json").read_text())["command"].startswith("multigrid-rl train scenario=1v1")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("session")
+def test_asha_stops_lagging_trials_and_keeps_run_folders(tmp_path):
+    folder = tmp_path / "search"
+    asha = "search=asha search.max_concurrent=1 search.trials=4 search.startup=3 search.until=16384 search.grace=4096"
+    result = invoke(*BASE, *asha.split(), "search.reduction=2", "search.report_every=1024", "--folder", str(folder))
+    assert result.exit_code == 0, result.output
+    rows = outcomes(folder)
+    assert sorted(row["spec"]["id"] for row in rows) == [f"a00{k}" for k in range(4)]
+    stopped = [row for row in rows if row["status"] == "stopped"]
+    assert stopped
+    for row in stopped:
+        assert 4096 <= row["env_steps"] < 16384
+        verdict = json.loads((folder / "trials" / row["spec"]["id"] / "verdict.json").read_text())
+        assert verdict["ended"] == "interrupted"
+        assert (folder / "trials" / row["spec"]["id"] / verdict["checkpoint"] / "players").is_dir()
+
+
+def spied(monkeypatch) -> list[dict]:
+    """What acts after each iteration: in the learner, and where games are played and advantages are counted."""
+    seen: list[dict] = []
+    original = algorithms.BatchPPO.training_step
+
+    def training_step(self):
+        original(self)
+        learner = self.learner_group._learner
+        module = learner.config.get_config_for_module("red_0")
+        seen.append(
+            {
+                "lr": learner.get_optimizer("red_0").param_groups[0]["lr"],
+                "entropy": learner.entropy_coeff_schedulers_per_module["red_0"].get_current_value(),
+                "clip": module.clip_param,
+                "epochs": module.num_epochs,
+                "gamma": self.env_runner.config.gamma,
+                "lam": self.env_runner.config.lambda_,
+            }
+        )
+
+    monkeypatch.setattr(algorithms.BatchPPO, "training_step", training_step)
+    return seen
+
+
+def test_perturbed_values_apply_after_checkpoint_copy(tmp_path, monkeypatch):
+    # A restored checkpoint brings its optimiser's step size and its schedules along (ray issue 62173).
+    seen = spied(monkeypatch)
+
+    def went(name: str, start: Path | None, until: int, *overrides: str):
+        config = compose([*BASE, f"train.until={until}", "experiment=none", *overrides])
+        run = RunFolder(tmp_path / name, config, env_factory(config).load())
+        train(config, run, lambda row, keeper: None, lambda: False, start)
+        run.close()
+        return rows_of(tmp_path / name)
+
+    keys = {"lr": ("train.lr", "train.lr_final"), "entropy": ("train.entropy_coef", "train.entropy_final")}
+
+    def overrides(values):
+        return [f"{key}={value}" for name, value in values.items() for key in keys.get(name, (f"train.{name}",))]
+
+    # A clip this small takes the gradient of nearly every step that has moved at all.
+    own = {"lr": 1e-3, "entropy": 0.01, "clip": 0.2, "epochs": 2, "gamma": 0.99, "lam": 0.95}
+    new = {"lr": 3e-4, "entropy": 0.5, "clip": 1e-4, "epochs": 3, "gamma": 0.8, "lam": 0.5}
+    went("donor", None, 2048, *overrides(own))
+    start = newest_good(tmp_path / "donor").path
+    seen.clear()
+    same = went("same", start, 2560, *overrides(own))
+    assert seen == [own]
+    seen.clear()
+    copied = went("copied", start, 2560, *overrides(new))
+    assert seen == [new]
+    # The same weights played the same games: what differs, differs by the loss.
+    assert same[0]["entropy/red_0"] == copied[0]["entropy/red_0"]
+    assert same[0]["learner/red_0/policy_loss"] != copied[0]["learner/red_0/policy_loss"]
+    # Each of them by itself.
+    gradients = {row[0]["learner/red_0/grad_norm"] for row in (same, copied)}
+    for name, value in own.items():
+        row = went(f"kept-{name}", start, 2560, *overrides({**new, name: value}))
+        gradients.add(row[0]["learner/red_0/grad_norm"])
+    assert len(gradients) == 2 + len(own)
+
+
+def here(monkeypatch) -> None:
+    """Run trials in this process, without Tune: quicker, and the trials are the same."""
+
+    def run_here(run: SearchRun) -> None:
+        while not run.ending and (started := run.start_next()) is not None:
+            try:
+                report = trial.run_trial(started)
+            except TypeError as error:
+                run.complete(started.spec.id, "failed", reason=f"TypeError: {error}")
+                continue
+            score = Score(report["env_steps_to_held"], report["margin"])
+            run.complete(started.spec.id, "finished", score, env_steps=report["env_steps"])
+
+    monkeypatch.setattr(sys, "argv", sys.argv)  # trials put their own command there
+    monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)  # none is needed
+    monkeypatch.setattr(trial.tune, "report", lambda report: None)
+    monkeypatch.setattr(tuning, "run_on_tune", run_here)
+
+
+def test_population_continues_from_best_with_own_values(tmp_path, monkeypatch):
+    here(monkeypatch)
+    seen, read_network = [], catalogue.read_network
+    monkeypatch.setattr(catalogue, "read_network", lambda at, card: seen.append(at.name) or read_network(at, card))
+    folder = tmp_path / "search"
+    pbt = "search=pbt search.max_concurrent=1 search.population=2 search.generations=2 search.interval=4096"
+    result = invoke(
+        *BASE, *pbt.split(), "search.quantile=0.5", "search.report_every=1024", "seed=2", "--folder", str(folder)
+    )
+    assert result.exit_code == 0, result.output
+    assert seen == 5 * ["blue-rookie"]  # once for the request, once for each of four trials
+    rows = {row["spec"]["id"]: row["spec"] for row in outcomes(folder)}
+    assert len(rows) == 4
+    copied = [spec for name, spec in rows.items() if name.startswith("g01") and spec["origin"][3:] != name[3:]]
+    assert copied
+    for spec in copied:
+        donor = read_run(folder / "trials" / spec["origin"])
+        run = folder / "trials" / spec["id"]
+        assert read(run / "config.yaml")["train"]["lr"] != donor.config["train"]["lr"]
+        rows = rows_of(run)
+        assert (rows[0]["env_steps"], rows[-1]["env_steps"]) == (4096 + 512, 8192)
+        # The gates' windows were taken over, too.
+        assert json.loads((run / "verdict.json").read_text())["gates"][0]["value"] is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["scenario=nowhere"], ", got nowhere"),
+        (["--resume", "nowhere"], "--resume nowhere: expected the folder of a search"),
+        (["--resume", "nowhere", "seed=3"], "expected no overrides and no --folder beside it"),
+    ],
+)
+def test_rejects_mistakes_with_status_2(given, message):
+    result = invoke(*given)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert len(result.output.splitlines()) == 1

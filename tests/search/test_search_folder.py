@@ -1,0 +1,313 @@
+"""A search's folder: nothing recorded is lost, nothing is overwritten, and the winner is a recipe."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+import yaml
+from rich.console import Console
+
+from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.search import verbs as verb
+from multigrid_rl.search.folder import SearchFolder, SearchRequest, sort_overrides
+from multigrid_rl.search.outcomes import Outcome, Score, TrialSpec
+from multigrid_rl.search.plots import ticks, write_plots
+from multigrid_rl.search.results import (
+    as_csv,
+    as_markdown,
+    as_recipe,
+    recipe_of,
+    result_of,
+    winning_command,
+    write_result,
+)
+from multigrid_rl.search.settings import load_settings
+from multigrid_rl.search.space import Space, Variable
+from multigrid_rl.search.tuning import why_failed
+
+BASE = ["scenario=single-obstacle", "train.num_envs=64", "experiment=none"]
+NAMES = {"train.lr": 0.3, "model": 0.75}
+
+
+@pytest.fixture(scope="module")
+def request_():
+    content = {
+        "train.lr": {"loguniform": [1e-4, 1e-2], "also": ["train.lr_final"]},
+        "model": {"choice": ["mlp", "gru"]},
+    }
+    return SearchRequest("three-stage", 7, load_settings("three-stage", {}), Space.build("small", content, BASE))
+
+
+@pytest.fixture
+def folder(tmp_path, request_):
+    return SearchFolder.create(tmp_path / "search", request_)
+
+
+def ended(name: str, lr: float, got: Score | None, stage: str = "broad", **more) -> Outcome:
+    spec = TrialSpec(name, stage, {"train.lr": lr, "model": 0.75}, 7, 1000, **more)
+    return Outcome(spec, "finished" if got else "failed", got, 900, 12.5, None if got else "no more memory")
+
+
+ROWS = [
+    ended("s1-000", 0.1, Score(None, -float("inf"))),
+    ended("s1-001", 0.2, None),
+    ended("s1-002", 0.3, Score(None, -0.25)),
+    *(ended(f"s3-s1-002-seed{n}", 0.3, Score(500 * n, 0.2), "confirm", origin="s1-002") for n in (1, 2, 3)),
+]
+
+
+def test_reads_outcomes_back_as_recorded(folder):
+    for row in ROWS:
+        folder.record(row)
+    assert folder.outcomes() == ROWS
+    lines = (folder.path / "outcomes.jsonl").read_text().splitlines()
+    assert all(json.loads(line, parse_constant=pytest.fail) for line in lines)  # JSON for everybody: no Infinity
+    again = SearchFolder.reopen(folder.path)
+    assert again.outcomes() == ROWS
+    assert again.request == folder.request
+    assert again.provenance == folder.provenance
+
+
+def test_cuts_off_torn_lines_and_rejects_damaged_lines(folder):
+    for row in ROWS[:2]:
+        folder.record(row)
+    file = folder.path / "outcomes.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole.splitlines()[0][:40])
+    assert folder.outcomes() == ROWS[:2]
+    assert file.read_bytes() != whole  # who only reads leaves it as it is: somebody may be writing that line
+    with folder.held():
+        folder.record(ROWS[2])
+    assert folder.outcomes() == ROWS[:3]
+    file.write_bytes(b'{"spec": 3}\n' + whole)
+    with pytest.raises(ConfigError, match=r"outcomes.jsonl: line 1: damaged"):
+        folder.outcomes()
+
+
+def test_records_trials_before_they_start(folder):
+    assert folder.begun() == []
+    for row in ROWS[:2]:
+        folder.begin(row.spec)
+    assert folder.begun() == [row.spec for row in ROWS[:2]]
+
+
+def test_searches_on_drives_without_locks(folder, monkeypatch, caplog):
+    def no_locks(*args):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with folder.held():
+        assert "no locks on this drive" in caplog.text
+
+
+def test_locks_folder_and_never_overwrites_it(folder, request_):
+    with pytest.raises(ConfigError, match="exists already, expected a folder that does not, or --resume"):
+        SearchFolder.create(folder.path, request_)
+    with folder.held(), pytest.raises(ConfigError, match="another process is writing to it"), folder.held():
+        pass
+    with folder.held():
+        assert (folder.path / "lock").exists()
+
+
+def test_rejects_other_folders(folder, tmp_path):
+    with pytest.raises(ConfigError, match=r"expected the folder of a search, got one without search.yaml"):
+        SearchFolder.reopen(tmp_path)
+    text = (folder.path / "search.yaml").read_text()
+    (folder.path / "search.yaml").write_text("seed: 3\n")
+    with pytest.raises(ConfigError, match="expected the file that search wrote, got keys seed"):
+        SearchFolder.reopen(folder.path)
+    (folder.path / "search.yaml").write_text(text)
+    (folder.path / "provenance.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"provenance.json: damaged"):
+        SearchFolder.reopen(folder.path)
+
+
+def found(folder, rows=ROWS):
+    for row in rows:
+        folder.record(row)
+    result = result_of(folder, complete=True, seconds=61.5)
+    write_result(folder, result)
+    return result
+
+
+def test_results_hold_every_trial_and_winner(folder):
+    found(folder)
+    data = json.loads((folder.path / "results.json").read_text(), parse_constant=pytest.fail)  # no NaN, no Infinity
+    assert [row["id"] for row in data["trials"]] == [row.spec.id for row in ROWS]
+    assert data["trials"][0]["margin"] is None
+    assert data["trials"][1]["reason"] == "no more memory"
+    assert data["winner"]["confirmed"] is True
+    assert data["winner"]["env_steps_to_held"] == 1500  # of its worst seed
+    assert data["winner"]["values"]["model"] == "gru"
+    assert data["complete"] is True
+    assert data["seed"] == 7
+    rows = list(csv.DictReader(io.StringIO(as_csv(folder, ROWS))))
+    assert [row["held"] for row in rows] == ["False"] * 3 + ["True"] * 3
+    assert float(rows[2]["train.lr"]) == data["winner"]["values"]["train.lr"]
+    assert rows[2]["train.lr_final"] == rows[2]["train.lr"]
+
+
+def test_winner_recipe_composes_to_its_configuration(folder):
+    result = found(folder)
+    text = (folder.path / "winner.yaml").read_text()
+    assert text == as_recipe(folder, result.winner)
+    assert text.startswith("# @package _global_\n# Held all gates on 3 of 3 seeds")
+    recipe = yaml.safe_load(text)
+    assert recipe["defaults"] == [{"override /scenario": "single-obstacle"}, {"override /model": "gru"}]
+    config = compose(folder.request.space.overrides(result.winner.point))
+    again = compose([f"experiment={folder.path / 'winner.yaml'}"])
+    assert again == config.model_copy(update={"experiment": str(folder.path / "winner.yaml")})
+    assert recipe["train"] == {"num_envs": 64, "lr": config.train.lr, "lr_final": config.train.lr}
+    assert winning_command(folder, result.winner) in text
+
+
+def test_turns_overrides_into_recipe():
+    overrides = [
+        "scenario=1v1",
+        "train.lr=1e-05",
+        "train.bonus={all: {key_pickup: 1.0}}",
+        "model.hidden=[64]",
+        "train.lr=0.5",
+    ]
+    assert recipe_of([*overrides, "train.shaping=null", "experiment=none"]) == {
+        "defaults": [{"override /scenario": "1v1"}],
+        "train": {"lr": 0.5, "bonus": {"all": {"key_pickup": 1.0}}, "shaping": None},
+        "model": {"hidden": [64]},
+    }
+
+
+@pytest.mark.parametrize("name", ["1v1", "blue-adept", "2v2"])
+def test_winner_includes_starting_recipe(name, tmp_path):
+    file = tmp_path / "winner.yaml"
+    file.write_text(yaml.safe_dump(recipe_of([f"experiment={name}", "train.clip=0.3"])))
+    own, found = compose([f"experiment={name}", "train.clip=0.3"]), compose([f"experiment={file}"])
+    assert found.model_copy(update={"experiment": name}) == own
+
+
+def test_writes_no_recipe_without_winner(folder):
+    result = found(folder, [ROWS[1]])
+    assert result.winner is None
+    assert not (folder.path / "winner.yaml").exists()
+    assert write_plots(folder, result) == []
+    lines = verb.closing(folder, result, [])
+    assert "failed:   s1-001: no more memory" in lines
+    assert any("importance needs 20" in line for line in lines)
+
+
+def test_draws_pictures(folder):
+    many = [ended(f"s1-{k:03d}", k / 40, Score(100 + k, 0.1) if k > 20 else Score(None, -k)) for k in range(40)]
+    result = found(folder, many)
+    assert [path.name for path in write_plots(folder, result)] == ["parallel.png", "importance.png"]
+    for name in ("parallel.png", "importance.png"):
+        assert (folder.path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_labels_axes_in_units_of_variable():
+    lr = Variable.parse("train.lr", {"loguniform": [1e-4, 1e-2]})
+    assert [value for _, value in ticks(lr)] == pytest.approx([1e-4, 3.16228e-4, 1e-3, 3.16228e-3, 1e-2])
+    assert ticks(Variable.parse("train.minibatch_size", {"randint": [8, 9], "transform": "power_of_two"})) == [
+        (0.25, 256),
+        (0.75, 512),
+    ]
+
+
+def test_table_shows_best_first(folder):
+    result = found(folder)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(verb.table(folder, result))
+    text = console.export_text()
+    assert text.index("s3-s1-002-seed1") < text.index("s3-s1-002-seed3") < text.index("s1-002 ") < text.index("s1-000")
+    assert "1,500" in text
+
+
+def test_report_holds_winner_importance_and_every_trial(folder):
+    result = found(folder)
+    page = as_markdown(folder, result, ["parallel.png"])
+    assert page.startswith("# A search: three-stage on single-obstacle\n")
+    assert "6 trials, 3 held all gates, 1 failed." in page
+    assert "Held all gates on 3 of 3 seeds" in page
+    assert winning_command(folder, result.winner) in page
+    assert "![parallel.png](parallel.png)" in page
+    rows = [line.split(" | ") for line in page.partition("## All trials")[2].splitlines() if line.startswith("| s")]
+    assert [row[0] for row in rows][-3:] == ["| s1-002", "| s1-000", "| s1-001"]
+    assert rows[-1][1] == "failed: no more memory"
+    assert rows[0][3] == "500"
+    assert "Every trial failed." in as_markdown(folder, result_of_failures(folder), [])
+
+
+def result_of_failures(folder):
+    (folder.path / "outcomes.jsonl").unlink()
+    return found(folder, [ROWS[1]])
+
+
+def test_prints_outcomes_in_one_line(folder):
+    lines = [verb.outcome_line(folder, row) for row in ROWS]
+    assert "FAILED after 12 s: no more memory" in lines[1]
+    assert "not held, margin    -0.250" in lines[2]
+    assert "HELD at       500 steps" in lines[3]
+    assert "(stopped)" in verb.outcome_line(folder, replace(ROWS[2], status="stopped"))
+    assert not any("\n" in line for line in lines)
+
+
+def test_prints_why_trial_failed(tmp_path):
+    class Silent:
+        pickled_error_file = None
+
+    class Lost:
+        pickled_error_file = str(tmp_path / "error.pkl")
+
+    assert why_failed(Silent()) == why_failed(Lost()) == "it ended without a word"
+    (tmp_path / "error.pkl").write_bytes(pickle.dumps(RuntimeError("The actor died.\nclass_name: x")))
+    assert why_failed(Lost()) == "The actor died."
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["scenario"], "scenario: expected key=value, for example search=asha"),
+        (["seed=-1"], "seed: expected a whole number from 0"),
+        (["seed=2147483647"], "below 2**31 - 1000, got 2147483647"),
+        (["train.until=9"], "train.until=9: a search sets train.until itself"),
+        (["run_dir=x"], "run_dir=x: a search sets run_dir itself"),
+        (["cluster.num_env_runners=2"], "a search sets cluster.num_env_runners itself"),
+    ],
+)
+def test_rejects_mistakes_in_overrides_in_one_line(given, message):
+    with pytest.raises(ConfigError) as caught:
+        sort_overrides(given)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_sorts_overrides():
+    given = ["scenario=1v1", "search=asha", "search.trials=9", "seed=4", "train.clip=0.3"]
+    assert sort_overrides(given) == ("asha", {"trials": 9}, 4, ["scenario=1v1", "train.clip=0.3", "experiment=none"])
+    assert sort_overrides(["experiment=1v1"]) == ("three-stage", {}, 0, ["experiment=1v1"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["scenario=single"], "scenario.gates: expected some to search for, such as"),
+        (
+            ["scenario=cartpole"],
+            "search.space: expected one without train.bonus for scenario=cartpole, such as control",
+        ),
+        (["scenario=cartpole", "search.space=control"], "got none in cartpole"),
+        (["scenario=1v1", "train.bonus.all.key_pikcup=1.0"], "got key_pikcup (did you mean key_pickup?)"),
+        (["scenario=1v1", "scenario.seats.blue_0=nobody"], "nobody"),
+        (["scenario=multigrid"], "without train.bonus for scenario=multigrid"),
+    ],
+)
+def test_rejects_settings_that_would_fail_every_trial(given, message, tmp_path):
+    with pytest.raises((ConfigError, PlayerError)) as caught:
+        verb.opened(given, tmp_path / "search", None)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "search").exists()

@@ -1,0 +1,268 @@
+"""Spaces: what is drawn is even on its scale, stays in its range, and is something that train takes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from composing import CONFIGS, read
+from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.search.plans import plan_of
+from multigrid_rl.search.settings import load_settings, search_names
+from multigrid_rl.search.space import LAST, Space, Variable, fitted, in_words, load_space, space_names
+
+DRAWS = 2000
+BASE = ["scenario=single-obstacle", "experiment=none"]
+CONTINUOUS = {
+    "uniform": ({"uniform": [0.1, 0.3]}, 0.1, 0.3, lambda v: (v - 0.1) / 0.2),
+    "loguniform": ({"loguniform": ["1e-4", 3.0e-3]}, 1e-4, 3e-3, lambda v: math.log(v / 1e-4) / math.log(30)),
+    "lograndint": ({"lograndint": [100_000, 800_000]}, 1e5, 8e5, lambda v: math.log(v / 1e5) / math.log(8)),
+    # Even in the logarithm of the horizon 1 / (1 - gamma).
+    "one_minus": (
+        {"loguniform": [0.003, 0.1], "transform": "one_minus"},
+        *(0.9, 0.997, lambda v: math.log(0.1 / (1 - v)) / math.log(0.1 / 0.003)),
+    ),
+}
+LEVELS = {
+    "randint": ({"randint": [2, 8]}, [2, 3, 4, 5, 6, 7, 8]),
+    "power_of_two": ({"randint": [8, 11], "transform": "power_of_two"}, [256, 512, 1024, 2048]),
+    "choice": ({"choice": ["mlp", "gru"]}, ["mlp", "gru"]),
+}
+
+
+def coordinates(seed: int = 5) -> list[float]:
+    rng = np.random.default_rng(seed)
+    return rng.random(DRAWS).tolist()
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_draws_numbers_evenly_on_scale_within_bounds(name):
+    given, low, high, scale = CONTINUOUS[name]
+    variable = Variable.parse("train.x", given)
+    values = [variable.value(c) for c in coordinates()]
+    assert (variable.value(0.0), variable.value(LAST)) == pytest.approx((low, high), rel=1e-5)
+    assert min(values) >= low * (1 - 1e-5)
+    assert max(values) <= high * (1 + 1e-5)
+    assert stats.kstest([scale(v) for v in values], "uniform").pvalue > 0.01
+    # The scale matters: on the plain one a logarithmic variable is anything but even.
+    plain = stats.kstest([(v - low) / (high - low) for v in values], "uniform").pvalue
+    assert (plain > 0.01) == (name == "uniform")
+    assert {type(value) for value in values} == {int if name == "lograndint" else float}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_draws_every_level_equally_often(name):
+    given, expected = LEVELS[name]
+    variable = Variable.parse("train.x", given)
+    values = [variable.value(c) for c in coordinates()]
+    counts = [values.count(level) for level in expected]
+    assert sum(counts) == DRAWS
+    assert stats.chisquare(counts).pvalue > 0.01
+    assert variable.levels == len(expected)
+    assert (variable.value(0.0), variable.value(LAST)) == (expected[0], expected[-1])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"loguniform": [0, 1]}, "train.x.loguniform: expected two numbers above 0, the smaller first, got [0, 1]"),
+        ({"loguniform": [2, 1]}, "the smaller first"),
+        ({"uniform": [1]}, "expected two numbers"),
+        ({"uniform": [1, "x"]}, "expected two numbers"),
+        ({"uniform": [1, 2, 3]}, "expected two numbers"),
+        ({"uniform": [True, 2]}, "expected two numbers"),
+        ({"uniform": [0, float("inf")]}, "expected two numbers"),
+        ({"uniform": 3}, "train.x.uniform: expected two numbers, the smaller first, got 3"),
+        ({"randint": [8, 40], "transform": "power_of_two"}, "expected two whole numbers from 0 to 30"),
+        ({"randint": [8.5, 9], "transform": "power_of_two"}, "two whole numbers"),
+        ({"randint": [1.5, 3]}, "two whole numbers"),
+        ({"lograndint": [0, 3]}, "two whole numbers above 0"),
+        ({"uniform": [1, 3], "transform": "power_of_two"}, "train.x.transform: expected one_minus of uniform or"),
+        ({"uniform": [1, 3], "transform": []}, "train.x.transform: expected one_minus of uniform or"),
+        ({"choice": [1, 2], "transform": "one_minus"}, "got one_minus of choice"),
+        ({"choice": ["mlp"]}, "at least two different values"),
+        ({"choice": ["mlp", "mlp"]}, "at least two different values"),
+        ({"normal": [0, 1]}, "expected exactly one of uniform"),
+        ({"uniform": [0, 1], "choice": [1, 2]}, "expected exactly one of uniform"),
+        ({"uniform": [0, 1], "also": "train.y"}, "train.x.also: expected a list of keys, got train.y"),
+        (7, "train.x: expected exactly one of"),
+    ],
+)
+def test_rejects_mistakes_in_variables_in_one_line(given, message):
+    with pytest.raises(ConfigError) as caught:
+        Variable.parse("train.x", given)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [3, 0.000012345, "gru", True, None, [64, 64], {"all": {"step": -0.01}}])
+def test_overrides_read_back_as_their_values(value):
+    from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
+
+    parsed = OverridesParser.create().parse_override(f"a={in_words(value)}")
+    assert parsed.value() == value
+
+
+@pytest.mark.parametrize("name", space_names())
+def test_shipped_spaces_draw_valid_training_values(name):
+    space = load_space(name, [*BASE, "train.num_envs=64"])
+    for k in range(5):
+        point = space.sample(np.random.default_rng(k))
+        config = compose(space.overrides(point)).model_dump()
+        for key, value in space.values(point).items():
+            node = config
+            for part in key.split("."):
+                node = node[part]
+            assert (node["name"] if key == "model" else node) == value
+
+
+@pytest.mark.parametrize("name", search_names())
+def test_shipped_searches_are_valid_and_name_a_space(name):
+    settings = load_settings(name, {})
+    assert settings.kind == name
+    space = load_space(settings.space, BASE)
+    assert not plan_of(settings, space, 0).finished
+
+
+def test_search_configs_begin_with_explanation():
+    for path in (CONFIGS / "search").glob("*.yaml"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert lines[0].startswith("# "), path
+
+
+def test_shrunken_space_is_centred_and_clipped_at_edges():
+    space = load_space("default", BASE)
+    centre = {v.key: 0.5 for v in space.variables} | {"train.clip": 0.02}
+    rng = np.random.default_rng(3)
+    near = [space.near(centre, 0.1, rng) for _ in range(DRAWS)]
+    lr, clip = ([p[key] for p in near] for key in ("train.lr", "train.clip"))
+    assert stats.kstest([(c - 0.4) / 0.2 for c in lr], "uniform").pvalue > 0.01
+    assert stats.kstest([c / 0.12 for c in clip], "uniform").pvalue > 0.01
+    moved = np.mean([p["model"] != 0.5 for p in near])
+    assert stats.binomtest(int(moved * DRAWS), DRAWS, 0.1).pvalue > 0.01
+
+
+def test_keys_set_by_user_do_not_vary():
+    space = load_space("default", [*BASE, "train.lr_final=1e-4", "model=lstm"])
+    assert {"train.lr", "model"}.isdisjoint(v.key for v in space.variables)
+    assert compose(space.overrides(space.sample(np.random.default_rng(0)))).model.name == "lstm"
+
+
+def test_also_sets_several_keys_to_one_value():
+    space = load_space("default", BASE)
+    train = compose(space.overrides(space.sample(np.random.default_rng(1)))).train
+    assert train.lr == train.lr_final != compose(BASE).train.lr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"train.lrr": {"uniform": [0, 1]}}, "space=mine: train.lrr: expected one of the keys"),
+        ({"train.lr": {"uniform": [-1, 1]}}, "space=mine: train.lr: expected greater than 0, got -1.0"),
+        (
+            {"train.gamma": {"uniform": [0.5, 1.5]}},
+            "space=mine: train.gamma: expected less than or equal to 1, got 1.5",
+        ),
+        ({"model": {"choice": ["mlp", "transformer"]}}, "space=mine: model: expected"),
+        ({"seed": {"randint": [0, 9]}}, "seed: cannot be varied"),
+        ({"train.until": {"randint": [1, 9]}}, "train.until: cannot be varied"),
+        ({"scenario.seats.red_0": {"choice": ["a", "b"]}}, "scenario.seats.red_0: cannot be varied"),
+        ({"train.lr": {"uniform": [0.1, 1], "also": ["scheme"]}}, "scheme: cannot be varied"),
+        (
+            {"train.lr": {"uniform": [0.1, 1], "also": ["train.clip"]}, "train.clip": {"uniform": [0.1, 1]}},
+            "space=mine: expected each key once, got train.clip twice",
+        ),
+        ({"train.vf_coef": {"uniform": [0.1, 1]}}, "space=mine: expected at least one free variable"),
+    ],
+)
+def test_rejects_mistakes_in_spaces_in_one_line(content, message):
+    with pytest.raises(ConfigError) as caught:
+        Space.build("mine", content, [*BASE, "train.vf_coef=0.5"])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_loads_spaces_from_files_and_rejects_unknown_names(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("train.lr: {loguniform: [1e-4, 1e-3]}\n")
+    space = load_space(str(file), BASE)
+    assert (space.name, space.content) == ("mine", {"train.lr": {"loguniform": ["1e-4", "1e-3"]}})
+    with pytest.raises(ConfigError, match=r"search.space: expected control, default, pbt or a yaml file, got wide"):
+        load_space("wide", BASE)
+    file.write_text("- 1\n")
+    with pytest.raises(ConfigError, match="expected a yaml mapping"):
+        load_space(str(file), BASE)
+
+
+CONFIG = compose([*BASE, "train.num_envs=8", "train.num_steps=24", "train.minibatch_size=96"])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({"train.minibatch_size": 1024}, {"train.minibatch_size": 192}),  # the batch is 8 * 24
+        ({"train.minibatch_size": 64}, {"train.minibatch_size": 64}),
+        ({"train.minibatch_size": 64, "model": "gru"}, {"train.minibatch_size": 48}),  # two sequences of 24
+        ({"train.minibatch_size": 8, "model": "lstm"}, {"train.minibatch_size": 24}),  # one at least
+        ({"train.num_envs": 2}, {"train.minibatch_size": 48}),  # the base's 96 no longer fit
+        ({"train.num_steps": 40, "model": "gru"}, {"train.minibatch_size": 80}),
+        ({"model": "gru", "model.hidden": [32, 48]}, {"model.hidden": [48]}),
+        ({"model": "gru", "model.activation": "relu"}, {"model.activation": "tanh"}),
+        ({"model": "mlp", "model.activation": "relu"}, {"model.activation": "relu"}),
+    ],
+)
+def test_fits_values_together(chosen, expected):
+    result = fitted(chosen, CONFIG)
+    assert {key: result[key] for key in expected} == expected
+    assert {key: v for key, v in result.items() if key not in expected} == {
+        key: v for key, v in chosen.items() if key not in expected
+    }
+
+
+def test_draws_satisfy_rules_between_keys():
+    content = {
+        "train.num_envs": {"randint": [3, 8], "transform": "power_of_two"},
+        "train.num_steps": {"choice": [8, 12, 16, 40]},
+        "train.minibatch_size": {"randint": [4, 12], "transform": "power_of_two"},
+        "model": {"choice": ["mlp", "gru", "lstm", "cnn"]},
+        "model.hidden": {"choice": [[16], [16, 24]]},
+        "model.activation": {"choice": ["tanh", "relu"]},
+    }
+    space = Space.build("tied", content, BASE)
+    for k in range(15):
+        config = compose(space.overrides(space.sample(np.random.default_rng(k))))
+        assert config.train.minibatch_size <= config.train.batch_size
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("fast", {}, "search: expected asha, pbt, three-stage, got fast"),
+        ("asha", {"trial": 3}, "search.trial: unknown key, expected search.space"),
+        ("asha", {"trials": 0}, "search.trials: expected greater than or equal to 1"),
+        ("asha", {"trials": "many"}, "search.trials: expected a whole number, got many"),
+        ("asha", {"trials": True}, "search.trials: expected a whole number, got True"),
+        ("asha", {"trials": 2.5}, "search.trials: expected a whole number, got 2.5"),
+        ("asha", {"grace": 2e6}, "search.grace: expected at most until=1000000, got 2000000"),
+        ("asha", {"kind": "pbt"}, "search.kind: unknown key, expected search.space"),
+        ("pbt", {"quantile": 0.7}, "search.quantile: expected less than or equal to 0.5, got 0.7"),
+        ("pbt", {"quantile": float("nan")}, "search.quantile: "),
+        ("three-stage", {"broad.runs": 3}, "search.broad.runs: unknown key, expected search.space"),
+        ("three-stage", {"broad": 3}, "search.broad: unknown key"),
+        ("three-stage", {"wide.trials": 3}, "search.wide.trials: unknown key"),
+    ],
+)
+def test_rejects_mistakes_in_settings_in_one_line(name, changes, message):
+    with pytest.raises(ConfigError) as caught:
+        load_settings(name, changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_changes_values_of_settings():
+    settings = load_settings("three-stage", {"broad.trials": 7, "broad.until": 2e5, "space": "pbt"})
+    assert (settings.broad.trials, settings.broad.until, settings.space) == (7, 200_000, "pbt")
+    assert settings.refine.trials == read(CONFIGS / "search" / "three-stage.yaml")["refine"]["trials"]

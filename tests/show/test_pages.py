@@ -1,0 +1,350 @@
+"""Pages of a run and of a cup in a real browser: the script decodes what was played, replays play, strangers stay text.
+
+Needs a Chromium on the machine (Debian: ``apt-get install chromium``); none is downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from multigrid_rl.evaluation.replays import replay
+from multigrid_rl.show.page import asset_text
+from multigrid_rl.show.replay import Pack
+from multigrid_rl.types import GameSpec, Rules
+from multigrid_rl.world.views import view_tables
+from report_runs import EVILS, TEAMS, games_of
+
+
+def step(page) -> int:
+    return int(page.get_by_role("slider", name="Step", exact=True).input_value())
+
+
+def last_step(page) -> int:
+    return int(page.get_by_role("slider", name="Step", exact=True).get_attribute("max"))
+
+
+def wait_for_step(page, least: int) -> None:
+    """Wait until it has played so far. Not by ``wait_for_function``: the page forbids code made of text."""
+    for _ in range(100):
+        if step(page) >= least:
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"still at step {step(page)}")
+
+
+# --- decoding
+
+SPECS = [GameSpec(max_steps=60, rules=Rules.classic()), TEAMS, GameSpec(blue=0, red=1, view_size=7, max_steps=40)]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=["classic", "teams", "alone"])
+def test_script_decodes_packed_games(browser, spec):
+    games = games_of(spec, 2)
+    page = browser.new_page()
+    found = page.evaluate(
+        f"""(data) => {{ {asset_text(("decode.js",)).removeprefix('"use strict";(() => {').removesuffix("})();")}
+        return Promise.all(data.games.map(async (packed) => {{
+            const game = decodeGame(packed, await inflated(packed.frames), data);
+            return game.frames.map((frame, t) => ({{
+                cells: [...frame.cells], position: [...frame.position], heading: [...frame.heading],
+                hand: [...frame.hand], out: [...frame.out], total: game.rewards[t],
+                tokens: frame.tokens.map((row) => [...row]),
+                seen: game.spec.seats.map((_, a) => [...seenCells(game, t, a)].sort((x, y) => x - y)),
+            }}));
+        }})); }}""",
+        json.loads(json.dumps(Pack.of(games).data())),
+    )
+    page.close()
+    for game, frames in zip(games, found, strict=True):
+        truth = replay(game)
+        for field in ("cells", "position", "heading", "hand", "out", "tokens"):
+            decoded = np.array([frame[field] for frame in frames])
+            np.testing.assert_array_equal(decoded, np.asarray(getattr(truth, field), np.int64), err_msg=field)
+        cells = view_tables(spec.view_size).cells[truth.position.astype(int) * 4 + truth.heading]
+        seen = truth.tokens[:, :, : spec.view_size**2] > 0
+        for t, frame in enumerate(frames):
+            assert frame["seen"] == [np.unique(c[s]).tolist() for c, s in zip(cells[t], seen[t], strict=True)]
+        total = np.concatenate([np.zeros((1, spec.num_agents)), truth.reward.cumsum(axis=0)])
+        np.testing.assert_allclose([frame["total"] for frame in frames], total, atol=1e-9)
+
+
+# --- the replay
+
+
+def test_buttons_and_keys_step_through_game(visit, run_file):
+    page = visit(run_file)
+    board, last = page.get_by_role("group", name="Board"), last_step(page)
+    start = board.screenshot()
+    forward, back = "One step forward", "One step back"
+    for name, there in ((forward, 1), (forward, 2), (back, 1), ("Last step", last)):
+        page.get_by_role("button", name=name).click()
+        assert step(page) == there
+    assert "step" in page.get_by_role("status").inner_text().lower()
+    assert board.screenshot() != start
+    page.get_by_role("button", name="First step").click()
+    board.focus()
+    for key, there in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", last), ("Home", 0)):
+        page.keyboard.press(key)
+        assert step(page) == there
+    page.keyboard.press("Space")
+    wait_for_step(page, 1)
+
+
+def test_play_and_pause(visit, run_file):
+    page = visit(run_file)
+    page.get_by_role("button", name="Play", exact=True).click()
+    wait_for_step(page, 2)
+    page.get_by_role("button", name="Pause").click()
+    stopped = step(page)
+    page.wait_for_timeout(1200)
+    assert step(page) == stopped >= 2
+
+
+def test_agent_panels(visit, run_file):
+    page = visit(run_file)
+    assert page.locator(".panel").count() == 4
+    page.get_by_role("group", name="Board").press("End")
+    text = page.locator(".panels").inner_text()
+    assert "wins" in text
+    assert "the red key" in text
+    game = games_of(TEAMS, 3)[0]
+    winner = ("Red", "Blue")[replay(game).winner]
+    result = page.locator(".result").inner_text()
+    assert re.fullmatch(rf"{winner} wins (by elimination|through its door) after {game.steps} steps", result)
+    assert "<b>red_0</b>" in text
+
+
+def test_moments_jump_to_their_step(visit, run_file):
+    page = visit(run_file)
+    moment = page.locator(".moments button").nth(2)
+    there = int(moment.locator(".when").inner_text().removeprefix("step "))
+    moment.click()
+    assert step(page) == there
+    assert moment.get_attribute("aria-current") == "step"
+
+
+def test_game_selection(visit, run_file):
+    page = visit(run_file)
+    games = page.get_by_role("combobox", name="Game", exact=True)
+    lengths = set()
+    for number in range(3):
+        games.select_option(index=number)
+        assert step(page) == 0
+        lengths.add(last_step(page))
+    assert len(lengths) > 1
+
+
+def test_speed_controls(visit, run_file):
+    page = visit(run_file)
+    board = page.get_by_role("group", name="Board")
+    speed = page.get_by_role("combobox", name="Speed", exact=True)
+    for key, value in (("+", "2"), ("+", "4"), ("-", "2"), ("+", "4"), ("+", "8"), ("+", "8")):
+        board.press(key)
+        assert speed.input_value() == value
+    speed.select_option("0.5")
+    board.press("+")
+    assert speed.input_value() == "1"
+
+
+def test_live_region_is_silent_while_playing(visit, run_file):
+    page = visit(run_file)
+    status = page.get_by_role("status")
+    board = page.get_by_role("group", name="Board")
+    board.press("ArrowRight")
+    assert status.inner_text().startswith("Step 1 of ")
+    assert "red_0:" in status.inner_text()
+    board.press("+")
+    board.press("+")
+    board.press("Space")
+    assert status.inner_text() == "Playing at 4 times speed."
+    page.wait_for_timeout(700)
+    assert step(page) > 1
+    assert status.inner_text() == "Playing at 4 times speed."
+    board.press("Space")
+    assert status.inner_text().startswith(f"Step {step(page)} of ")
+
+
+def test_no_autoplay_with_reduced_motion(visit, run_file):
+    page = visit(run_file, reduced_motion="reduce")
+    page.wait_for_timeout(900)
+    assert step(page) == 0
+    assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
+
+
+def test_hides_fields_of_view(visit, run_file):
+    page = visit(run_file)
+    assert page.locator(".sight").first.is_visible()
+    page.get_by_label("What agents see").uncheck()
+    assert not page.locator(".sight").first.is_visible()
+
+
+# --- curves and tables
+
+
+def test_curve_readout_by_keyboard(visit, run_file):
+    page = visit(run_file)
+    curve = page.get_by_role("slider", name="Episode length, by environment steps")
+    curve.focus()
+    assert curve.get_attribute("aria-valuetext").startswith("245,760 steps: ")
+    curve.press("Home")
+    assert curve.get_attribute("aria-valuetext") == "4,096 steps: 60, gate not met"
+    curve.press("ArrowRight")
+    assert curve.get_attribute("aria-valuetext").startswith("8,192 steps")
+    assert "8,192 steps" in page.locator(".readout").first.inner_text()
+
+
+def test_curve_readout_by_pointer(visit, run_file):
+    page = visit(run_file)
+    area = page.locator(".area").first
+    area.hover(position={"x": area.bounding_box()["width"] / 2, "y": 20})
+    assert "122,880 steps" in page.locator(".readout").first.inner_text()
+
+
+def test_result_links_open_their_game(visit, cup_file):
+    page = visit(cup_file)
+    page.locator("article summary").first.click()
+    link = page.locator("article .watch").first
+    name = link.get_attribute("aria-label")
+    link.click()
+    chosen = page.get_by_role("combobox", name="Game", exact=True)
+    title = chosen.evaluate("(list) => list.selectedOptions[0].text")
+    red, blue = name.removeprefix("Watch ").split(" against ")
+    assert title.startswith(f"{red} - {blue}: ")
+    assert page.evaluate("document.activeElement.className") == "stage"
+
+
+def test_filters_games_by_entry(visit, long_cup_file):
+    page = visit(long_cup_file)
+    entry = page.get_by_role("combobox", name="Of", exact=True)
+    games = page.get_by_role("combobox", name="Game", exact=True)
+    everything = games.locator("option").count()
+    entry.select_option("random")
+    titles = games.locator("option").all_inner_texts()
+    assert 0 < len(titles) < everything
+    assert all("random" in title for title in titles)
+
+
+# --- everybody
+
+
+@pytest.mark.parametrize("name", ["run_file", "cup_file"])
+def test_controls_are_focusable_and_named(visit, request, name):
+    page = visit(request.getfixturevalue(name))
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll('button, select, input, a[href]')].filter((e) =>
+            !(e.getAttribute('aria-label') || e.innerText || (e.labels && e.labels.length) ||
+              e.getAttribute('aria-labelledby'))).map((e) => e.outerHTML)"""
+    )
+    assert unnamed == []
+    page.keyboard.press("Tab")
+    reached = 0
+    for _ in range(60):
+        focus = page.evaluate(
+            """() => { const e = document.activeElement;
+                const labels = e.labels ? [...e.labels].map((label) => label.innerText).join(" ") : "";
+                const ring = getComputedStyle(e);
+                return [e.tagName, (e.getAttribute("aria-label") || labels || e.innerText || "").trim(),
+                        ring.outlineStyle !== "none" && parseFloat(ring.outlineWidth) >= 2]; }"""
+        )
+        if focus[0] == "BODY":
+            break
+        reached += 1
+        assert focus[1], focus
+        assert focus[2], f"no visible focus: {focus}"
+        page.keyboard.press("Tab")
+    assert reached > 15
+
+
+PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+
+
+@pytest.mark.parametrize("name", ["run_file", "cup_file"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_fits_phone_width(visit, request, name, scheme):
+    page = visit(request.getfixturevalue(name), color_scheme=scheme, **PHONE)
+    page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    small = page.evaluate(
+        """() => [...document.querySelectorAll('button, select, summary, nav a, .watch, input[type=range]')]
+            .filter((e) => e.offsetParent && e.getBoundingClientRect().height < 40).map((e) => e.outerHTML)"""
+    )
+    assert small == []
+    size = page.get_by_role("button", name="Play", exact=True).bounding_box()
+    assert min(size["width"], size["height"]) >= 40
+
+
+@pytest.mark.parametrize("name", ["run_file", "cup_file"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_contrast(visit, request, name, scheme):
+    page = visit(request.getfixturevalue(name), color_scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert page.evaluate(CONTRAST) == []
+
+
+#: Texts whose contrast with the nearest opaque ground is below 4.5 to 1 (WCAG 2, level AA).
+CONTRAST = """() => {
+    const parts = (colour) => (colour.match(/[\\d.]+/g) || []).map(Number);
+    const light = (colour) => { const [r, g, b] = parts(colour).map((v) => v / 255)
+        .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+    const ground = (e) => { for (let at = e; at; at = at.parentElement) {
+        const colour = getComputedStyle(at).backgroundColor; const [, , , a] = parts(colour);
+        if (colour !== "transparent" && a !== 0) return colour; } return "rgb(255, 255, 255)"; };
+    return [...document.querySelectorAll("body *")].filter((e) => e.namespaceURI.endsWith("xhtml")
+        && e.offsetParent && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
+        .map((e) => { const [one, two] = [light(getComputedStyle(e).color), light(ground(e))].sort((a, b) => b - a);
+            return [(one + 0.05) / (two + 0.05), e]; })
+        .filter(([ratio]) => ratio < 4.5).map(([ratio, e]) => `${ratio.toFixed(2)} ${e.outerHTML.slice(0, 120)}`);
+}"""
+
+
+def test_dark_colour_scheme(visit, run_file):
+    colours = [
+        visit(run_file, color_scheme=scheme).evaluate("getComputedStyle(document.body).backgroundColor")
+        for scheme in ("light", "dark")
+    ]
+    light, dark = (sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours)
+    assert light > 600
+    assert dark < 200
+
+
+def test_hostile_names_stay_text(visit, cup_file):
+    page = visit(cup_file)
+    body = page.locator("body").inner_text()
+    for evil in EVILS:
+        assert evil in body
+    assert page.evaluate("document.querySelectorAll('main img, main b[onclick], main svg[onload]').length") == 0
+
+
+def test_policy_blocks_injected_markup(browser, cup_file, tmp_path):
+    # Even where something came through, it would neither run nor load anything.
+    text = cup_file.read_text(encoding="utf-8")
+    smuggled = "<script>document.title='taken'</script><p style='color:red'>x</p><img src='http://192.0.2.1/x.png'>"
+    path = tmp_path / "smuggled.html"
+    path.write_text(text.replace("<main>", f"<main>{smuggled}"), encoding="utf-8")
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("requestfinished", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    assert page.title() != "taken"
+    assert asked == [path.as_uri()]
+    page.close()
+
+
+def test_page_without_javascript(visit, cup_file):
+    page = visit(cup_file, java_script_enabled=False)
+    assert "The replay needs JavaScript" in page.locator("#games").inner_text()
+    assert page.locator("#payoff table").count() == 3
+
+
+def test_page_without_decompression_shows_notice(browser, cup_file):
+    page = browser.new_page()
+    page.add_init_script("delete window.DecompressionStream")
+    page.goto(cup_file.as_uri())
+    assert "needs a browser of 2023 or later" in page.locator("#replay").inner_text()
+    assert page.locator("#payoff table").count() == 3
+    page.close()

@@ -1,0 +1,279 @@
+"""A person's games without a window: steps, score, records, what is seen, who sits where."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from games import where
+from multigrid_rl.config.compose import ConfigError, data_root, load_scenario
+from multigrid_rl.evaluation.replays import replay
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.scripted import Hunter, RandomPlayer
+from multigrid_rl.show.play import Score, Session, find_other_players, find_seat, save_games
+from multigrid_rl.show.video import read_games
+from multigrid_rl.show.window import HELP, KEYS, Canvas
+from multigrid_rl.types import GameSpec
+from multigrid_rl.world import constants as c
+from persons import SPEC, plan_of, session
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> Catalogue:
+    return Catalogue(data_root() / "checkpoints")
+
+
+def win(game: Session) -> None:
+    for action in plan_of(game):
+        game.step(action)
+
+
+# --- playing
+
+
+def test_win_counts():
+    game = session()
+    plan = plan_of(game)
+    for k, action in enumerate(plan, 1):
+        assert not game.over
+        caption = game.step(action)
+        assert (caption.step, game.steps) == (k, k)
+    assert game.over
+    assert caption.result.startswith("red wins ")
+    assert game.score == Score(won=1)
+    assert str(game.score) == "1 game: 1 won, 0 drawn, 0 lost"
+
+
+def test_loss_and_draw_count():
+    game = session(Hunter(SPEC))
+    while not game.over:
+        game.step(c.DONE)
+    assert game.score == Score(lost=1)
+    assert game.out
+    short = session(spec=GameSpec(max_steps=3))
+    for _ in range(3):
+        short.step(c.LEFT)
+    assert short.over
+    assert short.score == Score(drawn=1)
+
+
+def test_restart_begins_next_game():
+    game = session()
+    game.restart()
+    assert (game.game, game.score) == (1, Score())  # nothing had been played
+    game.step(c.LEFT)
+    game.restart()
+    assert (game.game, game.steps, game.over) == (2, 0, False)
+    assert game.score == Score(unfinished=1)
+    win(game)
+    game.restart()
+    game.leave()
+    assert str(game.score) == "1 game: 1 won, 0 drawn, 0 lost; 1 left unfinished"
+    assert [its.game for its in game.records] == [2]
+
+
+def test_games_follow_from_seed_and_number():
+    def boards(seed: int) -> list[bytes]:
+        game = session(seed=seed)
+        shots = [game.world.state.cells.tobytes()]
+        for _ in range(3):
+            game.restart()
+            shots.append(game.world.state.cells.tobytes())
+        return shots
+
+    assert boards(4) == boards(4)
+    assert boards(4) != boards(5)
+    assert len(set(boards(4))) == 4
+
+
+def test_rejects_bad_actions():
+    game = session()
+    with pytest.raises(ValueError, match="action: expected 0 to 6, got 7"):
+        game.step(7)
+    win(game)
+    with pytest.raises(ValueError, match="a game that is over"):
+        game.step(c.DONE)
+
+
+# --- records
+
+
+def test_record_replays_game(tmp_path):
+    game = session(RandomPlayer())
+    rng = np.random.default_rng(1)
+    rewards = np.zeros(2)
+    while not game.over:
+        game.step(int(rng.integers(7)))
+        rewards += game.world.outputs.reward[0]
+    (kept,) = game.records
+    again = replay(kept)
+    assert kept.players == {"blue_0": "random", "red_0": "you"}
+    assert len(again.actions) == game.steps
+    assert again.winner == int(game.world.outputs.winner[0])
+    np.testing.assert_array_equal(again.reward.sum(axis=0), rewards)
+    np.testing.assert_array_equal(again.cells[-1], game.world.state.cells[0])
+    result = {1: "lost", 0: "won", -1: "drawn"}[again.winner]
+    assert kept.label == f"1: {result} as red_0"
+
+
+def test_saved_games_read_back(tmp_path):
+    game, path = session(), tmp_path / "new" / "games.json"
+    win(game)
+    save_games(game.records, path)
+    game.restart()
+    win(game)
+    save_games(game.records, path)
+    assert [its.label for its in read_games(path)] == ["1: won as red_0", "2: won as red_0"]
+    assert [its["game"] for its in json.loads(path.read_text())] == [0, 1]
+    assert [file.name for file in path.parent.iterdir()] == ["games.json"]
+    with pytest.raises(ConfigError, match="below"):
+        save_games(game.records, path / "below")
+
+
+# --- sight
+
+
+def test_sight_equals_agent_view():
+    game = session()
+    seen = game.seen()
+    view = c.decode(game.world.outputs.tokens[0, game.agent, :25])
+    assert seen.sum() == (view[:, 0] > 0).sum()
+    assert seen[where(game.world, "red_0")]
+    assert not seen[where(game.world, "blue_0")]
+    win(game)
+    assert game.seen().all()
+
+
+def test_fog_hides_opponent():
+    game = session(RandomPlayer())
+    canvas = Canvas(SPEC, 32)
+    game.step(c.DONE)
+    assert not game.seen()[where(game.world, "blue_0")]
+    fogged = canvas.draw(game, whole_board=False, help_shown=False)
+    whole = canvas.draw(game, whole_board=True, help_shown=False)
+    assert fogged.shape == whole.shape == (canvas.size[1], canvas.size[0], 3)
+
+    def tile(picture, seat):
+        x, y = where(game.world, seat)
+        return picture[32 * y : 32 * y + 32, 32 * x : 32 * x + 32]
+
+    np.testing.assert_array_equal(tile(fogged, "red_0"), tile(whole, "red_0"))
+    assert (tile(whole, "blue_0") == (76, 76, 255)).all(axis=2).any()  # its triangle, lit
+    assert tile(fogged, "blue_0").max() < 100
+    assert (fogged[256:] != whole[256:]).any()  # its line: out of sight
+    before = fogged
+    game.step(c.DONE)  # whatever blue did, nothing in sight has changed but the number of the step
+    after = canvas.draw(game, whole_board=False, help_shown=False)
+    np.testing.assert_array_equal(after[:256], before[:256])
+    np.testing.assert_array_equal(after[280:], before[280:])
+
+
+def test_help_over_picture():
+    canvas = Canvas(SPEC, 48)
+    plain, shown_help = (canvas.draw(session(), whole_board=True, help_shown=shown) for shown in (False, True))
+    assert shown_help.shape == plain.shape
+    assert shown_help.mean() < plain.mean()
+    assert (shown_help == (255, 214, 90)).all(axis=2).any()  # its title
+
+
+def test_every_action_has_key_in_help():
+    assert {meant for meant in KEYS.values() if isinstance(meant, int)} == set(range(len(c.ACTIONS)))
+    words = " ".join(line.split("\t")[0] for line in HELP).lower().replace(",", "").split()
+    spoken = {"escape": "esc", "return": "enter"}
+    assert [key for key in KEYS if spoken.get(key, key) not in words] == []
+
+
+# --- who sits where
+
+
+def test_finds_seat():
+    spec = load_scenario("2v2").spec
+    assert find_seat(spec, None, None) == "red_0"
+    assert find_seat(spec, "blue", None) == "blue_0"
+    assert find_seat(spec, "blue", "blue_1") == find_seat(spec, None, "blue_1") == "blue_1"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "side", "seat", "message"),
+    [
+        ("1v1", None, "red_1", "--seat: expected blue_0, red_0, got red_1"),
+        ("1v1", "blue", "red_0", "--seat: expected a seat of --side blue, got red_0"),
+        ("single", "blue", None, "--side: expected a side of red_0, got blue"),
+    ],
+)
+def test_rejects_unknown_seats(scenario, side, seat, message):
+    with pytest.raises(ConfigError, match=message):
+        find_seat(load_scenario(scenario).spec, side, seat)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "seat", "opponent", "mate", "names"),
+    [
+        ("1v1", "red_0", None, None, ["blue-rookie", "you"]),
+        ("1v1", "blue_0", None, None, ["you", "blue-rookie"]),
+        ("1v1", "red_0", "hunter", None, ["hunter", "you"]),
+        ("2v2", "red_1", None, None, ["2v2-rookie", "2v2-rookie", "2v2-rookie", "you"]),
+        ("2v2", "blue_0", "key-runner", "idle", ["you", "idle", "key-runner", "key-runner"]),
+        ("coop", "red_0", None, "key-runner", ["you", "key-runner"]),
+        ("coop", "red_1", None, None, ["random", "you"]),
+        ("single", "red_0", None, None, ["you"]),
+    ],
+)
+def test_seats_other_players(scenario, seat, opponent, mate, names, catalogue):
+    config = load_scenario(scenario)
+    others = find_other_players(config, catalogue, seat, opponent, mate)
+    assert others.names == dict(zip(config.spec.seats, names, strict=True))
+    game = Session(config.spec, others, seed=0)
+    game.step(c.DONE)
+    assert game.steps == 1
+
+
+@pytest.mark.parametrize(
+    ("scenario", "opponent", "mate", "error", "message"),
+    [
+        ("coop", "random", None, ConfigError, "--opponent: expected nothing for coop, .* got random"),
+        ("1v1", None, "random", ConfigError, "--mate: expected nothing for 1v1, .* got random"),
+        ("1v1", "nobody", None, PlayerError, "player.* nobody"),
+        ("2v2", None, "nobody", PlayerError, "player.* nobody"),
+        ("single-obstacle", "hunter", None, ConfigError, "has no seat"),
+        (
+            "2v2",
+            "random",
+            "./nowhere",
+            PlayerError,
+            "player: expected a name, a folder that is there, .*, got ./nowhere: no such folder",
+        ),
+    ],
+)
+def test_rejects_unknown_players(scenario, opponent, mate, error, message, catalogue):
+    with pytest.raises(error, match=message):
+        find_other_players(load_scenario(scenario), catalogue, "red_0", opponent, mate)
+
+
+def test_bundle_folder_as_opponent(catalogue):
+    folder = f"{catalogue.root / 'blue-adept'}/"
+    others = find_other_players(load_scenario("1v1"), catalogue, "blue_0", folder, None)
+    assert others.names == {"blue_0": "you", "red_0": "blue-adept"}
+    assert others.players["red_0"].mirrored
+
+
+def test_unfit_mate_becomes_random_unless_requested(catalogue):
+    config = load_scenario("2v2")
+    assert find_other_players(config, catalogue, "red_0", "2v2-rookie", None).names["red_1"] == "2v2-rookie"
+    with pytest.raises(PlayerError, match="does not fit seat red_1"):
+        find_other_players(config, catalogue, "red_0", "random", "blue-adept")
+
+
+def test_eliminated_person_watches_mate():
+    spec = load_scenario("2v2").spec
+    hunters = session(Hunter(spec), spec=spec, seat="red_0", seed=1)
+    while not hunters.out and not hunters.over:
+        hunters.step(c.DONE)
+    assert hunters.out
+    if not hunters.over:
+        assert hunters.seen().all()
+        hunters.step(c.TOGGLE)
+        assert hunters._taken[-1][hunters.agent] == c.DONE

@@ -1,0 +1,255 @@
+"""A cup's page: who won and how sure that is, matrices, circles, forfeits, and as many games as fit."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from typing import Any
+
+import pytest
+
+from multigrid_rl.competition.cup.results import CupResults
+from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.show.cup_page import (
+    Cell,
+    Scale,
+    cup_page,
+    cup_title,
+    cycle_sentence,
+    order,
+    pair_cells,
+    ranked_pairs,
+    shown_games,
+    side_cells,
+    side_sentence,
+    sides_of,
+    standings_title,
+    turned,
+)
+from multigrid_rl.show.page import templates
+from multigrid_rl.show.report import is_cup, read_results, write_cup_report
+from report_runs import EVILS, small_cup
+
+
+@pytest.fixture(scope="module")
+def cup(tmp_path_factory) -> CupResults:
+    return small_cup(tmp_path_factory.mktemp("cup"), games=6)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory) -> CupResults:
+    return small_cup(
+        tmp_path_factory.mktemp("hostile"), games=4, broken=tuple(evil.replace("/", "|") for evil in EVILS)
+    )
+
+
+def parts() -> Any:
+    """The macros that pages are made of."""
+    return templates().get_template("parts.html").module
+
+
+def rated(cup: CupResults, *rows: tuple[int, float, float, float]) -> CupResults:
+    """The cup with other ranks, ratings and intervals in its first places."""
+    standings = [
+        row.model_copy(update=dict(zip(("rank", "rating", "low", "high"), rating, strict=True)))
+        for row, rating in zip(cup.standings, rows, strict=False)
+    ]
+    return cup.model_copy(update={"standings": standings})
+
+
+def test_title_names_winner_and_certainty(cup):
+    one, two, three = (row.name for row in cup.standings)
+    clear = rated(cup, (1, 1100, 1080, 1120), (2, 1000, 980, 1020), (3, 900, 880, 920))
+    assert cup_title(clear) == f"{one} wins, 100 rating points ahead of {two}"
+    assert standings_title(clear) == "The lead is statistically significant"
+    close = rated(cup, (1, 1010, 990, 1030), (2, 1000, 980, 1020), (3, 900, 880, 920))
+    assert cup_title(close) == f"{one} wins narrowly: {two} may be as strong"
+    assert standings_title(close) == "Two may be the best"
+    shared = rated(cup, (1, 1000, 990, 1030), (1, 1000, 980, 1020), (1, 1000, 880, 1020))
+    assert cup_title(shared) == f"{one}, {two} and {three} share the first place"
+    assert "Three entries share a rank with another" in cup_page(shared)
+
+
+def test_page_has_every_section(cup):
+    text = cup_page(cup)
+    for key in ("standings", "rules", "payoff", "pairs", "games", "entries"):
+        assert f'<section id="{key}"' in text
+        assert f'href="#{key}"' in text
+    assert all(rule in html.unescape(text) for rule in cup.rules)
+    assert "No cycles" in text
+    assert text == cup_page(cup)
+    for row in ranked_pairs(cup):  # seen from the one who is ranked higher
+        assert order(cup).index(row.one) < order(cup).index(row.two)
+        (same,) = [pair for pair in cup.pairs if {pair.one, pair.two} == {row.one, row.two}]
+        assert (row.win, row.margin) == ((same.win, same.margin) if same.one == row.one else (same.loss, -same.margin))
+        assert row.low <= row.share <= row.high
+
+
+def test_payoff_matrix_agrees_with_results(cup):
+    names = order(cup)
+    red = side_cells(cup.sides)
+    for side in cup.sides:
+        assert turned(red)[side.blue, side.red] == Cell(side.blue_win, side.draw, side.red_win)
+    both = pair_cells(cup.pairs)
+    for (row, column), cell in both.items():
+        assert both[column, row] == Cell(cell.loss, cell.draw, cell.win)
+        sides = zip(red[row, column], turned(red)[row, column], strict=True)
+        assert cell == Cell(*(one + two for one, two in sides))
+    made = parts().matrix(names, both, "c", ("", ""))
+    assert len(re.findall(r'<td class="s\d+( sure)?" title="', made)) == len(names) * (len(names) - 1)
+
+
+def test_cell_colour_follows_share_and_bold_certainty():
+    made = parts().matrix(
+        ["a", "b"], {("a", "b"): Cell(90, 0, 10), ("b", "a"): Cell(2, 1, 2)}, "c", (" as red", " as blue")
+    )
+    assert '<td class="s9 sure" title="a as red against b as blue: 90 won, 0 drawn, 10 lost">90</td>' in made
+    assert '<td class="s5" title="b as red against a as blue: 2 won, 1 drawn, 2 lost">50</td>' in made
+    assert "&ndash;" in parts().matrix(["a", "b"], {("a", "b"): Cell(0, 0, 0)}, "c", ("", ""))  # not played
+
+
+def test_cycles_are_listed(cup):
+    assert cycle_sentence(["a", "b", "c"]) == "a beats b, b beats c and c beats a."
+    text = cup_page(cup.model_copy(update={"cycles": [["hunter", "random", "key-runner"]]}))
+    assert "hunter beats random, random beats key-runner and key-runner beats hunter." in text
+
+
+def test_side_advantage_counts_all_games():
+    assert side_sentence([Cell(60, 0, 40)]) == "Red has the advantage: it takes 60% of the points"
+    assert side_sentence([Cell(40, 0, 60)]) == "Blue has the advantage: it takes 60% of the points"
+    assert side_sentence([Cell(5, 90, 5)]).startswith("Neither side has an advantage")
+    assert side_sentence([]) == "No game was played"
+
+
+def test_interval_below_scale_is_marked():
+    assert "far below" in parts().interval(-300, -310, -290, Scale(900, 1100))
+    assert "far below" not in parts().interval(1000, 990, 1010, Scale(900, 1100))
+
+
+def test_public_page_neither_shows_seed_nor_accuses(cup):
+    refused = {"kind": "broken", "problem": "expected original ones, got those of blue-master"}
+    entries = [entry.model_copy(update={"same_as": ["blue-master (the same)"]}) for entry in cup.entries]
+    entries[0] = entries[0].model_copy(update=refused)
+    text = cup_page(cup.model_copy(update={"seed": 4_815_162_342, "entries": entries, "unranked": ["hunter"]}))
+    for word in ("4815162342", "4,815,162,342", "blue-master"):
+        assert word not in text
+    assert text.count("not admitted; the organiser of the cup can say why") == 2
+    assert cup.sha256 in text
+
+
+# --- strangers
+
+
+def test_escapes_names_and_reasons_of_entries(hostile):
+    text = cup_page(hostile)
+    outside = re.sub(r"<(script|style)[ >].*?</\1>", "", text, flags=re.DOTALL)
+    assert "<script" not in outside
+    assert not re.search(r"<(img|b|svg) [^>]*on\w+=", outside)
+    assert outside.count("Cannot play: </b>") == len(EVILS)
+
+
+def test_forfeits_show_their_reasons(hostile):
+    text = cup_page(hostile)
+    assert f"{len(hostile.entries)} entries, five with faults" in text
+    assert text.count('class="problem"') == len(EVILS)
+    matrix = text.partition('<table class="matrix">')[2].partition("</table>")[0]
+    assert [name in matrix for name in ("hunter", "it says")] == [True, False]
+    assert sum(side.forfeited for side in hostile.sides) == 0
+
+
+# --- games
+
+
+def test_games_are_ordered_by_rank(cup):
+    shown = shown_games(cup)
+    assert len(shown.pack.games) == len(cup.games)
+    assert shown.left_out == 0
+    players = shown.pack.data()["players"]
+    first = {players[k] for k in shown.pack.games[0]["players"]}
+    assert first == {row.name for row in cup.standings[:2]}
+    for (red, blue), number in shown.number.items():
+        names = [players[k] for k in shown.pack.games[number]["players"]]
+        assert names == [blue, red]
+
+
+def bytes_of(rows: list[dict]) -> list[int]:
+    """What packed games take on a page, which is written without spaces."""
+    return [len(json.dumps(row, separators=(",", ":"))) for row in rows]
+
+
+def test_byte_budget_keeps_one_game_per_pairing(cup):
+    everything = shown_games(cup)
+    pairings = {sides_of(game) for game in cup.games}
+    assert len(everything.pack.games) > len(pairings)
+    sizes = bytes_of(everything.pack.games)
+    firsts = sum(sizes[number] for number in everything.number.values())
+    for budget in (firsts, sum(sizes) - 1):
+        shown = shown_games(cup, budget=budget)
+        assert set(shown.number) == pairings
+        assert sum(bytes_of(shown.pack.games)) <= budget
+        assert shown.left_out == len(cup.games) - len(shown.pack.games) > 0
+    assert len(shown_games(cup, budget=firsts).pack.games) == len(pairings)
+    nothing = shown_games(cup, budget=0)
+    assert (nothing.pack.games, nothing.left_out, nothing.number) == ([], len(cup.games), {})
+
+
+def test_page_counts_games_left_out(cup, monkeypatch):
+    everything = shown_games(cup)
+    budget = sum(bytes_of(everything.pack.games)) - 1
+    left = shown_games(cup, budget).left_out
+    assert "more would have made this page too large" not in cup_page(cup)
+    monkeypatch.setattr(shown_games, "__defaults__", (budget,))
+    assert f"; {left} more would have made this page too large." in cup_page(cup)
+
+
+def test_cup_without_games(cup):
+    text = cup_page(cup.model_copy(update={"games": []}))
+    assert "No finished game was kept" in text
+    assert 'id="replay"' not in text
+
+
+# --- files
+
+
+def test_writes_report_into_cup_folder(cup, tmp_path):
+    (tmp_path / "results.json").write_text(cup.model_dump_json())
+    assert is_cup(tmp_path)
+    written = write_cup_report(tmp_path)
+    assert written == tmp_path / "report.html"
+    assert written.read_text(encoding="utf-8") == cup_page(cup)
+    with pytest.raises(ConfigError, match=r"results\.json"):
+        write_cup_report(tmp_path, tmp_path / "results.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": "x"}, "results.json: seed: "),
+        ({"games": [{}]}, "results.json: games.0.label: "),
+        ({"pairs": [{"share": 2.0**63}]}, "results.json: pairs.0.share: "),
+        ({"sides": [{"games": -1}]}, "results.json: sides.0.games: "),
+    ],
+)
+def test_rejects_damaged_results(cup, tmp_path, change, message):
+    data = cup.model_dump(mode="json")
+    for key, value in change.items():
+        data[key] = [{**data[key][0], **value[0]}] if key in ("pairs", "sides") else value
+    (tmp_path / "results.json").write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match=message) as caught:
+        write_cup_report(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_rejects_unfinished_game(cup, tmp_path):
+    content = cup.model_dump(mode="json")
+    content["games"][0]["actions"] = {seat: text[:1] for seat, text in content["games"][0]["actions"].items()}
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=r"results.json: games: game \d+ of seed 9"):
+        write_cup_report(tmp_path)
+
+
+def test_rejects_folder_without_results(tmp_path):
+    assert not is_cup(tmp_path)
+    with pytest.raises(ConfigError, match=r"results.json: expected .*No such file"):
+        read_results(tmp_path / "results.json")

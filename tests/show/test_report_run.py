@@ -1,0 +1,295 @@
+"""A run's page: what it says about runs that held, did not, were killed, or cannot be played."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from multigrid_rl.config.compose import ConfigError, data_root
+from multigrid_rl.runs.reader import read_run
+from multigrid_rl.runs.reference import build_reference, save_reference
+from multigrid_rl.show.report import write_run_report
+from multigrid_rl.show.run_data import read_report
+from multigrid_rl.show.run_page import run_page, verdict_title
+from report_runs import EVIL, Story, write_run
+
+
+def page_of(folder, story: Story, **more) -> str:
+    return run_page(read_report(write_run(folder, story), games=0, **more))
+
+
+def heading(text: str) -> str:
+    found = re.search(r"<h1>(.*?)</h1>", text)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    ("story", "title", "parts"),
+    [
+        (Story(), "Held all four gates after 184,320 steps", ["All four gates are held at the end"]),
+        (
+            Story(reports=30, good_from=99, ended="until"),
+            "None of four gates held within 122,880 steps",
+            [
+                "None of four gates held, none met at the end",
+                "episode_len_mean ended 40 too high; return_mean/red_0 ended 1.8 too low",
+                "&cross; not met",
+            ],
+        ),
+        (
+            Story(reports=30, good_from=25, ended="until"),
+            "None of four gates held within 122,880 steps",
+            ["met at its end, but not for 100,000 steps", "&check; met"],
+        ),
+        (Story(reports=5, ended="interrupted"), "Interrupted after 20,480 steps, with none of four gates held", []),
+        (Story(ended=None), "Held all four gates after 184,320 steps", ["still going, or it was killed"]),
+        (Story(ended=None, torn=True), "Held all four gates after 184,320 steps", ["still going, or it was killed"]),
+        (
+            Story(reports=10, ended=None),
+            "No verdict: none of four gates held after 40,960 steps",
+            ["None of four gates held, none met so far"],
+        ),
+        (
+            Story(overrides=("scenario.gates=[]",), ended="until"),
+            "Played 245,760 steps; there are no gates to hold",
+            [],
+        ),
+    ],
+    ids=["held", "missed", "met", "interrupted", "killed", "torn", "running", "no gates"],
+)
+def test_page_reports_gate_outcomes(story, title, parts, tmp_path):
+    text = page_of(tmp_path / "run", story)
+    assert heading(text) == title
+    assert [part for part in parts if part not in text] == []
+    assert ('id="gates"' in text) is ("no gates" not in title)
+    assert 'id="games"' not in text
+    assert len(text) < 400_000
+
+
+def test_killed_run_with_unknown_configuration_has_curves(tmp_path):
+    folder = write_run(tmp_path / "run", Story(ended=None))
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config + "new_key: 1\n")
+    text = run_page(read_report(folder))
+    assert "there are no gates to hold" in heading(text)
+    assert "At the end red_0 wins 95% of the games, mostly by elimination" in text
+    assert "The policy could not be played" in text
+
+
+def test_run_without_checkpoint(tmp_path, caplog):
+    text = write_run_report(write_run(tmp_path / "run")).read_text(encoding="utf-8")
+    assert "no games to show, the policy could not be played: " in caplog.text  # on the console, too
+    assert "The policy could not be played" in text
+    assert "expected a run with a checkpoint" in text
+    assert 'id="replay"' not in text
+
+
+def test_run_of_other_environment_is_not_played(tmp_path):
+    folder = write_run(tmp_path / "run")
+    lines = (folder / "config.yaml").read_text().replace("env_id: null", "env_id: MultiGrid-Empty-5x5-v0")
+    (folder / "config.yaml").write_text(re.sub(r"  game:\n(    .*\n)+", "  game: null\n", lines))
+    text = run_page(read_report(folder))
+    assert "The policy could not be played" in text
+
+
+def test_run_without_gates_has_curves(tmp_path):
+    text = page_of(tmp_path / "run", Story(overrides=("scenario.gates=[]",), ended="until"))
+    assert "Return and length of what it played" in text
+    assert [title for title in ("Return", "Episode length") if f"<h3>{title}</h3>" not in text] == []
+    assert "reward per game" in text
+    assert ">gate<" not in text
+
+
+@pytest.mark.parametrize(
+    ("metrics", "titles"),
+    [
+        (("cloning_loss", "held_out_loss"), ("Cloning loss", "Cloning loss on episodes that are held out")),
+        (
+            ("discriminator_loss", "discriminator_accuracy"),
+            ("Loss of the discriminator", "Steps that the discriminator tells apart"),
+        ),
+    ],
+)
+def test_page_shows_curves_of_whatever_the_learner_reports(tmp_path, metrics, titles):
+    folder = write_run(tmp_path / "run")
+    text = (folder / "metrics.jsonl").read_text()
+    for old, new in zip(("policy_loss", "vf_loss"), metrics, strict=True):
+        text = text.replace(f"learner/red_0/{old}", f"learner/red_0/{new}")
+    (folder / "metrics.jsonl").write_text(text)
+    page = run_page(read_report(folder, games=0))
+    assert [title for title in titles if f"<h3>{title}</h3>" not in page] == []
+    assert "Value loss" not in page
+
+
+def test_shows_when_first_report_is_due(tmp_path):
+    folder = write_run(tmp_path / "run")
+    config = (folder / "config.yaml").read_text()
+    assert "report_episodes: 100" in config
+    (folder / "config.yaml").write_text(config.replace("report_episodes: 100", "report_episodes: 20"))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text(json.dumps({**rows[0], "report_episodes": 0}) + "\n")
+    with pytest.raises(ConfigError, match="expected a report, the first after 20 finished episodes, got none"):
+        read_report(folder, games=0)
+
+
+def test_draws_reference_curves(tmp_path):
+    runs = []
+    for seed in (1, 2, 3):
+        folder = write_run(tmp_path / f"seed{seed}", Story(good_from=18 + seed))
+        config = (folder / "config.yaml").read_text().replace("seed: 3", f"seed: {seed}")
+        (folder / "config.yaml").write_text(config)
+        runs.append(read_run(folder))
+    save_reference(build_reference(runs, "1v1"), tmp_path / "curves.json")
+    text = page_of(tmp_path / "run", Story(), reference=tmp_path / "curves.json")
+    assert "Below it lies the recipe 1v1 over 3 seeds" in text
+    assert 'class="band"' in text
+    assert "the recipe's median seed" in html.unescape(text)
+    assert all(f"<h3>{name}</h3>" in text for name in ("KL divergence of an update", "Share of steps beyond the clip"))
+
+
+def test_draws_shipped_reference_curves(tmp_path):
+    reference = data_root() / "configs" / "experiment" / "curves" / "1v1.json"
+    assert "the middle 80% of the recipe's seeds" in html.unescape(
+        page_of(tmp_path / "run", Story(), reference=reference)
+    )
+
+
+def test_escapes_command_and_commit(tmp_path):
+    text = run_page(read_report(write_run(tmp_path / "run", command=EVIL, commit=EVIL), games=0))
+    assert EVIL not in text
+    assert "&lt;script&gt;alert(1)" in text
+
+
+def test_draws_wins_by_opponent_for_mixtures(tmp_path):
+    text = page_of(tmp_path / "mixture", Story(against=("hunter", "random", "./a/b", EVIL, "idle")))
+    found = [json.loads(data) for data in re.findall(r'class="plot-data">(.*?)</script>', text)]
+    rows = [dict(data["rows"]) for data in found if data["label"] == "Games won by red, by opponent"]
+    assert [list(row) for row in rows] == [["hunter", "random", "./a/b", EVIL], ["idle"]]
+    assert set(rows[0]["random"]) == {0.1}
+    assert "At the end 0% against hunter, 10% against random, 20% against ./a/b, 30% against &lt;script&gt;" in text
+    assert EVIL not in text
+    assert "by opponent" not in page_of(tmp_path / "run", Story())
+
+
+def test_page_size_of_long_run(tmp_path):
+    text = page_of(tmp_path / "run", Story(reports=6000, good_from=3000))
+    assert len(text) < 900_000
+
+
+# --- files
+
+
+def test_rewrites_only_its_own_report(tmp_path):
+    folder = write_run(tmp_path / "run")
+    written = write_run_report(folder, games=0)
+    assert written == folder / "report.html"
+    assert write_run_report(folder, games=0) == written
+    written.write_text("my own notes")
+    with pytest.raises(ConfigError, match=r"report\.html"):
+        write_run_report(folder, games=0)
+    assert written.read_text() == "my own notes"
+    write_run_report(folder, games=0, force=True)
+    assert written.read_text().startswith("<!doctype html>")
+
+
+def test_overwrites_other_files_only_with_force(tmp_path):
+    folder = write_run(tmp_path / "run")
+    output = tmp_path / "new" / "page.html"
+    assert write_run_report(folder, output, games=0) == output
+    with pytest.raises(ConfigError, match="exists already, expected a new file, or --force"):
+        write_run_report(folder, output, games=0)
+    write_run_report(folder, output, games=0, force=True)
+    with pytest.raises(ConfigError, match="expected a file, got a folder"):
+        write_run_report(folder, tmp_path, games=0, force=True)
+    assert [path.name for path in output.parent.iterdir()] == ["page.html"]
+
+
+def test_rejects_unwritable_output(tmp_path):
+    folder = write_run(tmp_path / "run")
+    with pytest.raises(ConfigError, match="expected a file that can be written"):
+        write_run_report(folder, folder / "config.yaml" / "page.html", games=0)
+
+
+@pytest.mark.parametrize("lost", ["policy_updates_to_held", "gates.met"])
+def test_rejects_incomplete_verdict(tmp_path, lost):
+    folder = write_run(tmp_path / "run")
+    verdict = json.loads((folder / "verdict.json").read_text())
+    if lost.startswith("gates."):
+        del verdict["gates"][1][lost.removeprefix("gates.")]
+    else:
+        del verdict[lost]
+    (folder / "verdict.json").write_text(json.dumps(verdict))
+    with pytest.raises(ConfigError, match=f"verdict.json: expected {lost}"):
+        read_report(folder, games=0)
+
+
+def test_rejects_rows_out_of_order(tmp_path):
+    folder = write_run(tmp_path / "run", Story(ended=None))
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text("\n".join([*lines, lines[3]]) + "\n")
+    with pytest.raises(ConfigError, match=r"metrics.jsonl: line 61: env_steps: .*, got 16384"):
+        read_report(folder, games=0)
+
+
+def test_reading_changes_nothing(tmp_path):
+    folder = write_run(tmp_path / "run")
+    shutil.copytree(folder, tmp_path / "before")
+    read_report(folder)
+    for path in (tmp_path / "before").iterdir():
+        assert path.read_bytes() == (folder / path.name).read_bytes()
+
+
+def test_titles_count_gates_in_words(tmp_path):
+    report = read_report(write_run(tmp_path / "run"), games=0)
+    titles = []
+    for number in (1, 2, 3):
+        report.gates[:] = report.gates[:1] * number
+        titles.append(verdict_title(report).partition(" after")[0])
+    assert titles == ["Held its gate", "Held both gates", "Held all three gates"]
+
+
+def test_timing_totals_cover_whole_run(tmp_path):
+    report = read_report(write_run(tmp_path / "run"), games=0)
+    assert report.totals["learn"] == pytest.approx(60 * 0.3)
+    assert np.isclose(report.last["seconds"], 30.0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "table", "seeds"),
+    [
+        ((), False, "the recipe's other seeds"),
+        (("train.lr=0.002", "scenario.seats.blue_0=random"), True, "the recipe's seeds"),
+    ],
+    ids=["as the recipe says", "other values"],
+)
+def test_lists_changes_from_recipe(overrides, table, seeds, tmp_path):
+    reference = data_root() / "configs" / "experiment" / "curves" / "1v1.json"
+    text = html.unescape(page_of(tmp_path / "run", Story(overrides=overrides), reference=reference))
+    assert f"{seeds}" in re.search(r"It ends (as well as|worse than) (the recipe's (other )?seeds)", text)[0]
+    assert ("Changed from the recipe 1v1" in text) is table
+    rows = re.findall(r"<code>([\w.]+)</code></th><td[^>]*>(.*?)</td><td[^>]*>(.*?)</td></tr>", text)
+    changed = [("scenario.seats.blue_0", "random", "blue-rookie"), ("train.lr", "0.002", "0.001")]
+    assert rows == (changed if table else [])
+
+
+def test_lists_bonus_and_schedules_as_training_does(tmp_path):
+    text = html.unescape(page_of(tmp_path / "run", Story(overrides=("train.lr_final=1e-4",))))
+    for name, message in (
+        ("Bonus", "key_pickup +1 for all (training reward only; gates score the game's own)"),
+        ("Learning rate", "0.001 to 0.0001, a straight line over the first 2,000,000 steps, then constant"),
+        ("Entropy bonus", "0.02 to 0, a straight line over the first 400,000 steps, then constant"),
+    ):
+        assert f"<dt>{name}</dt><dd>{message}</dd>" in text
+    assert "<dt>Clip</dt>" not in text
+
+
+def test_changes_are_unknown_for_other_versions(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "config.yaml").write_text((folder / "config.yaml").read_text() + "new_key: 1\n")
+    assert read_report(folder, games=0).changed is None

@@ -1,0 +1,218 @@
+"""Films of episodes in Gymnasium: what was drawn is decoded again, and what cannot be drawn is told in one line."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+
+import imageio_ffmpeg
+import numpy as np
+import pytest
+from PIL import Image
+
+from commands import call, complaint
+from multigrid_rl.envs.gymnasium import GymnasiumFactory
+from multigrid_rl.evaluation.environments import EnvTarget, Recording
+from multigrid_rl.show.report import write_run_report
+from multigrid_rl.show.video import VideoError
+from multigrid_rl.walkers import films
+from multigrid_rl.walkers.films import Shown, play_own_episodes, ranked, resized, write_episode
+from tiny_runs import tiny_run
+
+# ray and tensorboard warn about their own future; imageio's reader leaves its pipes to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def pole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "pole"
+    tiny_run(path, "env_id=CartPole-v1", "seed=3")
+    return path
+
+
+def target_of(env_id: str, **env_args) -> EnvTarget:
+    return EnvTarget("mine", GymnasiumFactory(env_id, 0, env_args), {})
+
+
+def played(env_id: str, actions: list, total: float, **env_args) -> tuple[EnvTarget, Recording]:
+    return target_of(env_id, **env_args), Recording(4, 11, actions, total)
+
+
+def decoded(path) -> tuple[dict, int]:
+    reader = imageio_ffmpeg.read_frames(str(path))
+    return next(reader), sum(1 for _ in reader)
+
+
+def page(run, **more) -> str:
+    return write_run_report(run, **more).read_text(encoding="utf-8")
+
+
+# --- a run's page
+
+
+def test_page_has_curves_and_three_recordings(pole, tmp_path):
+    text = page(pole)
+    assert re.search(r"<h1>Played 4,096 steps and ended at a return of [\d.]+</h1>", text)
+    assert [name for name in ("Return", "Episode length") if f"<h3>{name}</h3>" not in text] == []
+    assert "reward per episode" in text
+    assert "In nine fresh episodes it returns" in text
+    assert 'id="behaviour"' not in text  # nobody wins, loses or picks up a key
+    assert "<h3>Best</h3>" in text
+    shown = re.findall(r'src="data:video/mp4;base64,([^"]+)"', text)
+    assert len(shown) == 3
+    assert "media-src data:" in text
+    for data in shown:
+        assert len(data) < 4 / 3 * 1_500_000
+    (tmp_path / "film.mp4").write_bytes(base64.b64decode(shown[0]))
+    about, count = decoded(tmp_path / "film.mp4")
+    assert about["codec"] == "h264"
+    assert about["size"][0] == films.PAGE_WIDTH
+    assert count > 3
+    lengths = [int(steps) for steps in re.findall(r"Return \d+ after (\d+) steps\.</p>", text)]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_recordings_match_named_episodes(pole):
+    own = play_own_episodes(pole, 5, seed=9)
+    again = play_own_episodes(pole, 5, seed=9)
+    assert own == again
+    assert [row["mode"] for row in own.rows] == ["stochastic", "argmax"]
+    assert own.films[0].total >= own.rows[0]["return_mean"] >= own.films[-1].total
+    (only,) = play_own_episodes(pole, 1, seed=9).films
+    assert only.label == "best and median and worst"
+
+
+def test_page_without_renderer_gives_reason_and_rest(pole, tmp_path, monkeypatch):
+    class FatalError(Exception):
+        """What MuJoCo raises: no RuntimeError."""
+
+    def broken(self):
+        raise FatalError("no OpenGL\nhere")
+
+    monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.render", broken)
+    text = page(pole, output=tmp_path / "page.html")
+    message = "CartPole-v1: expected an environment that can be drawn here, got FatalError: no OpenGL here"
+    assert f"There is no film of them: {message}" in text
+    assert "In nine fresh episodes it returns" in text
+    assert "<video" not in text
+    assert complaint(call("video", pole, "-o", tmp_path / "a.mp4")) == f"multigrid-rl: {message}"
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_report_names_each_film_while_it_draws_and_draws_none_if_asked(pole, tmp_path, monkeypatch):
+    result = call("report", pole, "-o", tmp_path / "with.html")
+    assert result.exit_code == 0, result.output
+    assert re.findall(r"drawing the (\w+) episode, \d+ pictures", result.stderr) == ["best", "median", "worst"]
+    monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.render", lambda _: pytest.fail("drawn"))
+    result = call("report", pole, "--no-films", "-o", tmp_path / "without.html")
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    text = (tmp_path / "without.html").read_text(encoding="utf-8")
+    assert "There is no film of them: the report was written without films" in text
+    assert "In nine fresh episodes it returns" in text
+
+
+def test_page_without_checkpoint_has_no_episodes(pole, tmp_path):
+    run = shutil.copytree(pole, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    text = page(run)
+    assert "The policy could not be played" in text
+    assert 'id="episodes"' not in text
+    assert 'id="episodes"' not in page(pole, games=0, output=tmp_path / "page.html")
+
+
+# --- one film
+
+
+@pytest.mark.parametrize(("name", "every"), [("a.mp4", 3), ("a.gif", 3)])
+def test_file_has_every_third_step_of_fast_environment(pole, name, every, tmp_path):
+    done = call("video", pole, "--seed", 5, "--game", 2, "-o", tmp_path / name)
+    assert done.exit_code == 0, (done.output, done.exception)
+    found = re.search(
+        r"episode 2 of seed 5: return (\d+)\n.*: (\d+) steps, (\d+) frames of 600 x (\d+) pixels", done.output
+    )
+    assert found is not None
+    total, steps, count, height = map(int, found.groups())
+    assert total == steps
+    if name.endswith(".gif"):
+        with Image.open(tmp_path / name) as image:
+            assert image.n_frames == count == 1 + -(-steps // every)
+            assert (image.size, image.info["duration"]) == ((600, height), 60)
+    else:
+        assert decoded(tmp_path / name)[1] == count
+
+
+def test_median_is_usual_choice(pole, tmp_path):
+    shown = {}
+    for which in (None, "best", "median", "worst"):
+        options = [] if which is None else ["--game", which]
+        done = call("video", pole, *options, "--episodes", 5, "-o", tmp_path / f"{which}.gif")
+        shown[which] = float(done.output.splitlines()[0].rpartition(" ")[2])
+    assert shown["best"] >= shown["median"] == shown[None] >= shown["worst"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--game", "finest"], "--game: expected best, median or worst, or the number of a game from 0, got finest"),
+        (["--side", "red"], "--side: expected nothing"),
+        (["--tile", "40"], "--tile: expected nothing"),
+        (["--opponent", "random"], "--opponent: expected nothing"),
+        (["--fps", "99"], "--fps: expected 0.5 to 50"),
+        (["env_id=Pendulum-v1"], "does not fit this environment: env: expected Pendulum-v1, got CartPole-v1"),
+    ],
+)
+def test_verb_rejects_options(pole, args, message, tmp_path):
+    assert message in complaint(call("video", pole, *args, "-o", tmp_path / "a.gif"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rejects_environments_without_rendering(tmp_path):
+    target, episode = played("strangers:Target-v0", [np.zeros(2)], -0.45)
+    with pytest.raises(
+        VideoError, match=r"env_id: expected an environment that draws itself \(rgb_array\), got strang"
+    ):
+        write_episode(target, episode, tmp_path / "a.gif", label="mine")
+
+
+@pytest.mark.parametrize("change", [{"total": 9.0}, {"actions": [5, 5]}, {"actions": [5, 5, 5, 5]}])
+def test_rejects_episode_that_replays_differently(tmp_path, change):
+    target, episode = played("strangers:Echo-v0", [5, 6, 7], 18.0, ends=3)
+    assert write_episode(target, episode, tmp_path / "a.gif", label="mine").frames == 3
+    with pytest.raises(VideoError, match="expected episode 4 to play again as it did"):
+        write_episode(target, episode._replace(**change), tmp_path / "b.mp4", label="mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
+
+
+def test_long_episodes_play_faster_on_page(monkeypatch):
+    monkeypatch.setattr(films, "_PAGE_PICTURES", 4)
+    target, episode = played("strangers:Echo-v0", [5] * 30, 150.0, ends=30)
+    shown = films._page_film(target, episode, "best")
+    assert isinstance(shown, Shown)
+    assert (shown.speed, shown.steps) == (4, 30)  # 30 steps a second: every second one as it is
+
+
+@pytest.mark.parametrize(("size", "widest", "wanted"), [
+    ((4, 4), 400, (256, 256)), ((400, 600), 400, (266, 400)), ((401, 301), 640, (400, 300)),
+    ((480, 480), 640, (480, 480)),
+])  # fmt: skip
+def test_pictures_have_even_sizes_within_bounds(size, widest, wanted):
+    assert resized(np.zeros((*size, 3), np.uint8), widest).shape == (*wanted, 3)
+
+
+def test_ranks_by_return_then_length():
+    rows = [
+        Recording(k, 0, [0] * steps, total) for k, (steps, total) in enumerate([(3, 1.0), (5, 2.0), (4, 2.0), (9, 0.0)])
+    ]
+    assert {label: row.number for label, row in ranked(rows).items()} == {"best": 1, "median": 2, "worst": 3}
+
+
+def test_body_rendering_uses_available_backend(monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr(films, "find_library", lambda name: "lib" if name == "OSMesa" else None)
+    monkeypatch.setenv("MUJOCO_GL", "unset")  # so that it is put back
+    monkeypatch.delenv("MUJOCO_GL")
+    films._use_headless_drivers()
+    assert films.os.environ.pop("MUJOCO_GL") == "osmesa"
