@@ -6,7 +6,7 @@ an entry here and its file; an installed package adds some of its own by an entr
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
@@ -39,7 +39,7 @@ def find(table: Mapping[str, str], name: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-@lru_cache(maxsize=None)
+@cache
 def installed(group: str) -> dict[str, str]:
     """Return the entries that installed packages add to the table ``group``, such as ``environments``."""
     return {point.name: point.value for point in entry_points(group=f"multigrid_rl.{group}")}
