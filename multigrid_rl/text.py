@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
+class ConfigError(ValueError):
+    """A mistake in what the user asked for; the message is one line, ``KEY: expected X, got Y``."""
+
+
 def printable(text: str) -> str:
     """Return ``text`` with a question mark for every unprintable character: ends of lines, escape codes."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -286,8 +286,8 @@ def own_mistakes(config: RunConfig) -> Iterator[None]:
 
     Raises ``RunError``.
     """
-    from multigrid_rl.config.scenario import MISTAKES, mistake, own_place
     from multigrid_rl.types import RunError
+    from multigrid_rl.user_code import MISTAKES, mistake, own_place
 
     try:
         yield

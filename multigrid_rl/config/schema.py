@@ -5,7 +5,6 @@ Values are in yaml, below ``configs/``; a test holds that both name the same key
 
 import math
 import os
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,14 +20,9 @@ from multigrid_rl.config.network import (
     WITHOUT_PROBABILITY,
     ModelConfig,
 )
-from multigrid_rl.config.scenario import ConfigError, Part, ScenarioConfig, Steps, whole
-from multigrid_rl.text import expected
-
-#: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
-#: (https://arxiv.org/abs/1506.02438): formulas in ``learn.advantages``.
-Psi = Literal["total_reward", "future_return", "baselined_return", "q", "gae", "td"]
-#: Those that read no value network.
-WITHOUT_VALUES = ("total_reward", "future_return")
+from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, whole
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.types import WITHOUT_VALUES, Psi, Schedule
 
 #: What ``train.runner=stock`` can do: the values of RLlib's own PPO.
 _OF_STOCK = {
@@ -36,21 +30,6 @@ _OF_STOCK = {
     "time_limits": "bootstrap",
     "target_kl": None, "clip_final": None,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A number that moves linearly from ``start`` to ``end`` over ``steps`` environment steps, and stays there."""
-
-    start: float
-    end: float
-    steps: int
-
-    def at(self, env_steps: int) -> float:
-        """Return the number after ``env_steps`` environment steps."""
-        if env_steps >= self.steps:
-            return self.end
-        return self.start + env_steps / self.steps * (self.end - self.start)
 
 
 class CloningOptions(Part):
@@ -145,7 +124,7 @@ class TrainConfig(Part):
 
     @property
     def passes(self) -> int:
-        """Passes of the policy over a batch."""
+        """ShuffledReader of the policy over a batch."""
         return self.epochs if self.pi_iters is None else self.pi_iters
 
     @property

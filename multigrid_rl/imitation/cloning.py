@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.config.schema import Schedule
 from multigrid_rl.imitation.demonstrations import read_demonstrations
+from multigrid_rl.imitation.passes import Pairs, ShuffledReader
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.rollout import Collector
-from multigrid_rl.learn.rows import Pairs, Passes
 from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.distributions import Bound, distribution_of
 from multigrid_rl.models.vector import Normaliser, VectorActorCritic
 from multigrid_rl.players.episodes import Quota
-from multigrid_rl.types import EnvFactory, EpisodeTable
+from multigrid_rl.types import EnvFactory, EpisodeTable, Schedule
 
 Array = NDArray[Any]
 #: Held-out rows behind one value of the loss, at most; rows of one forward pass.
@@ -85,7 +84,9 @@ class Cloning:
 
     def _open(self) -> None:
         """Map the recorded data into memory, and set normalisers from it."""
-        self.passes = Passes(read_demonstrations(Path(str(self.config.data))), self.config.held_out, self.config.seed)
+        self.passes = ShuffledReader(
+            read_demonstrations(Path(str(self.config.data))), self.config.held_out, self.config.seed
+        )
         moments = None
         for net in self._networks.values():
             if isinstance(getattr(net, "normaliser", None), Normaliser):

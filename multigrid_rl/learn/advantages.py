@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.config.schema import Psi
 from multigrid_rl.jit import kernel
+from multigrid_rl.types import Psi
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from multigrid_rl.config.scenario import ConfigError, import_object
 from multigrid_rl.jit import float_inlined, float_shared
 from multigrid_rl.models.distributions import HALF_LOG_2PI, Categorical, Distribution, Gaussian
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.user_code import import_object
 
 Array = NDArray[Any]
 

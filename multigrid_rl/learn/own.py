@@ -10,12 +10,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from multigrid_rl.config.scenario import ConfigError, import_object, user_code
 from multigrid_rl.learn.losses import Rows, objective_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
 from multigrid_rl.models.registry import ArchitectureError, network_of
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec
+from multigrid_rl.user_code import import_object, user_code
 
 #: Rows of a trial call: steps for an objective, games for a network, which plays as many steps of them with memory.
 _ROWS = 3

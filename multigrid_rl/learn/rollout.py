@@ -13,9 +13,8 @@ from multigrid_rl.fast.towers import Towers
 from multigrid_rl.learn.advantages import Estimator, standardise, weigh
 from multigrid_rl.learn.gaps import Ends, Gaps
 from multigrid_rl.models.distributions import Bound, Distribution, distribution_of
-from multigrid_rl.players.match import LEARNER_PURPOSE
+from multigrid_rl.streams import LEARNER_PURPOSE, Streams
 from multigrid_rl.types import BatchedEnv, BatchedStep, EpisodeTable, MultiAgentSpec
-from multigrid_rl.world.streams import Streams
 
 Array = NDArray[Any]
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.config.schema import Schedule
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.losses import Rows, Weighting, compiled, loss_of, objective_of, ppo_gradient
@@ -21,6 +20,7 @@ from multigrid_rl.learn.rollout import Batch, Paths
 from multigrid_rl.learn.rows import Moments, minibatches
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.vector import Normaliser
+from multigrid_rl.types import Schedule
 
 #: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
 SECONDS = "seconds"

@@ -21,7 +21,6 @@ from multigrid_rl.config.network import (
     NORMS,
     RECURRENT,
 )
-from multigrid_rl.config.scenario import ConfigError, import_object
 from multigrid_rl.fast.towers import KINDS
 from multigrid_rl.jit import kernel
 from multigrid_rl.models.cells import CellActorCritic
@@ -30,8 +29,9 @@ from multigrid_rl.models.heads import Bins, Deterministic, Diffusion, Head, Mixt
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
 from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec
+from multigrid_rl.user_code import import_object
 
 #: Weights that only a central critic has: a player does not need them.
 CENTRAL = "central"

@@ -10,7 +10,7 @@ from typing import Any
 from multigrid_rl.competition.external import SeatedAgent
 from multigrid_rl.config.compose import ConfigError, ScenarioConfig
 from multigrid_rl.config.network import WITHOUT_PROBABILITY
-from multigrid_rl.config.scenario import CODE, GateConfig, import_object
+from multigrid_rl.config.scenario import GateConfig
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
@@ -24,6 +24,7 @@ from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
+from multigrid_rl.user_code import CODE, import_object
 from multigrid_rl.walkers.unity import UnityFactory
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus

@@ -14,9 +14,9 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.network import HEAD_SIZES, HEADS
 from multigrid_rl.imitation.cloning import Cloning, CloningConfig
 from multigrid_rl.imitation.demonstrations import Episode, write
-from multigrid_rl.learn.update import SECONDS, Schedule
+from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.models.registry import fingerprint, network_of
-from multigrid_rl.types import AgentSpec
+from multigrid_rl.types import AgentSpec, Schedule
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (3,))
 ACTS = gym.spaces.Box(-np.ones(2, np.float32), np.ones(2, np.float32))

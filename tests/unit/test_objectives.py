@@ -24,10 +24,11 @@ from multigrid_rl.learn.losses import (
     reference,
 )
 from multigrid_rl.learn.rollout import Collector, estimate
-from multigrid_rl.learn.update import Schedule, Update, UpdateConfig
+from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.rllib.build import update_config
+from multigrid_rl.types import Schedule
 from strangers import Target
 
 WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.1)

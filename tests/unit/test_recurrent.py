@@ -9,8 +9,8 @@ import torch
 from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.models.registry import CENTRAL, ArchitectureError, build
 from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.streams import Streams
 from multigrid_rl.types import SeatView
-from multigrid_rl.world.streams import Streams
 
 CATEGORIES, CENTRAL_CATEGORIES = [5, 3, 4], [6, 2]
 ACTIONS, GAMES, STEPS = 7, 4, 9

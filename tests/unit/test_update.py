@@ -19,12 +19,12 @@ from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.losses import Rows, Weighting, loss_of, ppo, reference
 from multigrid_rl.learn.rollout import Batch
 from multigrid_rl.learn.rows import minibatches
-from multigrid_rl.learn.update import SECONDS, Schedule, Update, UpdateConfig
+from multigrid_rl.learn.update import SECONDS, Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.learner import ActorCriticModule
-from multigrid_rl.types import AgentSpec
+from multigrid_rl.types import AgentSpec, Schedule
 
 ARCHITECTURE = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 TOKENS = gym.spaces.MultiDiscrete([4] * 6)
