@@ -10,27 +10,18 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numba import prange
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from multigrid_rl.fast.kernels import (
-    BLOCK,
-    TANH,
-    activate,
-    add_bias,
-    gather,
-    multiply,
-    outer,
-    project,
-    scatter,
-    slope,
-    tanh,
-    transpose,
-)
-from multigrid_rl.fast.table import add_rows
-from multigrid_rl.fast.towers import Distinct, addresses
+from multigrid_rl.fast import Pass
+from multigrid_rl.fast.distinct import Distinct
+from multigrid_rl.fast.kernels import BLOCK, TANH, activate, add_bias, multiply, outer, project, slope, tanh, transpose
+from multigrid_rl.fast.towers import MAX_WIDTH
 from multigrid_rl.jit import float_inlined, float_shared, threads
+from multigrid_rl.models.recurrent import RecurrentActorCritic
+from multigrid_rl.models.tokens import add_rows, gather, scatter
 
 Array = NDArray[Any]
 _HALF, _ONE, _ZERO = np.float32(0.5), np.float32(1), np.float32(0)
@@ -288,53 +279,59 @@ def _encode_backward(
         scatter(tokens, 0, first, buffer, columns, 0, gradients.table)
 
 
-class GRU:
-    """The network's weights, ready to run.
-
-    Args:
-        flat: tensors in the order of :class:`Weights`, float32 on the CPU; the last may be ``None``.
-        first: (D + D',) int64, row of value 0 of each token, those of central tokens in a table of their own.
-        sizes: (D,) int64, values of each token except the central ones.
-    """
-
-    def __init__(self, flat: Sequence[Tensor | None], first: Array, sizes: Array) -> None:
-        self._addresses = addresses(flat)
-        self.weights = _arrays(flat)
-        self.first, self.central = first[: len(sizes)], first[len(sizes) :]
-        self.sizes = sizes
-
-    def reads(self, flat: Sequence[Tensor | None]) -> bool:
-        """Whether the weights are still at the same addresses: it then reads their current values."""
-        return self._addresses == addresses(flat)
-
-
 def _arrays(flat: Sequence[Tensor | None]) -> Weights:
     width = len(flat[1]) if flat[1] is not None else 0
     none = np.zeros((0, width), np.float32)
     return Weights(*(none if tensor is None else tensor.detach().numpy() for tensor in flat))
 
 
-class Pass:
-    """One forward pass through many steps, and its backward pass.
+class GRU(Pass):
+    """The network's weights, ready to run.
+
+    Args:
+        net: the network over tokens, on the CPU.
+    """
+
+    def __init__(self, net: RecurrentActorCritic) -> None:
+        assert net.table is not None
+        heads = [part for layer in (net.policy, net.value_hidden, net.value) for part in (layer.weight, layer.bias)]
+        self.flat = [net.table, net.bias, *net.core.parameters(), *heads, net.central]
+        self.weights = _arrays(self.flat)
+        first, tokens = net.first.numpy(), net.tokens
+        self.first, self.central = first[:tokens], first[tokens:]
+        self.sizes = net.sizes
+
+    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> SequencePassed:
+        """Pass through tokens ``obs`` (B, T, D + D') from ``memory`` (B, H), cleared before the steps ``starts`` (B, T).
+
+        Raises:
+            IndexError: wrong number of tokens, or a token out of range.
+        """
+        assert memory is not None
+        assert starts is not None
+        return SequencePassed(self, obs, memory, starts)
+
+
+def gru(net: RecurrentActorCritic) -> GRU | None:
+    """Compile a GRU over tokens with logits; ``None`` where torch computes it."""
+    plain = isinstance(net.core, nn.GRUCell) and isinstance(net.spread, nn.Identity)
+    if not plain or net.core.hidden_size > MAX_WIDTH or net.table is None:
+        return None
+    return GRU(net) if net.table.device.type == "cpu" and net.table.dtype == torch.float32 else None
+
+
+class SequencePassed:
+    """One forward pass through many steps, and its backward pass; see ``fast.Passed``.
 
     Args:
         net: the network.
-        flat: its weights, to whose gradients :meth:`add_gradients` adds.
         tokens: (B, T, D + D').
         memory: (B, H), before the first step.
         starts: (B, T), a new episode begins with this step.
-
-    Attributes:
-        logits: (B * T, K), a sequence's steps one after the other.
-        values: (B * T, 1).
-        memory: (B, H), after the last step.
-
-    Raises:
-        IndexError: wrong number of tokens, or a token out of range.
     """
 
-    def __init__(self, net: GRU, flat: Sequence[Tensor | None], tokens: Array, memory: Array, starts: Array) -> None:
-        self._net, self._flat, weights = net, flat, net.weights
+    def __init__(self, net: GRU, tokens: Array, memory: Array, starts: Array) -> None:
+        self._net, weights = net, net.weights
         games, steps = tokens.shape[:2]
         count, size = games * steps, memory.shape[1]
         inner = np.ascontiguousarray(tokens.swapaxes(0, 1)).reshape(count, -1)
@@ -353,20 +350,22 @@ class Pass:
         # Players pass no critic-only tokens.
         self._central = net.central[: self._extra.shape[1]]
         _forward((0,) * threads(), batch, (self._extra, self._central), weights, transposed, self._passed, outputs)
-        self.logits, self.values = (_swapped(rows, steps) for rows in outputs)
+        self.outputs, self.values = (_swapped(rows, steps) for rows in outputs)
         self.memory = self._passed[1][count - games :]
 
-    def add_gradients(self, upstream: Sequence[Array]) -> None:
-        """Add the gradients of all weights, from those with respect to logits (B * T, K) and values (B * T, 1)."""
+    def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
+        """Add the weights' gradients, given those of outputs (B * T, K) and values (B * T, 1): see ``fast.Passed``."""
         net, batch = self._net, self._batch
-        gradients = _arrays([None if weight is None else weight.grad for weight in self._flat])
+        if gradients is None:
+            gradients = [None if weight is None else weight.grad for weight in net.flat]
+        found = _arrays(gradients)
         by_outputs = tuple(_swapped(rows, self._starts.shape[1]) for rows in upstream)
         size = len(net.weights.bias)
         buffers = tuple(np.zeros((len(self._which), width), np.float32) for width in (size, size, 3 * size, 3 * size))
-        _backward((0,) * threads(), self._starts, by_outputs, net.weights, self._passed, buffers, gradients)
-        add_rows(self._extra, self._central, buffers[0], gradients.central)
+        _backward((0,) * threads(), self._starts, by_outputs, net.weights, self._passed, buffers, found)
+        add_rows(self._extra, self._central, buffers[0], found.central)
         by_inputs = batch.gather(buffers[3]), np.zeros_like(self._encoded)
-        _encode_backward((0,) * threads(), batch.tokens, net.first, self._encoded, by_inputs, net.weights, gradients)
+        _encode_backward((0,) * threads(), batch.tokens, net.first, self._encoded, by_inputs, net.weights, found)
 
 
 def _swapped(rows: Array, count: int) -> Array:

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.jit import float_dot, float_inlined, float_kernel
-
-Floats = NDArray[np.float32]
+from multigrid_rl.models.tokens import Floats, gather, scatter
 
 #: Rows that pass through all layers together.
 BLOCK = 32
@@ -31,40 +30,6 @@ _Q4, _Q6 = np.float32(1.18534705686654e-04), np.float32(1.19825839466702e-06)
 # Beyond this, tanh is 1 in float32.
 _BOUND = np.float32(7.90531110763549805)
 _ONE, _ZERO = np.float32(1), np.float32(0)
-
-
-@float_inlined
-def gather(tokens: Any, column: int, first: Any, table: Floats, start: int, rows: Any, out: Floats) -> None:
-    """Add rows ``first[d] + tokens[b, column + d]`` of a table, its columns from ``start`` on, to ``out[b]``."""
-    width = np.uint64(out.shape[1])
-    offset = np.uint64(start)  # unsigned: an index that might be negative is not vectorised
-    count = len(first)
-    even = count - count % 4
-    for b in range(rows[0], rows[1]):
-        # Four rows in one go: out is read and written a quarter as often.
-        for d in range(0, even, 4):
-            c = column + d
-            r0, r1 = first[d] + tokens[b, c], first[d + 1] + tokens[b, c + 1]
-            r2, r3 = first[d + 2] + tokens[b, c + 2], first[d + 3] + tokens[b, c + 3]
-            for h in range(width):
-                k = offset + h
-                out[b, h] += (table[r0, k] + table[r1, k]) + (table[r2, k] + table[r3, k])
-        for d in range(even, count):
-            row = first[d] + tokens[b, column + d]
-            for h in range(width):
-                out[b, h] += table[row, offset + h]
-
-
-@float_inlined
-def scatter(tokens: Any, column: int, first: Any, gradient: Floats, columns: Any, start: int, out: Floats) -> None:
-    """Go back through :func:`gather`: add the ``columns`` of ``gradient[b]`` to all rows of ``out`` that it read."""
-    offset, low, high = np.uint64(start), np.uint64(columns[0]), np.uint64(columns[1])
-    # Token by token: the rows of one token are a small part of the table, which stays in the fastest cache.
-    for d in range(len(first)):
-        for b in range(tokens.shape[0]):
-            row = first[d] + tokens[b, column + d]
-            for h in range(low, high):
-                out[row, offset + h] += gradient[b, h]
 
 
 @float_inlined

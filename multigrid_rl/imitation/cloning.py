@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.clock import Clock
+from multigrid_rl.fast import forward
 from multigrid_rl.imitation.demonstrations import read_demonstrations
 from multigrid_rl.imitation.passes import Pairs, ShuffledReader
 from multigrid_rl.learn.flat import FlatWeights
@@ -158,7 +159,7 @@ class Cloning:
         """Return the cloning loss (B,) of each row."""
         net = self._networks[name]
         obs = torch.as_tensor(rows.obs, device=self._device)
-        outputs = net.logits(obs) if isinstance(net, VectorActorCritic) else net(obs)[0]
+        outputs = net.logits(obs) if isinstance(net, VectorActorCritic) else forward(net, obs)[0]
         return self._loss(name, outputs, rows.actions)
 
     def _loss(self, name: str, outputs: Tensor, actions: Array) -> Tensor:

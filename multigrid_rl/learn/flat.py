@@ -33,12 +33,12 @@ class FlatWeights:
             parameter.grad = self.gradient[part].view_as(parameter)
             first = part.stop
 
-    def share(self, rows: int, beside: float) -> float:
+    def all_reduce_mean(self, rows: int, extra: float) -> float:
         """Make the gradient the mean over the rows of all learners; ``rows``: rows behind this learner's gradient.
 
-        All processes of torch's default group call it together. Returns the mean of ``beside`` over them.
+        All processes of torch's default group call it together. Returns the mean of ``extra`` over them.
         """
-        weighed = torch.cat([self.gradient * rows, self.gradient.new_tensor([beside * rows, float(rows)])])
+        weighed = torch.cat([self.gradient * rows, self.gradient.new_tensor([extra * rows, float(rows)])])
         torch.distributed.all_reduce(weighed)
         mean = weighed[:-1] / weighed[-1].clamp(min=1.0)
         self.gradient.copy_(mean[:-1])

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.clock import Clock
+from multigrid_rl.fast import Passed, compile_network
+from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
-from multigrid_rl.learn.losses import Rows, Weighting, compiled, loss_of, objective_of, ppo_gradient
-from multigrid_rl.learn.rollout import Batch, Paths
+from multigrid_rl.learn.losses import Rows, Weighting, compiled, loss_of, objective_of
+from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.rows import Moments, minibatches
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.vector import Normaliser
@@ -96,8 +98,8 @@ class Update:
         self.optimizers = {name: [FlatAdam(flat) for flat in parts] for name, parts in self._flat.items()}
         self.rng = np.random.default_rng(config.seed)
         self.clock = Clock()
-        self._newest: dict[str, dict[str, Any]] = {name: {} for name in networks}
-        self._moved: dict[str, list[tuple[Any, Any]]] = {name: [] for name in networks}
+        self._latest: dict[str, dict[str, Any]] = {name: {} for name in networks}
+        self._kl_and_clip: dict[str, list[tuple[Any, Any]]] = {name: [] for name in networks}
         self._stopped: set[str] = set()
         self._warming = False
         self._steps: Counter[str] = Counter()
@@ -120,7 +122,7 @@ class Update:
             for optimizer, step_size in zip(optimizers, (lr, v_lr), strict=False):
                 for group in optimizer.param_groups:
                     group["lr"] = step_size
-            self._newest[name] |= {"lr": lr, "entropy_coef": entropy_coef}
+            self._latest[name] |= {"lr": lr, "entropy_coef": entropy_coef}
 
     def get_state(self) -> dict[str, Any]:
         """Return the state beside weights and optimisers."""
@@ -163,7 +165,7 @@ class Update:
                 flat.dropped = 0
         self._stopped.clear()
         self._steps.clear()
-        self._moved = {name: [] for name in batches}
+        self._kl_and_clip = {name: [] for name in batches}
         self._warming = bool(config.warm_up) and env_steps <= config.warm_up
         self.clock.begin()
         rounds = config.epochs if config.recompute else 1
@@ -178,10 +180,10 @@ class Update:
         return {**{name: self._metrics(name) for name in batches}, SECONDS: {"loss": 0.0, **self.clock.drain()}}
 
     def _metrics(self, name: str) -> dict[str, float]:
-        metrics = {key: float(value) for key, value in self._newest[name].items()}
+        metrics = {key: float(value) for key, value in self._latest[name].items()}
         metrics["dropped_updates"] = float(sum(flat.dropped for flat in self._flat[name]))
         metrics["gradient_steps"] = float(self._steps[name])
-        for key, values in zip(("approx_kl", "clip_fraction"), zip(*self._moved[name], strict=True), strict=True):
+        for key, values in zip(("approx_kl", "clip_fraction"), zip(*self._kl_and_clip[name], strict=True), strict=True):
             metrics[key] = float(np.mean([float(value) for value in values]))
         return metrics
 
@@ -246,15 +248,15 @@ class Update:
         else:
             self.clock.lap("network")
             values = passed.values[:, 0]
-            by_outputs, by_values, sums = ppo_gradient(passed.logits, values, rows, distribution, weighting)
+            by_outputs, by_values, sums = ppo_gradient(passed.outputs, values, rows, distribution, weighting)
             self.clock.lap("loss")
             passed.add_gradients((by_outputs, by_values[:, None]))
             self.clock.lap("network")
             parts = sums.tolist()
         policy_loss, vf_loss, entropy, kl, clipped = parts
-        self._moved[name].append((kl, clipped))
-        self._newest[name] |= {"policy_loss": policy_loss, "entropy": entropy} | ({} if apart else {"vf_loss": vf_loss})
-        shared = None if self._part[1] == 1 else flat.share(int(batch.active.sum()), float(kl))
+        self._kl_and_clip[name].append((kl, clipped))
+        self._latest[name] |= {"policy_loss": policy_loss, "entropy": entropy} | ({} if apart else {"vf_loss": vf_loss})
+        shared = None if self._part[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
         largest = self.config.target_kl
         if largest is not None and (float(kl) if shared is None else shared) > 1.5 * largest:
             self._stopped.add(name)  # as in Spinning Up: early stopping
@@ -270,15 +272,15 @@ class Update:
         loss = (self._networks[name].values(tensors.obs) - tensors.targets)[active].pow(2).mean()
         torch.autograd.backward(self._vf_coef(name) * loss)
         self.clock.lap("network")
-        self._newest[name]["vf_loss"] = loss.detach()
+        self._latest[name]["vf_loss"] = loss.detach()
         if self._part[1] > 1:
-            flat.share(int(batch.active.sum()), 0.0)
+            flat.all_reduce_mean(int(batch.active.sum()), 0.0)
         self._descend(name, 1)
 
     def _descend(self, name: str, part: int) -> None:
         norm = self._flat[name][part].clip(self.config.grad_clip)
         if not part:
-            self._newest[name]["grad_norm"] = norm
+            self._latest[name]["grad_norm"] = norm
         self.optimizers[name][part].descend()
         self._steps[name] += 1
         self.clock.lap("optimizer")
@@ -286,14 +288,12 @@ class Update:
     def _tensors(self, batch: Batch) -> Any:
         return Batch._make(torch.as_tensor(column, device=self._device) for column in batch)
 
-    def _compiled_pass(self, name: str, batch: Batch) -> Any:
+    def _compiled_pass(self, name: str, batch: Batch) -> Passed | None:
         """Return the network's compiled pass over a batch, or ``None`` where torch computes it."""
-        if self._device.type != "cpu" or not compiled(self._distributions[name], self._objective):
+        if not compiled(self._distributions[name], self._objective):
             return None
-        start = getattr(self._networks[name], "start", None)
-        if start is None:
-            return None
-        return start(batch.obs, batch.memory, batch.starts) if self._networks[name].state_size else start(batch.obs)
+        found = compile_network(self._networks[name])
+        return None if found is None else found.start(batch.obs, batch.memory, batch.starts)
 
     def _recomputed(
         self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]], how: Estimator
@@ -316,9 +316,9 @@ class Update:
     def _values_of(self, name: str, parts: Sequence[NDArray[Any]]) -> Iterator[NDArray[np.float32]]:
         """Yield values (B,) of each of ``parts``: observations (B, D)."""
         net = self._networks[name]
-        towers = getattr(net, "compiled", lambda: None)()
-        if towers is not None:
-            yield from towers.values(parts)
+        found = compile_network(net)
+        if found is not None:
+            yield from found.values(parts)
             return
         for obs in parts:
             with torch.no_grad():

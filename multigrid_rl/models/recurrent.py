@@ -1,16 +1,12 @@
 """A network with memory: one-hot tokens, a GRU or LSTM cell, two heads."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.fast.gru import GRU, Pass
-from multigrid_rl.fast.table import first_rows, sum_of_rows
-from multigrid_rl.fast.towers import MAX_WIDTH
+from multigrid_rl.models.tokens import first_rows, sum_of_rows
 from multigrid_rl.models.vector import LogStd, Normaliser
 
 CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
@@ -68,8 +64,7 @@ class RecurrentActorCritic(nn.Module):
         # Without central tokens nothing is drawn here: the other weights are then the same with and without them.
         self.central = nn.Parameter(extra.normal_(std=len(central) ** -0.5, generator=generator)) if central else None
         self._initialise(generator)
-        self._sizes = np.array(categories, np.int64)
-        self._gru: GRU | None = None
+        self.sizes = np.array(categories, np.int64)
 
     def _initialise(self, generator: torch.Generator) -> None:
         for name, weight in self.core.named_parameters():
@@ -86,11 +81,6 @@ class RecurrentActorCritic(nn.Module):
 
     def forward(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One step: tokens (B, D) and state (B, S) to logits (B, K), values (B,) and the next state (B, S)."""
-        if not torch.is_grad_enabled() and tokens.device.type == "cpu":
-            passed = self.start(tokens.numpy()[:, None], state.numpy(), np.zeros((len(tokens), 1), np.bool_))
-            if passed is not None:
-                logits, values, memory = map(torch.from_numpy, (passed.logits, passed.values, passed.memory))
-                return logits, values.squeeze(-1), memory
         state = self._advance(self._embed(tokens[:, : self.tokens]), state)
         return *self._heads(state[:, : self.core.hidden_size], tokens), state
 
@@ -110,23 +100,6 @@ class RecurrentActorCritic(nn.Module):
             state = self._advance(embedded[:, t], state * keep[:, t])
             hidden.append(state[:, : self.core.hidden_size])
         return self._heads(torch.stack(hidden, dim=1).flatten(0, 1), tokens.flatten(0, 1))
-
-    def start(self, tokens: NDArray[Any], state: NDArray[Any], starts: NDArray[np.bool_]) -> Pass | None:
-        """Return :meth:`sequence` as a pass with gradients outside torch's graph; ``None`` if torch computes it."""
-        if self.table is None or self.table.device.type != "cpu" or self.table.dtype != torch.float32:
-            return None
-        plain = isinstance(self.core, nn.GRUCell) and isinstance(self.spread, nn.Identity)
-        if not plain or self.core.hidden_size > MAX_WIDTH:
-            return None
-        heads = [part for layer in (self.policy, self.value_hidden, self.value) for part in (layer.weight, layer.bias)]
-        flat = [self.table, self.bias, *self.core.parameters(), *heads, self.central]
-        if self._gru is None or not self._gru.reads(flat):
-            self._gru = GRU(flat, self.first.numpy(), self._sizes)
-        return Pass(self._gru, flat, tokens, state, starts)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The compiled GRU reads these weights in place: a copy must not share it.
-        return {**self.__dict__, "_gru": None}
 
     def _embed(self, tokens: Tensor) -> Tensor:
         if self.table is None:

@@ -1,15 +1,12 @@
 """Networks for observations that are vectors of floats."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-
-from multigrid_rl.fast.towers import KINDS, MAX_WIDTH, Distinct, Pass, Tower, Towers
 
 Array = NDArray[Any]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
@@ -82,75 +79,6 @@ def tower(
     return nn.Sequential(*layers)
 
 
-class VectorTowers(Towers):
-    """Towers over vectors.
-
-    Args:
-        net: the network, on the CPU, without layer normalisation.
-        kind: see :class:`~multigrid_rl.fast.towers.Towers`.
-    """
-
-    def __init__(self, net: "VectorActorCritic", kind: int) -> None:
-        layers = [layer for tower in (net.policy, net.value) for layer in tower if isinstance(layer, nn.Linear)]
-        flat = [weight for layer in layers for weight in (layer.weight, layer.bias)]
-        spread, normaliser = net.spread, net.normaliser
-        self._log_std = spread.log_std if isinstance(spread, LogStd) else None
-        self._normaliser = None
-        if isinstance(normaliser, Normaliser):
-            self._normaliser = normaliser.mean.numpy(), normaliser.std.numpy()
-        self._scale = net.value_scale.numpy()
-        super().__init__(flat if self._log_std is None else [*flat, self._log_std], kind)
-
-    def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
-        arrays = [tensor.detach().numpy() for tensor in flat if tensor is not None]
-        half = len(arrays) // 4 * 2  # weight and bias of each layer; the rest is the policy's spread
-        none, table = np.zeros(0, np.int64), np.zeros((0, len(arrays[1])), np.float32)
-        parts = arrays[:half], arrays[half : 2 * half]
-        return [Tower((none, table, 0), (none, table), tuple(part[0::2]), tuple(part[1::2])) for part in parts]
-
-    def start(self, rows: Array) -> Pass:
-        """Pass through both towers with observations ``rows`` (B, D)."""
-        x = self._normalised(rows)
-        passed = self.run(x, 0, 1)
-        return Pass(self, Distinct(x, None), passed, self._outputs(passed[0][-1]), passed[1][-1] * self._scale)
-
-    def policy(self, rows: Array) -> Array:
-        """Return only the policy's outputs (B, K), without gradients, of observations ``rows`` (B, D)."""
-        return self._outputs(self.run(self._normalised(rows), 0)[0][-1])
-
-    def values(self, parts: Sequence[Array]) -> Iterator[Array]:
-        """Yield only the values (B,), without gradients, of each of ``parts``: observations (B, D)."""
-        for part in parts:
-            yield self.run(self._normalised(part), 1)[0][-1][:, 0] * self._scale
-
-    def _normalised(self, obs: Array) -> Array:
-        """Return ``obs`` (B, D) as normalised by :class:`Normaliser`, if there is one."""
-        x = np.ascontiguousarray(obs, np.float32)
-        if self._normaliser is None:
-            return x
-        mean, std = self._normaliser
-        inside: Array = (x - mean) / std
-        return np.clip(inside, -CLIP_OBS, CLIP_OBS, out=inside)
-
-    def _outputs(self, means: Array) -> Array:
-        if self._log_std is None:
-            return means
-        result = np.empty((len(means), 2 * means.shape[1]), np.float32)
-        result[:, : means.shape[1]], result[:, means.shape[1] :] = means, self._log_std.detach().numpy()
-        return result
-
-    def add_gradients(
-        self, rows: Array, passed: Sequence[tuple[Array, ...]], upstream: Sequence[Array], gradients: Sequence[Any]
-    ) -> None:
-        """Add the gradients of all weights, given those of outputs (B, K) and values (B, 1), to ``gradients``."""
-        means, by_values = upstream
-        if self._log_std is not None:
-            width = means.shape[1] // 2
-            gradients[-1].numpy()[:] += means[:, width:].sum(axis=0)
-            means = means[:, :width]
-        super().add_gradients(rows, passed, (np.ascontiguousarray(means), by_values * self._scale), gradients)
-
-
 class VectorActorCritic(nn.Module):
     """Separate policy and value towers over a vector.
 
@@ -190,32 +118,10 @@ class VectorActorCritic(nn.Module):
         self.normaliser = Normaliser(size) if normalise else nn.Identity()
         self.register_buffer("value_scale", torch.ones(1))
         self.value_scale: Tensor
-        self._kind = None if layer_norm or max(hidden) > MAX_WIDTH else KINDS.get(activation)
-        self._towers: VectorTowers | None = None
-
-    def start(self, obs: Array) -> Pass | None:
-        """Return a pass over ``obs`` (B, D) outside torch's graph; ``None`` where torch computes it."""
-        towers = self.compiled()
-        return None if towers is None else towers.start(obs)
-
-    def compiled(self) -> VectorTowers | None:
-        """Return the compiled towers, valid while weights stay in place; ``None`` where torch computes the pass."""
-        if self._kind is None or self.value_scale.device.type != "cpu":
-            return None
-        if self._towers is None or not self._towers.reads():
-            self._towers = VectorTowers(self, self._kind)
-        return self._towers
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The compiled towers read these weights in place: a copy must not share them.
-        return {**self.__dict__, "_towers": None}
+        self.hidden, self.activation, self.layer_norm = tuple(hidden), activation, layer_norm
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Compute outputs (B, K) and values (B,) of observations (B, D)."""
-        compute = not torch.is_grad_enabled() and obs.device.type == "cpu"
-        passed = self.start(obs.numpy()) if compute else None
-        if passed is not None:
-            return torch.from_numpy(passed.logits), torch.from_numpy(passed.values).squeeze(-1)
         x = self.normaliser(obs)
         return self.spread(self.policy(x)), self._values(x)
 

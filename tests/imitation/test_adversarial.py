@@ -21,7 +21,8 @@ from multigrid_rl.imitation.adversarial import (
     encoded,
 )
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.rollout import Collector, Paths, estimate
+from multigrid_rl.learn.batches import Paths, estimate
+from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of

@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from multigrid_rl.learn.advantages import Estimator, gae, standardise, weigh
-from multigrid_rl.learn.rollout import Paths, Rollout, estimate
+from multigrid_rl.learn.batches import Paths, Rollout, estimate
 from multigrid_rl.models.distributions import distribution_of
 
 GAMMA, LAM = 0.5, 0.5

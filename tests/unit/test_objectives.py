@@ -23,7 +23,8 @@ from multigrid_rl.learn.losses import (
     ppo,
     reference,
 )
-from multigrid_rl.learn.rollout import Collector, estimate
+from multigrid_rl.learn.batches import estimate
+from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of

@@ -9,7 +9,8 @@ from gymnasium import spaces
 
 from multigrid_rl.fast.kernels import BLOCK
 from multigrid_rl.jit import most_threads, use_threads
-from multigrid_rl.learn.losses import Rows, Weighting, ppo, ppo_gradient, reference
+from multigrid_rl.fast.loss import ppo_gradient
+from multigrid_rl.learn.losses import Rows, Weighting, ppo, reference
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import ArchitectureError, build, fingerprint, network_of
 from multigrid_rl.models.vector import VectorActorCritic
