@@ -29,8 +29,32 @@ WEIGHTINGS: dict[str, str] = {}
 #: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
 PLAYERS: dict[str, str] = {}
 
-#: Verbs of the command line that add-ons bring, in the order of the help.
-VERBS: dict[str, str] = {}
+#: Verbs of the command line, in the order of typical use.
+VERBS: dict[str, str] = {
+    "train": "multigrid_rl.cli.train:train",
+    "search": "multigrid_rl.search.verbs:search",
+    "explain": "multigrid_rl.cli.explain:explain",
+    "config": "multigrid_rl.cli.explain:config",
+    "overlay": "multigrid_rl.show.overlay:overlay",
+    "evaluate": "multigrid_rl.cli.evaluate:evaluate",
+    "report": "multigrid_rl.show.verbs:report",
+    "video": "multigrid_rl.show.verbs:video",
+    "play": "multigrid_rl.show.verbs:play",
+    "compare": "multigrid_rl.cli.compare:compare",
+    "export": "multigrid_rl.cli.players:export",
+    "inspect": "multigrid_rl.cli.players:inspect",
+    "grade": "multigrid_rl.cli.evaluate:grade",
+    "cup": "multigrid_rl.competition.verbs:cup",
+    "players": "multigrid_rl.cli.players:players",
+    "freeze": "multigrid_rl.cli.players:freeze",
+    "rate": "multigrid_rl.cli.players:rate",
+    "exploit": "multigrid_rl.league.verbs:exploit",
+    "record": "multigrid_rl.imitation.verbs:record",
+    "data": "multigrid_rl.imitation.verbs:data",
+    "reference": "multigrid_rl.show.overlay:reference",
+    "import-mlagents": "multigrid_rl.walkers.verbs:import_mlagents",
+    "doctor": "multigrid_rl.ops.verbs:doctor",
+}
 
 
 def find(table: Mapping[str, str], name: str) -> Any:
