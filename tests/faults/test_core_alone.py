@@ -19,9 +19,7 @@ CORE = ("unit", "contract", "smoke", "golden")
 
 @pytest.mark.long
 def test_core_passes_its_tests_without_the_add_ons(tmp_path):
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
-        "\n"
-    )
+    listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     without = tuple(f"{above}/{name}/" for above in ("multigrid_rl", "tests") for name in ADDONS)
     for file in listing.stdout.splitlines():
         if not file.startswith(without):
