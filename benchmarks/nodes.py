@@ -11,7 +11,7 @@ import sys
 import ray
 from ray.cluster_utils import Cluster
 
-from multigrid_rl.cli.train import run_training
+from multigrid_rl.training.start import run_training
 
 OBJECT_STORE_BYTES = 256 * 2**20
 

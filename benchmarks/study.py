@@ -115,11 +115,11 @@ def prepare(study: Study, root: Path) -> None:
 
 def work(job: Job) -> tuple[Job, str]:
     """Train and judge one run unless it was done before; returns the error, if any."""
-    from multigrid_rl.cli.train import run_training  # noqa: PLC0415 - in the process that trains
     from multigrid_rl.competition.inspection import seconds_per_action  # noqa: PLC0415
     from multigrid_rl.config.compose import ConfigError  # noqa: PLC0415
     from multigrid_rl.evaluation.environments import env_target, report  # noqa: PLC0415
     from multigrid_rl.players.cards import read_card, read_network  # noqa: PLC0415
+    from multigrid_rl.training.start import run_training  # noqa: PLC0415 - in the process that trains
     from multigrid_rl.types import RunError  # noqa: PLC0415
 
     result = job.folder / "study.json"

@@ -12,9 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multigrid_rl.cli.app import one_thread
+import torch
+
 from multigrid_rl.cli.evaluate import find_target
-from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.recipes import override_value
@@ -33,6 +33,7 @@ from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.video import choose
 from multigrid_rl.text import ConfigError, expected, suggestion, unknown
+from multigrid_rl.training.start import resume_training, run_training
 from multigrid_rl.types import Policy
 from multigrid_rl.user_code import CODE, HANDED_OVER
 from multigrid_rl.world.pettingzoo_env import RedBlueDoors, parallel_env
@@ -86,7 +87,7 @@ class Run(os.PathLike[str]):
         Raises:
             ValueError: a run of another package's environment, or an unknown opponent.
         """
-        one_thread()
+        torch.set_num_threads(1)  # small networks gain nothing from more
         judged, sides = _judged(self, [], opponent)
         evaluation = play(judged, episodes=episodes, seed=seed, modes=("stochastic",), sides=sides)
         return Replay(choose(kept_games(evaluation), game, f"{episodes} games of {self.path}"))
@@ -167,7 +168,7 @@ def evaluate(
     Raises:
         ValueError: a mistake, in one line.
     """
-    one_thread()
+    torch.set_num_threads(1)  # small networks gain nothing from more
     if _is_object(who) or not of_other_package(name := str(_name(who))):
         judged, sides = _judged(who, list(overrides), opponent)
         evaluation = play(judged, episodes=episodes, seed=seed, modes=(mode,), sides=sides)

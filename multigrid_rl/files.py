@@ -3,12 +3,12 @@
 import csv
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO, StringIO
 from itertools import chain, count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 
@@ -116,3 +116,11 @@ def csv_text(rows: list[dict[str, Any]], columns: Iterable[str] = ()) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def discard_output(stream: TextIO) -> None:
+    """Discard the buffered output of a broken stream: at exit Python would try to write it again and complain."""
+    with suppress(OSError):
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, stream.fileno())
+        os.close(devnull)

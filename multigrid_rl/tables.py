@@ -6,6 +6,7 @@ an entry here and its file; an installed package adds some of its own by an entr
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -17,8 +18,73 @@ ENVIRONMENTS: dict[str, str] = {}
 #: What ``train.trainer`` may name: who samples, who learns, and their options.
 TRAINERS: dict[str, str] = {}
 
-#: What ``model.name`` may name.
-NETWORKS: dict[str, str] = {}
+
+@dataclass(frozen=True)
+class Network:
+    """A network that ``model.name`` may name: all that a configuration must know before torch is imported.
+
+    Attributes:
+        build: ``module:function`` from a :class:`multigrid_rl.models.Layout` to a ``torch.nn.Module``.
+        memory: it has a memory, and one hidden layer.
+        towers: policy and values share no weights, so that one can learn without the other.
+        central: its critic may read more than its actor.
+        vectors: it reads vectors of floats, not only tokens.
+        options: switches of ``model`` that it has over vectors.
+        activations: those that it has; ``None``: it is not asked.
+    """
+
+    build: str
+    memory: bool = False
+    towers: bool = False
+    central: bool = False
+    vectors: bool = False
+    options: tuple[str, ...] = ()
+    activations: tuple[str, ...] | None = ("tanh",)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a policy's outputs may mean over bounded numbers: ``model.head``.
+
+    Attributes:
+        build: ``module:Class``, called with low, high, size, features and a generator; ``None``: the Gaussian.
+        size: ``model.head_size`` unless another is said; ``None``: it has none.
+        probability: actions have one; without it no policy gradient can train the head.
+    """
+
+    build: str | None
+    size: int | None = None
+    probability: bool = True
+
+
+#: What ``model.name`` may name, beside a ``module:Class`` of a user's own.
+NETWORKS: dict[str, Network] = {
+    "mlp": Network(
+        "multigrid_rl.models.mlp:build",
+        towers=True,
+        central=True,
+        vectors=True,
+        options=("normalise", "scale_values", "norm"),
+        activations=("tanh", "relu", "elu", "silu"),
+    ),
+    "embedding": Network("multigrid_rl.models.cells:build", towers=True),
+    "cnn": Network("multigrid_rl.models.cells:build", towers=True),
+    "gru": Network(
+        "multigrid_rl.models.recurrent:build", memory=True, central=True, vectors=True, options=("normalise",)
+    ),
+    "lstm": Network(
+        "multigrid_rl.models.recurrent:build", memory=True, central=True, vectors=True, options=("normalise",)
+    ),
+}
+
+#: What ``model.head`` may name.
+HEADS: dict[str, Head] = {
+    "gaussian": Head(None),
+    "deterministic": Head("multigrid_rl.models.heads:Deterministic", probability=False),
+    "mixture": Head("multigrid_rl.models.heads:Mixture", size=5),
+    "bins": Head("multigrid_rl.models.heads:Bins", size=20),
+    "diffusion": Head("multigrid_rl.models.heads:Diffusion", size=10, probability=False),
+}
 
 #: Groups of metrics that runs report.
 METRICS: dict[str, str] = {}
@@ -29,13 +95,42 @@ WEIGHTINGS: dict[str, str] = {}
 #: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
 PLAYERS: dict[str, str] = {}
 
-#: Verbs of the command line that add-ons bring, in the order of the help.
-VERBS: dict[str, str] = {}
+#: Verbs of the command line, in the order of typical use.
+VERBS: dict[str, str] = {
+    "train": "multigrid_rl.cli.train:train",
+    "search": "multigrid_rl.search.verbs:search",
+    "explain": "multigrid_rl.cli.explain:explain",
+    "config": "multigrid_rl.cli.explain:config",
+    "overlay": "multigrid_rl.show.overlay:overlay",
+    "evaluate": "multigrid_rl.cli.evaluate:evaluate",
+    "report": "multigrid_rl.show.verbs:report",
+    "video": "multigrid_rl.show.verbs:video",
+    "play": "multigrid_rl.show.verbs:play",
+    "compare": "multigrid_rl.cli.compare:compare",
+    "export": "multigrid_rl.cli.players:export",
+    "inspect": "multigrid_rl.cli.players:inspect",
+    "grade": "multigrid_rl.cli.evaluate:grade",
+    "cup": "multigrid_rl.competition.verbs:cup",
+    "players": "multigrid_rl.cli.players:players",
+    "freeze": "multigrid_rl.cli.players:freeze",
+    "rate": "multigrid_rl.cli.players:rate",
+    "exploit": "multigrid_rl.league.verbs:exploit",
+    "record": "multigrid_rl.imitation.verbs:record",
+    "data": "multigrid_rl.imitation.verbs:data",
+    "reference": "multigrid_rl.show.overlay:reference",
+    "import-mlagents": "multigrid_rl.walkers.verbs:import_mlagents",
+    "doctor": "multigrid_rl.ops.verbs:doctor",
+}
 
 
 def find(table: Mapping[str, str], name: str) -> Any:
     """Import what an entry of a table names. Raises ``KeyError``: no such entry."""
-    module, _, attribute = table[name].partition(":")
+    return load(table[name])
+
+
+def load(place: str) -> Any:
+    """Import ``module:object``."""
+    module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)
 
 

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import shlex
+import shutil
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+
+
+#: Name of the program.
+NAME = "multigrid-rl"
+
+
+def program() -> str:
+    """Return what to type for this program: its name or, where a shell does not find this one by it, its path."""
+    started = sys.argv[0]
+    typed = Path(started).name == NAME and os.sep in started
+    own = Path(started) if typed else Path(sys.executable).with_name(NAME)
+    found = shutil.which(NAME)
+    by_name = not own.exists() or (found is not None and Path(found).resolve() == own.resolve())
+    return NAME if by_name else shlex.quote(str(own))
+
+
+def reason(error: OSError, place: object = "") -> str:
+    """Return an error of the system in one line, with its path: ``place`` if the error has none."""
+    where = error.filename or place
+    return f"{where}: {error.strerror or error}" if where else str(error.strerror or error)
 
 
 class ConfigError(ValueError):

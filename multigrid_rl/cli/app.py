@@ -1,8 +1,6 @@
 """Shared parts of all verbs: exit statuses, consoles, and output files."""
 
 import os
-import shlex
-import shutil
 import signal
 import sys
 import tempfile
@@ -13,11 +11,14 @@ from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
+
+from multigrid_rl.files import discard_output
+from multigrid_rl.text import reason
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -26,19 +27,6 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 LOST, CRASHED = 3, 70
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
-#: Of the program.
-NAME = "multigrid-rl"
-
-
-def program() -> str:
-    """Return what to type for this program: its name or, where a shell does not find that, the path typed before."""
-    started = sys.argv[0]
-    if Path(started).name != NAME or os.sep not in started:  # a program of the user's own, or found by its name
-        return NAME
-    found = shutil.which(NAME)
-    return NAME if found and Path(found).resolve() == Path(started).resolve() else shlex.quote(started)
-
-
 #: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
 _UsageError: Any = typer.BadParameter.__base__
 
@@ -132,12 +120,6 @@ def _input_error(error: Exception) -> typer.Exit | None:
     return typer.Exit(LOST)
 
 
-def reason(error: OSError, place: object = "") -> str:
-    """Return an error of the system in one line, with its path: ``place`` if the error has none."""
-    where = error.filename or place
-    return f"{where}: {error.strerror or error}" if where else str(error.strerror or error)
-
-
 def _io_error(error: OSError) -> typer.Exit:
     """Report a full disk, or a missing folder, in one line."""
     try:
@@ -148,14 +130,6 @@ def _io_error(error: OSError) -> typer.Exit:
             return typer.Exit(LOST)
     _report_failure(reason(error), error)
     return typer.Exit(LOST)
-
-
-def discard_output(stream: TextIO) -> None:
-    """Discard the buffered output of a broken stream: at exit Python would try to write it again and complain."""
-    with suppress(OSError):
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, stream.fileno())
-        os.close(devnull)
 
 
 def _internal_error(error: Exception) -> typer.Exit:

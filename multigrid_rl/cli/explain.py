@@ -128,8 +128,8 @@ def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[s
 
 
 def _players(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> Iterator[Row]:
-    from multigrid_rl.cli.live import SCHEMES, recipe_of
     from multigrid_rl.models.registry import network_of
+    from multigrid_rl.training.screen import SCHEMES, recipe_of
 
     recipe, _, rest = recipe_of(config).partition(", ")
     source = "values chosen for this scenario; experiment=none leaves them out"
@@ -153,7 +153,7 @@ def _players(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> Iterat
 
 
 def _update(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
-    from multigrid_rl.cli.live import plays
+    from multigrid_rl.training.screen import plays
 
     train, game, games = config.train, config.scenario.game, plays(config)
     memory = config.model.recurrent
@@ -197,7 +197,7 @@ def _run(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
 
 
 def _machine(config: RunConfig) -> Iterator[Row]:
-    from multigrid_rl.cli.live import plays
+    from multigrid_rl.training.screen import plays
 
     runners, threads = config.cluster.runners, config.train.torch_threads
     who = "the driver process" if runners == 0 else f"{runners} remote env runner{'s' if runners > 1 else ''}"

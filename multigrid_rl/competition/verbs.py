@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread, reason, refused
+from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread, refused
+from multigrid_rl.text import reason
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +62,6 @@ def cup(
     every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
 ) -> None:
     """Round robin of all entries from both sides; resumes, and takes late entries; the last line is JSON."""
-    from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.competition.bubblewrap import check_not_bound
     from multigrid_rl.competition.copies import Originals
     from multigrid_rl.competition.cup.entries import CupConfig, find_copies, find_entries
@@ -71,6 +71,7 @@ def cup(
     from multigrid_rl.config.compose import data_root, load_scenario
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.runs.reader import run_config
+    from multigrid_rl.training.screen import warnings_on_screen
     from multigrid_rl.types import RunError
 
     one_thread()

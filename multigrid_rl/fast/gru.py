@@ -302,7 +302,7 @@ class GRU(Pass):
         self.sizes = net.sizes
 
     def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> SequencePassed:
-        """Pass through tokens ``obs`` (B, T, D + D') from ``memory`` (B, H), cleared before the steps ``starts`` (B, T).
+        """Pass through tokens ``obs`` (B, T, D + D') from ``memory`` (B, H), cleared where ``starts`` (B, T) says so.
 
         Raises:
             IndexError: wrong number of tokens, or a token out of range.

@@ -1,6 +1,6 @@
 """PPO's loss and its gradient with respect to a network's outputs, in one compiled pass.
 
-The same equations as :func:`multigrid_rl.learn.losses.reference`, with their derivatives written out. In row ``b``, with
+The equations of :func:`multigrid_rl.learn.losses.reference`, with their derivatives written out. For a row with ratio
 ``r = pi(a|s) / pi_old(a|s)`` and advantage ``A`` (Schulman et al. 2017, equation 7, https://arxiv.org/abs/1707.06347)::
 
     L = -min(r A, clip(r, 1 - eps, 1 + eps) A) + c_v (V - V_target)^2 - c_e H(pi)
@@ -53,7 +53,7 @@ def _add_up(parts: Array, scale: float, sums: Array) -> None:
 def _row(
     b: int, chosen: float, entropy: float, scale: float, columns: Any, weighting: Array, by_values: Array, parts: Array
 ) -> float:
-    """Fill row ``b`` of ``by_values`` and ``parts``; returns the loss's derivative by the log-probability ``chosen``."""
+    """Fill row ``b`` of ``by_values`` and ``parts``; returns the derivative by the log-probability ``chosen``."""
     values, logp, advantages, targets = columns
     clip = weighting[0]
     ratio = np.exp(chosen - logp[b])

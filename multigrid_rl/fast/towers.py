@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,7 +135,8 @@ def linear_layers(*towers: nn.Module) -> list[Tensor]:
     return [weight for layer in layers for weight in (layer.weight, layer.bias)]
 
 
-class TowersPassed(NamedTuple):
+@dataclass
+class TowersPassed:
     """One forward pass through both towers, and its way back outside torch's graph; see ``fast.Passed``."""
 
     towers: Towers
@@ -142,7 +144,7 @@ class TowersPassed(NamedTuple):
     passed: list[tuple[Array, ...]]  # activations of each hidden layer and the outputs, of both towers
     outputs: Array  # (B, K) of the policy
     values: Array  # (B, 1)
-    memory: Array = np.zeros((0, 0), np.float32)
+    memory: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
         """Add the weights' gradients, given those of outputs (B, K) and values (B, 1), to ``gradients`` or ``grad``."""

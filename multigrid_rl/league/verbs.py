@@ -92,8 +92,8 @@ def trained(run: Path, overrides: list[str]) -> Path:
         Exit: it was interrupted.
         ConfigError, PlayerError, RunError: as ``train``.
     """
-    from multigrid_rl.cli.train import resume_training, run_training
     from multigrid_rl.runs.reader import read_verdict
+    from multigrid_rl.training.start import resume_training, run_training
 
     if (run / "verdict.json").exists() and (verdict := read_verdict(run))["ended"] != "interrupted":
         return run

@@ -16,9 +16,9 @@ from multigrid_rl.clock import Clock
 from multigrid_rl.fast import Passed, compile_network
 from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
+from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.losses import Rows, Weighting, compiled, loss_of, objective_of
-from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.rows import Moments, minibatches
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.vector import Normaliser
@@ -98,7 +98,7 @@ class Update:
         self.optimizers = {name: [FlatAdam(flat) for flat in parts] for name, parts in self._flat.items()}
         self.rng = np.random.default_rng(config.seed)
         self.clock = Clock()
-        self._latest: dict[str, dict[str, Any]] = {name: {} for name in networks}
+        self._metrics: dict[str, dict[str, Any]] = {name: {} for name in networks}
         self._kl_and_clip: dict[str, list[tuple[Any, Any]]] = {name: [] for name in networks}
         self._stopped: set[str] = set()
         self._warming = False
@@ -122,7 +122,7 @@ class Update:
             for optimizer, step_size in zip(optimizers, (lr, v_lr), strict=False):
                 for group in optimizer.param_groups:
                     group["lr"] = step_size
-            self._latest[name] |= {"lr": lr, "entropy_coef": entropy_coef}
+            self._metrics[name] |= {"lr": lr, "entropy_coef": entropy_coef}
 
     def get_state(self) -> dict[str, Any]:
         """Return the state beside weights and optimisers."""
@@ -177,10 +177,10 @@ class Update:
         self._pass(current, config.v_iters or 0, self._value_step)
         self._measure(batches)
         self.schedule(env_steps)
-        return {**{name: self._metrics(name) for name in batches}, SECONDS: {"loss": 0.0, **self.clock.drain()}}
+        return {**{name: self._results(name) for name in batches}, SECONDS: {"loss": 0.0, **self.clock.drain()}}
 
-    def _metrics(self, name: str) -> dict[str, float]:
-        metrics = {key: float(value) for key, value in self._latest[name].items()}
+    def _results(self, name: str) -> dict[str, float]:
+        metrics = {key: float(value) for key, value in self._metrics[name].items()}
         metrics["dropped_updates"] = float(sum(flat.dropped for flat in self._flat[name]))
         metrics["gradient_steps"] = float(self._steps[name])
         for key, values in zip(("approx_kl", "clip_fraction"), zip(*self._kl_and_clip[name], strict=True), strict=True):
@@ -255,7 +255,9 @@ class Update:
             parts = sums.tolist()
         policy_loss, vf_loss, entropy, kl, clipped = parts
         self._kl_and_clip[name].append((kl, clipped))
-        self._latest[name] |= {"policy_loss": policy_loss, "entropy": entropy} | ({} if apart else {"vf_loss": vf_loss})
+        self._metrics[name] |= {"policy_loss": policy_loss, "entropy": entropy}
+        if not apart:
+            self._metrics[name]["vf_loss"] = vf_loss
         shared = None if self._part[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
         largest = self.config.target_kl
         if largest is not None and (float(kl) if shared is None else shared) > 1.5 * largest:
@@ -272,7 +274,7 @@ class Update:
         loss = (self._networks[name].values(tensors.obs) - tensors.targets)[active].pow(2).mean()
         torch.autograd.backward(self._vf_coef(name) * loss)
         self.clock.lap("network")
-        self._latest[name]["vf_loss"] = loss.detach()
+        self._metrics[name]["vf_loss"] = loss.detach()
         if self._part[1] > 1:
             flat.all_reduce_mean(int(batch.active.sum()), 0.0)
         self._descend(name, 1)
@@ -280,7 +282,7 @@ class Update:
     def _descend(self, name: str, part: int) -> None:
         norm = self._flat[name][part].clip(self.config.grad_clip)
         if not part:
-            self._latest[name]["grad_norm"] = norm
+            self._metrics[name]["grad_norm"] = norm
         self.optimizers[name][part].descend()
         self._steps[name] += 1
         self.clock.lap("optimizer")

@@ -7,6 +7,8 @@ from math import isqrt
 import torch
 from torch import Tensor, nn
 
+from multigrid_rl.models import Layout
+
 #: Width of a token's embedding.
 EMBEDDING = 8
 CHANNELS = (16, 32)
@@ -108,3 +110,9 @@ class _Tower(nn.Module):
             parts.append(embedded.flatten(1))
         output: Tensor = self.dense(torch.cat(parts, dim=1))
         return output
+
+
+def build(layout: Layout) -> CellActorCritic:
+    """Build towers over tokens, with convolutions for ``cnn``."""
+    assert not isinstance(layout.observation, int)
+    return CellActorCritic(layout.observation, layout.outputs, layout.hidden, layout.name == "cnn", layout.generator)

@@ -26,6 +26,9 @@ class Head(nn.Module):
     Args:
         low, high: bounds (A,) of the environment's actions, finite.
         outputs: size of the network's output for it.
+
+    Classes of ``tables.HEADS`` are called with low, high, the ``size`` of ``model.head_size``, the number of features
+    before the outputs and the source of their initial weights.
     """
 
     components = 1
@@ -95,7 +98,7 @@ class _NoDensity(Head):
 class Deterministic(_NoDensity):
     """A point estimate, fitted by mean squared error. Two modes of an expert are averaged."""
 
-    def __init__(self, low: Array, high: Array) -> None:
+    def __init__(self, low: Array, high: Array, *_: object) -> None:
         super().__init__(low, high, len(low))
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
@@ -121,7 +124,7 @@ class Mixture(Head):
         size: components ``K``.
     """
 
-    def __init__(self, low: Array, high: Array, size: int) -> None:
+    def __init__(self, low: Array, high: Array, size: int, *_: object) -> None:
         super().__init__(low, high, size * (1 + len(low)))
         self.size = size
         self.log_std = nn.Parameter(torch.full((size, len(low)), -1.0))

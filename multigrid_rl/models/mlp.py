@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from multigrid_rl.models import Layout
 from multigrid_rl.models.tokens import first_rows, sum_of_rows
-from multigrid_rl.models.vector import ACTIVATIONS, tower
+from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic, tower
 
 
 class MLPActorCritic(nn.Module):
@@ -67,7 +68,16 @@ class MLPActorCritic(nn.Module):
         logits: Tensor = self.policy(self._features(tokens)[0])
         return logits
 
-    def _features(self, tokens: Tensor) -> Sequence[Tensor]:
+    def _features(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first layer (B, H) of the policy and of the values."""
         both = sum_of_rows(tokens[:, : self.tokens], self.first[: self.tokens], self.table) + self.bias
-        return both.split(self.hidden[0], dim=1)
+        return both[:, : self.hidden[0]], both[:, self.hidden[0] :]
+
+
+def build(layout: Layout) -> nn.Module:
+    """Build towers over tokens or over a vector."""
+    observation, outputs, hidden, activation, generator = layout[1:6]
+    if isinstance(observation, int):
+        options = {"layer_norm": layout.layer_norm, "normalise": layout.normalise}
+        return VectorActorCritic(observation, outputs, hidden, activation, layout.log_std, generator, **options)
+    return MLPActorCritic(observation, outputs, hidden, activation, layout.central, generator)

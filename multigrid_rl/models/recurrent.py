@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from multigrid_rl.models import Layout
 from multigrid_rl.models.tokens import first_rows, sum_of_rows
 from multigrid_rl.models.vector import LogStd, Normaliser
 
@@ -119,3 +120,12 @@ class RecurrentActorCritic(nn.Module):
         if self.central is not None:
             critic = critic + sum_of_rows(tokens[:, self.tokens :], self.first[self.tokens :], self.central)
         return self.spread(self.policy(hidden)), self.value(torch.tanh(critic)).squeeze(-1)
+
+
+def build(layout: Layout) -> RecurrentActorCritic:
+    """Build a network around the core that ``layout.name`` names."""
+    observation, outputs, name, hidden = layout.observation, layout.outputs, layout.name, layout.hidden[0]
+    central, log_std, normalise = layout.central, layout.log_std, layout.normalise
+    return RecurrentActorCritic(
+        observation, outputs, name, hidden, central, layout.generator, log_std=log_std, normalise=normalise
+    )

@@ -11,7 +11,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from multigrid_rl.cli.app import fail, program, reason, refused
+from multigrid_rl.cli.app import fail, refused
+from multigrid_rl.text import program, reason
 
 if TYPE_CHECKING:
     from multigrid_rl.search.folder import SearchFolder
@@ -70,11 +71,11 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
         ConfigError: the folder is in use, or damaged, or the cluster cannot search in it.
         RunError: the folder cannot be written, or Ray failed; finished trials are recorded.
     """
-    from multigrid_rl.cli.live import interruption, live_console
     from multigrid_rl.rllib.session import RayError, ray_session, reason_of
     from multigrid_rl.search.plots import write_plots
     from multigrid_rl.search.results import REPORT, as_markdown
     from multigrid_rl.search.tuning import on_cluster, search
+    from multigrid_rl.training.screen import interruption, live_console
     from multigrid_rl.types import RunError
 
     screen = live_console()

@@ -40,10 +40,10 @@ def report(
     ] = True,
 ) -> None:
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
-    from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.runs.reader import read_run
     from multigrid_rl.show.overlay import curves_folder
     from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report
+    from multigrid_rl.training.screen import warnings_on_screen
 
     if is_cup(folder):
         if episodes is not None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
-from multigrid_rl.cli.train import resume_training
 from multigrid_rl.imitation.demonstrations import Episode, write
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.runs.checkpoints import read_learner_state
+from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

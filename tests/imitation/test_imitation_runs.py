@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from commands import call
-from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.training.start import resume_training, run_training
 from tiny_runs import rows_of, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

@@ -1,21 +1,15 @@
-"""The verbs ``players``, ``rate`` and ``verify-trace``."""
+"""The verbs ``players`` and ``rate``."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bundles import edit
 from catalogues import make_player
 from commands import call, complaint
 from multigrid_rl.players.cards import CARD_FILE, read_card
-
-TRACES = Path(__file__).parent.parent / "golden" / "traces"
-TRACE, OTHER_TRACE = TRACES / "v3-CTCE-1v1.npz", TRACES / "v3-DTDE-Red-Single.npz"
-
 
 # --- players
 
@@ -73,37 +67,3 @@ def test_rate_plays_both_sides_and_writes_cards(root):
 @pytest.mark.parametrize("scenario", ["coop", "multigrid", "nowhere"])
 def test_rate_rejects_scenario_without_frozen_players(scenario, root):
     assert re.search(f"scenario.*{scenario}", complaint(call("rate", scenario, "--checkpoints", root)))
-
-
-# --- verify-trace
-
-
-@pytest.fixture
-def changed(tmp_path) -> Path:
-    """A recording whose step 7 of episode 3 has another reward."""
-    with np.load(TRACE, allow_pickle=False) as archive:
-        data = {name: archive[name] for name in archive.files}
-    data["agent_reward"] = data["agent_reward"].copy()
-    data["agent_reward"][data["ep_step_start"][3] + 6, 1] += 0.25
-    np.savez(tmp_path / "changed.npz", **data)
-    return tmp_path / "changed.npz"
-
-
-def test_verify_trace_of_good_files():
-    result = call("verify-trace", TRACE, OTHER_TRACE)
-    assert result.exit_code == 0
-    lines = result.output.splitlines()
-    assert [line.split(": ")[0] for line in lines] == [str(TRACE), str(OTHER_TRACE)]
-    assert all(": identical (" in line and " episodes, " in line for line in lines)
-
-
-def test_verify_trace_names_first_difference_and_goes_on(changed, tmp_path):
-    files = [changed, tmp_path / "none.npz", OTHER_TRACE]
-    done = call("verify-trace", *files)
-    assert done.exit_code == 1
-    first, good = done.stdout.splitlines()
-    assert first.startswith(f"{changed}: episode 3 step 7 array agent_reward[1] expected ")
-    expected, got = (float(text) for text in first.split(" expected ")[1].split(" got "))
-    assert expected - got == pytest.approx(0.25)
-    assert done.stderr.startswith(f"multigrid-rl: {tmp_path / 'none.npz'}: ")
-    assert good.startswith(f"{OTHER_TRACE}: identical")

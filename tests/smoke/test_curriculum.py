@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 
-from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.players import catalogue
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.training.stages import seated_in, stages_of
+from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
 
 STAGES = "curriculum=[{scenario:single-v3,steps:1024},{seats:{blue_0:random},steps:1024}]"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from multigrid_rl.cli.train import hints, resume_training
 from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.players.cards import read_card, read_network
@@ -12,6 +11,7 @@ from multigrid_rl.runs import divergence
 from multigrid_rl.runs.checkpoints import UNFINISHED, commit, seal
 from multigrid_rl.runs.divergence import PATIENCE, DivergedError
 from multigrid_rl.training import loop
+from multigrid_rl.training.start import hints, resume_training
 from multigrid_rl.types import RunError
 from tiny_runs import rows_of, tiny_run
 

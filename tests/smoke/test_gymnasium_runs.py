@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
-from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import MODEL_FILE, read_card
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.runs.players import initial_weights
+from multigrid_rl.training.start import resume_training, run_training
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

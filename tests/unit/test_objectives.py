@@ -13,6 +13,7 @@ from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.config.sizes import Sizes
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
+from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.losses import (
     OBJECTIVES,
     Rows,
@@ -23,7 +24,6 @@ from multigrid_rl.learn.losses import (
     ppo,
     reference,
 )
-from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian

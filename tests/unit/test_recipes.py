@@ -6,11 +6,11 @@ import pytest
 import yaml
 
 from composing import error_of
-from multigrid_rl.cli.live import recipe_of
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.recipes import recipe_overrides
 from multigrid_rl.runs.reference import changes
 from multigrid_rl.search.results import recipe_of as winner_of
+from multigrid_rl.training.screen import recipe_of
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ from games import (
     put,
     world,
 )
-from multigrid_rl.cli.train import run_training
 from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.training.start import run_training
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.shaping import EventBonus, check_reward

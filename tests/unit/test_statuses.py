@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from commands import call, complaint
+from commands import call
 from multigrid_rl import __version__, text
 from multigrid_rl.cli.app import TRACEBACK, Verbs, fail
 from multigrid_rl.config.compose import ConfigError
@@ -98,8 +98,6 @@ def test_messages_omit_errno():
     missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "x")
     assert ended(ConfigError(f"rubric: {missing}")).stderr == "multigrid-rl: rubric: No such file or directory: 'x'\n"
     assert text.expected("rubric", "a file", missing).endswith("got No such file or directory: 'x'")
-    said = "multigrid-rl: x.npz: expected a NumPy archive, got No such file or directory: 'x.npz'"
-    assert complaint(call("verify-trace", "x.npz")) == said
 
 
 def test_exit_statuses_of_verbs_pass_through():

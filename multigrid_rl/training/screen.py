@@ -19,16 +19,17 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from multigrid_rl.cli.app import discard_output, program
 from multigrid_rl.competition.external import SeatedAgent
 from multigrid_rl.config.compose import RunConfig
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.sizes import reward_facts, schedules
 from multigrid_rl.fast.threads import Team
+from multigrid_rl.files import discard_output
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.imitation.demonstrations import read_data_card
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.runs.reader import code_of_run
+from multigrid_rl.text import program
 from multigrid_rl.user_code import listing
 
 #: Seconds between two plain lines.
@@ -237,7 +238,9 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
     model = config.model.name
     own = [*code_of_run(config), *([model] if ":" in model else [])]
     allowed = f"{listing(own)} " if own else ""
-    then = [f"{allowed}{program()} {verb} {run}" for verb in ("report", "evaluate")]
+    # A page needs a report, an evaluation whole episodes.
+    reported = v["last_report"].get("report_episodes", 0) >= config.scenario.report_episodes
+    then = [f"{allowed}{program()} {verb} {run}" for verb in ("report", "evaluate")[not reported :]]
     train = config.train
     done = ("played", "environment") if train.cloning is None or train.dagger is not None else ("learned", "recorded")
     return [

@@ -1,0 +1,284 @@
+"""How a run starts and resumes: check what was asked for, take the folder, train, tell what came of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from multigrid_rl.config.compose import ConfigError, RunConfig, compose, default_run_dir, resumed
+from multigrid_rl.config.sizes import check_budget
+from multigrid_rl.files import write_whole
+from multigrid_rl.text import expected, program, reason
+from multigrid_rl.types import MultiAgentSpec, RunError
+from multigrid_rl.user_code import MISTAKES, mistake, own_place
+
+LOG = logging.getLogger(__name__)
+#: Games against each player that a scenario holds out, when a run has ended.
+HELD_OUT_GAMES, HELD_OUT_SEED = 1000, 40_000
+
+
+if TYPE_CHECKING:
+    from multigrid_rl.players.catalogue import LoadedPlayer
+    from multigrid_rl.runs.checkpoints import Checkpoint
+    from multigrid_rl.runs.folder import RunFolder
+    from multigrid_rl.training.stages import Stage
+
+
+def run_training(overrides: list[str]) -> dict[str, Any]:
+    """Train as the overrides say and return the verdict.
+
+    Raises:
+        ConfigError, PlayerError: before training starts, with one line.
+        RunError: the run broke off.
+    """
+    config = compose(overrides)
+    check_budget(config.train)
+    path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
+    try:
+        str(path).encode()
+        there = path.exists()
+    except UnicodeEncodeError as error:  # Ray takes no such letters
+        raise ConfigError(expected("run_dir", "a name in UTF-8", repr(str(path)))) from error
+    except OSError as error:  # too long
+        raise ConfigError(expected("run_dir", "a folder that can be made", reason(error, path))) from error
+    if there:
+        raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already"))
+    above = next(folder for folder in path.absolute().parents if os.access(folder, os.F_OK))
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise ConfigError(expected("run_dir", f"a folder that can be made in {above}", path))
+    return _run(config, path, None)
+
+
+def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
+    """Resume a run from its newest whole checkpoint, or from step 0, and return the verdict.
+
+    Raises as :func:`run_training`.
+    """
+    from multigrid_rl.runs.checkpoints import start_of
+    from multigrid_rl.runs.reader import config_hash, read_config, read_provenance, read_verdict
+    from multigrid_rl.training.screen import warnings_on_screen
+
+    config = resumed(read_config(run), overrides)
+    written = read_provenance(run).get("config_sha256")  # runs of earlier versions have none
+    if written is not None and config_hash(run) != written:
+        wanted = "the file that the run wrote: other values make a new run"
+        raise ConfigError(expected(run / "config.yaml", wanted, "an edited one"))
+    with warnings_on_screen():
+        start = start_of(run)
+    # Killed between its last checkpoint and its verdict: the verdict is written.
+    unjudged = not (run / "verdict.json").exists() and start.env_steps < config.train.until + config.train.batch_size
+    if start.env_steps >= config.train.until and not unjudged:
+        played = f"more than the {start.env_steps} steps that {run} has played"
+        raise ConfigError(expected("--until", played, config.train.until))
+    ended = None
+    with suppress(ConfigError):  # killed, or its verdict is damaged: the checkpoint decides
+        ended = read_verdict(run)["ended"]
+    if ended == "held" and not any(override.startswith("train.stop_when_held=") for override in overrides):
+        # Its gates are held already: who goes on with it wants to see more of it.
+        config = config.model_copy(update={"train": config.train.model_copy(update={"stop_when_held": False})})
+    if ended == "plateau" and config.train.cloning is not None:  # likewise
+        cloning = config.train.cloning.model_copy(update={"patience": None})
+        config = config.model_copy(update={"train": config.train.model_copy(update={"cloning": cloning})})
+    return _run(config, run, start)
+
+
+def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str, tuple[LoadedPlayer, ...]]]:
+    """Load and check all players before Ray starts: a damaged file costs a second, not a minute.
+
+    ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.
+    """
+    from multigrid_rl.ops.trackers import check_tracking
+    from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.runs.players import initial_weights, player_in_place_of
+    from multigrid_rl.runs.reader import opponent_hashes
+    from multigrid_rl.training.stages import seated_in, stages_of
+    from multigrid_rl.world.shaping import check_reward
+
+    check_tracking(config.tracking)
+    try:
+        stages = stages_of(config, None if before is None else opponent_hashes(before))
+        seated = seated_in(stages)
+        seats = [seat for seat in config.scenario.seats if seat not in config.scenario.learning]
+        for name in config.scenario.held_out:
+            Catalogue(config.checkpoint_root()).seat(name, config.scenario.spec, seats[0])
+        for stage in stages:
+            if stage.scenario.package != "unity":  # has said who it is; what it plays is the run's own
+                stage.factory.build(1, 0)
+            if config.train.shaping:  # what has no events has refused it
+                check_reward(config.train.shaping, stage.scenario.spec.num_agents)
+        check_data(config, stages[-1].factory.specs, before)
+        if config.train.dagger is not None:
+            for agent in stages[-1].factory.specs.agents:
+                player_in_place_of(agent, str(config.train.dagger.expert), config)
+        if config.init is not None and before is None:
+            initial_weights(config, stages[-1].factory.specs)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return stages, seated
+
+
+def check_data(config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
+    """Check the recorded play that a run learns from; it must be what the run ``before`` has learned from.
+
+    Raises ``ConfigError``.
+    """
+    from multigrid_rl.imitation.demonstrations import read_demonstrations
+    from multigrid_rl.players.factories import env_signature
+    from multigrid_rl.runs.reader import read_provenance
+
+    if config.data is None:
+        return
+    env = env_signature(config.scenario)
+    found = [read_demonstrations(Path(config.data), specs.agent_of(module), env).card for module in specs.modules]
+    known = read_provenance(before).get("data", {}).get("sha256") if before else found[0].sha256
+    if known != found[0].sha256:
+        raise ConfigError(expected(f"data: {config.data}: sha256", f"{known}, as before", found[0].sha256))
+
+
+def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, Any]:
+    from multigrid_rl.training import screen as live
+
+    screen = live.live_console()
+    screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
+    screen.print("(starting takes some seconds, and most of a minute more the first time, to compile the game)")
+    stages, seated = _load(config, path if start else None)
+    checkpoint = start.path if start is not None and start.env_steps else None
+    if checkpoint is not None and ":" in config.model.name:
+        check_networks(config, stages[-1].factory.specs, checkpoint)
+    from multigrid_rl.ops.cluster import fit_to_cluster
+    from multigrid_rl.rllib.session import RayError, ray_session, reason_of
+    from multigrid_rl.training.loop import train
+
+    with ExitStack() as stack:
+        stack.enter_context(live.warnings_on_screen())
+        try:
+            if config.cluster.address is not None:
+                stack.enter_context(ray_session(config))
+                config, lines = fit_to_cluster(config, path, stages)
+                for line in lines:
+                    screen.print(line, markup=False)
+            for line in live.preflight(config, seated, path):
+                screen.print(line, markup=False)
+            # Before there is a folder, which would block its own name, and before the signals, one of which Ray takes.
+            stack.enter_context(ray_session(config))
+            interrupted = stack.enter_context(live.interruption(screen))
+            folder = stack.enter_context(run_folder(config, path, seated, start))
+            path = folder.path
+            stack.enter_context(hints(path))
+            stack.enter_context(own_mistakes(config))
+            if start is not None:
+                where = checkpoint.name if checkpoint else "step 0, as there is no checkpoint,"
+                screen.print(f"resumed:  from {where} of {path}", markup=False)
+            show = stack.enter_context(live.progress(screen, config))
+            verdict = train(config, folder, show, interrupted, checkpoint, stages)
+        except RayError as error:  # before OSError: a timeout of Ray's is one, too
+            raise RunError(f"Ray: {reason_of(error)}") from error
+        except OSError as error:
+            # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
+            raise RunError(reason(error, path)) from error
+    for line in live.closing(verdict, path, config):
+        screen.print(line)
+    if config.scenario.held_out and verdict["ended"] != "interrupted":
+        screen.print(_held_out(path), markup=False)
+    return verdict
+
+
+def _held_out(run: Path) -> str:
+    """Play those whom the run has not met, write how it did, and tell it."""
+    from multigrid_rl.evaluation.evaluation import held_out
+
+    rows = held_out(run, HELD_OUT_GAMES, HELD_OUT_SEED)
+    write_whole(run / "held_out.json", (json.dumps(rows, indent=2) + "\n").encode())
+    shares = ", ".join(
+        "{} {:.1%} ({:.1%} to {:.1%})".format(name, row["win"], *row["win_interval"]) for name, row in rows.items()
+    )
+    mean = sum(row["win"] for row in rows.values()) / len(rows)
+    return f"held out: wins {mean:.1%} on average of {HELD_OUT_GAMES} games against each whom it had not met: {shares}"
+
+
+@contextmanager
+def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Checkpoint | None) -> Iterator[RunFolder]:
+    """Open the folder of a run, closed at the end; a new one that nothing was reported to is removed after an error.
+
+    Raises:
+        ConfigError: another process has made it meanwhile, or writes to it.
+    """
+    from multigrid_rl.runs.folder import RunFolder
+
+    try:
+        folder = RunFolder.reopened(path, config, start) if start else RunFolder(path, config, seated)
+    except FileExistsError as error:
+        if config.run_dir:
+            raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already")) from error
+        # Another run began in the same second, with the same seed.
+        folder = RunFolder(default_run_dir(config, datetime.now()), config, seated)
+        LOG.warning("%s: another run has this folder; this one goes to %s", path, folder.path)
+    whole = False
+    try:
+        yield folder
+        whole = True
+    finally:
+        folder.close()
+        if not whole and start is None and not folder.begun:
+            folder.discard()
+
+
+def check_networks(config: RunConfig, specs: MultiAgentSpec, checkpoint: Path) -> None:
+    """Check that the user's own network still has the tensors of a checkpoint. Raises ``PlayerError``."""
+    from multigrid_rl.models.registry import network_of
+    from multigrid_rl.players.cards import check_same
+
+    for module in specs.modules:
+        check_same(checkpoint / "players" / module, network_of(specs.agent_of(module), config.model.model_dump()))
+
+
+@contextmanager
+def own_mistakes(config: RunConfig) -> Iterator[None]:
+    """Tell what the user's own code raises after its trial call, with the keys that name its module.
+
+    Raises ``RunError``.
+    """
+    try:
+        yield
+    except MISTAKES as error:
+        place = own_place(error)
+        if not place or type(error).__module__.startswith("multigrid_rl."):  # ours say what is wrong themselves
+            raise
+        parts = {
+            "model.name": config.model.name,
+            "train.objective": config.train.objective,
+            "env_id": config.scenario.env_id or "",
+            "train.shaping": config.train.shaping or "",
+        }
+        stem = place.partition(".py:")[0].removeprefix(" (")
+        named = [f"{key}={name}" for key, name in parts.items() if name.partition(":")[0].split(".")[-1] == stem]
+        raise RunError(f"{', '.join(named) or 'own code'}: {mistake(error)}") from error
+
+
+@contextmanager
+def hints(path: Path) -> Iterator[None]:
+    """Give a run that breaks off the line that says how to resume it, unless nothing was reported yet."""
+    from multigrid_rl.runs.checkpoints import start_of
+    from multigrid_rl.runs.divergence import DivergedError
+
+    try:
+        yield
+    except RunError as error:
+        with suppress(ConfigError, FileNotFoundError):
+            left = start_of(path, log=False).env_steps
+            kept = f"and a checkpoint at step {left:,}" if left else "but there is no checkpoint yet"
+            then = f"{'go on' if left else 'start again'}: {program()} train --resume {shlex.quote(str(path))}"
+            if isinstance(error, DivergedError) and not error.by_reward:
+                then = "it would diverge again: lower the step size, train.lr, in a new run"
+            if left or (path / "metrics.jsonl").stat().st_size:
+                error.hint = f"what was reported stays, {kept}; {then}"
+        raise
