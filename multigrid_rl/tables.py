@@ -24,7 +24,7 @@ class Network:
     """A network that ``model.name`` may name: all that a configuration must know before torch is imported.
 
     Attributes:
-        build: ``module:function`` from a :class:`multigrid_rl.models.Layout` to a ``torch.nn.Module``.
+        build: ``module:Class`` or function, from a :class:`multigrid_rl.models.Layout` to a ``torch.nn.Module``.
         memory: it has a memory, and one hidden layer.
         towers: policy and values share no weights, so that one can learn without the other.
         central: its critic may read more than its actor.
@@ -57,6 +57,7 @@ class Head:
     probability: bool = True
 
 
+_RECURRENT = "multigrid_rl.models.recurrent:RecurrentActorCritic"
 #: What ``model.name`` may name, beside a ``module:Class`` of a user's own.
 NETWORKS: dict[str, Network] = {
     "mlp": Network(
@@ -67,14 +68,10 @@ NETWORKS: dict[str, Network] = {
         options=("normalise", "scale_values", "norm"),
         activations=("tanh", "relu", "elu", "silu"),
     ),
-    "embedding": Network("multigrid_rl.models.cells:build", towers=True),
-    "cnn": Network("multigrid_rl.models.cells:build", towers=True),
-    "gru": Network(
-        "multigrid_rl.models.recurrent:build", memory=True, central=True, vectors=True, options=("normalise",)
-    ),
-    "lstm": Network(
-        "multigrid_rl.models.recurrent:build", memory=True, central=True, vectors=True, options=("normalise",)
-    ),
+    "embedding": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
+    "cnn": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
+    "gru": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
+    "lstm": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
 }
 
 #: What ``model.head`` may name.

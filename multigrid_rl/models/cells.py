@@ -18,33 +18,21 @@ _SMALLEST_VIEW = 3
 class CellActorCritic(nn.Module):
     """Separate policy and value towers over embedded tokens.
 
-    Tokens with the same number of values share one embedding table. With ``convolution``, runs of tokens that form a
+    Tokens with the same number of values share one embedding table. For ``cnn``, runs of tokens that form a
     square view pass through two 3x3 convolutions first; all other tokens go to the dense layers directly.
-
-    Args:
-        categories: number of values of each of the ``D`` tokens.
-        actions: number of logits.
-        hidden: units of each dense layer, in both towers.
-        convolution: convolve views.
-        generator: source of the initial weights.
     """
 
     #: No memory between steps.
     state_size = 0
 
-    def __init__(
-        self,
-        categories: Sequence[int],
-        actions: int,
-        hidden: Sequence[int],
-        convolution: bool,
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, layout: Layout) -> None:
         super().__init__()
-        self.policy = _Tower(categories, hidden, actions, convolution)
-        self.value = _Tower(categories, hidden, 1, convolution)
+        categories, convolution = layout.observation, layout.name == "cnn"
+        assert not isinstance(categories, int)
+        self.policy = _Tower(categories, layout.hidden, layout.outputs, convolution)
+        self.value = _Tower(categories, layout.hidden, 1, convolution)
         for tower, gain in ((self.policy, 0.01), (self.value, 1.0)):
-            tower.initialise(gain, generator)
+            tower.initialise(gain, layout.generator)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
@@ -110,9 +98,3 @@ class _Tower(nn.Module):
             parts.append(embedded.flatten(1))
         output: Tensor = self.dense(torch.cat(parts, dim=1))
         return output
-
-
-def build(layout: Layout) -> CellActorCritic:
-    """Build towers over tokens, with convolutions for ``cnn``."""
-    assert not isinstance(layout.observation, int)
-    return CellActorCritic(layout.observation, layout.outputs, layout.hidden, layout.name == "cnn", layout.generator)

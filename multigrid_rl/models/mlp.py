@@ -1,10 +1,10 @@
-"""The default network: two towers over one-hot tokens; over vectors see :mod:`multigrid_rl.models.vector`."""
+"""The default network: two towers, over one-hot tokens or (:mod:`multigrid_rl.models.vector`) over a vector."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from multigrid_rl.models import Layout
 from multigrid_rl.models.tokens import first_rows, sum_of_rows
@@ -12,48 +12,31 @@ from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic, tower
 
 
 class MLPActorCritic(nn.Module):
-    """Separate policy and value towers; separate ones learn faster than one trunk (Andrychowicz et al. 2021).
+    """Separate policy and value towers over tokens.
 
-    The first layer is a linear layer on the concatenated one-hot codes of all tokens, computed as a sum of ``D`` table
-    rows (:mod:`multigrid_rl.models.tokens`): no wide one-hot input, no wide matrix product.
-
-    Args:
-        categories: number of values of each of the ``D`` tokens.
-        actions: number of discrete actions ``K``.
-        hidden: units of each layer, in both towers.
-        activation: ``tanh`` or ``relu``.
-        central: number of values of each token that only the value tower reads (CTDE); they come after the others.
-        generator: source of the initial weights: see :func:`~multigrid_rl.models.vector.tower`.
+    Towers of their own reach more than a shared trunk, whose two losses need weighing (Andrychowicz et al. 2021,
+    https://arxiv.org/abs/2006.05990, section 3.2). The first layer is a linear layer on the one-hot codes of all tokens
+    (:mod:`multigrid_rl.models.tokens`), of both towers at once.
     """
 
     #: No memory between steps.
     state_size = 0
 
-    def __init__(
-        self,
-        categories: Sequence[int],
-        actions: int,
-        hidden: Sequence[int],
-        activation: str,
-        central: Sequence[int],
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, layout: Layout) -> None:
         super().__init__()
-        self.register_buffer("first", first_rows(categories, central), persistent=False)
+        categories, hidden, generator = layout.observation, layout.hidden, layout.generator
+        assert not isinstance(categories, int)
+        self.register_buffer("first", first_rows(categories, layout.central), persistent=False)
         self.first: Tensor
-        self.sizes = np.array([*categories, *central])
-        self.tokens = len(categories)
-        self.hidden, self.activation = tuple(hidden), activation
-        # One row is summed for each token, so this gives the first layer unit variance.
-        table = torch.empty(sum(categories), 2 * hidden[0]).normal_(std=self.tokens**-0.5, generator=generator)
-        self.table = nn.Parameter(table)
+        self.sizes = np.array([*categories, *layout.central])
+        self.tokens, self.hidden, self.activation = len(categories), hidden, layout.activation
+        self.table = table_of(categories, 2 * hidden[0], generator)
         self.bias = nn.Parameter(torch.zeros(2 * hidden[0]))
         self.policy, self.value = (
-            nn.Sequential(ACTIVATIONS[activation](), *tower((*hidden, outputs), activation, gain, generator))
-            for outputs, gain in ((actions, 0.01), (1, 1.0))
+            nn.Sequential(ACTIVATIONS[self.activation](), *tower((*hidden, outputs), self.activation, gain, generator))
+            for outputs, gain in ((layout.outputs, 0.01), (1, 1.0))
         )
-        extra = torch.empty(sum(central), hidden[0])
-        self.central = nn.Parameter(extra.normal_(std=len(central) ** -0.5, generator=generator)) if central else None
+        self.central = table_of(layout.central, hidden[0], generator) if layout.central else None
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
@@ -74,10 +57,11 @@ class MLPActorCritic(nn.Module):
         return both[:, : self.hidden[0]], both[:, self.hidden[0] :]
 
 
+def table_of(categories: Sequence[int], width: int, generator: Generator) -> nn.Parameter:
+    """Draw a table of a row for each value of each token; one row of each is summed: the sum has unit variance."""
+    return nn.Parameter(torch.empty(sum(categories), width).normal_(std=len(categories) ** -0.5, generator=generator))
+
+
 def build(layout: Layout) -> nn.Module:
-    """Build towers over tokens or over a vector."""
-    observation, outputs, hidden, activation, generator = layout[1:6]
-    if isinstance(observation, int):
-        options = {"layer_norm": layout.layer_norm, "normalise": layout.normalise}
-        return VectorActorCritic(observation, outputs, hidden, activation, layout.log_std, generator, **options)
-    return MLPActorCritic(observation, outputs, hidden, activation, layout.central, generator)
+    """Build towers over a vector or over tokens."""
+    return VectorActorCritic(layout) if isinstance(layout.observation, int) else MLPActorCritic(layout)

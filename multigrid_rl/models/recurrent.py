@@ -1,12 +1,11 @@
 """A network with memory: one-hot tokens, a GRU or LSTM cell, two heads."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from multigrid_rl.models import Layout
+from multigrid_rl.models.mlp import table_of
 from multigrid_rl.models.tokens import first_rows, sum_of_rows
 from multigrid_rl.models.vector import LogStd, Normaliser
 
@@ -16,56 +15,32 @@ CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": n
 class RecurrentActorCritic(nn.Module):
     """Policy and value heads over one recurrent core (GRU: Cho et al. 2014; LSTM: Hochreiter and Schmidhuber 1997).
 
-    Args:
-        observation: number of values of each token that the actor reads, or the length of a vector.
-        outputs: size of the policy's output; of a Gaussian, only the means.
-        cell: ``gru`` or ``lstm``.
-        hidden: units of the first layer and of the core ``H``.
-        central: number of values of each token that only the critic reads (CTDE).
-        generator: source of the initial weights.
-        log_std: of a Gaussian at the start; ``None``: the outputs are logits.
-        normalise: put a normaliser before the first layer; only for vectors.
-
     Attributes:
         state_size: size of one game's memory: H, for an LSTM 2 H (hidden, then cell).
     """
 
-    def __init__(  # noqa: PLR0913 - the network's hyperparameters
-        self,
-        observation: Sequence[int] | int,
-        outputs: int,
-        cell: str,
-        hidden: int,
-        central: Sequence[int],
-        generator: torch.Generator,
-        *,
-        log_std: float | None = None,
-        normalise: bool = False,
-    ) -> None:
+    def __init__(self, layout: Layout) -> None:
         super().__init__()
+        observation, generator, (hidden,) = layout.observation, layout.generator, layout.hidden
         vector = isinstance(observation, int)
         categories = () if isinstance(observation, int) else observation
-        self.register_buffer("first", first_rows(categories, central), persistent=False)
+        self.register_buffer("first", first_rows(categories, layout.central), persistent=False)
         self.first: Tensor
         self.tokens = observation if isinstance(observation, int) else len(observation)
-        self.state_size = hidden * (2 if cell == "lstm" else 1)
-        self.table = None
-        if not vector:
-            rows = torch.empty(sum(categories), hidden)
-            self.table = nn.Parameter(rows.normal_(std=self.tokens**-0.5, generator=generator))
+        self.sizes = np.array(categories, np.int64)
+        self.state_size = hidden * (2 if layout.name == "lstm" else 1)
+        self.table = None if vector else table_of(categories, hidden, generator)
         self.bias = nn.Parameter(torch.zeros(hidden))
         self.encode = nn.Linear(self.tokens, hidden, bias=False) if vector else None
-        self.normaliser = Normaliser(self.tokens) if normalise else nn.Identity()
-        self.core = CELLS[cell](input_size=hidden, hidden_size=hidden)
-        self.policy = nn.Linear(hidden, outputs)
-        self.spread = nn.Identity() if log_std is None else LogStd(outputs, log_std)
+        self.normaliser = Normaliser(self.tokens) if layout.normalise else nn.Identity()
+        self.core = CELLS[layout.name](input_size=hidden, hidden_size=hidden)
+        self.policy = nn.Linear(hidden, layout.outputs)
+        self.spread = nn.Identity() if layout.log_std is None else LogStd(layout.outputs, layout.log_std)
         self.value_hidden = nn.Linear(hidden, hidden)
         self.value = nn.Linear(hidden, 1)
-        extra = torch.empty(sum(central), hidden)
         # Without central tokens nothing is drawn here: the other weights are then the same with and without them.
-        self.central = nn.Parameter(extra.normal_(std=len(central) ** -0.5, generator=generator)) if central else None
+        self.central = table_of(layout.central, hidden, generator) if layout.central else None
         self._initialise(generator)
-        self.sizes = np.array(categories, np.int64)
 
     def _initialise(self, generator: torch.Generator) -> None:
         for name, weight in self.core.named_parameters():
@@ -120,12 +95,3 @@ class RecurrentActorCritic(nn.Module):
         if self.central is not None:
             critic = critic + sum_of_rows(tokens[:, self.tokens :], self.first[self.tokens :], self.central)
         return self.spread(self.policy(hidden)), self.value(torch.tanh(critic)).squeeze(-1)
-
-
-def build(layout: Layout) -> RecurrentActorCritic:
-    """Build a network around the core that ``layout.name`` names."""
-    observation, outputs, name, hidden = layout.observation, layout.outputs, layout.name, layout.hidden[0]
-    central, log_std, normalise = layout.central, layout.log_std, layout.normalise
-    return RecurrentActorCritic(
-        observation, outputs, name, hidden, central, layout.generator, log_std=log_std, normalise=normalise
-    )

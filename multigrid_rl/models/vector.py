@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from multigrid_rl.models import Layout
+
 Array = NDArray[Any]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 #: Normalised observations are clipped to +- this.
@@ -84,41 +86,24 @@ class VectorActorCritic(nn.Module):
 
     Values are in units of the reward; inside, ``value_scale`` is their standard deviation as measured by a trainer
     (van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714), or 1.
-
-    Args:
-        size: length ``D`` of an observation.
-        outputs: size of the policy's output; of a Gaussian, only the means.
-        hidden: units of each layer, in both towers.
-        activation: a name of :data:`ACTIVATIONS`.
-        log_std: of a Gaussian at the start; ``None``: the outputs are logits.
-        generator: source of the initial weights: orthogonal (Saxe et al. 2014), outputs scaled as Engstrom et al. 2020.
-        layer_norm: normalise each hidden layer before its activation (Ba et al. 2016).
-        normalise: put a :class:`Normaliser` before both towers.
     """
 
     #: No memory between steps.
     state_size = 0
 
-    def __init__(
-        self,
-        size: int,
-        outputs: int,
-        hidden: Sequence[int],
-        activation: str,
-        log_std: float | None,
-        generator: torch.Generator,
-        *,
-        layer_norm: bool = False,
-        normalise: bool = False,
-    ) -> None:
+    def __init__(self, layout: Layout) -> None:
         super().__init__()
-        self.policy = tower((size, *hidden, outputs), activation, 0.01, generator, layer_norm=layer_norm)
-        self.value = tower((size, *hidden, 1), activation, 1.0, generator, layer_norm=layer_norm)
-        self.spread = nn.Identity() if log_std is None else LogStd(outputs, log_std)
-        self.normaliser = Normaliser(size) if normalise else nn.Identity()
+        size, outputs, generator = layout.observation, layout.outputs, layout.generator
+        assert isinstance(size, int)
+        self.hidden, self.activation, self.layer_norm = layout.hidden, layout.activation, layout.layer_norm
+        self.policy, self.value = (
+            tower((size, *self.hidden, last), self.activation, gain, generator, layer_norm=self.layer_norm)
+            for last, gain in ((outputs, 0.01), (1, 1.0))
+        )
+        self.spread = nn.Identity() if layout.log_std is None else LogStd(outputs, layout.log_std)
+        self.normaliser = Normaliser(size) if layout.normalise else nn.Identity()
         self.register_buffer("value_scale", torch.ones(1))
         self.value_scale: Tensor
-        self.hidden, self.activation, self.layer_norm = tuple(hidden), activation, layer_norm
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Compute outputs (B, K) and values (B,) of observations (B, D)."""

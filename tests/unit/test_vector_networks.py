@@ -12,6 +12,7 @@ from multigrid_rl.fast.kernels import BLOCK
 from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.learn.losses import Rows, Weighting, ppo, reference
+from multigrid_rl.models import Layout
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import ArchitectureError, build, fingerprint, network_of
 from multigrid_rl.models.vector import VectorActorCritic
@@ -23,7 +24,8 @@ WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.1)
 def network(*, gaussian: bool, activation: str = "tanh", **options) -> VectorActorCritic:
     """One whose outputs, normaliser and scale of values are far from what they are at the start."""
     generator = torch.Generator().manual_seed(1)
-    net = VectorActorCritic(5, 3, [16, 8], activation, -0.5 if gaussian else None, generator, **options)
+    log_std = -0.5 if gaussian else None
+    net = VectorActorCritic(Layout("mlp", 5, 3, (16, 8), activation, generator, log_std=log_std, **options))
     with torch.no_grad():
         net.policy[-1].weight.mul_(100)
         net.value_scale.fill_(3.0)
@@ -122,7 +124,7 @@ def test_moved_weights_are_found():
 def test_uncompiled_networks_fall_back_to_torch(option, value):
     options = {"layer_norm": value} if option == "layer_norm" else {}
     activation, hidden = (value if option == "activation" else "tanh"), (value if option == "hidden" else 8)
-    net = VectorActorCritic(5, 3, [hidden], activation, None, torch.Generator(), **options)
+    net = VectorActorCritic(Layout("mlp", 5, 3, (hidden,), activation, torch.Generator(), **options))
     assert compile_network(net) is None
     with torch.inference_mode():
         assert net(torch.zeros(2, 5))[0].shape == (2, 3)
