@@ -1,5 +1,10 @@
 """A GRU over tokens with its two heads on the CPU, forward and back through time, in one compiled call each.
 
+With ``x`` the encoding of a step's tokens and ``h`` the memory before it (Cho et al. 2014,
+https://arxiv.org/abs/1406.1078; the reset gate after the product, as in torch and cuDNN)::
+
+    r = sigmoid(W_r x + U_r h)    z = sigmoid(W_z x + U_z h)    n = tanh(W_n x + r * (U_n h))    h' = n + z (h - n)
+
 Rows are steps of sequences, time before sequence: row ``t * B + b``. A block of sequences passes through all its steps
 while it is in the fastest cache; the encoding of equal token rows is computed once.
 """
@@ -98,6 +103,7 @@ def _games_forward(
                 u = which[row]
                 for h in range(size):
                     k, j = h + size, h + size + size
+                    # sigmoid(a) = 1/2 + tanh(a / 2) / 2: one approximation serves all three gates.
                     reset = _HALF + _HALF * tanh(_HALF * (inputs[u, h] + gates[row, h]))
                     update = _HALF + _HALF * tanh(_HALF * (inputs[u, k] + gates[row, k]))
                     fresh = tanh(inputs[u, j] + reset * gates[row, j])
@@ -190,6 +196,7 @@ def _games_backward(
                 for h in range(size):
                     k, j = h + size, h + size + size
                     reset, update, fresh, grad = gates[row, h], gates[row, k], new[row, h], by_memory[row, h]
+                    # d h' / d n = 1 - z, d h' / d z = h - n; tanh' = 1 - n^2, sigmoid' = z (1 - z).
                     by_fresh = grad * (_ONE - update) * (_ONE - fresh * fresh)
                     by_update = grad * (before[row, h] - fresh) * update * (_ONE - update)
                     by_reset = by_fresh * gates[row, j] * reset * (_ONE - reset)
@@ -229,6 +236,8 @@ def _backward(
             after each step (R, H), and the hidden (R, 3 H) and the input part (R, 3 H) of the gates.
         gradients: with respect to the weights.
     """
+    # A game's gradients of its own first; sums over all games after them, split by weights and not by games, so that
+    # the order of additions, and with it the last bit, does not depend on the number of threads.
     for part in prange(len(parts)):
         _games_backward((part, len(parts)), starts, upstream, weights, passed, buffers, gradients)
     if len(parts) == 1:

@@ -19,7 +19,8 @@ from multigrid_rl.models.tokens import Floats, gather, scatter
 BLOCK = 32
 TANH, RELU = 0, 1
 
-# tanh as x P(x^2) / Q(x^2), the rational approximation of the Eigen library (and of XLA and TensorFlow after it): the
+# tanh as x P(x^2) / Q(x^2), the rational approximation of the Eigen library and of XLA after it
+# (https://gitlab.com/libeigen/eigen/-/blob/3.4/Eigen/src/Core/MathFunctionsImpl.h, generic_fast_tanh_float): the
 # largest relative error in float32 is 3e-7. It compiles to a handful of vector instructions; torch's own tanh on the
 # CPU takes six times as long and was the largest single cost of an update.
 _P1, _P3, _P5 = np.float32(4.89352455891786e-03), np.float32(6.37261928875436e-04), np.float32(1.48572235717979e-05)
@@ -90,6 +91,7 @@ def multiply(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
     """Compute ``out += x @ matrix`` on the rows of a block."""
     low, high = rows
     inner, width = x.shape[1], np.uint64(matrix.shape[1])
+    # Register blocking, after Goto and van de Geijn 2008 (https://doi.org/10.1145/1356052.1356053).
     even = inner - inner % 4
     pairs = high - (high - low) % 2
     # Two rows share each read of the matrix, four columns of x each read and write of out.
@@ -122,6 +124,7 @@ def multiply(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
 @float_dot
 def project(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
     """Compute ``out += x @ matrix^T`` on the rows of a block, for few outputs: one sum of products after the other."""
+    # A transposed matrix of seven columns would leave most of a vector register empty.
     inner = np.uint64(x.shape[1])
     for b in range(rows[0], rows[1]):
         for o in range(matrix.shape[0]):
@@ -134,6 +137,7 @@ def project(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
 @float_inlined
 def outer(gradient: Floats, x: Floats, rows: Any, span: Any, matrix: Floats, bias: Floats) -> None:
     """Compute the rows ``span`` of ``matrix += gradient^T @ x`` and ``bias += gradient.sum(0)`` over a block."""
+    # Four rows in one go, as in multiply: the gradient's matrix is read and written a quarter as often.
     low, high = rows
     width, begin, end = np.uint64(x.shape[1]), np.uint64(span[0]), np.uint64(span[1])
     fours = high - (high - low) % 4
@@ -185,6 +189,7 @@ def tower_forward(
         layers: to be filled; at least two.
         rows: first row of the block, and the row after its last.
     """
+    # h_0 = f(sum of table rows + W_0 x + b_0), h_k = f(W_k h_{k-1} + b_k), and no activation after the last.
     tokens, before = inputs
     last = len(layers) - 1
     for depth in range(last):
@@ -268,6 +273,7 @@ def tower_backward(
         by_weights: gradients of ``weights``.
         by_biases: gradients of the biases.
     """
+    # Backpropagation: d W_k = d_k^T h_{k-1} and d_{k-1} = (d_k W_k) f'(h_{k-1}), where tanh' = 1 - h^2.
     tokens, numbers = inputs
     columns = (0, gradients[0].shape[1])
     for low in range(0, len(tokens), BLOCK):

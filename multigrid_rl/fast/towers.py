@@ -79,6 +79,7 @@ class Towers(Pass):
 
     def __init__(self, flat: Sequence[Tensor | None], kind: int) -> None:
         self.flat, self.kind = flat, kind
+        # Views of the tensors: an optimiser's step is seen without a copy.
         self.towers = self._gradients = self._split(flat)
         self._gradient_addresses: list[int] = []
         self._transposed = [tuple(np.empty_like(w.T, order="C") for w in t.weights) for t in self.towers]

@@ -97,6 +97,7 @@ class Batch(NamedTuple):
 
     def for_learning(self) -> "Batch":
         """Return the batch without the columns that no gradient step reads, so that they are not copied."""
+        # Every minibatch copies its rows of every column.
         none = self.values[..., :0].reshape(len(self.values), -1)
         return self._replace(values=none, entropy=none)
 
@@ -107,6 +108,9 @@ class Batch(NamedTuple):
 
     def standardised(self) -> "Batch":
         """Return the batch with advantages of zero mean and unit variance over the active steps."""
+        # A trick of practice, not of the paper: step sizes then fit rewards of any scale (detail 7 of
+        # https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/). Steps out of the game would shift
+        # it.
         active = self.active
         advantages = np.zeros_like(self.advantages)
         advantages[active] = standardise(self.advantages[active])

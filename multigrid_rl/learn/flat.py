@@ -38,6 +38,8 @@ class FlatWeights:
 
         All processes of torch's default group call it together. Returns the mean of ``extra`` over them.
         """
+        # Counts differ: learners have equally many rows, but not equally many in which their agent was in the game. One
+        # call for all numbers, as latency is what it costs.
         weighed = torch.cat([self.gradient * rows, self.gradient.new_tensor([extra * rows, float(rows)])])
         torch.distributed.all_reduce(weighed)
         mean = weighed[:-1] / weighed[-1].clamp(min=1.0)
@@ -45,14 +47,16 @@ class FlatWeights:
         return float(mean[-1])
 
     def clip(self, largest: float) -> Tensor:
-        """Scale the gradient to a norm of at most ``largest``; one that is not finite becomes zero.
+        """Scale the gradient to a norm of at most ``largest`` (Pascanu et al. 2013, https://arxiv.org/abs/1211.5063).
 
         Returns:
             The norm before clipping.
         """
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
         length = float(norm)
-        if not length < float("inf"):  # also NaN
+        # Also NaN. One such step would spoil Adam's moments for good: it is left out and counted, and divergence is
+        # told from many of them.
+        if not length < float("inf"):
             self.gradient.zero_()
             self.dropped += 1
         elif length > largest:
@@ -61,7 +65,7 @@ class FlatWeights:
 
 
 class FlatAdam(torch.optim.Adam):
-    """torch's fused Adam (Kingma and Ba 2015) over one row of weights."""
+    """torch's fused Adam (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980) over one row of weights."""
 
     # Without the wrapper that disables torch's compiler: importing the compiler takes a second.
     add_param_group = torch.optim.Optimizer.add_param_group.__wrapped__  # type: ignore[attr-defined]
@@ -75,6 +79,8 @@ class FlatAdam(torch.optim.Adam):
         """Scale the moments of ``parameters``, parts of the row, by ``factor``, as their gradients are from now on."""
         (weights,) = self.param_groups[0]["params"]
         state = self.state[weights]
+        # Adam's step is m / sqrt(v): moments of gradients in the old unit would make the next ones too large or too
+        # small.
         for parameter in parameters if state else ():
             part = slice(parameter.storage_offset(), parameter.storage_offset() + parameter.numel())
             state["exp_avg"][part] *= factor

@@ -27,7 +27,7 @@ class Gaps:
     A decision's row gets all rewards until its agent decides again, and the end of its episode. Where this is not known
     when a batch is full, the decision waits for the next batch and keeps its columns: its log-probability is that of
     the weights that drew it. Rows without a decision come first, masked. The discount applies per decision, not per
-    step, as in ML-Agents.
+    step, as in ML-Agents (https://github.com/Unity-Technologies/ml-agents/blob/main/docs/Learning-Environment-Design-Agents.md).
 
     Args:
         rollout: arrays (T + 1, N, ...) by name, as :class:`~multigrid_rl.learn.rollout.Rollout` has them.
@@ -71,6 +71,8 @@ class Gaps:
             column[places] = rollout[name][rows, places]
         rollout["mask"][rows, places] = False
         active = rollout["mask"][..., 0]
+        # Stable: decisions stay in the order of time, one right after the other, as the recursion of advantages needs
+        # it.
         order = np.argsort(active, axis=0, kind="stable")
         for column in (*rollout.values(), cut, final):
             column[...] = np.take_along_axis(column, order.reshape(*order.shape, *(1,) * (column.ndim - 2)), axis=0)

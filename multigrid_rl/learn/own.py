@@ -44,7 +44,8 @@ def validate_user_code(agent: AgentSpec, architecture: Mapping[str, Any], object
     objective_of(objective)
     if ":" in objective:
         with user_code(f"train.objective={objective}"):
-            for rows in (_ROWS, _ROWS + 1):  # what fits three rows alone shows
+            # Twice: what fits three rows alone shows.
+            for rows in (_ROWS, _ROWS + 1):
                 _check_objective(objective, distribution, rows)
 
 

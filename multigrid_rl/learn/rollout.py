@@ -47,6 +47,7 @@ class Collector:
         self.agents = {agent.name: agent for agent in specs.agents}
         self.networks = networks
         self.clock = Clock()
+        # Random streams by game and agent: the same game draws the same, in whatever process it is played.
         numbers = np.arange(first, first + env.num_envs, dtype=np.int64)
         self.streams = {name: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, name in enumerate(self.agents)}
         self.distributions = {

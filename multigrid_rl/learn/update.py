@@ -1,4 +1,8 @@
-"""The update: epochs of minibatches over a batch, with one Adam for each network."""
+"""The update: epochs of minibatches over a batch, with one Adam for each network.
+
+PPO as Huang et al. 2022 list its details (https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/);
+where it is done otherwise, a comment says why.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +30,7 @@ from multigrid_rl.types import Schedule
 
 #: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
 SECONDS = "seconds"
-#: Minibatches that are gathered together.
+# Minibatches that are gathered together: numpy's overhead for ten columns exceeds the copying of small ones.
 _TOGETHER = 4
 
 
@@ -54,10 +58,7 @@ class UpdateConfig:
 class Update:
     """Learns from batches: one network for each module, one Adam, or one for the policy and one for the values.
 
-    Weights of each Adam lie in one row of memory (:class:`~multigrid_rl.learn.flat.FlatWeights`). Normalisers of
-    observations and the scale of values are updated after learning: sampling and learning use the same ones. So the
-    first update learns from raw observations. (Measuring the first batch alone gave no clear gain beside what
-    :meth:`~multigrid_rl.learn.flat.FlatAdam.rescale` gives.)
+    Weights of each Adam lie in one row of memory (:class:`~multigrid_rl.learn.flat.FlatWeights`).
 
     Args:
         networks: by module; their parameters become views of that row.
@@ -188,8 +189,13 @@ class Update:
         return metrics
 
     def _ready(self, batches: Mapping[str, Batch]) -> Mapping[str, Batch]:
-        if self._warming:  # zero advantages: the policy's gradient is zero
+        # With zero advantages the policy's gradient is zero: the critic of a policy that was learned elsewhere catches
+        # up before its values can spoil it.
+        if self._warming:
             return {name: batch._replace(advantages=np.zeros_like(batch.advantages)) for name, batch in batches.items()}
+        # Over the whole batch, where most PPOs do it in each minibatch: a step's weight is then the same in every
+        # epoch, and for a minibatch of few rows mean and deviation are noise (Andrychowicz et al. 2021 saw no
+        # difference, https://arxiv.org/abs/2006.05990).
         standardise = self.config.standardise
         return {name: batch.standardised() for name, batch in batches.items()} if standardise else batches
 
@@ -210,13 +216,16 @@ class Update:
             taken = {
                 name: batch.rows(np.concatenate([numbers[name] for numbers in part])) for name, batch in batches.items()
             }
-            # All learners draw the same order, and each processes an equal part of every minibatch.
+            # All learners draw the same order, and each processes an equal part of every minibatch: their mean gradient
+            # is the one that a single learner would have.
             for first in range(share * index, len(part) * size, size):
                 for name, batch in taken.items():
                     step(name, batch.rows(slice(first, first + share)))
 
     def _vf_coef(self, name: str) -> float:
-        """Return the weight of the value loss, whose errors are in units of ``value_scale``."""
+        """Return the weight of the value loss."""
+        # Errors count in units of the returns' deviation, so that one weight fits rewards of any size (PopArt, van
+        # Hasselt et al. 2016, https://arxiv.org/abs/1602.07714).
         scale = float(self._networks[name].value_scale) if name in self._targets else 1.0
         return self.config.vf_coef / scale**2
 
@@ -233,7 +242,8 @@ class Update:
         passed = self._compiled_pass(name, batch)
         columns: Any = self._tensors(batch) if passed is None else batch
         rows = Rows(columns.actions, columns.mask, columns.logp, columns.advantages, columns.targets)
-        if net.state_size:  # whole sequences, flattened to rows
+        # Whole sequences, flattened to rows: the loss knows no time.
+        if net.state_size:
             rows = Rows._make(column.reshape(-1, *column.shape[2:]) for column in rows)
         if passed is None:
             if net.state_size:
@@ -260,8 +270,11 @@ class Update:
             self._metrics[name]["vf_loss"] = vf_loss
         shared = None if self._part[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
         largest = self.config.target_kl
+        # Early stopping as in Spinning Up, with its factor
+        # (https://spinningup.openai.com/en/latest/algorithms/ppo.html): before the step, so that the policy never moves
+        # further than where that was seen.
         if largest is not None and (float(kl) if shared is None else shared) > 1.5 * largest:
-            self._stopped.add(name)  # as in Spinning Up: early stopping
+            self._stopped.add(name)
             return
         self._descend(name, 0)
 
@@ -301,6 +314,8 @@ class Update:
         self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]], how: Estimator
     ) -> dict[str, Batch]:
         """Return the batches with advantages and targets from the current values."""
+        # Old values are off by all that was learned since: with several epochs it pays to estimate anew before each one
+        # (Andrychowicz et al. 2021, section 3.5, https://arxiv.org/abs/2006.05990).
         result = {}
         for name, batch in batches.items():
             parts, first = [], 0
@@ -329,6 +344,8 @@ class Update:
 
     def _measure(self, batches: Mapping[str, Batch]) -> None:
         """Update normalisers and scales with this batch."""
+        # After learning: sampling and learning then use the same ones, so that ratios begin at 1, and the first update
+        # learns from raw observations. Measuring the first batch alone gave no clear gain beside ``FlatAdam.rescale``.
         for name, batch in batches.items():
             net, active = self._networks[name], batch.active
             if name in self._obs and active.any() and not self._warming:

@@ -49,6 +49,7 @@ class CellActorCritic(nn.Module):
 class _Tower(nn.Module):
     def __init__(self, categories: Sequence[int], hidden: Sequence[int], outputs: int, convolution: bool) -> None:
         super().__init__()
+        # Cells of a view mean the same wherever they are: one embedding for all of them learns from all of them.
         kinds = sorted(set(categories))
         self.tables = nn.ModuleDict({str(kind): nn.Embedding(kind, EMBEDDING) for kind in kinds})
         # Runs of equal numbers of values: that number, the first token and how many tokens.

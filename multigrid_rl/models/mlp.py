@@ -34,6 +34,7 @@ class MLPActorCritic(nn.Module):
         self.bias = nn.Parameter(torch.zeros(2 * hidden[0]))
         self.policy, self.value = (
             nn.Sequential(ACTIVATIONS[self.activation](), *tower((*hidden, outputs), self.activation, gain, generator))
+            # The table is a linear layer: the activation after it comes first.
             for outputs, gain in ((layout.outputs, 0.01), (1, 1.0))
         )
         self.central = table_of(layout.central, hidden[0], generator) if layout.central else None

@@ -13,7 +13,10 @@ CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": n
 
 
 class RecurrentActorCritic(nn.Module):
-    """Policy and value heads over one recurrent core (GRU: Cho et al. 2014; LSTM: Hochreiter and Schmidhuber 1997).
+    """Policy and value heads over one recurrent core.
+
+    GRU: Cho et al. 2014, https://arxiv.org/abs/1406.1078. LSTM: Hochreiter and Schmidhuber 1997,
+    https://doi.org/10.1162/neco.1997.9.8.1735.
 
     Attributes:
         state_size: size of one game's memory: H, for an LSTM 2 H (hidden, then cell).
@@ -43,6 +46,7 @@ class RecurrentActorCritic(nn.Module):
         self._initialise(generator)
 
     def _initialise(self, generator: torch.Generator) -> None:
+        # Gate by gate: one orthogonal matrix for all of them would not be one for each.
         for name, weight in self.core.named_parameters():
             if name.startswith("weight"):
                 for gate in torch.split(weight.data, self.core.hidden_size):
@@ -69,7 +73,9 @@ class RecurrentActorCritic(nn.Module):
             starts: (B, T), a new episode begins with this step: the memory is cleared before it.
         """
         games, steps, _ = tokens.shape
+        # All steps at once: only the core must go step by step.
         embedded = self._embed(tokens[..., : self.tokens].reshape(games * steps, -1)).view(games, steps, -1)
+        # Multiplied, not indexed: the gradient through time then stops at a start of its own.
         keep = (~starts).float().unsqueeze(-1)
         hidden = []
         for t in range(steps):

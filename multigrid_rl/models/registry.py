@@ -205,6 +205,7 @@ def fingerprint(weights: Mapping[str, Any], *, quick: bool = False) -> str:
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
         digest.update(f"{name}{array.shape}{array.dtype}".encode())
         whole = np.ascontiguousarray(array)
+        # Told apart are weights that training changed: sixteen 32-bit lanes need no proof against intent.
         if quick:
             lanes = np.zeros(16, np.uint32)
             _mix(whole.reshape(-1).view(np.uint32), lanes)

@@ -45,6 +45,7 @@ class Normaliser(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
+        # Buffers: they are saved, shared and hashed with the weights, and no optimiser moves them.
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("std", torch.ones(size))
         self.mean: Tensor
@@ -70,12 +71,17 @@ def tower(
     layer_norm: bool = False,
 ) -> nn.Sequential:
     """Build linear layers from each of ``sizes`` to the next with activations between them, orthogonal by ``gain``."""
+    # Orthogonal weights keep the length of what passes through them (Saxe et al. 2014,
+    # https://arxiv.org/abs/1312.6120); a gain of sqrt(2) makes up for what activations take away. A last gain of 0.01
+    # starts with a nearly uniform policy: one of the details that PPO owes its results to (Engstrom et al. 2020,
+    # https://arxiv.org/abs/2005.12729).
     layers: list[nn.Module] = []
     for k, (before, after) in enumerate(pairwise(sizes)):
         last = k == len(sizes) - 2
         layer = nn.Linear(before, after)
         nn.init.orthogonal_(layer.weight, last_gain if last else gain, generator=generator)
         nn.init.zeros_(layer.bias)
+        # Ba et al. 2016, https://arxiv.org/abs/1607.06450
         norm = [nn.LayerNorm(after)] if layer_norm else []
         layers += [layer] if last else [layer, *norm, ACTIVATIONS[activation]()]
     return nn.Sequential(*layers)
@@ -128,6 +134,8 @@ class VectorActorCritic(nn.Module):
 
         The gradient of a loss in units of the scale changes by the same factor.
         """
+        # "Preserving outputs precisely" of PopArt (van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714), its
+        # scale alone: without the shift a network's values need no second buffer, and advantages do not depend on it.
         last: Any = self.value[-1]
         factor = float(self.value_scale) / scale
         with torch.no_grad():
