@@ -7,9 +7,9 @@ network, each of which costs more than its arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,21 +27,22 @@ _COMPILERS = {
 }
 
 
-class Passed(Protocol):
-    """One pass forward, whose way back needs no graph of torch.
+class Passed(NamedTuple):
+    """One pass forward, and the way back, which needs no graph of torch.
 
-    Attributes:
-        outputs: (B, K) of the policy; of sequences (N * T, K), a sequence's steps one after the other.
-        values: (B, 1).
-        memory: (N, S) after the last step; S = 0 without memory.
+    Rows of sequences stand one sequence after the other: ``B`` is then N * T.
     """
 
-    outputs: Array
-    values: Array
-    memory: Array
+    outputs: Array  # (B, K) of the policy
+    values: Array  # (B, 1)
+    flat: Sequence[Tensor | None]  # the weights
+    back: Callable[[Sequence[Array], Sequence[Tensor | None]], None]  # adds gradients: see add_gradients
+    memory: Array | None = None  # (N, S) after the last step
 
     def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
         """Add the weights' gradients, given those of ``outputs`` and ``values``, to ``gradients``, or to ``grad``."""
+        own = [None if weight is None else weight.grad for weight in self.flat] if gradients is None else gradients
+        self.back(upstream, own)
 
 
 class Pass:

@@ -12,6 +12,7 @@ while it is in the fastest cache; the encoding of equal token rows is computed o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.fast import Pass
+from multigrid_rl.fast import Pass, Passed
 from multigrid_rl.fast.distinct import Distinct
 from multigrid_rl.fast.kernels import BLOCK, TANH, activate, add_bias, multiply, outer, project, slope, tanh, transpose
 from multigrid_rl.fast.towers import MAX_WIDTH
@@ -129,7 +130,7 @@ def _forward(
     passed: tuple[Array, ...],
     outputs: tuple[Array, ...],
 ) -> None:
-    """Fill ``passed`` and ``outputs`` of a :class:`Pass`.
+    """Fill ``passed`` and ``outputs``.
 
     Args:
         parts: as many as there are threads: each takes a share of the games, or of the weights, whose sums keep their
@@ -310,7 +311,7 @@ class GRU(Pass):
         self.first, self.central = first[:tokens], first[tokens:]
         self.sizes = net.sizes
 
-    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> SequencePassed:
+    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:
         """Pass through tokens ``obs`` (B, T, D + D') from ``memory`` (B, H), cleared where ``starts`` (B, T) says so.
 
         Raises:
@@ -318,7 +319,45 @@ class GRU(Pass):
         """
         assert memory is not None
         assert starts is not None
-        return SequencePassed(self, obs, memory, starts)
+        weights, (games, steps), size = self.weights, obs.shape[:2], memory.shape[1]
+        count = games * steps
+        inner = np.ascontiguousarray(obs.swapaxes(0, 1)).reshape(count, -1)
+        begins = np.ascontiguousarray(starts.T)
+        extra = np.ascontiguousarray(inner[:, len(self.sizes) :])
+        distinct = Distinct.of(np.ascontiguousarray(inner[:, : len(self.sizes)]), self.sizes)
+        which = np.arange(count) if distinct.inverse is None else distinct.inverse
+        encoded, inputs = _empty(len(distinct.tokens), size), _empty(len(distinct.tokens), 3 * size)
+        buffers = encoded, inputs, _empty(size, 3 * size)
+        _encode((0,) * threads(), distinct.tokens, self.first, weights, buffers)
+        passed = tuple(_empty(count, width) for width in (size, size, 3 * size, size, size))
+        results = _empty(count, len(weights.policy)), _empty(count, 1)
+        batch = inputs, which, np.ascontiguousarray(memory), begins
+        transposed = _empty(size, 3 * size), _empty(size, size)
+        # Players pass no critic-only tokens.
+        critics = extra, self.central[: extra.shape[1]]
+        _forward((0,) * threads(), batch, critics, weights, transposed, passed, results)
+        outputs, values = (_swapped(rows, steps) for rows in results)
+        back = partial(self._back, distinct, encoded, begins, critics, passed)
+        return Passed(outputs, values, self.flat, back, passed[1][count - games :])
+
+    def _back(
+        self,
+        distinct: Distinct,
+        encoded: Array,
+        starts: Array,
+        critics: tuple[Array, Array],
+        passed: tuple[Array, ...],
+        upstream: Sequence[Array],
+        gradients: Sequence[Tensor | None],
+    ) -> None:
+        """Go back through :meth:`start`, whose arrays come first."""
+        found, size = _arrays(gradients), encoded.shape[1]
+        by_outputs = tuple(_swapped(rows, starts.shape[1]) for rows in upstream)
+        buffers = tuple(np.zeros((starts.size, width), np.float32) for width in (size, size, 3 * size, 3 * size))
+        _backward((0,) * threads(), starts, by_outputs, self.weights, passed, buffers, found)
+        add_rows(*critics, buffers[0], found.central)
+        by_inputs = distinct.gather(buffers[3]), np.zeros_like(encoded)
+        _encode_backward((0,) * threads(), distinct.tokens, self.first, encoded, by_inputs, self.weights, found)
 
 
 def gru(net: RecurrentActorCritic) -> GRU | None:
@@ -327,54 +366,6 @@ def gru(net: RecurrentActorCritic) -> GRU | None:
     if not plain or net.core.hidden_size > MAX_WIDTH or net.table is None:
         return None
     return GRU(net) if net.table.device.type == "cpu" and net.table.dtype == torch.float32 else None
-
-
-class SequencePassed:
-    """One forward pass through many steps, and its backward pass; see ``fast.Passed``.
-
-    Args:
-        net: the network.
-        tokens: (B, T, D + D').
-        memory: (B, H), before the first step.
-        starts: (B, T), a new episode begins with this step.
-    """
-
-    def __init__(self, net: GRU, tokens: Array, memory: Array, starts: Array) -> None:
-        self._net, weights = net, net.weights
-        games, steps = tokens.shape[:2]
-        count, size = games * steps, memory.shape[1]
-        inner = np.ascontiguousarray(tokens.swapaxes(0, 1)).reshape(count, -1)
-        self._starts = np.ascontiguousarray(starts.T)
-        self._extra = np.ascontiguousarray(inner[:, len(net.sizes) :])
-        self._batch = Distinct.of(np.ascontiguousarray(inner[:, : len(net.sizes)]), net.sizes)
-        self._which = np.arange(count) if self._batch.inverse is None else self._batch.inverse
-        distinct = len(self._batch.tokens)
-        self._encoded, inputs = _empty(distinct, size), _empty(distinct, 3 * size)
-        buffers = self._encoded, inputs, _empty(size, 3 * size)
-        _encode((0,) * threads(), self._batch.tokens, net.first, weights, buffers)
-        self._passed = tuple(_empty(count, width) for width in (size, size, 3 * size, size, size))
-        outputs = _empty(count, len(weights.policy)), _empty(count, 1)
-        batch = inputs, self._which, np.ascontiguousarray(memory), self._starts
-        transposed = _empty(size, 3 * size), _empty(size, size)
-        # Players pass no critic-only tokens.
-        self._central = net.central[: self._extra.shape[1]]
-        _forward((0,) * threads(), batch, (self._extra, self._central), weights, transposed, self._passed, outputs)
-        self.outputs, self.values = (_swapped(rows, steps) for rows in outputs)
-        self.memory = self._passed[1][count - games :]
-
-    def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
-        """Add the weights' gradients, given those of outputs (B * T, K) and values (B * T, 1): see ``fast.Passed``."""
-        net, batch = self._net, self._batch
-        if gradients is None:
-            gradients = [None if weight is None else weight.grad for weight in net.flat]
-        found = _arrays(gradients)
-        by_outputs = tuple(_swapped(rows, self._starts.shape[1]) for rows in upstream)
-        size = len(net.weights.bias)
-        buffers = tuple(np.zeros((len(self._which), width), np.float32) for width in (size, size, 3 * size, 3 * size))
-        _backward((0,) * threads(), self._starts, by_outputs, net.weights, self._passed, buffers, found)
-        add_rows(self._extra, self._central, buffers[0], found.central)
-        by_inputs = batch.gather(buffers[3]), np.zeros_like(self._encoded)
-        _encode_backward((0,) * threads(), batch.tokens, net.first, self._encoded, by_inputs, net.weights, found)
 
 
 def _swapped(rows: Array, count: int) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.fast import Pass, addresses, kernels
+from multigrid_rl.fast import Pass, Passed, addresses, kernels
 from multigrid_rl.fast.distinct import Distinct
 from multigrid_rl.jit import float_shared
 from multigrid_rl.models.mlp import MLPActorCritic
@@ -98,29 +98,26 @@ class Towers(Pass):
         _forward(_inputs(rows), self.kind, len(which), arguments[0], arguments[-1])
         return [layers for *_, layers in arguments]
 
-    def add_gradients(
+    def passed(self, batch: Distinct, layers: list[tuple[Array, ...]], outputs: Array, values: Array) -> Passed:
+        """Return a pass over ``batch``, given the ``layers`` of both towers (:meth:`run`)."""
+        return Passed(outputs, values, self.flat, partial(self.back, batch, layers))
+
+    def back(
         self,
-        rows: Array,
-        passed: Sequence[tuple[Array, ...]],
+        batch: Distinct,
+        passed: list[tuple[Array, ...]],
         upstream: Sequence[Array],
         gradients: Sequence[Tensor | None],
     ) -> None:
-        """Add the gradients of all weights to ``gradients``.
-
-        Args:
-            rows: (B, D).
-            passed: result of :meth:`run` for both towers.
-            upstream: gradients of the outputs (B, K), of both towers.
-            gradients: tensors shaped and ordered as the weights.
-        """
+        """Add the gradients of all weights to ``gradients``, given those of outputs (B, K) and values (B, 1)."""
         arguments, current = [], addresses(gradients)
         if self._gradient_addresses != current:
             self._gradients, self._gradient_addresses = self._split(gradients), current
         for which, (own, extra, by_weights, by_biases) in enumerate(self._gradients):
             hidden = passed[which][:-1]
-            inner = (*map(np.empty_like, hidden), upstream[which])
+            inner = (*map(np.empty_like, hidden), batch.gather(upstream[which]))
             arguments.append((own, extra, self.towers[which].weights, hidden, inner, by_weights, by_biases))
-        _both_backward(_inputs(rows), self.kind, *arguments)
+        _both_backward(_inputs(batch.tokens), self.kind, *arguments)
 
 
 def _inputs(rows: Array) -> tuple[Array, Array]:
@@ -134,25 +131,6 @@ def linear_layers(*towers: nn.Module) -> list[Tensor]:
     """Return weight and bias of each linear layer of ``towers``, one tower after the other."""
     layers = [layer for tower in towers for layer in tower.children() if isinstance(layer, nn.Linear)]
     return [weight for layer in layers for weight in (layer.weight, layer.bias)]
-
-
-@dataclass
-class TowersPassed:
-    """One forward pass through both towers, and its way back outside torch's graph; see ``fast.Passed``."""
-
-    towers: Towers
-    batch: Distinct  # what both towers read
-    passed: list[tuple[Array, ...]]  # activations of each hidden layer and the outputs, of both towers
-    outputs: Array  # (B, K) of the policy
-    values: Array  # (B, 1)
-    memory: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-
-    def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
-        """Add the weights' gradients, given those of outputs (B, K) and values (B, 1), to ``gradients`` or ``grad``."""
-        if gradients is None:
-            gradients = [None if weight is None else weight.grad for weight in self.towers.flat]
-        gathered = [self.batch.gather(gradient) for gradient in upstream]
-        self.towers.add_gradients(self.batch.tokens, self.passed, gathered, gradients)
 
 
 class TokenTowers(Towers):
@@ -184,7 +162,7 @@ class TokenTowers(Towers):
             towers.append(Tower((self.first[:split], table, which * width), extra, weights, biases))
         return towers
 
-    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> TowersPassed:  # noqa: ARG002
+    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:  # noqa: ARG002
         """Pass through both towers with tokens ``obs`` (B, D); equal rows are computed once.
 
         Raises:
@@ -193,8 +171,8 @@ class TokenTowers(Towers):
         if obs.shape[1] != len(self.sizes):
             raise IndexError(expected("tokens", f"{len(self.sizes)} columns", obs.shape[1]))
         batch = Distinct.of(np.ascontiguousarray(obs), self.sizes)
-        passed = self.run(batch.tokens, 0, 1)
-        return TowersPassed(self, batch, passed, *(batch.spread(layers[-1]) for layers in passed))
+        layers = self.run(batch.tokens, 0, 1)
+        return self.passed(batch, layers, *(batch.spread(tower[-1]) for tower in layers))
 
     def policy(self, obs: Array) -> Array:
         """Return only the logits (B, K), without gradients, of tokens ``obs`` (B, D)."""

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from multigrid_rl.fast import Passed
 from multigrid_rl.fast.distinct import Distinct
-from multigrid_rl.fast.towers import KINDS, MAX_WIDTH, Tower, Towers, TowersPassed, linear_layers
+from multigrid_rl.fast.towers import KINDS, MAX_WIDTH, Tower, Towers, linear_layers
 from multigrid_rl.models.vector import CLIP_OBS, LogStd, Normaliser, VectorActorCritic
 
 Array = NDArray[Any]
@@ -40,11 +41,11 @@ class VectorTowers(Towers):
         parts = arrays[:half], arrays[half : 2 * half]
         return [Tower((none, table, 0), (none, table), tuple(part[0::2]), tuple(part[1::2])) for part in parts]
 
-    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> TowersPassed:  # noqa: ARG002
+    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:  # noqa: ARG002
         """Pass through both towers with observations ``obs`` (B, D)."""
         x = self._normalised(obs)
-        passed = self.run(x, 0, 1)
-        return TowersPassed(self, Distinct(x, None), passed, self._outputs(passed[0][-1]), passed[1][-1] * self._scale)
+        layers = self.run(x, 0, 1)
+        return self.passed(Distinct(x, None), layers, self._outputs(layers[0][-1]), layers[1][-1] * self._scale)
 
     def policy(self, obs: Array) -> Array:
         """Return only the policy's outputs (B, K), without gradients, of observations ``obs`` (B, D)."""
@@ -71,8 +72,8 @@ class VectorTowers(Towers):
         result[:, : means.shape[1]], result[:, means.shape[1] :] = means, self._log_std.detach().numpy()
         return result
 
-    def add_gradients(
-        self, rows: Array, passed: Sequence[tuple[Array, ...]], upstream: Sequence[Array], gradients: Sequence[Any]
+    def back(
+        self, batch: Distinct, passed: list[tuple[Array, ...]], upstream: Sequence[Array], gradients: Sequence[Any]
     ) -> None:
         """Add the gradients of all weights, given those of outputs (B, K) and values (B, 1), to ``gradients``."""
         means, by_values = upstream
@@ -81,7 +82,7 @@ class VectorTowers(Towers):
             # The spread is the same in every state, so its gradient is a sum over rows.
             gradients[-1].numpy()[:] += means[:, width:].sum(axis=0)
             means = means[:, :width]
-        super().add_gradients(rows, passed, (np.ascontiguousarray(means), by_values * self._scale), gradients)
+        super().back(batch, passed, (np.ascontiguousarray(means), by_values * self._scale), gradients)
 
 
 def vector_towers(net: VectorActorCritic) -> VectorTowers | None:

@@ -144,8 +144,7 @@ class Paths(NamedTuple):
     def weigh(self, values: Array, final: Array, last: Array, how: Estimator) -> tuple[Array, Array]:
         """Return weights and targets (B,) of a batch from values of its rows (B,), ``final_obs`` and ``last_obs``."""
         current, next_values = self.with_next(values, final, last)
-        flags = {"terminated": self.terminated, "done": self.done, "active": self.active, "starts": self.starts}
-        weights, targets = weigh(self.rewards, current, next_values, how, **flags)
+        weights, targets = weigh(self, current, next_values, how)
         return weights[self.active], targets[self.active]
 
 
@@ -164,7 +163,6 @@ def estimate(rollout: Rollout, how: Estimator) -> Batch:
     """Turn a rollout into rows with advantages, copied."""
     r = rollout
     values, next_values = (r.values, r.next_values) if how.critic else (np.zeros_like(r.values),) * 2
-    flags = {"terminated": r.terminated, "done": r.done, "active": r.active, "starts": r.starts}
-    weights, targets = weigh(r.rewards, values, next_values, how, **flags)
+    weights, targets = weigh(r, values, next_values, how)
     logp, entropy = ((column * r.mask).sum(axis=2) for column in (r.logp, r.entropy))
     return Batch._make(r.rows((r.obs, r.actions, r.mask, logp, values, weights, targets, entropy)))
