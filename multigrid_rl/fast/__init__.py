@@ -1,9 +1,10 @@
 """Everything compiled for networks, behind one door: :func:`compile_network`.
 
 The networks of ``models`` are the reference: torch computes them wherever nothing is compiled, and tests compare both.
-What is compiled reads the network's weights where they lie, and is faster as torch needs dozens of calls for a small
-network, each of which costs more than its arithmetic.
 """
+
+# It pays because torch needs dozens of calls for a small network, each of which costs more than its arithmetic. What is
+# compiled reads the weights where they lie: nothing is copied before a step, and nothing can be out of date.
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def compile_network(net: nn.Module) -> Pass | None:
     found = _COMPILED.get(net)
     if found is not None and found[1] == addresses(found[0].flat):
         return found[0]
-    kind = type(net)  # a subclass may compute something else
+    # The class itself: one that inherits from it may compute something else.
+    kind = type(net)
     where = _COMPILERS.get(f"{kind.__module__}:{kind.__qualname__}")
     if where is None:
         return None
@@ -103,6 +105,7 @@ def step(net: Any, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]
     if not net.state_size:
         passed = compiled.start(obs.numpy())
         return torch.from_numpy(passed.outputs), torch.from_numpy(passed.values).squeeze(-1), memory
+    # A step is a sequence of one, whose memory is cleared elsewhere.
     passed = compiled.start(obs.numpy()[:, None], memory.numpy(), np.zeros((len(obs), 1), np.bool_))
     outputs, values, after = map(torch.from_numpy, (passed.outputs, passed.values, passed.memory))
     return outputs, values.squeeze(-1), after
@@ -117,6 +120,7 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        # Into fresh zeros: torch adds what a function returns to ``grad`` itself.
         gradients = [None if shape is None else torch.zeros(shape) for shape in ctx.shapes]
         ctx.passed.add_gradients([gradient.contiguous().numpy() for gradient in upstream], gradients)
         return None, None, *gradients

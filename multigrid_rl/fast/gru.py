@@ -333,6 +333,7 @@ class GRU(Pass):
         results = _empty(count, len(weights.policy)), _empty(count, 1)
         batch = inputs, which, np.ascontiguousarray(memory), begins
         transposed = _empty(size, 3 * size), _empty(size, size)
+        # The input part of the gates needs no memory: it is computed for all steps at once, before the loop over time.
         # Players pass no critic-only tokens.
         critics = extra, self.central[: extra.shape[1]]
         _forward((0,) * threads(), batch, critics, weights, transposed, passed, results)

@@ -1,9 +1,8 @@
-"""The arithmetic of a tower, forward and backward, in one call each: for arrays on the CPU.
+"""The arithmetic of a tower, forward and backward, in one call each: for arrays on the CPU."""
 
-torch needs dozens of calls for the same, each of which reads and writes whole activations; here a block of
-rows passes through all layers while it is in the fastest cache. Inner loops run over contiguous columns, so that they
-become vector instructions.
-"""
+# torch needs dozens of calls for the same, each of which reads and writes whole activations; here a block of rows
+# passes through all layers while it is in the fastest cache. Inner loops run over contiguous columns, so that they
+# become vector instructions.
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ The equations of :func:`multigrid_rl.learn.losses.reference`, with their derivat
     L = -min(r A, clip(r, 1 - eps, 1 + eps) A) + c_v (V - V_target)^2 - c_e H(pi)
 
 As ``d r / d log pi = r``, the first part's derivative by the log-probability is ``-r A``, or 0 where the clipped one is
-smaller. Torch needs 25 operations for the same, each of which would cost more than the arithmetic.
+smaller.
 """
 
 from __future__ import annotations
@@ -182,6 +182,7 @@ def ppo_gradient(
         distribution: one that :func:`supports` knows.
         weighting: clip, weight of the value loss, weight of the entropy.
     """
+    # Torch needs 25 operations for the same, and a graph to go back; sums are in float64, rounded once at the end.
     by_outputs, by_values, sums = np.empty_like(outputs), np.empty_like(values), np.empty(5, np.float32)
     parts = np.empty((len(outputs), len(sums)))
     actions, mask, logp, advantages, targets = rows
@@ -204,6 +205,7 @@ class _Loss(torch.autograd.Function):
         arrays = (outputs.detach().contiguous().numpy(), values.detach().contiguous().numpy())
         by_outputs, by_values, sums = map(torch.from_numpy, ppo_gradient(*arrays, columns, distribution, weighting))
         ctx.save_for_backward(by_outputs, by_values)
+        # The gradient is known already: the way back only scales it.
         ctx.mark_non_differentiable(sums)
         total = sums[0] + weighting[1] * sums[1] - weighting[2] * sums[2]
         return total.to(outputs.dtype), sums

@@ -81,6 +81,7 @@ class Towers(Pass):
         self.flat, self.kind = flat, kind
         # Views of the tensors: an optimiser's step is seen without a copy.
         self.towers = self._gradients = self._split(flat)
+        # Gradients lie in one place for a whole run: they are split into towers once, not in every step.
         self._gradient_addresses: list[int] = []
         self._transposed = [tuple(np.empty_like(w.T, order="C") for w in t.weights) for t in self.towers]
 
@@ -203,13 +204,12 @@ def token_towers(net: MLPActorCritic) -> TokenTowers | None:
 class Stack:
     """The policies of networks of one ``stack_key`` in one call, for players with fixed weights.
 
-    A league's opponents have a few games each: the overhead of separate passes would exceed their computation.
-
     Args:
         networks: at least one, compiled, of one ``stack_key``; their weights are copied.
     """
 
     def __init__(self, networks: Sequence[Any]) -> None:
+        # A league's opponents have a few games each: the overhead of separate passes would exceed their computation.
         one, towers = networks[0], [network.towers[0] for network in networks]
         self._first, self._kind = towers[0].own[0], one.kind
         self._sizes = np.append(one.sizes[: one.tokens], len(networks))
@@ -222,6 +222,7 @@ class Stack:
 
     def policy(self, tokens: Array, numbers: Array) -> Array:
         """Logits (B, K) of ``tokens`` (B, D), of each row by the network ``numbers`` (B,), which ascend."""
+        # The number is a token more: rows of two players are never taken for the same.
         numbered = np.empty((len(tokens), len(self._sizes)), np.result_type(tokens, self._number))
         numbered[:, :-1] = tokens[:, : len(self._first)]
         numbered[:, -1] = numbers

@@ -137,6 +137,7 @@ class Paths(NamedTuple):
         current = np.zeros((*self.active.shape, *rows.shape[1:]), np.float32)
         current[self.active] = rows
         shifted = np.concatenate([current[1:], last[None]])
+        # An end for good is worth nothing more; where an episode was cut, what it would have been worth is known.
         shifted[self.done] = 0.0
         shifted[self.cut] = final
         return current, shifted

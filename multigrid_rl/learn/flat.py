@@ -7,9 +7,7 @@ from torch import Tensor, nn
 
 
 class FlatWeights:
-    """Moves weights into one row, so that clipping and the optimiser process one tensor instead of a dozen.
-
-    The network keeps its parameters: they become views.
+    """Moves weights into one row; the network keeps its parameters, which become views.
 
     Args:
         parameters: of a network, all of one type and on one device.
@@ -21,6 +19,7 @@ class FlatWeights:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        # Clipping, the optimiser and the sum over learners then process one tensor instead of a dozen.
         self._parameters = tuple(parameters)
         self.dropped = 0
         self.weights = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in parameters]))
@@ -87,7 +86,8 @@ class FlatAdam(torch.optim.Adam):
             state["exp_avg_sq"][part] *= factor**2
 
     def descend(self) -> None:
-        """Take a step as ``step`` does, without hooks and groups, whose overhead exceeds a small step."""
+        """Take a step as ``step`` does, without hooks and groups."""
+        # Their overhead exceeds the step of a small network.
         (group,) = self.param_groups
         (weights,) = group["params"]
         state = self.state[weights]

@@ -58,6 +58,7 @@ def policy_gradient(logp: Tensor, rows: Rows, clip: float) -> Tensor:  # noqa: A
     return logp * rows.advantages
 
 
+# A table, not a chain of ifs: what a name means stands in one place, and a user's function is called like ours.
 #: Built-in values of ``train.objective``; others are ``module:function``.
 OBJECTIVES: dict[str, Objective] = {"ppo": ppo, "policy_gradient": policy_gradient}
 

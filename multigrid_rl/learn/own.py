@@ -77,6 +77,8 @@ def _check_network(key: str, network: Any, agent: AgentSpec, distribution: Distr
 
 def _check_memory(key: str, network: Any, agent: AgentSpec, distribution: Distribution) -> tuple[Any, ...]:
     """Compare ``sequence`` with a loop of ``forward`` over as many steps as games; returns what it gave."""
+    # A network that learns from other numbers than it plays with fails without a message: ratios are wrong from the
+    # start.
     obs = _seen(agent, _ROWS * _ROWS).view(_ROWS, _ROWS, -1)
     starts = torch.eye(_ROWS, dtype=torch.bool).roll(1, 1)  # game 0 begins anew in step 1, 1 in 2, 2 in 0
     first = now = torch.linspace(0.1, 0.9, _ROWS * network.state_size).view(_ROWS, -1)

@@ -152,6 +152,7 @@ class Collector:
             rollout.mask[t] = step.mask[name]
             rollout.next_values[t] = 0.0
             memory = self._memory[name]
+            # A time limit is no end of the task: what would have come counts (https://arxiv.org/abs/1712.00378).
             if cut.any():
                 final = step.final_observations[name][cut]
                 if self._passes[name] is None:

@@ -117,7 +117,8 @@ class Update:
         """Set learning rates, clip and entropy weight for ``env_steps`` environment steps."""
         lr, entropy_coef = self.config.lr.at(env_steps), self.config.entropy_coef.at(env_steps)
         v_lr = lr if self.config.v_lr is None else self.config.v_lr.at(env_steps)
-        self._entropy_coef = float(np.float32(entropy_coef))  # rounded as in RLlib's scheduler
+        # Rounded as in RLlib's scheduler, with which the recipes were tuned.
+        self._entropy_coef = float(np.float32(entropy_coef))
         self._clip = self.config.clip.at(env_steps)
         for name, optimizers in self.optimizers.items():
             for optimizer, step_size in zip(optimizers, (lr, v_lr), strict=False):

@@ -80,6 +80,7 @@ class _Tower(nn.Module):
     def initialise(self, gain: float, generator: torch.Generator) -> None:
         """Orthogonal weights, the last layer scaled by ``gain``."""
         layers = [layer for layer in self.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+        # Normal, as rows of a table are looked up and not multiplied: nothing is to keep its length.
         for table in self.tables.values():
             assert isinstance(table, nn.Embedding)
             nn.init.normal_(table.weight, generator=generator)

@@ -162,6 +162,7 @@ class Categorical(Distribution):
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
         """Draw one action for each row of ``outputs`` (N, outputs) from the row's stream."""
         logits = self.logits(outputs)
+        # Seats of a team take turns with the stream of their game: a game draws the same alone and among 4096.
         drawn = sample(logits.reshape(-1, logits.shape[-1]), rng.uniform(self.components).reshape(-1, 1))
         shape = (len(outputs), self.components)
         return Draw(*(column.reshape(shape) for column in drawn))

@@ -177,8 +177,7 @@ class Mixture(Head):
 class Bins(Head):
     """Each number is one of ``B`` equally spaced values, bounds included, given the numbers before it.
 
-    Autoregressive (Metz et al. 2017, https://arxiv.org/abs/1705.05035): for number ``d`` a hidden layer adds up the
-    outputs, a bias for ``d`` and one row for each earlier number's value. Probabilities are discrete.
+    For number ``d`` a hidden layer adds up the outputs, a bias for ``d`` and one row for each earlier number's value.
 
     Args:
         low, high: bounds (A,).
@@ -190,6 +189,8 @@ class Bins(Head):
     def __init__(self, low: Array, high: Array, size: int, features: int, generator: torch.Generator) -> None:
         super().__init__(low, high, features)
         self.size = size
+        # Autoregressive (Metz et al. 2017, https://arxiv.org/abs/1705.05035): size^A actions would be too many for one
+        # softmax, and numbers drawn independently could mix two of an expert's habits.
         rows = torch.empty(self.width, size, features)
         self.table = nn.Parameter(rows.normal_(std=features**-0.5, generator=generator))
         first = torch.empty(self.width, features)
@@ -267,8 +268,7 @@ class Bins(Head):
 class Diffusion(_NoDensity):
     """Actions from noise in ``T`` steps: DDPM (Ho et al. 2020, https://arxiv.org/abs/2006.11239) as a policy.
 
-    A small network predicts the noise in an action, conditioned on the outputs and an embedding of the step. The
-    schedule is the cosine of Nichol and Dhariwal 2021 (https://arxiv.org/abs/2102.09672, equation 17).
+    A small network predicts the noise in an action, conditioned on the outputs and an embedding of the step.
 
     Args:
         low, high: bounds (A,).
@@ -280,6 +280,8 @@ class Diffusion(_NoDensity):
     def __init__(self, low: Array, high: Array, size: int, features: int, generator: torch.Generator) -> None:
         super().__init__(low, high, features)
         self.size = size
+        # The cosine of Nichol and Dhariwal 2021 (https://arxiv.org/abs/2102.09672, equation 17): with few steps, a
+        # linear schedule would spend most of them on what is noise already.
         share = torch.arange(size + 1, dtype=torch.float64) / size
         curve = torch.cos((share + 0.008) / 1.008 * math.pi / 2) ** 2
         alpha = 1 - (1 - curve[1:] / curve[:-1]).clamp(max=0.999)  # of the variance in each step

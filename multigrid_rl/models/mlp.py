@@ -12,12 +12,11 @@ from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic, tower
 
 
 class MLPActorCritic(nn.Module):
-    """Separate policy and value towers over tokens.
+    """Separate policy and value towers over tokens."""
 
-    Towers of their own reach more than a shared trunk, whose two losses need weighing (Andrychowicz et al. 2021,
-    https://arxiv.org/abs/2006.05990, section 3.2). The first layer is a linear layer on the one-hot codes of all tokens
-    (:mod:`multigrid_rl.models.tokens`), of both towers at once.
-    """
+    # Towers of their own reach more than a shared trunk, whose two losses need weighing (Andrychowicz et al. 2021,
+    # https://arxiv.org/abs/2006.05990, section 3.2). The first layer is a linear layer on the one-hot codes of all
+    # tokens (models.tokens), of both towers at once: tokens are looked up once.
 
     #: No memory between steps.
     state_size = 0

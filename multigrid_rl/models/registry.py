@@ -76,6 +76,7 @@ def build(
     ):
         if not good:
             raise ArchitectureError(expected(f"architecture.{key}", wanted, got))
+    # A generator of its own: a network's weights depend on its seed alone, not on what else was drawn in the process.
     generator = torch.Generator().manual_seed(seed)
     layout = Layout(str(name), observation, outputs, tuple(sizes), activation, generator, tuple(central))
     network: nn.Module = load(entry.build)(layout._replace(log_std=log_std, normalise=normalise, layer_norm=layer_norm))

@@ -1,9 +1,8 @@
-"""Tokens: a linear layer on their one-hot codes, computed as a sum of table rows.
+"""Tokens: a linear layer on their one-hot codes, computed as a sum of table rows."""
 
-A token's one-hot code selects one row of the weight matrix, so no wide input and no wide product is ever made. It is
-``torch.nn.EmbeddingBag(mode="sum")``, which is what runs on other devices; on the CPU it is compiled, as torch wants
-64-bit indices there and sorts them on the way back.
-"""
+# A token's one-hot code selects one row of the weight matrix, so no wide input and no wide product is ever made. It is
+# ``torch.nn.EmbeddingBag(mode="sum")``, which is what runs on other devices; on the CPU it is compiled, as torch wants
+# 64-bit indices there and sorts them on the way back. It stands here and not in ``fast``, as the reference uses it.
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ class LogStd(nn.Module):
 class Normaliser(nn.Module):
     """Normalises observations by their running mean and standard deviation, and clips them to +-10.
 
-    Mean and standard deviation are part of the weights: only a trainer changes them, between updates
-    (:class:`~multigrid_rl.learn.update.Update`). At the start they change nothing.
+    At the start mean and standard deviation change nothing.
 
     Args:
         size: length ``D`` of an observation.
@@ -45,7 +44,8 @@ class Normaliser(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        # Buffers: they are saved, shared and hashed with the weights, and no optimiser moves them.
+        # Buffers are saved, shared and hashed with the weights, and no optimiser moves them: only a trainer does,
+        # between updates. A player needs them as much as its weights.
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("std", torch.ones(size))
         self.mean: Tensor
@@ -58,6 +58,7 @@ class Normaliser(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return normalised observations, of the shape of ``obs`` (..., D)."""
+        # One value far out, as a sensor's fault, must not saturate the first layer.
         return ((obs - self.mean) / self.std).clamp(-CLIP_OBS, CLIP_OBS)
 
 
@@ -90,8 +91,8 @@ def tower(
 class VectorActorCritic(nn.Module):
     """Separate policy and value towers over a vector.
 
-    Values are in units of the reward; inside, ``value_scale`` is their standard deviation as measured by a trainer
-    (van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714), or 1.
+    Values are in units of the reward; inside, in units of ``value_scale``: their standard deviation as measured by a
+    trainer, or 1.
     """
 
     #: No memory between steps.
