@@ -243,6 +243,7 @@ class ScenarioConfig(Part):
 
     name: str = ""
     description: str
+    recipe: str | dict[str, str] | None = None
     aliases: tuple[str, ...] = ()
     game: GameConfig | None = None
     package: Literal["multigrid", "gymnasium", "unity"] | None = None
