@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import yaml
 
 from multigrid_rl.config.overrides import SHORT, as_typed, is_text, leaves, merged, parse, written
-from multigrid_rl.config.scenario import CODE, ConfigError, ScenarioConfig
+from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
-from multigrid_rl.text import expected, unknown
+from multigrid_rl.text import ConfigError, expected, unknown
+from multigrid_rl.user_code import CODE
 
 #: Override that lets a file set everything that the user could type.
 TRUST = "trust_recipe"
