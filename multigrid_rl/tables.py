@@ -24,7 +24,18 @@ NETWORKS: dict[str, str] = {}
 METRICS: dict[str, str] = {}
 
 #: Rules by which a pool chooses opponents.
-WEIGHTINGS: dict[str, str] = {}
+WEIGHTINGS: dict[str, str] = {
+    "squared": "multigrid_rl.league.rules:SQUARED",
+    "variance": "multigrid_rl.league.rules:VARIANCE",
+    "linear": "multigrid_rl.league.rules:LINEAR",
+    "linear_capped": "multigrid_rl.league.rules:LINEAR_CAPPED",
+    "uniform": "multigrid_rl.league.rules:UNIFORM",
+    "latest": "multigrid_rl.league.rules:LATEST",
+    "nash": "multigrid_rl.league.rules:NASH",
+}
+
+#: Pools of opponents that grow while a run trains: settings of the key of ``scenario`` with this name.
+POOLS: dict[str, str] = {"league": "multigrid_rl.league.settings:LeagueConfig"}
 
 #: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
 PLAYERS: dict[str, str] = {}
@@ -57,13 +68,23 @@ VERBS: dict[str, str] = {
 }
 
 
+def load(reference: str) -> Any:
+    """Import what ``module:object`` names."""
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
+
+
 def find(table: Mapping[str, str], name: str) -> Any:
     """Import what an entry of a table names. Raises ``KeyError``: no such entry."""
-    module, _, attribute = table[name].partition(":")
-    return getattr(import_module(module), attribute)
+    return load(table[name])
 
 
 @cache
 def installed(group: str) -> dict[str, str]:
     """Return the entries that installed packages add to the table ``group``, such as ``environments``."""
     return {point.name: point.value for point in entry_points(group=f"multigrid_rl.{group}")}
+
+
+def entries(group: str) -> dict[str, str]:
+    """Return all entries of a table, such as ``environments``: ours, and those of installed packages."""
+    return {**installed(group), **globals()[group.upper()]}

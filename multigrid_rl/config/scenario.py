@@ -13,14 +13,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from multigrid_rl.tables import POOLS, load
 from multigrid_rl.text import expected, one_line, shown, unknown
 from multigrid_rl.types import RULE_SETS, GameSpec
 
 LEARN = "learn"
-#: Opponent of a seat: a pool of snapshots of those who learn, and of fixed players; see ``LeagueConfig``.
+#: Opponent of a seat: a pool that grows by snapshots of those who learn; its settings are named alike.
 LEAGUE = "league"
-#: What a league makes of win rates: formulas in ``league.league``.
-Weighting = Literal["squared", "variance", "linear", "linear_capped", "uniform", "latest", "nash"]
 
 
 class ConfigError(ValueError):
@@ -214,28 +213,12 @@ class GateConfig(Bound):
         return self.metric.startswith("explained_variance/")
 
 
-class LeagueConfig(Part):
-    """Who joins a growing pool of opponents, and how often each of them plays. What each key means stands in yaml."""
-
-    anchors: dict[str, float]
-    anchor_share: float = Field(ge=0, lt=1)
-    latest_share: float = Field(ge=0, le=1)
-    weighting: Weighting
-    every: Steps | None
-    win: float | None = Field(gt=0, lt=1)
-    win_over: Literal["pool", "episodes"]
-    most: int = Field(ge=1, le=64)
-    redraw: Steps
-
-    @model_validator(mode="after")
-    def _grows(self) -> "LeagueConfig":
-        if not self.anchors or {LEARN, LEAGUE} & set(self.anchors) or min(self.anchors.values()) <= 0:
-            raise ValueError(expected("anchors", "at least one player with a weight above 0", self.anchors))
-        if self.every is None and self.win is None:
-            raise ValueError(expected("every", "a number of environment steps, or a win rate in win", "null for both"))
-        if self.anchor_share + self.latest_share > 1:
-            raise ValueError(expected("latest_share", f"at most {1 - self.anchor_share:g}", self.latest_share))
-        return self
+def _pool_settings(value: Any) -> Any:
+    """Return the settings of a growing pool, checked by its own model."""
+    if value is None:
+        return None
+    settings: type[BaseModel] = load(POOLS[LEAGUE])
+    return settings.model_validate(value)
 
 
 class ScenarioConfig(Part):
@@ -252,7 +235,7 @@ class ScenarioConfig(Part):
     port: int | None = Field(default=None, ge=1, le=65535)
     agents: int = Field(default=1, ge=1, le=4)
     seats: dict[str, str | dict[str, float]] = {}
-    league: LeagueConfig | None = None
+    league: Annotated[Any, BeforeValidator(_pool_settings)] = None
     held_out: tuple[str, ...] = ()
     gates: tuple[GateConfig, ...] = ()
     report_episodes: int = Field(default=100, ge=1)

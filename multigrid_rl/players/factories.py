@@ -16,10 +16,10 @@ from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.envs.multigrid import MultigridFactory
 from multigrid_rl.gates import Gate
-from multigrid_rl.league.league import Roster, league_pool, snapshot_player
 from multigrid_rl.metrics import BEHAVIOUR, METRICS
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.growing import Roster, anchor_pool, snapshot_player
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.text import expected, suggestion
@@ -172,7 +172,7 @@ class MatchFactory:
         seated = self.load()
         players = seat_players(self.spec, {seat: rows for seat, rows in seated.items() if seat not in self.league})
         if self.league:
-            pool = league_pool(_with_agents(self.spec, seated, once=False), self.league)
+            pool = anchor_pool(_with_agents(self.spec, seated, once=False), self.league)
             if self.roster is not None:
                 pool.update(self._snapshots(self.roster), self.roster.weights, pool.initial_state(0))
             players[str(self.spec.team_of(self.league[0]))] = pool

@@ -15,12 +15,12 @@ import torch
 from multigrid_rl.config.compose import ConfigError, RunConfig
 from multigrid_rl.fast.threads import Team, share_out
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.league.run import RunLeague
 from multigrid_rl.learn.rollout import Collector, estimate
 from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import CENTRAL, network_of
 from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.players.factories import env_factory, env_signature
+from multigrid_rl.players.growing import growing_pool
 from multigrid_rl.rllib.build import algorithm_config, estimator_of, update_config
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.rllib.tracked import TrackedPPO
@@ -77,8 +77,7 @@ def train(
         algorithm: TrackedPPO = algorithm_config(config, stages).build_algo()
         stack.callback(algorithm.stop)
         stack.enter_context(team)
-        if stages[-1].scenario.league is not None:
-            algorithm.league = RunLeague(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
+        algorithm.league = growing_pool(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
         row, ended, divergence = folder.last_row(), None, Divergence(folder.path, config.train.objective)
         quiet = True
         if start is not None:
