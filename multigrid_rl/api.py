@@ -17,7 +17,7 @@ import torch
 from multigrid_rl.cli.evaluate import find_target
 from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
 from multigrid_rl.config.network import ModelConfig
-from multigrid_rl.config.recipes import override_value
+from multigrid_rl.config.overrides import written
 from multigrid_rl.config.scenario import CODE, HANDED_OVER, ConfigError
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.evaluation import environments
@@ -137,7 +137,7 @@ def train(
     """
     settings = [*([] if scenario is None else [f"scenario={scenario}"]), *overrides]
     settings += [f"scenario.seats.{seat}={_seated(who)}" for seat, who in (players or {}).items()]
-    settings += [f"{_key(name)}={override_value(_named(value))}" for name, value in values.items()]
+    settings += [f"{_key(name)}={written(_named(value))}" for name, value in values.items()]
     if resume is not None:
         resume_training(Path(resume), settings)
         return Run(resume)

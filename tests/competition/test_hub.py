@@ -140,4 +140,4 @@ def test_unreachable_hub_is_no_mistake_of_the_user(tmp_path, monkeypatch):
 
 def test_untrusted_recipe_fetches_nothing(tmp_path):
     with pytest.raises(ValueError, match="hf:user/mine"):
-        check_harmless("experiment", tmp_path, ["scenario.seats.blue_0=hf:user/mine"])
+        check_harmless("experiment", tmp_path, {"scenario.seats.blue_0": "hf:user/mine"})

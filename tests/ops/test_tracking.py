@@ -126,7 +126,7 @@ def test_rejects_missing_library_before_start(monkeypatch):
 
 def test_untrusted_recipe_sends_nothing(tmp_path):
     with pytest.raises(ConfigError, match="tracking=wandb"):
-        check_harmless("experiment", tmp_path, ["tracking=wandb"])
+        check_harmless("experiment", tmp_path, {"tracking": "wandb"})
 
 
 @pytest.mark.filterwarnings("ignore")  # the libraries' own

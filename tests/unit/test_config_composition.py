@@ -15,10 +15,10 @@ from multigrid_rl.config.compose import (
     compose,
     default_run_dir,
     load_scenario,
-    read_overrides,
     scenario_id,
     to_yaml,
 )
+from multigrid_rl.config.overrides import parse
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.config.scenario import LEARN
 from multigrid_rl.config.schema import TrainConfig
@@ -235,11 +235,11 @@ def test_bonus_entry_is_replaced_as_whole():
 
 def test_overrides_have_one_grammar():
     given = ["train.until=2e5", "train.stop_when_held=false", "cluster=ray", "run_dir=a [b]=c", "cluster.address=null"]
-    assert read_overrides(given) == {
+    assert parse(given) == {
         "train.until": 200_000, "train.stop_when_held": False, "cluster": "ray", "run_dir": "a [b]=c",
         "cluster.address": None,
     }  # fmt: skip
     with pytest.raises(ConfigError, match=r"^seed: .*key=value"):
-        read_overrides(["seed"])
+        parse(["seed"])
     with pytest.raises(ConfigError, match=r"^train\.lr=\[1: "):
-        read_overrides(["train.lr=[1"])
+        parse(["train.lr=[1"])

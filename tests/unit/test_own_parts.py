@@ -14,7 +14,7 @@ from torch import nn
 
 from commands import call, complaint
 from multigrid_rl.config.compose import ConfigError, compose, data_root, load_scenario
-from multigrid_rl.config.recipes import check_harmless, recipe_overrides
+from multigrid_rl.config.recipes import check_harmless, recipe_values
 from multigrid_rl.gates import Gate
 from multigrid_rl.learn.losses import objective_of
 from multigrid_rl.metrics import STAGES
@@ -200,8 +200,8 @@ def test_only_trusted_recipes_may_name_code(tmp_path, line):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"defaults: []\n{line}\n")
     with pytest.raises(ConfigError, match="imports code"):
-        recipe_overrides(str(recipe), trusted=False)
-    assert recipe_overrides(str(recipe), trusted=True)
+        recipe_values(str(recipe), trusted=False)
+    assert recipe_values(str(recipe), trusted=True)
 
 
 BOTS = """
@@ -317,7 +317,7 @@ def test_takes_scenario_and_network_by_name(own_parts, monkeypatch):
     [
         ("1v1", {}, "scenario: expected a file with a name of its own, of letters, digits and -, got ./1v1.yaml"),
         ("mine", {"seats": {"blue_0": "a:B", "red_0": "learn"}}, "'scenario.seats.blue_0=a:B' in mine.yaml; trust_rec"),
-        ("mine", {"seats": {"blue_0": {"a:B": 1, "idle": 1}, "red_0": "learn"}}, "a:B:1"),
+        ("mine", {"seats": {"blue_0": {"a:B": 1, "idle": 1}, "red_0": "learn"}}, "a:B: 1"),
         ("mine", {"description": "${oc.env:HOME}"}, "trust_recipe=true if you have read it"),
         ("mine", {"package": "gymnasium", "env_id": "a:B-v0"}, "trust_recipe=true if you have read it"),
         ("mine", {"colour": 3}, "scenario.colour: "),
@@ -388,4 +388,4 @@ def test_gate_may_use_custom_metric_function(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"scenario.gates: metric: expected module:function, got plugged_gates:no"):
         MetricsTracker([Gate("own/plugged_gates:nobody", "<=", 1.0)])
     with pytest.raises(ConfigError, match="trust_recipe=true"):
-        check_harmless("scenario", tmp_path, ['scenario.gates=[{metric: "plugged_gates:longest", at_most: 40}]'])
+        check_harmless("scenario", tmp_path, {"scenario.gates": [{"metric": "plugged_gates:longest", "at_most": 40}]})

@@ -7,7 +7,7 @@ import yaml
 
 from composing import error_of
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.recipes import recipe_overrides
+from multigrid_rl.config.recipes import recipe_values
 from multigrid_rl.runs.reference import changes
 from multigrid_rl.search.results import recipe_of as winner_of
 from multigrid_rl.training.screen import recipe_of
@@ -24,15 +24,15 @@ def recipe(tmp_path):
 
 
 def test_file_sets_groups_and_keys(recipe):
-    assert recipe_overrides(str(recipe), trusted=False) == [
-        "scenario=single-obstacle",
-        "model=gru",
-        "train.lr=1e-05",
-        "train.bonus.all.key_pickup=0.5",
-        "train.bonus.all.success=2.0",
-        "model.hidden=[32]",
-        "shared=false",
-    ]
+    assert recipe_values(str(recipe), trusted=False) == {
+        "scenario": "single-obstacle",
+        "model": "gru",
+        "train.lr": 1e-05,
+        "train.bonus.all.key_pickup": 0.5,
+        "train.bonus.all.success": 2.0,
+        "model.hidden": [32],
+        "shared": False,
+    }
     config = compose([f"experiment={recipe}", "seed=3"])
     assert (config.scenario.name, config.model.name, config.model.hidden) == ("single-obstacle", "gru", (32,))
     assert (config.train.lr, config.train.bonus) == (1e-5, {"all": {"key_pickup": 0.5, "success": 2.0}})
@@ -85,7 +85,7 @@ def test_rejects_dangerous_values_of_untrusted_files(recipe, monkeypatch, text, 
     assert expected in message
     assert "trust_recipe=true" in message
     # Whoever types it himself, or has read the file, may say all that.
-    assert recipe_overrides(str(recipe), trusted=True)
+    assert recipe_values(str(recipe), trusted=True)
 
 
 def test_trusted_file_is_taken_unchanged(recipe, monkeypatch):
