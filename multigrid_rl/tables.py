@@ -11,8 +11,33 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-#: Kinds of environments: the ``package`` of a scenario.
-ENVIRONMENTS: dict[str, str] = {}
+#: Kinds of environments: the ``package`` of a scenario, or ``doors`` for one with a ``game``.
+ENVIRONMENTS: dict[str, str] = {
+    "doors": "multigrid_rl.players.doors:Doors",
+    "multigrid": "multigrid_rl.envs.multigrid:Multigrid",
+    "gymnasium": "multigrid_rl.envs.gymnasium:Gymnasium",
+    "unity": "multigrid_rl.walkers.unity:Unity",
+}
+
+#: The kind whose ``env_id`` begins like this, for who types nothing else; the longest beginning counts.
+ENV_IDS: dict[str, str] = {"": "gymnasium", "MultiGrid-": "multigrid"}
+
+#: Environments that we bring to Gymnasium: arguments of ``gymnasium.register`` by id.
+GYMNASIUM: dict[str, dict[str, Any]] = {
+    "Walker-v0": {"entry_point": "multigrid_rl.walkers.walker:WalkerEnv", "max_episode_steps": 1000},
+}
+
+#: Environments of Gymnasium by class, and what builds many of them side by side: ``walkers.mujoco.side_by_side``.
+BATCHED: dict[str, str] = dict.fromkeys(
+    (
+        "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv",
+        "gymnasium.envs.mujoco.walker2d_v5:Walker2dEnv",
+        "gymnasium.envs.mujoco.hopper_v5:HopperEnv",
+        "gymnasium.envs.mujoco.humanoid_v5:HumanoidEnv",
+        "multigrid_rl.walkers.walker:WalkerEnv",
+    ),
+    "multigrid_rl.walkers.mujoco:side_by_side",
+)
 
 #: What ``train.trainer`` may name: who samples, who learns, and their options.
 TRAINERS: dict[str, str] = {}

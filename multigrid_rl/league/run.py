@@ -40,7 +40,7 @@ class RunLeague(League):
         assert scenario.league is not None
         super().__init__(scenario.league, seed)
         self._run = run
-        self._column = [seat for seat, _ in specs.pools].index(scenario.league_seats[0])
+        self._column = [seat for seat, _ in specs.pools].index(scenario.kind.pool_seats[0])
         self._team = specs.team_names.index(specs.teams[specs.seats.index(specs.learning[0])])
         self._files: dict[int, dict[str, PlayerFiles]] = {}
 

@@ -145,7 +145,7 @@ def verdict_of(
 def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
     """Return whether no episode has ended yet, and none need have; warns where one should have."""
     steps = row["env_steps"] * config.train.num_steps // config.train.batch_size  # in each environment
-    if row["episodes"] or config.scenario.package != "gymnasium" or config.train.cloning is not None:
+    if row["episodes"] or not config.scenario.kind.may_not_end or config.train.cloning is not None:
         return False
     if steps >= QUIET_STEPS:
         limit = "env_args={max_episode_steps: 200} sets an end"
@@ -185,8 +185,7 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
     Multi-threaded kernels are separate: those of up to ``threads`` threads are compiled.
     """
     factory = factory or env_factory(config)
-    # All agents of a Unity environment want a place.
-    env = factory.build(config.train.num_envs if config.scenario.package == "unity" else 2, 0)
+    env = factory.build(config.train.num_envs if config.scenario.kind.built_once else 2, 0)
     architecture = config.model.model_dump()
     networks = {module: network_of(factory.specs.agent_of(module), architecture) for module in factory.specs.modules}
     collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=2, bound=config.model.bound)

@@ -208,7 +208,7 @@ def _learning(config: RunConfig) -> list[str]:
 
 def plays(config: RunConfig) -> str:
     """Call what is played side by side by its name."""
-    return "games" if config.scenario.game is not None else "environments"
+    return config.scenario.kind.games
 
 
 def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]:
@@ -289,7 +289,7 @@ def headline(row: dict[str, Any], config: RunConfig) -> str:
     total = sum(parts.values()) or 1.0
     bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
     metric, form = ("win", "wins {:.0%}")
-    if config.scenario.package in ("gymnasium", "unity"):  # nothing to win
+    if not config.scenario.kind.winner:
         metric, form = ("return_mean", "mean return {:,.2f}")
     return " | ".join(
         [
