@@ -304,6 +304,10 @@ class SeatedAgent(ExternalPlayer):
         self._home = ExitStack()
         weakref.finalize(self, self._home.close)
 
+    def seated(self, spec: GameSpec, seats: tuple[str, ...], once: bool) -> "SeatedAgent":
+        """Return a fresh one for these seats of one team; ``once`` as above."""
+        return SeatedAgent(self.name, self.parts, spec, seats, once=once, limits=self.limits)
+
     def _at_home(self) -> ExternalAgent:
         return self._home.enter_context(fresh_copy(self.parts, "agent"))
 

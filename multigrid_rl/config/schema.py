@@ -228,7 +228,7 @@ class RunConfig(Part):
         learning = list(scenario.learning.values())
         if self.scheme != "dtde":
             for team in dict.fromkeys(learning):
-                mates = list(scenario.learning) if scenario.game is None else scenario.spec.seats_of(team)
+                mates = scenario.kind.seats_of(team)
                 whole = all(seat in scenario.learning for seat in mates)
                 self._require(len(mates) > 1, "scheme", f"dtde, as {team} of {scenario.name} has one agent")
                 self._require(whole, "scheme", f"dtde, as not every agent of team {team} learns")
@@ -253,9 +253,8 @@ class RunConfig(Part):
         self._require(both, "train.v_iters", "a number with pi_iters, null without")
         self._require(train.v_lr is None or apart, "train.v_lr", "null without v_iters")
         self._require(model.entry.towers or not apart, "train.v_iters", f"null with model={model.name}: not two towers")
-        vector = self.scenario.package in ("gymnasium", "unity")
         allowed = f"null with scenario={self.scenario.name}: networks over tokens share their first layer"
-        self._require(vector or not apart, "train.v_iters", allowed)
+        self._require(self.scenario.kind.vectors or not apart, "train.v_iters", allowed)
         self._require(not (train.recompute and model.recurrent), "train.recompute", f"false with model={model.name}")
 
     def _check_imitation(self) -> None:
@@ -275,7 +274,7 @@ class RunConfig(Part):
         self._require(cluster.num_learners == 0, "cluster.num_learners", f"0 {condition}")
         if adversarial is not None:
             allowed = f"one of Gymnasium {condition}: discriminators read vectors"
-            self._require(self.scenario.package == "gymnasium", "scenario", allowed, self.scenario.name)
+            self._require(self.scenario.kind.discriminators, "scenario", allowed, self.scenario.name)
             self._require(train.vf_coef > 0, "train.vf_coef", f"above 0 {condition}")
             paid = ("logit", "f") if adversarial.kind == "airl" else ("softplus", "logit")
             self._require(adversarial.payoff in paid, "train.adversarial.payoff", f"{' or '.join(paid)} {condition}")
@@ -304,9 +303,10 @@ class RunConfig(Part):
     def _check_cluster(self) -> None:
         train, cluster, model = self.train, self.cluster, self.model
         runners = cluster.num_env_runners
-        if self.scenario.package == "unity":  # Unity calls one process, and its agents may miss steps
-            self._require(runners == 0, "cluster.num_env_runners", "0 with scenario=unity")
-            self._require(not model.recurrent, "model", "a network without memory with scenario=unity", model.name)
+        kind, condition = self.scenario.kind, f"with scenario={self.scenario.package}"
+        self._require(kind.remote or runners == 0, "cluster.num_env_runners", f"0 {condition}")
+        able = kind.memory or not model.recurrent
+        self._require(able, "model", f"a network without memory {condition}", model.name)
         if isinstance(runners, str):
             self._require(cluster.address is not None, "cluster.num_env_runners", "a number without cluster.address")
         else:
@@ -325,20 +325,20 @@ class RunConfig(Part):
         self._require(not league, "curriculum", "[] with a league", f"stages before scenario={own.name}")
         for k, stage in enumerate(self.curriculum):
             key, other = f"curriculum.{k}.scenario", stage.scenario
-            self._require(own.game is not None, key, f"no curriculum with scenario={own.name}", other.name)
-            self._require(other.game is not None, key, "a scenario of the red/blue-door game", other.name)
+            self._require(own.kind.board, key, f"no curriculum with scenario={own.name}", other.name)
+            self._require(other.kind.board, key, "a scenario of the red/blue-door game", other.name)
             allowed = f"a scenario in which {', '.join(own.learning)} learn, as in {own.name}"
             self._require(other.learning == own.learning, key, allowed, other.name)
 
     def _check_runner(self) -> None:
         if self.train.runner == "batched":
             return
-        package, cluster = self.scenario.package, self.cluster
+        cluster = self.cluster
         values = {key: (getattr(self.train, key), own) for key, own in _OF_STOCK.items()}
         for able, allowed in (
             (not self.curriculum, "with a curriculum"),
             (self.scenario.league is None, "with a league"),
-            (package not in ("gymnasium", "unity"), f"with scenario={package}"),
+            (self.scenario.kind.stock, f"with scenario={self.scenario.package}"),
             *((value == own, f"with train.{key}={value}") for key, (value, own) in values.items()),
             (cluster.num_learners == 0 and cluster.address is None, "on a cluster or with remote learners"),
             (not self.model.recurrent, f"with model={self.model.name}, which has memory"),

@@ -7,12 +7,12 @@ import numpy as np
 import ray
 from ray.rllib.core import COMPONENT_RL_MODULE
 
-from multigrid_rl.league.league import Roster
 from multigrid_rl.learn.batches import Batch, Experience, Paths
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.factories import MatchFactory
+from multigrid_rl.players.growing import Roster
 from multigrid_rl.rllib.env_runner_pool import GENERATION, STAGE, EnvRunnerPool
 from multigrid_rl.rllib.learner import call_update
 from multigrid_rl.rllib.tracked import TrackedPPO

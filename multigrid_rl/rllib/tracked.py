@@ -10,9 +10,8 @@ from ray.exceptions import RayError
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 
-from multigrid_rl.league.league import Roster
-from multigrid_rl.league.run import RunLeague
 from multigrid_rl.models.registry import fingerprint
+from multigrid_rl.players.growing import GrowingPool, Roster
 from multigrid_rl.rllib.session import reason_of, without_object_store
 from multigrid_rl.runs.tracker import MetricsTracker
 from multigrid_rl.training.stages import Stage
@@ -55,7 +54,7 @@ class TrackedPPO(PPO):
         self.stage_from = 0
         self.env_runners = 1
         self.env_runner_restarts = 0
-        self.league: RunLeague | None = None
+        self.league: GrowingPool | None = None
         self.plateau = False
         with without_object_store():
             super().setup(config)

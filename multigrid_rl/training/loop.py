@@ -15,13 +15,13 @@ import torch
 from multigrid_rl.config.compose import ConfigError, RunConfig
 from multigrid_rl.fast.threads import Team, share_out
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.league.run import RunLeague
 from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import CENTRAL, network_of
 from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.players.factories import env_factory, env_signature
+from multigrid_rl.players.growing import growing_pool
 from multigrid_rl.rllib.build import algorithm_config, estimator_of, update_config
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.rllib.tracked import TrackedPPO
@@ -78,8 +78,7 @@ def train(
         algorithm: TrackedPPO = algorithm_config(config, stages).build_algo()
         stack.callback(algorithm.stop)
         stack.enter_context(team)
-        if stages[-1].scenario.league is not None:
-            algorithm.league = RunLeague(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
+        algorithm.league = growing_pool(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
         row, ended, divergence = folder.last_row(), None, Divergence(folder.path, config.train.objective)
         quiet = True
         if start is not None:
@@ -147,7 +146,7 @@ def verdict_of(
 def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
     """Return whether no episode has ended yet, and none need have; warns where one should have."""
     steps = row["env_steps"] * config.train.num_steps // config.train.batch_size  # in each environment
-    if row["episodes"] or config.scenario.package != "gymnasium" or config.train.cloning is not None:
+    if row["episodes"] or not config.scenario.kind.may_not_end or config.train.cloning is not None:
         return False
     if steps >= QUIET_STEPS:
         limit = "env_args={max_episode_steps: 200} sets an end"
@@ -187,8 +186,7 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
     Multi-threaded kernels are separate: those of up to ``threads`` threads are compiled.
     """
     factory = factory or env_factory(config)
-    # All agents of a Unity environment want a place.
-    env = factory.build(config.train.num_envs if config.scenario.package == "unity" else 2, 0)
+    env = factory.build(config.train.num_envs if config.scenario.kind.built_once else 2, 0)
     architecture = config.model.model_dump()
     networks = {module: network_of(factory.specs.agent_of(module), architecture) for module in factory.specs.modules}
     collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=2, bound=config.model.bound)

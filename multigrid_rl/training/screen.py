@@ -153,12 +153,8 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
         lines.append(f"opponent: {player.name} on {seat} ({turns}{made}; {strength})")
     if any(isinstance(player.player, SeatedAgent) for row in seated.values() for player in row):
         lines.append("slow:     every step waits for an agent's process; our own players answer many times as fast")
-    if (league := config.scenario.league) is not None:
-        whose = "each who plays" if league.win_over == "pool" else "all in 100 episodes"
-        joins = [f"every {league.every:,} steps"] if league.every else []
-        joins += [f"at {league.win:.0%} wins against {whose}"] if league.win else []
-        share = f"{1 - league.anchor_share:.0%} of the games once there is one"
-        lines.append(f"league:   snapshots join {' or '.join(joins)}; {league.weighting}, {share}")
+    if config.scenario.league is not None:
+        lines.append(f"league:   {config.scenario.league.summary}")
     lines += [f"{name + ':':<9} {said}" for name, said in reward_facts(train)]
     lines += [f"schedule: {name} {values}, {course}" for name, values, course in schedules(train, changing=True)]
     if train.lr > LARGE_LR:
@@ -212,7 +208,7 @@ def _learning(config: RunConfig) -> list[str]:
 
 def plays(config: RunConfig) -> str:
     """Call what is played side by side by its name."""
-    return "games" if config.scenario.game is not None else "environments"
+    return config.scenario.kind.games
 
 
 def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]:
@@ -293,7 +289,7 @@ def headline(row: dict[str, Any], config: RunConfig) -> str:
     total = sum(parts.values()) or 1.0
     bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
     metric, form = ("win", "wins {:.0%}")
-    if config.scenario.package in ("gymnasium", "unity"):  # nothing to win
+    if not config.scenario.kind.winner:
         metric, form = ("return_mean", "mean return {:,.2f}")
     return " | ".join(
         [

@@ -111,7 +111,7 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
         for name in config.scenario.held_out:
             Catalogue(config.checkpoint_root()).seat(name, config.scenario.spec, seats[0])
         for stage in stages:
-            if stage.scenario.package != "unity":  # has said who it is; what it plays is the run's own
+            if not stage.scenario.kind.built_once:
                 stage.factory.build(1, 0)
             if config.train.shaping:  # what has no events has refused it
                 check_reward(config.train.shaping, stage.scenario.spec.num_agents)

@@ -12,8 +12,9 @@ from multigrid_rl.cli.explain import keys
 from multigrid_rl.config.compose import RunConfig, ScenarioConfig, compose
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.recipes import GROUPS, RECIPES, names_in
-from multigrid_rl.config.scenario import GameConfig, GateConfig, LeagueConfig
+from multigrid_rl.config.scenario import GameConfig, GateConfig
 from multigrid_rl.config.schema import CloningOptions, ClusterConfig, DaggerOptions, TrainConfig
+from multigrid_rl.league.settings import LeagueConfig
 
 #: Filled in from the file's name, so no yaml names it.
 DERIVED = {"name"}
