@@ -18,7 +18,7 @@ from multigrid_rl.cli.evaluate import find_target
 from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.recipes import override_value
-from multigrid_rl.config.scenario import CODE, HANDED_OVER, ConfigError
+from multigrid_rl.config.scenario import CODE, ConfigError
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.evaluation import environments
 from multigrid_rl.evaluation.evaluation import Mode, kept_games, summary
@@ -247,7 +247,6 @@ def _named(value: Any) -> Any:
     name = f"{value.__module__}:{getattr(value, '__qualname__', '')}"
     if not CODE.fullmatch(name):
         raise ConfigError(expected("value", "a class or function of a module, not one inside of another", name))
-    HANDED_OVER.add(value.__module__)
     return name
 
 

@@ -27,7 +27,16 @@ METRICS: dict[str, str] = {}
 WEIGHTINGS: dict[str, str] = {}
 
 #: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
-PLAYERS: dict[str, str] = {}
+PLAYERS: dict[str, str] = {
+    "class": "multigrid_rl.players.classes:NAMING",
+    "agent": "multigrid_rl.competition.external:NAMING",
+    "hub": "multigrid_rl.competition.hub:NAMING",
+}
+
+#: Pages of what commands have written, by what they wrote: a function of its folder that writes the page.
+PAGES: dict[str, str] = {
+    "cup": "multigrid_rl.show.report:write_cup_report",
+}
 
 #: Verbs of the command line, in the order of typical use.
 VERBS: dict[str, str] = {
@@ -41,8 +50,8 @@ VERBS: dict[str, str] = {
     "video": "multigrid_rl.show.verbs:video",
     "play": "multigrid_rl.show.verbs:play",
     "compare": "multigrid_rl.cli.compare:compare",
-    "export": "multigrid_rl.cli.players:export",
-    "inspect": "multigrid_rl.cli.players:inspect",
+    "export": "multigrid_rl.competition.verbs:export",
+    "inspect": "multigrid_rl.competition.verbs:inspect",
     "grade": "multigrid_rl.cli.evaluate:grade",
     "cup": "multigrid_rl.competition.verbs:cup",
     "players": "multigrid_rl.cli.players:players",

@@ -119,6 +119,10 @@ class GameSpec:
         return dict(self.seat_reward).get(seat, self.reward)
 
 
+class ConfigError(ValueError):
+    """A mistake in what the user asked for; the message is one line, ``KEY: expected X, got Y``."""
+
+
 class RunError(RuntimeError):
     """A run broke off; what it had reported and its last checkpoint are in its folder. The message is one line.
 

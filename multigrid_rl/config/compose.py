@@ -77,10 +77,10 @@ def load_scenario(name: str) -> ScenarioConfig:
 def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     expanded = expand_overrides(overrides)
-    return _validated(RunConfig, {**_compose(expanded.values, trusted=expanded.trusted), "experiment": expanded.recipe})
+    return _validated(RunConfig, {**_compose(expanded.values), "experiment": expanded.recipe})
 
 
-def _compose(settings: dict[str, str], *, trusted: bool) -> dict[str, Any]:
+def _compose(settings: dict[str, str]) -> dict[str, Any]:
     # Imported here: Hydra takes a third of a second, and most verbs do not need it.
     from hydra.core.config_store import ConfigStore  # noqa: PLC0415
     from hydra.errors import HydraException  # noqa: PLC0415
@@ -91,7 +91,7 @@ def _compose(settings: dict[str, str], *, trusted: bool) -> dict[str, Any]:
     file = settings.get("scenario", "")
     if file.endswith(FILES):
         # `scenario_id` rules out names of files in configs/, so Hydra finds the stored one.
-        own = whole_scenario(file, trusted=trusted)
+        own = whole_scenario(file)
         ConfigStore.instance().store(own["name"], {key: own[key] for key in own if key != "name"}, "scenario")
         settings = {**settings, "scenario": own["name"]}
         written.append((json.dumps(own, default=str), 0))

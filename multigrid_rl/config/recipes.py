@@ -1,7 +1,7 @@
 """Scenarios and recipes by name or by file, and the overrides that they expand to.
 
-A file outside of ``configs/``, such as a search's winner, may come from other people. It may set values, but neither
-run code, nor read this machine's environment, nor set where files go, unless the user types ``trust_recipe=true``.
+A file outside of ``configs/`` may name code, which then runs, and is told. With ``--safe`` it may set values, but
+neither run code, nor read this machine's environment, nor set where files go: see ``trust.py``.
 """
 
 import json
@@ -18,13 +18,12 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from multigrid_rl.config.scenario import CODE, ConfigError, ScenarioConfig
+from multigrid_rl.config.scenario import ConfigError, ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
 from multigrid_rl.text import expected, unknown
+from multigrid_rl.trust import CODE, check_code, safe
 
-#: Override that lets a file set everything that the user could type.
-TRUST = "trust_recipe"
-#: Keys that only a trusted file may set: code to import, folders (a run's state is unpickled) and machines.
+#: Keys that no file may set where code is refused: code to import, folders (a run's state is unpickled) and machines.
 TRUSTED_ONLY = (
     "train.shaping", "run_dir", "checkpoints", "data", "init", "cluster", "address", "scenario.env_path", "env_path",
     "tracking", "train.adversarial.reward", "train.dagger.expert", "expert",
@@ -66,7 +65,6 @@ class ExpandedOverrides(NamedTuple):
 
     values: dict[str, str]  # key -> value, those of the recipe included
     recipe: str | None  # the recipe that they begin with: its name in ``configs/``, or its file as it was typed
-    trusted: bool  # files outside of configs/ may set everything
 
 
 def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
@@ -76,22 +74,18 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
     """
     check_form(overrides)
     typed = _split(overrides)
-    trust = typed.pop(TRUST, "false")
-    if trust not in ("true", "false"):
-        raise ConfigError(expected(TRUST, "true or false", trust))
-    trusted = trust == "true"
     settings = _canonical_names(typed)
     network = settings.get("model.name", "")
     for key in _OF_OURS:
         if key in settings and CODE.fullmatch(network):
             raise ConfigError(expected(key, f"nothing with model={network}, whose code decides that", settings[key]))
-    recipe = typed["experiment"] if "experiment" in typed else _own_recipe(settings, trusted=trusted)
+    recipe = typed["experiment"] if "experiment" in typed else _own_recipe(settings)
     if recipe in ("none", "null"):
-        return ExpandedOverrides(settings, None, trusted)
-    defaults = _canonical_names(_split(recipe_overrides(recipe, trusted=trusted)))
+        return ExpandedOverrides(settings, None)
+    defaults = _canonical_names(_split(recipe_overrides(recipe)))
     home = defaults.get("scenario")
     scenario = settings.get("scenario", home)
-    if home is not None and scenario is not None and home not in _homes(scenario, trusted=trusted):
+    if home is not None and scenario is not None and home not in _homes(scenario):
         raise ConfigError(expected("scenario", f"{home} with experiment={recipe}, or experiment=none", scenario))
     defaults = _under(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
     # The recipe comes first: what was typed wins.
@@ -99,7 +93,7 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
     if CODE.fullmatch({**rest, **settings}.get("model.name", "")):
         rest = {key: value for key, value in rest.items() if key not in _OF_OURS}
     used = "experiment" in typed or not rest.keys() <= {"scenario", "train"}
-    return ExpandedOverrides({**rest, **settings}, recipe if used else None, trusted)
+    return ExpandedOverrides({**rest, **settings}, recipe if used else None)
 
 
 def check_form(overrides: list[str]) -> None:
@@ -138,18 +132,18 @@ def check_choice(key: str, value: str) -> None:
         raise ConfigError(unknown(key, value, names_in(key)))
 
 
-def _own_recipe(settings: dict[str, str], *, trusted: bool) -> str:
+def _own_recipe(settings: dict[str, str]) -> str:
     # The file of its name, or of its package's: one for the objective, for the scheme, or for all that have none.
     parts = [name for name in _builds_on(settings.get("train", "ppo")) if name != "ppo"]
     endings = [*(f"-{part}" for part in (*parts, settings.get("scheme"))), ""]
-    homes = _homes(settings.get("scenario", "1v1"), trusted=trusted)
+    homes = _homes(settings.get("scenario", "1v1"))
     known = names_in("experiment")
     return next((home + ending for home in homes for ending in endings if home + ending in known), "none")
 
 
-def _homes(scenario: str, *, trusted: bool) -> list[str]:
+def _homes(scenario: str) -> list[str]:
     """Return whose recipes fit a scenario: its own and, of an environment, the one that its package is named after."""
-    package = whole_scenario(scenario, trusted=trusted).get("package")
+    package = whole_scenario(scenario).get("package")
     return [scenario, *([package] if isinstance(package, str) else [])]
 
 
@@ -227,22 +221,21 @@ def scenario_id(name: str) -> str:
     raise ConfigError(unknown("scenario", name, [*names, *outside, "a file such as ./mine.yaml"]))
 
 
-def whole_scenario(name: str, *, trusted: bool = False) -> dict[str, Any]:
+def whole_scenario(name: str) -> dict[str, Any]:
     """Return a scenario with its name, by the id from :func:`scenario_id`. Raises ``ConfigError``."""
     if name.endswith(FILES):
-        return {**read_scenario(name, trusted=trusted), "name": Path(name).stem}
+        return {**read_scenario(name), "name": Path(name).stem}
     return {**read_config_file("scenario", name), "name": name}
 
 
-def recipe_overrides(recipe: str, *, trusted: bool) -> list[str]:
+def recipe_overrides(recipe: str) -> list[str]:
     """Return the overrides that a recipe stands for, groups first.
 
     Args:
         recipe: name of one in ``configs/experiment/``, or path of a file.
-        trusted: the file may set everything, as those in ``configs/`` may.
 
     Raises:
-        ConfigError: it cannot be read, is no recipe, or sets what only a trusted one may.
+        ConfigError: it cannot be read, is no recipe, or names code where that is refused.
     """
     configs = data_root() / "configs"
     path = Path(recipe) if recipe.endswith(FILES) else configs / "experiment" / f"{recipe}.yaml"
@@ -264,23 +257,22 @@ def recipe_overrides(recipe: str, *, trusted: bool) -> list[str]:
     if len(leaves) > _MAX_LEAVES:
         raise ConfigError(expected("experiment", f"a recipe of at most {_MAX_LEAVES} values", f"{path} with more"))
     overrides = groups + [f"{key}={value}" for key, value in leaves]
-    if not trusted and not path.resolve().is_relative_to(configs.resolve()):
+    if not path.resolve().is_relative_to(configs.resolve()):
         check_harmless("experiment", path, overrides)
     return overrides
 
 
-def read_scenario(file: str, *, trusted: bool) -> dict[str, Any]:
+def read_scenario(file: str) -> dict[str, Any]:
     """Return the content of a scenario's file outside of ``configs/``.
 
     Raises:
-        ConfigError: it cannot be read, or sets what only a trusted one may.
+        ConfigError: it cannot be read, or names code where that is refused.
     """
     try:
         content = read_plain_yaml(Path(file))
         if not isinstance(content, dict):
             raise ValueError(type(content).__name__)
-        if not trusted:
-            check_harmless("scenario", Path(file), [f"{key}={value}" for key, value in _leaves(content, "scenario.")])
+        check_harmless("scenario", Path(file), [f"{key}={value}" for key, value in _leaves(content, "scenario.")])
     except ConfigError:
         raise
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -297,7 +289,7 @@ def plugin_folders() -> Iterator[str]:
 
 
 def check_harmless(what: str, path: Path, overrides: list[str]) -> None:
-    """Raise ``ConfigError`` for overrides out of a file that could do more than set values."""
+    """Say what overrides out of a file do more than set values; where code is refused, raise ``ConfigError``."""
     for override in overrides:
         key, _, value = override.partition("=")
         key = key.lstrip("+~")
@@ -305,9 +297,10 @@ def check_harmless(what: str, path: Path, overrides: list[str]) -> None:
         restricted |= key in IMPORTING and ":" in value
         restricted |= key.startswith(_SEATING) and (CODE.search(override) is not None or _names_agent(value))
         if (restricted and value != "null") or "${" in override:
-            wanted = "a file that neither interpolates, nor imports code, nor names folders and machines"
-            got = f"{override[:80]!r} in {path}; {TRUST}=true if you have read it"
-            raise ConfigError(expected(what, wanted, got))
+            if safe():
+                wanted = "a file that neither interpolates, nor imports code, nor names folders and machines (--safe)"
+                raise ConfigError(expected(what, wanted, f"{override[:80]!r} in {path}"))
+            check_code(path, [] if "${" in override else CODE.findall(override), "")
 
 
 def _names_agent(value: str) -> bool:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from agents import agent_of, exists, gone, living, play, player_of
-from multigrid_rl.competition.sandbox import MAX_LINE, AgentProcess, Limits
+from multigrid_rl.competition.process import MAX_LINE, AgentProcess
+from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.players.match import PlayerFaultError
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from multigrid_rl.competition.bubblewrap import check_not_bound
+from multigrid_rl.competition.leftovers import kill_descendants
 
 from agents import SPEC, agent_of, exists, play, player_of
 from commands import call, complaint
 from multigrid_rl.competition import bubblewrap, sandbox
-from multigrid_rl.competition.bubblewrap import check_not_bound
 from multigrid_rl.competition.external import ExternalPlayer
-from multigrid_rl.competition.leftovers import kill_descendants
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.match import play_games

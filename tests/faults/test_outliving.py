@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from multigrid_rl.competition.leftovers import Scratch, kill_descendants, remove_leftovers
 
 from agents import agent_of
 from commands import call
@@ -18,7 +19,6 @@ from multigrid_rl.competition import inspection, leftovers
 from multigrid_rl.competition.agents import read_parts
 from multigrid_rl.competition.cup.cup import play_pairing
 from multigrid_rl.competition.cup.entries import CupConfig, Entry
-from multigrid_rl.competition.leftovers import Scratch, kill_descendants, remove_leftovers
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
 
