@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any
 
 #: Kinds of environments: the ``package`` of a scenario.
@@ -70,6 +71,12 @@ def find(table: Mapping[str, str], name: str) -> Any:
     """Import what an entry of a table names. Raises ``KeyError``: no such entry."""
     module, _, attribute = table[name].partition(":")
     return getattr(import_module(module), attribute)
+
+
+def has(table: Mapping[str, str], name: str) -> bool:
+    """Return whether a table has such an entry, and its add-on was not left out of this checkout."""
+    module = table.get(name, "").partition(":")[0]
+    return bool(module) and find_spec(".".join(module.split(".")[:2])) is not None
 
 
 @cache

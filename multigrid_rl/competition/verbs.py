@@ -6,7 +6,6 @@ import json
 import secrets
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +14,7 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread, refused
-from multigrid_rl.tables import PAGES, find
+from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import reason
 from multigrid_rl.trust import agents_trusted, strangers, trusting_agents
 
@@ -197,8 +196,7 @@ def _with_page(files: dict[str, bytes], cup: Path) -> dict[str, bytes]:
 
 
 def _write_page(folder: Path) -> list[Path]:
-    module = PAGES["cup"].partition(":")[0]
-    return [find(PAGES, "cup")(folder)] if find_spec(module.rpartition(".")[0]) else []
+    return [find(PAGES, "cup")(folder)] if has(PAGES, "cup") else []
 
 
 def _listed(made_with: dict[str, str]) -> str:

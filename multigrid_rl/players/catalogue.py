@@ -136,7 +136,7 @@ class Catalogue:
         if "/" in name or Path(name).is_dir():
             return _player_folder(Path(name))
         forms = [naming.form for naming in known]
-        more = f"{{}}, a folder with a frozen player, {', '.join(forms[:-1])} or {forms[-1]}"
+        more = ", ".join(["{}, a folder with a frozen player", *forms[:-1]]) + f" or {forms[-1]}"
         raise PlayerError(unknown("player", name, [*self.names(), *(n for way in known for n in way.known())], more))
 
     def folder(self, name: str) -> Path:

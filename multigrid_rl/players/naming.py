@@ -1,7 +1,6 @@
 """Ways to name a player beside the catalogue's own: what an entry of ``tables.PLAYERS`` is."""
 
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -42,8 +41,8 @@ class Naming(NamedTuple):
 
 def namings() -> Iterator[Naming]:
     """Yield the ways to name a player, but for those of add-ons that are left out."""
-    for name, where in tables.PLAYERS.items():
-        if find_spec(".".join(where.split(".")[:2])) is not None:
+    for name in tables.PLAYERS:
+        if tables.has(tables.PLAYERS, name):
             yield tables.find(tables.PLAYERS, name)
 
 
