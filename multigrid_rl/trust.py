@@ -9,17 +9,13 @@ Programs of strangers are another matter: they run in a sandbox, unless :data:`T
 
 import logging
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from multigrid_rl.text import expected
-from multigrid_rl.types import ConfigError
+from multigrid_rl.text import ConfigError, expected
 
 LOG = logging.getLogger(__name__)
-#: How something outside of this project is named: ``module:name``. Nothing of our own is called like that.
-CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 #: Environment variable: 1 refuses files that name code (``--safe``).
 SAFE = "MULTIGRID_RL_SAFE"
 #: Environment variable: 1 runs programs of others without a sandbox, as one's own (``--trusted``).

@@ -18,6 +18,8 @@ import pytest
 
 # Before anybody imports torch, for subprocesses and Ray's workers, too: threads of several at a time only fight.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What is printed to be typed next is found by its name, as in an environment that was activated.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 # Ray starts a process for every core beforehand; tests that need one at all need one or two.
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 

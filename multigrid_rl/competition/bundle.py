@@ -25,8 +25,8 @@ from multigrid_rl.players.cards import (
 from multigrid_rl.players.catalogue import seat_folders
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.text import expected, shown
-from multigrid_rl.trust import CODE
 from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.user_code import CODE
 from multigrid_rl.world.symmetry import other_seat
 
 #: ``bundle``: a frozen player; ``team``: a folder with one for each seat; ``agent``: an external agent.

@@ -18,10 +18,10 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, fie
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from multigrid_rl.config.scenario import ConfigError, Strict
+from multigrid_rl.config.scenario import Strict
 from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
-from multigrid_rl.text import expected, first_error, printable, shown
+from multigrid_rl.text import ConfigError, expected, first_error, printable, shown
 from multigrid_rl.trust import check_code
 from multigrid_rl.types import MAX_CHOICES, AgentSpec
 from multigrid_rl.world.constants import NUM_CODES

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.config.scenario import ConfigError, import_object, user_code
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.naming import Naming
-from multigrid_rl.text import expected, shown
-from multigrid_rl.trust import CODE
+from multigrid_rl.streams import Streams
+from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
+from multigrid_rl.user_code import CODE, import_object, user_code
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.streams import Streams
 
 #: Entry points by which an installed package gives its classes of players names.
 PLUGGED_IN = "multigrid_rl.players"

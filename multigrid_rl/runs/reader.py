@@ -21,7 +21,8 @@ from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
 from multigrid_rl.players.naming import runs_code
 from multigrid_rl.text import expected, first_error
-from multigrid_rl.trust import CODE, check_code
+from multigrid_rl.trust import check_code
+from multigrid_rl.user_code import CODE
 
 Array = NDArray[np.float64]
 

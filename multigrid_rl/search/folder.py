@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from multigrid_rl.config.compose import ConfigError, compose, read_overrides
+from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.overrides import parse
 from multigrid_rl.files import write_whole
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.folder import circumstances, locked
@@ -90,9 +91,9 @@ def sort_overrides(overrides: list[str]) -> tuple[str, dict[str, Any], int, list
         if key == "search":
             name = value
         elif key.startswith("search."):
-            changes[key.removeprefix("search.")] = read_overrides([override])[key]
+            changes[key.removeprefix("search.")] = parse([override])[key]
         elif key == "seed":
-            seed = read_overrides([override])["seed"]
+            seed = parse([override])["seed"]
             if not isinstance(seed, int) or not 0 <= seed < 2**31 - 1000:
                 raise ConfigError(f"seed: expected a whole number from 0, below 2**31 - 1000, got {seed}")
         elif key in OWN_KEYS or key == "address" or key.partition(".")[0] == "cluster":

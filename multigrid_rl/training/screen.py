@@ -178,7 +178,7 @@ def recipe_of(config: RunConfig) -> str:
     recipe, train = config.experiment, f"train/{config.train.name or 'ppo'}"
     if recipe is None:
         return f"none, the defaults of {train}"
-    return (recipe if recipe.endswith(FILES) else f"experiment/{recipe}") + (
+    return (recipe if recipe.endswith(FILES) else f"experiment={recipe}") + (
         f", {train}" if train != "train/ppo" else ""
     )
 

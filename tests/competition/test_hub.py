@@ -142,4 +142,4 @@ def test_unreachable_hub_is_no_mistake_of_the_user(tmp_path, monkeypatch):
 def test_recipe_fetches_nothing_where_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv(SAFE, "1")
     with pytest.raises(ValueError, match="hf:user/mine"):
-        check_harmless("experiment", tmp_path, ["scenario.seats.blue_0=hf:user/mine"])
+        check_harmless("experiment", tmp_path, {"scenario.seats.blue_0": "hf:user/mine"})

@@ -195,10 +195,15 @@ def test_closing_says_how_good_the_policy_is():
 
 @pytest.mark.parametrize(("ended", "more"), [("until", " --until 8192"), ("interrupted", "")])
 def test_closing_names_next_steps(ended, more):
-    lines = live.closing({**VERDICT, "ended": ended}, Path("runs/my run"), compose([]))
+    reported = {"episode_len_mean": 20.0, "report_episodes": 100.0}
+    lines = live.closing({**VERDICT, "ended": ended, "last_report": reported}, Path("runs/my run"), compose([]))
     run = "'runs/my run'"
     wanted = [f"report {run}", f"evaluate {run}", f"train --resume {run}{more}"]
     assert lines[-3:] == [f"next:     multigrid-rl {words}" for words in wanted]
+    # A page needs a report.
+    lines = live.closing({**VERDICT, "ended": ended, "last_report": {}}, Path("runs/my run"), compose([]))
+    assert lines[-2:] == [f"next:     multigrid-rl {words}" for words in wanted[1:]]
+    assert "report" not in lines[-3]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from torch import nn
 
 from commands import call, complaint
 from multigrid_rl.config.compose import ConfigError, compose, data_root, load_scenario
-from multigrid_rl.config.recipes import check_harmless, recipe_overrides
+from multigrid_rl.config.recipes import check_harmless, recipe_values
 from multigrid_rl.gates import Gate
 from multigrid_rl.learn.losses import objective_of
 from multigrid_rl.metrics import STAGES
@@ -201,10 +201,10 @@ def test_card_imports_no_module_where_code_is_refused(own_parts, monkeypatch, ca
 def test_recipe_names_no_code_where_it_is_refused(tmp_path, monkeypatch, line):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"defaults: []\n{line}\n")
-    assert recipe_overrides(str(recipe))
+    assert recipe_values(str(recipe))
     monkeypatch.setenv(SAFE, "1")
     with pytest.raises(ConfigError, match="imports code"):
-        recipe_overrides(str(recipe))
+        recipe_values(str(recipe))
 
 
 BOTS = """
@@ -301,7 +301,7 @@ def test_player_failing_mid_run_is_reported_in_one_line(own_bots):
 
 
 def test_takes_scenario_and_network_by_name(own_parts, monkeypatch):
-    mine = {**yaml.safe_load((data_root() / "configs/scenario/1v1.yaml").read_text()), "aliases": []}
+    mine = {**yaml.safe_load((data_root() / "configs/scenario/1v1.yaml").read_text()), "aliases": [], "recipe": None}
     mine["seats"]["blue_0"] = "hunter"
     (own_parts / "mine.yaml").write_text(yaml.safe_dump(mine))
     monkeypatch.chdir(own_parts)
@@ -320,7 +320,7 @@ def test_takes_scenario_and_network_by_name(own_parts, monkeypatch):
     [
         ("1v1", {}, "scenario: expected a file with a name of its own, of letters, digits and -, got ./1v1.yaml"),
         ("mine", {"seats": {"blue_0": "a:B", "red_0": "learn"}}, "'scenario.seats.blue_0=a:B' in mine.yaml"),
-        ("mine", {"seats": {"blue_0": {"a:B": 1, "idle": 1}, "red_0": "learn"}}, "a:B:1"),
+        ("mine", {"seats": {"blue_0": {"a:B": 1, "idle": 1}, "red_0": "learn"}}, "a:B: 1"),
         ("mine", {"description": "${oc.env:HOME}"}, "nor imports code"),
         ("mine", {"package": "gymnasium", "env_id": "a:B-v0"}, "nor imports code"),
         ("mine", {"colour": 3}, "scenario.colour: "),
@@ -393,4 +393,4 @@ def test_gate_may_use_custom_metric_function(tmp_path, monkeypatch):
         MetricsTracker([Gate("own/plugged_gates:nobody", "<=", 1.0)])
     monkeypatch.setenv(SAFE, "1")
     with pytest.raises(ConfigError, match="imports code"):
-        check_harmless("scenario", tmp_path, ['scenario.gates=[{metric: "plugged_gates:longest", at_most: 40}]'])
+        check_harmless("scenario", tmp_path, {"scenario.gates": [{"metric": "plugged_gates:longest", "at_most": 40}]})

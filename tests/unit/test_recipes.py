@@ -1,4 +1,4 @@
-"""A recipe that lies anywhere is taken as one of ``configs/experiment/``."""
+"""A recipe that lies anywhere is taken as one of ``configs/recipe/``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import yaml
 
 from composing import error_of
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.recipes import recipe_overrides
+from multigrid_rl.config.recipes import recipe_values
 from multigrid_rl.runs.reference import changes
 from multigrid_rl.search.results import recipe_of as winner_of
 from multigrid_rl.training.screen import recipe_of
@@ -24,15 +24,15 @@ def recipe(tmp_path):
 
 
 def test_file_sets_groups_and_keys(recipe):
-    assert recipe_overrides(str(recipe)) == [
-        "scenario=single-obstacle",
-        "model=gru",
-        "train.lr=1e-05",
-        "train.bonus.all.key_pickup=0.5",
-        "train.bonus.all.success=2.0",
-        "model.hidden=[32]",
-        "shared=false",
-    ]
+    assert recipe_values(str(recipe)) == {
+        "scenario": "single-obstacle",
+        "model": "gru",
+        "train.lr": 1e-05,
+        "train.bonus.all.key_pickup": 0.5,
+        "train.bonus.all.success": 2.0,
+        "model.hidden": [32],
+        "shared": False,
+    }
     config = compose([f"experiment={recipe}", "seed=3"])
     assert (config.scenario.name, config.model.name, config.model.hidden) == ("single-obstacle", "gru", (32,))
     assert (config.train.lr, config.train.bonus) == (1e-5, {"all": {"key_pickup": 0.5, "success": 2.0}})
@@ -81,7 +81,7 @@ def test_rejects_non_recipe_files(recipe, tmp_path):
 def test_rejects_dangerous_values_where_code_is_refused(recipe, monkeypatch, text, expected):
     monkeypatch.setenv("SECRET", "told")
     recipe.write_text(text)
-    assert recipe_overrides(str(recipe))
+    assert recipe_values(str(recipe))
     monkeypatch.setenv("MULTIGRID_RL_SAFE", "1")
     message = error_of(f"experiment={recipe}")
     assert expected in message
@@ -145,7 +145,7 @@ def test_environment_keeps_sizes_network_and_discount_under_every_objective(scen
     bound = {"bound": "clip"} if train in NEEDS else {}  # recorded actions are not squashed
     assert config.model == usual.model.model_copy(update=bound)
     assert (config.experiment, config.train.name) == (scenario, train)
-    assert recipe_of(config) == f"experiment/{scenario}, train/{train}"
+    assert recipe_of(config) == f"experiment={scenario}, train/{train}"
 
 
 def test_same_request_has_same_values():
