@@ -27,7 +27,7 @@ from multigrid_rl.learn.rollout import Collector, estimate
 from multigrid_rl.learn.update import Schedule, Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.rllib.build import update_config
+from multigrid_rl.training.settings import update_config
 from strangers import Target
 
 WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.1)

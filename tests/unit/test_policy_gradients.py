@@ -15,7 +15,7 @@ from multigrid_rl.learn.rollout import Collector, estimate
 from multigrid_rl.learn.rows import Moments
 from multigrid_rl.learn.update import Schedule, Update, UpdateConfig
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.rllib.build import estimator_of
+from multigrid_rl.training.settings import estimator_of
 
 CPU = torch.device("cpu")
 VPG = UpdateConfig(
