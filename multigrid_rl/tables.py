@@ -42,7 +42,22 @@ BATCHED: dict[str, str] = dict.fromkeys(
 )
 
 #: What ``train.trainer`` may name: who samples, who learns, and their options.
-TRAINERS: dict[str, str] = {}
+TRAINERS: dict[str, str] = {
+    "ppo": "multigrid_rl.training.trainers:TRAINER",
+    "bc": "multigrid_rl.imitation.trainers:CLONING",
+    "dagger": "multigrid_rl.imitation.trainers:DAGGER",
+    "gail": "multigrid_rl.imitation.trainers:ADVERSARIAL",
+    "airl": "multigrid_rl.imitation.trainers:ADVERSARIAL",
+}
+
+#: Sections of ``train`` that tell the trainer of a file older than ``train.trainer``: the first that is there decides.
+SECTIONS: dict[str, str] = {"dagger": "dagger", "cloning": "bc", "adversarial": "gail"}
+
+#: What a run is trained with: its session, and what builds sampler and learner.
+ENGINES: dict[str, str] = {
+    "session": "multigrid_rl.rllib.session:ray_session",
+    "rllib": "multigrid_rl.rllib.algorithm:engine",
+}
 
 
 @dataclass(frozen=True)
