@@ -35,6 +35,9 @@ ENGINES: dict[str, str] = {
 #: Pools of opponents that grow with a run.
 POOLS: dict[str, str] = {"league": "multigrid_rl.league.run:RunLeague"}
 
+#: Modules that have moved since checkpoints were written that name them: old name -> new one.
+MOVED: dict[str, str] = {"multigrid_rl.players.league": "multigrid_rl.league.league"}
+
 #: What ``model.name`` may name.
 NETWORKS: dict[str, str] = {}
 
