@@ -5,42 +5,17 @@ Values are in yaml, below ``configs/``; a test holds that both name the same key
 
 import math
 import os
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
-from multigrid_rl.config.network import (
-    NETWORKS,
-    RECURRENT,
-    ModelConfig,
-)
-from multigrid_rl.config.scenario import ConfigError, Part, ScenarioConfig, Steps, whole
+from multigrid_rl.config.network import ModelConfig, networks_with
+from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, whole
 from multigrid_rl.tables import SECTIONS, TRAINERS, find, installed
-from multigrid_rl.text import expected
-
-#: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
-#: (https://arxiv.org/abs/1506.02438): formulas in ``learn.advantages``.
-Psi = Literal["total_reward", "future_return", "baselined_return", "q", "gae", "td"]
-#: Those that read no value network.
-WITHOUT_VALUES = ("total_reward", "future_return")
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A number that moves linearly from ``start`` to ``end`` over ``steps`` environment steps, and stays there."""
-
-    start: float
-    end: float
-    steps: int
-
-    def at(self, env_steps: int) -> float:
-        """Return the number after ``env_steps`` environment steps."""
-        if env_steps >= self.steps:
-            return self.end
-        return self.start + env_steps / self.steps * (self.end - self.start)
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.types import WITHOUT_VALUES, Psi, Schedule
 
 
 class TrainConfig(Part):
@@ -99,7 +74,7 @@ class TrainConfig(Part):
 
     @property
     def passes(self) -> int:
-        """Passes of the policy over a batch."""
+        """ShuffledReader of the policy over a batch."""
         return self.epochs if self.pi_iters is None else self.pi_iters
 
     @property
@@ -204,8 +179,9 @@ class RunConfig(Part):
         self._check_curriculum()
         allowed = f"at most num_envs * num_steps = {train.batch_size}"
         self.require(train.minibatch <= train.batch_size, "train.minibatch_size", allowed)
-        plain = model.name not in NETWORKS[1:] or model.activation == "tanh"
-        self.require(plain, "model.activation", f"tanh with model={model.name}")
+        able = model.entry.activations
+        allowed = f"{' or '.join(able or ())} with model={model.name}"
+        self.require(able is None or model.activation in able, "model.activation", allowed)
         if model.recurrent:
             allowed = f"a multiple of num_steps={train.num_steps} for a network with memory"
             self.require(train.minibatch % train.num_steps == 0, "train.minibatch_size", allowed)
@@ -219,13 +195,13 @@ class RunConfig(Part):
             raise ConfigError(expected(key, allowed, got))
 
     def _check_scheme(self) -> None:
-        able = self.scheme != "ctde" or self.model.name in ("mlp", *RECURRENT)
-        self.require(able, "model", "mlp, gru or lstm with scheme=ctde", self.model.name)
+        able = self.scheme != "ctde" or self.model.entry.central
+        self.require(able, "model", f"{networks_with('central')} with scheme=ctde", self.model.name)
         scenario = self.scenario
         learning = list(scenario.learning.values())
         if self.scheme != "dtde":
             for team in dict.fromkeys(learning):
-                mates = list(scenario.learning) if scenario.game is None else scenario.spec.seats_of(team)
+                mates = scenario.kind.seats_of(team)
                 whole = all(seat in scenario.learning for seat in mates)
                 self.require(len(mates) > 1, "scheme", f"dtde, as {team} of {scenario.name} has one agent")
                 self.require(whole, "scheme", f"dtde, as not every agent of team {team} learns")
@@ -245,25 +221,24 @@ class RunConfig(Part):
         both = (train.pi_iters is None) == (train.v_iters is None) or train.vf_coef == 0
         self.require(both, "train.v_iters", "a number with pi_iters, null without")
         self.require(train.v_lr is None or apart, "train.v_lr", "null without v_iters")
-        separate = not model.recurrent and model.name in NETWORKS[:1]
-        self.require(separate or not apart, "train.v_iters", f"null with model={model.name}: not two towers")
-        vector = self.scenario.package in ("gymnasium", "unity")
+        self.require(model.entry.towers or not apart, "train.v_iters", f"null with model={model.name}: not two towers")
         allowed = f"null with scenario={self.scenario.name}: networks over tokens share their first layer"
-        self.require(vector or not apart, "train.v_iters", allowed)
+        self.require(self.scenario.kind.vectors or not apart, "train.v_iters", allowed)
         self.require(not (train.recompute and model.recurrent), "train.recompute", f"false with model={model.name}")
 
     def _check_init(self) -> None:
-        warm_up, name = self.train.warm_up, self.model.name
+        warm_up = self.train.warm_up
         self.require(self.init is not None or not warm_up, "train.warm_up", "0 without init")
-        apart = name in NETWORKS and not self.model.recurrent
-        self.require(apart or not warm_up, "train.warm_up", f"0 with model={name}, whose values share its policy")
+        allowed = f"0 with model={self.model.name}, whose values share its policy"
+        self.require(self.model.entry.towers or not warm_up, "train.warm_up", allowed)
 
     def _check_cluster(self) -> None:
         train, cluster, model = self.train, self.cluster, self.model
         runners = cluster.num_env_runners
-        if self.scenario.package == "unity":  # Unity calls one process, and its agents may miss steps
-            self.require(runners == 0, "cluster.num_env_runners", "0 with scenario=unity")
-            self.require(not model.recurrent, "model", "a network without memory with scenario=unity", model.name)
+        kind, condition = self.scenario.kind, f"with scenario={self.scenario.package}"
+        self.require(kind.remote or runners == 0, "cluster.num_env_runners", f"0 {condition}")
+        able = kind.memory or not model.recurrent
+        self.require(able, "model", f"a network without memory {condition}", model.name)
         if isinstance(runners, str):
             self.require(cluster.address is not None, "cluster.num_env_runners", "a number without cluster.address")
         else:
@@ -282,8 +257,8 @@ class RunConfig(Part):
         self.require(not league, "curriculum", "[] with a league", f"stages before scenario={own.name}")
         for k, stage in enumerate(self.curriculum):
             key, other = f"curriculum.{k}.scenario", stage.scenario
-            self.require(own.game is not None, key, f"no curriculum with scenario={own.name}", other.name)
-            self.require(other.game is not None, key, "a scenario of the red/blue-door game", other.name)
+            self.require(own.kind.board, key, f"no curriculum with scenario={own.name}", other.name)
+            self.require(other.kind.board, key, "a scenario of the red/blue-door game", other.name)
             allowed = f"a scenario in which {', '.join(own.learning)} learn, as in {own.name}"
             self.require(other.learning == own.learning, key, allowed, other.name)
 

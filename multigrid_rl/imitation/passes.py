@@ -1,14 +1,13 @@
-"""Recorded play in the order in which it is learned from."""
+"""The order in which recorded steps are learned from."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.config.scenario import ConfigError
 from multigrid_rl.imitation.demonstrations import Demonstrations
 from multigrid_rl.learn.rows import Moments
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 
 Array = NDArray[Any]
 
@@ -20,7 +19,7 @@ class Pairs(NamedTuple):
     actions: Array  # (B, C) or (B, A)
 
 
-class Passes:
+class ShuffledReader:
     """Endless passes over recorded steps, in an order that depends only on seed and position.
 
     A pass visits stretches of neighbouring rows in random order, and the rows of many stretches are shuffled together.
@@ -33,14 +32,16 @@ class Passes:
     """
 
     #: Rows of a stretch, and rows that are shuffled together.
-    STRETCH, TOGETHER = 1024, 1 << 18
+    CHUNK_ROWS, SHUFFLE_BUFFER_ROWS = 1024, 1 << 18
     #: With fewer episodes than this, stretches are held out instead.
-    FEW = 20
+    MIN_EPISODES = 20
 
     def __init__(self, data: Demonstrations, held_out: float, seed: int) -> None:
         self.data = data
         self._seed = seed
-        ends = data.episode_ends if len(data.episode_ends) >= self.FEW else _cuts(data.card.rows, self.STRETCH)
+        ends = (
+            data.episode_ends if len(data.episode_ends) >= self.MIN_EPISODES else _cuts(data.card.rows, self.CHUNK_ROWS)
+        )
         bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
         order = np.random.default_rng((seed, 1)).permutation(len(bounds))
         out = int(np.ceil(held_out * len(bounds)))
@@ -49,7 +50,7 @@ class Passes:
             raise ConfigError(
                 expected("train.cloning.held_out", f"a share that leaves some of {len(bounds)}", held_out)
             )
-        self._stretches = np.concatenate([_pieces(low, high, self.STRETCH) for low, high in _merged(kept)])
+        self._stretches = np.concatenate([_pieces(low, high, self.CHUNK_ROWS) for low, high in _merged(kept)])
         self.rows = int((self._stretches[:, 1] - self._stretches[:, 0]).sum())
         self._at: tuple[int, int] | None = None
 
@@ -69,7 +70,7 @@ class Passes:
         order = np.random.default_rng((self._seed, 2, which)).permutation(len(self._stretches))
         behind = np.cumsum(self._stretches[order, 1] - self._stretches[order, 0])
         # Groups end with the first stretch that fills them.
-        marks = np.searchsorted(behind, np.arange(self.TOGETHER, self.rows, self.TOGETHER)) + 1
+        marks = np.searchsorted(behind, np.arange(self.SHUFFLE_BUFFER_ROWS, self.rows, self.SHUFFLE_BUFFER_ROWS)) + 1
         edges = np.unique([0, *marks[marks < len(order)], len(order)])
         starts = np.concatenate([[0], behind])[edges]
         group = int(np.searchsorted(starts, inside, side="right")) - 1

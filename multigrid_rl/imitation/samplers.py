@@ -5,14 +5,13 @@ from typing import Any
 
 import torch
 
-from multigrid_rl.config.scenario import ConfigError
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.imitation.cloning import play_out
 from multigrid_rl.imitation.dagger import Beta, LabellingCollector
 from multigrid_rl.imitation.trainers import CloningTrain, DaggerTrain
-from multigrid_rl.learn.rollout import Experience
+from multigrid_rl.learn.batches import Experience
 from multigrid_rl.runs.players import player_in_place_of
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.protocols import Metrics, Sampler, Weights
 from multigrid_rl.training.stages import Stage
 from multigrid_rl.types import EnvFactory, EpisodeTable

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from multigrid_rl.config.network import MAX_LAYERS, MAX_UNITS
-from multigrid_rl.config.scenario import ConfigError, Part, Steps
+from multigrid_rl.config.scenario import Part, Steps
 from multigrid_rl.config.schema import RunConfig, TrainConfig
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.trainers import Trainer
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 class Moments:
-    """Mean and variance of all added rows, in float64 (Chan et al. 1979).
+    """Mean and variance of all added rows, in float64.
 
     Args:
         width: columns of a row.
@@ -20,6 +20,8 @@ class Moments:
 
     def add(self, rows: NDArray[Any]) -> None:
         """Add ``rows`` (B, width), at least one."""
+        # Chan et al. 1979 (http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf): batches are combined
+        # by squares around their own means, as a difference of large sums would cancel.
         mean, count = rows.mean(axis=0, dtype=np.float64), self.count + len(rows)
         squares = ((rows - mean) ** 2).sum(axis=0)
         self.squares = self.squares + squares + (mean - self.mean) ** 2 * self.count * len(rows) / count
@@ -38,8 +40,7 @@ def minibatches(
 ) -> Iterator[dict[str, NDArray[np.int64]]]:
     """Yield row numbers of each minibatch, by module.
 
-    The first epoch takes all rows of a module in the order of play and every later one in a new random order, as RLlib
-    does; the recipes were tuned so. (With the first one shuffled, too, one seed of ten missed the gates of 2v2.) A
+    The first epoch takes all rows of a module in the order of play and every later one in a new random order. A
     minibatch that reaches the end of an epoch is filled from the next one. It ends after ``epochs`` passes over the
     module with the most rows; other modules begin further epochs meanwhile.
 
@@ -50,6 +51,8 @@ def minibatches(
         rng: draws the orders.
         shuffled: shuffle the first epoch, too.
     """
+    # As RLlib does; the recipes were tuned so. With the first one shuffled, too, one seed of ten missed the gates of
+    # 2v2.
     ahead = {module: rng.permutation(count) if shuffled else np.arange(count) for module, count in rows.items()}
     for _ in range(math.ceil(epochs * max(rows.values()) / size)):
         chosen = {}

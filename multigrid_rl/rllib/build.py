@@ -7,10 +7,11 @@ from typing import Any
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 
 from multigrid_rl.config.compose import RunConfig
-from multigrid_rl.config.schema import Schedule, trainer_of
+from multigrid_rl.config.schema import trainer_of
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
 from multigrid_rl.training.stages import Stage, stages_of
+from multigrid_rl.types import Schedule
 
 
 @dataclass(frozen=True)

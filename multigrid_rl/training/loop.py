@@ -16,17 +16,19 @@ from multigrid_rl.config.compose import ConfigError, RunConfig
 from multigrid_rl.config.schema import trainer_of
 from multigrid_rl.fast.threads import share_out
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.learn.rollout import Collector, estimate
+from multigrid_rl.learn.batches import estimate
+from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import CENTRAL, network_of
 from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.players.factories import env_factory, env_signature
+from multigrid_rl.players.growing import growing_pool
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.players import initial_weights
 from multigrid_rl.runs.reader import opponent_hashes
-from multigrid_rl.tables import ENGINES, POOLS, find
+from multigrid_rl.tables import ENGINES, find
 from multigrid_rl.text import expected
 from multigrid_rl.training.protocols import Engine
 from multigrid_rl.training.run import Run
@@ -76,7 +78,7 @@ def train(
         stack.callback(engine.stop)
         stack.enter_context(team)
         run: Run = engine.run
-        run.league = growing_pool(stages[-1], config.seed, folder.path)
+        run.league = growing_pool(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
         row, ended, divergence = folder.last_row(), None, Divergence(folder.path, config.train.objective)
         quiet = True
         if start is not None:
@@ -115,13 +117,6 @@ def train(
     return verdict
 
 
-def growing_pool(stage: Stage, seed: int, folder: Path) -> Any:
-    """Return the pool of opponents that grows with a run, if its scenario asks for one."""
-    if stage.scenario.league is None:
-        return None
-    return find(POOLS, "league")(stage.scenario, stage.factory.specs, seed, folder)
-
-
 def verdict_of(run: Run, config: RunConfig, folder: RunFolder, row: dict[str, Any], ended: str) -> dict[str, Any]:
     """Return what a run achieved, as in ``verdict.json``; ``row`` is its last one."""
     report = run.last_report()
@@ -150,7 +145,8 @@ def verdict_of(run: Run, config: RunConfig, folder: RunFolder, row: dict[str, An
 def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
     """Return whether no episode has ended yet, and none need have; warns where one should have."""
     steps = row["env_steps"] * config.train.num_steps // config.train.batch_size  # in each environment
-    if row["episodes"] or config.scenario.package != "gymnasium" or not trainer_of(config.train.trainer).learns_values:
+    trainer = trainer_of(config.train.trainer)
+    if row["episodes"] or not config.scenario.kind.may_not_end or not trainer.learns_values:
         return False
     if steps >= QUIET_STEPS:
         limit = "env_args={max_episode_steps: 200} sets an end"
@@ -191,8 +187,7 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
     Multi-threaded kernels are separate: those of up to ``threads`` threads are compiled.
     """
     factory = factory or env_factory(config)
-    # All agents of a Unity environment want a place.
-    env = factory.build(config.train.num_envs if config.scenario.package == "unity" else 2, 0)
+    env = factory.build(config.train.num_envs if config.scenario.kind.built_once else 2, 0)
     architecture = config.model.model_dump()
     networks = {module: network_of(factory.specs.agent_of(module), architecture) for module in factory.specs.modules}
     collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=2, bound=config.model.bound)

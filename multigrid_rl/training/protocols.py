@@ -6,7 +6,7 @@ An iteration is :meth:`Sampler.sample`, :meth:`Learner.learn`, :meth:`Sampler.se
 from pathlib import Path
 from typing import Any, Protocol
 
-from multigrid_rl.learn.rollout import Experience
+from multigrid_rl.learn.batches import Experience
 from multigrid_rl.types import EnvFactory, EpisodeTable
 
 #: Arrays by name, by module.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrid_rl.learn.rollout import Experience
+from multigrid_rl.learn.batches import Experience
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.registry import fingerprint

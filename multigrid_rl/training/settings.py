@@ -3,11 +3,11 @@
 import math
 
 from multigrid_rl.config.compose import RunConfig, available_cpus
-from multigrid_rl.config.schema import Schedule
 from multigrid_rl.fast.threads import Team
 from multigrid_rl.jit import cpu_quota
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.update import UpdateConfig
+from multigrid_rl.types import Schedule
 
 
 def update_config(config: RunConfig) -> UpdateConfig:

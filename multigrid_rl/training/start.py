@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from multigrid_rl.config.compose import ConfigError, RunConfig, compose, default_run_dir, resumed
-from multigrid_rl.config.scenario import MISTAKES, mistake, own_place
 from multigrid_rl.config.schema import trainer_of
 from multigrid_rl.config.sizes import check_budget
 from multigrid_rl.files import write_whole
 from multigrid_rl.text import expected, program, reason
 from multigrid_rl.types import MultiAgentSpec, RunError
+from multigrid_rl.user_code import MISTAKES, mistake, own_place
 
 LOG = logging.getLogger(__name__)
 #: Games against each player that a scenario holds out, when a run has ended.
@@ -112,7 +112,7 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
         for name in config.scenario.held_out:
             Catalogue(config.checkpoint_root()).seat(name, config.scenario.spec, seats[0])
         for stage in stages:
-            if stage.scenario.package != "unity":  # has said who it is; what it plays is the run's own
+            if not stage.scenario.kind.built_once:
                 stage.factory.build(1, 0)
             if config.train.shaping:  # what has no events has refused it
                 check_reward(config.train.shaping, stage.scenario.spec.num_agents)

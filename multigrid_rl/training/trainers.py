@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multigrid_rl.config.network import HEADS, WITHOUT_PROBABILITY
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
-from multigrid_rl.tables import TRAINERS
+from multigrid_rl.tables import HEADS, TRAINERS
 
 if TYPE_CHECKING:
     from multigrid_rl.training.protocols import Sampler
@@ -40,9 +39,9 @@ class Trainer:
     def check(self, config: RunConfig) -> None:
         """Raise ``ConfigError`` for what does not go together with this trainer."""
         objective = config.train.objective
-        others = ", ".join(head for head in HEADS if head not in WITHOUT_PROBABILITY)
-        allowed = f"{others} or null with train.objective={objective}, as actions need a probability"
-        config.require(config.model.head not in WITHOUT_PROBABILITY, "model.head", allowed)
+        able = [head for head, entry in HEADS.items() if entry.probability]
+        allowed = f"{', '.join(able)} or null with train.objective={objective}, as actions need a probability"
+        config.require(config.model.head in (None, *able), "model.head", allowed)
 
     def load(self, config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
         """Check files that the run needs; ``before``: folder of the run that goes on. Raises ``ValueError``."""

@@ -113,7 +113,7 @@ REFUSED = [
     ("scenario=1v1-league scenario.league.every=null scenario.league.win=null", "every: expected a number of"),
     ("scenario=1v1-league scenario.league.latest_share=0.9", "latest_share: expected at most 0.7, got 0.9"),
     ("scenario=1v1-league scenario.league.anchors=league", "anchors: expected at least one player"),
-    ("scenario=1v1-league scenario.league.weighting=best", "league.weighting: expected 'squared', 'variance'"),
+    ("scenario=1v1-league scenario.league.weighting=best", "league.weighting: expected one of squared, variance"),
     ("scenario=1v1-league scenario.league.most=0", "league.most: "),
     ("scenario=1v1-league scenario.league.size=3", "league.size: expected one of the keys anchors"),
     ("scenario=1v1-robust scenario.held_out=[idle,key-runner]", "held_out: expected players that it does not meet"),
