@@ -59,6 +59,9 @@ ENGINES: dict[str, str] = {
     "rllib": "multigrid_rl.rllib.algorithm:engine",
 }
 
+#: Modules that have moved since checkpoints were written that name them: old name -> new one.
+MOVED: dict[str, str] = {"multigrid_rl.players.league": "multigrid_rl.league.league"}
+
 
 @dataclass(frozen=True)
 class Network:
