@@ -6,6 +6,7 @@ an entry here and its file; an installed package adds some of its own by an entr
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -42,8 +43,70 @@ BATCHED: dict[str, str] = dict.fromkeys(
 #: What ``train.trainer`` may name: who samples, who learns, and their options.
 TRAINERS: dict[str, str] = {}
 
-#: What ``model.name`` may name.
-NETWORKS: dict[str, str] = {}
+
+@dataclass(frozen=True)
+class Network:
+    """A network that ``model.name`` may name: all that a configuration must know before torch is imported.
+
+    Attributes:
+        build: ``module:Class`` or function, from a :class:`multigrid_rl.models.Layout` to a ``torch.nn.Module``.
+        memory: it has a memory, and one hidden layer.
+        towers: policy and values share no weights, so that one can learn without the other.
+        central: its critic may read more than its actor.
+        vectors: it reads vectors of floats, not only tokens.
+        options: switches of ``model`` that it has over vectors.
+        activations: those that it has; ``None``: it is not asked.
+    """
+
+    build: str
+    memory: bool = False
+    towers: bool = False
+    central: bool = False
+    vectors: bool = False
+    options: tuple[str, ...] = ()
+    activations: tuple[str, ...] | None = ("tanh",)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a policy's outputs may mean over bounded numbers: ``model.head``.
+
+    Attributes:
+        build: ``module:Class``, called with low, high, size, features and a generator; ``None``: the Gaussian.
+        size: ``model.head_size`` unless another is said; ``None``: it has none.
+        probability: actions have one; without it no policy gradient can train the head.
+    """
+
+    build: str | None
+    size: int | None = None
+    probability: bool = True
+
+
+_RECURRENT = "multigrid_rl.models.recurrent:RecurrentActorCritic"
+#: What ``model.name`` may name, beside a ``module:Class`` of a user's own.
+NETWORKS: dict[str, Network] = {
+    "mlp": Network(
+        "multigrid_rl.models.mlp:build",
+        towers=True,
+        central=True,
+        vectors=True,
+        options=("normalise", "scale_values", "norm"),
+        activations=("tanh", "relu", "elu", "silu"),
+    ),
+    "embedding": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
+    "cnn": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
+    "gru": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
+    "lstm": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
+}
+
+#: What ``model.head`` may name.
+HEADS: dict[str, Head] = {
+    "gaussian": Head(None),
+    "deterministic": Head("multigrid_rl.models.heads:Deterministic", probability=False),
+    "mixture": Head("multigrid_rl.models.heads:Mixture", size=5),
+    "bins": Head("multigrid_rl.models.heads:Bins", size=20),
+    "diffusion": Head("multigrid_rl.models.heads:Diffusion", size=10, probability=False),
+}
 
 #: Groups of metrics that runs report.
 METRICS: dict[str, str] = {}

@@ -11,7 +11,6 @@ from multigrid_rl.competition.agent_folder import write_agent
 from multigrid_rl.competition.agents import AGENT_FILE, read_agent, read_parts
 from multigrid_rl.competition.external import SeatedAgent
 from multigrid_rl.competition.sandbox import Limits
-from multigrid_rl.config.scenario import CODE, TRUSTED_MODULES
 from multigrid_rl.files import unfinished
 from multigrid_rl.players.cards import (
     CARD_FILE,
@@ -26,6 +25,7 @@ from multigrid_rl.players.cards import (
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.user_code import CODE, TRUSTED_MODULES
 from multigrid_rl.world.symmetry import other_seat
 
 #: ``bundle``: a frozen player; ``team``: a folder with one for each seat; ``agent``: an external agent.

@@ -16,7 +16,7 @@ from multigrid_rl.competition.leftovers import kill_descendants
 from multigrid_rl.competition.measures import ENTROPY, METRICS, Metered, measured
 from multigrid_rl.competition.sandbox import Limits, bwrap_available
 from multigrid_rl.config.compose import ConfigError, load_scenario
-from multigrid_rl.config.scenario import CODE, Bound, Part, check_listed
+from multigrid_rl.config.scenario import Bound, Part
 from multigrid_rl.evaluation.evaluation import Mode
 from multigrid_rl.evaluation.seeds import Interval
 from multigrid_rl.files import read_plain_yaml
@@ -26,6 +26,7 @@ from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import PlayerFaultError, play_episodes
 from multigrid_rl.text import expected, first_error, unknown
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError
+from multigrid_rl.user_code import CODE, check_listed
 from multigrid_rl.world.symmetry import other_seat
 
 #: Games of an exam: of bundles by default, which play some thousand a second, and of programs at most.

@@ -22,10 +22,10 @@ from multigrid_rl.players.catalogue import refuse_class
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import Played, PlayerFaultError, play_games
 from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.streams import Streams
 from multigrid_rl.text import shown
 from multigrid_rl.types import GameSpec, Policy, SeatView
 from multigrid_rl.world.constants import BLUE, RED
-from multigrid_rl.world.streams import Streams
 
 GAMES = 20
 SEED = 1

@@ -19,10 +19,10 @@ from multigrid_rl.config.recipes import (
     scenario_names,
     whole_scenario,
 )
-from multigrid_rl.config.scenario import ConfigError, ScenarioConfig
+from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.config.schema import RunConfig, available_cpus
 from multigrid_rl.files import data_root
-from multigrid_rl.text import expected, first_error, one_line
+from multigrid_rl.text import ConfigError, expected, first_error, one_line
 
 #: Of other modules, for all who read configurations.
 __all__ = [

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import yaml
 
 from multigrid_rl.config.overrides import SHORT, as_typed, is_text, leaves, merged, parse, written
-from multigrid_rl.config.scenario import CODE, ConfigError, ScenarioConfig
+from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
 from multigrid_rl.tables import ENV_IDS
-from multigrid_rl.text import expected, unknown
+from multigrid_rl.text import ConfigError, expected, unknown
+from multigrid_rl.user_code import CODE
 
 #: Override that lets a file set everything that the user could type.
 TRUST = "trust_recipe"
@@ -37,6 +38,8 @@ IMPORTING = ("model", "model.name", "train.objective", "scenario.env_id", "env_i
 _SEATING = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curriculum")
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
+#: Folders of recipes: of scenarios, of the shipped players, and what only a study or a page of results uses.
+RECIPES = ("recipe", "ladder", "study")
 #: How the file of a recipe ends.
 FILES = (".yaml", ".yml")
 #: Environment variable: folders with the user's own scenarios, then available by name.
@@ -83,7 +86,8 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
     defaults = _canonical_names(recipe_values(recipe, trusted=trusted))
     home = defaults.get("scenario")
     scenario = settings.get("scenario", home)
-    if home is not None and scenario is not None and home not in _homes(scenario, trusted=trusted):
+    fits = home is None or scenario is None or home in _homes(scenario, trusted=trusted)
+    if "experiment" in typed and not fits:
         raise ConfigError(expected("scenario", f"{home} with experiment={recipe}, or experiment=none", scenario))
     defaults = _under(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
     # The recipe comes first: what was typed wins.
@@ -123,12 +127,15 @@ def check_choice(key: str, value: str) -> None:
 
 
 def _own_recipe(settings: dict[str, Any], *, trusted: bool) -> str:
-    # The file of its name, or of its package's: one for the objective, for the scheme, or for all that have none.
-    parts = [name for name in _builds_on(settings.get("train", "ppo")) if name != "ppo"]
-    endings = [*(f"-{part}" for part in (*parts, settings.get("scheme"))), ""]
-    homes = _homes(settings.get("scenario", "1v1"), trusted=trusted)
-    known = names_in("experiment")
-    return next((home + ending for home in homes for ending in endings if home + ending in known), "none")
+    """Return the recipe that a scenario, or the one named like its package, names for what is trained."""
+    kinds = [*_builds_on(settings.get("train", "ppo")), settings.get("scheme"), "default"]
+    for home in _homes(settings.get("scenario", "1v1"), trusted=trusted):
+        named = whole_scenario(home, trusted=trusted).get("recipe")
+        named = named if isinstance(named, dict) else {"default": named}
+        found = next((named[kind] for kind in kinds if named.get(kind)), None)
+        if found is not None:
+            return str(found)
+    return "none"
 
 
 def _homes(scenario: str, *, trusted: bool) -> list[str]:
@@ -166,9 +173,16 @@ def _scheme_of_alias(name: str, settings: dict[str, Any]) -> dict[str, str]:
     return {"scheme": match[1].lower()} if any(learning.count(team) > 1 for team in learning) else {}
 
 
+def files_of(group: str) -> dict[str, Path]:
+    """Return the files that a group of ``configs/`` has, by name."""
+    folders = RECIPES if group == "experiment" else (group,)
+    found = [path for folder in folders for path in (data_root() / "configs" / folder).glob("*.yaml")]
+    return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
+
+
 def names_in(group: str) -> list[str]:
-    """Return the names of all files in a folder of ``configs/``, sorted."""
-    return sorted(path.stem for path in (data_root() / "configs" / group).glob("*.yaml"))
+    """Return the names of all files that a group of ``configs/`` has, sorted."""
+    return list(files_of(group))
 
 
 def read_config_file(group: str, name: str) -> dict[str, Any]:
@@ -232,14 +246,15 @@ def recipe_values(recipe: str, *, trusted: bool) -> dict[str, Any]:
     """Return the values that a recipe stands for by dotted key, groups first.
 
     Args:
-        recipe: name of one in ``configs/experiment/``, or path of a file.
+        recipe: name of one in ``configs/``, or path of a file.
         trusted: the file may set everything, as those in ``configs/`` may.
 
     Raises:
         ConfigError: it cannot be read, is no recipe, or sets what only a trusted one may.
     """
     configs = data_root() / "configs"
-    path = Path(recipe) if recipe.endswith(FILES) else configs / "experiment" / f"{recipe}.yaml"
+    shipped = files_of("experiment")
+    path = shipped[recipe] if recipe in shipped else Path(recipe)
     try:
         content = read_plain_yaml(path)
     except (OSError, ValueError) as error:

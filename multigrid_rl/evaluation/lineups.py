@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config.compose import ConfigError
-from multigrid_rl.config.scenario import check_listed
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
@@ -17,6 +16,7 @@ from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import code_of_run, opponent_hashes, run_config
 from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy
+from multigrid_rl.user_code import check_listed
 from multigrid_rl.world.symmetry import other_seat
 
 Sides = Literal["own", "other", "red", "blue", "both"]

@@ -24,13 +24,13 @@ def record(
 ) -> None:
     """Let a player play where others learn, and keep every step to learn from (docs/imitation.md)."""
     from multigrid_rl.config.compose import ConfigError
-    from multigrid_rl.config.scenario import check_listed
     from multigrid_rl.imitation import demonstrations, recording
     from multigrid_rl.players.cards import signature
     from multigrid_rl.players.factories import env_factory, env_signature
     from multigrid_rl.runs.folder import versions
     from multigrid_rl.runs.players import config_of, is_run, player_in_place_of
     from multigrid_rl.runs.reader import code_of_run
+    from multigrid_rl.user_code import check_listed
 
     one_thread()
     run = is_run(who)

@@ -18,11 +18,12 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, fie
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from multigrid_rl.config.scenario import ConfigError, Strict, check_listed, packages
+from multigrid_rl.config.scenario import Strict, packages
 from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
-from multigrid_rl.text import expected, first_error, printable, shown
+from multigrid_rl.text import ConfigError, expected, first_error, printable, shown
 from multigrid_rl.types import MAX_CHOICES, AgentSpec
+from multigrid_rl.user_code import check_listed
 from multigrid_rl.world.constants import NUM_CODES
 
 MODEL_FILE = "model.safetensors"

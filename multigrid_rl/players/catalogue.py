@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from multigrid_rl.competition.agents import Part, is_agent, read_agent, read_parts
 from multigrid_rl.competition.external import SeatedAgent
 from multigrid_rl.competition.hub import fetched
-from multigrid_rl.config.scenario import CODE, ConfigError, import_object, user_code
 from multigrid_rl.files import player_folders
 from multigrid_rl.players.cards import (
     CARD_FILE,
@@ -32,11 +31,12 @@ from multigrid_rl.players.cards import (
 )
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
-from multigrid_rl.text import expected, shown, unknown
+from multigrid_rl.streams import Streams
+from multigrid_rl.text import ConfigError, expected, shown, unknown
 from multigrid_rl.types import GameSpec, Policy, RunError, SeatView, UniformSource
+from multigrid_rl.user_code import CODE, import_object, user_code
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.streams import Streams
 
 #: Players that need no file. Each is made for one game.
 BUILT_IN: dict[str, Callable[[GameSpec], Policy]] = {

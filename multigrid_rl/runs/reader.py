@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from multigrid_rl.competition.agents import is_agent
 from multigrid_rl.config.compose import RESUMABLE, ConfigError
-from multigrid_rl.config.scenario import CODE, check_listed
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
 from multigrid_rl.text import expected, first_error
+from multigrid_rl.user_code import CODE, check_listed
 
 Array = NDArray[np.float64]
 

@@ -153,7 +153,7 @@ def winning_command(folder: SearchFolder, winner: Winner) -> str:
 
 
 def as_recipe(folder: SearchFolder, winner: Winner) -> str:
-    """Write the winning configuration in the form of a file of ``configs/experiment/``."""
+    """Write the winning configuration in the form of a file of ``configs/recipe/``."""
     head = [
         "# @package _global_",
         f"# {verdict_of(folder, winner)}",

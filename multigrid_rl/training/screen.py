@@ -22,7 +22,6 @@ from rich.text import Text
 from multigrid_rl.competition.external import SeatedAgent
 from multigrid_rl.config.compose import RunConfig
 from multigrid_rl.config.recipes import FILES
-from multigrid_rl.config.scenario import listing
 from multigrid_rl.config.sizes import reward_facts, schedules
 from multigrid_rl.fast.threads import Team
 from multigrid_rl.files import discard_output
@@ -31,6 +30,7 @@ from multigrid_rl.imitation.demonstrations import read_data_card
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.runs.reader import code_of_run
 from multigrid_rl.text import program
+from multigrid_rl.user_code import listing
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
@@ -177,7 +177,7 @@ def recipe_of(config: RunConfig) -> str:
     recipe, train = config.experiment, f"train/{config.train.name or 'ppo'}"
     if recipe is None:
         return f"none, the defaults of {train}"
-    return (recipe if recipe.endswith(FILES) else f"experiment/{recipe}") + (
+    return (recipe if recipe.endswith(FILES) else f"experiment={recipe}") + (
         f", {train}" if train != "train/ppo" else ""
     )
 

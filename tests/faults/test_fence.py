@@ -21,7 +21,7 @@ from multigrid_rl.competition.leftovers import kill_descendants
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.match import play_games
-from multigrid_rl.world.streams import Streams
+from multigrid_rl.streams import Streams
 
 LIMITS = Limits(start_s=20, step_s=10, total_s=30, memory_mb=512, disk_mb=32)
 HAS_BWRAP = pytest.mark.skipif(not sandbox.bwrap_available(), reason="bubblewrap is not available")
@@ -167,7 +167,7 @@ def test_kernels_of_this_package_are_not_compiled_again_in_sandbox(tmp_path):
     if not os.access(package / "world", os.W_OK):
         pytest.skip("kernels are not kept beside the sources")
     Streams(1, np.zeros(1, np.int64))
-    code = "import numpy, multigrid_rl.world.streams as s; s.Streams(1, numpy.zeros(1, numpy.int64)); import pathlib\n"
+    code = "import numpy, multigrid_rl.streams as s; s.Streams(1, numpy.zeros(1, numpy.int64)); import pathlib\n"
     code += "def act(message): sys.exit(str(len([*pathlib.Path('/tmp').rglob('*.nbc')])))"
     agent = agent_of(tmp_path / "a", code, "[python3, agent.py]")
     with player_of(agent, replace(LIMITS, fence=True, memory_mb=4096, start_s=60)) as player:

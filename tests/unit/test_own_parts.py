@@ -298,7 +298,7 @@ def test_player_failing_mid_run_is_reported_in_one_line(own_bots):
 
 
 def test_takes_scenario_and_network_by_name(own_parts, monkeypatch):
-    mine = {**yaml.safe_load((data_root() / "configs/scenario/1v1.yaml").read_text()), "aliases": []}
+    mine = {**yaml.safe_load((data_root() / "configs/scenario/1v1.yaml").read_text()), "aliases": [], "recipe": None}
     mine["seats"]["blue_0"] = "hunter"
     (own_parts / "mine.yaml").write_text(yaml.safe_dump(mine))
     monkeypatch.chdir(own_parts)

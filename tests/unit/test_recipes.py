@@ -1,4 +1,4 @@
-"""A recipe that lies anywhere is taken as one of ``configs/experiment/``."""
+"""A recipe that lies anywhere is taken as one of ``configs/recipe/``."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_environment_keeps_sizes_network_and_discount_under_every_objective(scen
     bound = {"bound": "clip"} if train in NEEDS else {}  # recorded actions are not squashed
     assert config.model == usual.model.model_copy(update=bound)
     assert (config.experiment, config.train.name) == (scenario, train)
-    assert recipe_of(config) == f"experiment/{scenario}, train/{train}"
+    assert recipe_of(config) == f"experiment={scenario}, train/{train}"
 
 
 def test_same_request_has_same_values():
