@@ -256,6 +256,11 @@ class ScenarioConfig(Part):
         return self.game.spec()
 
     @property
+    def view_size(self) -> int | None:
+        """Edge of what one agent sees of the board; ``None`` where there is none."""
+        return None if self.game is None else self.game.view_size
+
+    @property
     def learning(self) -> dict[str, str]:
         """Seats that learn, in index order, with their teams."""
         return self.kind.learning
