@@ -128,6 +128,11 @@ POOLS: dict[str, str] = {"league": "multigrid_rl.league.settings:LeagueConfig"}
 #: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
 PLAYERS: dict[str, str] = {}
 
+#: Pages of what commands have written, by what they wrote: a function of its folder that writes the page.
+PAGES: dict[str, str] = {
+    "exploit": "multigrid_rl.show.exploit:draw_exploit",
+}
+
 #: Verbs of the command line, in the order of typical use.
 VERBS: dict[str, str] = {
     "train": "multigrid_rl.cli.train:train",
