@@ -4,7 +4,6 @@ Values are in yaml, below ``configs/``; a test holds that both name the same key
 """
 
 import math
-import os
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -22,6 +21,7 @@ from multigrid_rl.config.network import (
     ModelConfig,
 )
 from multigrid_rl.config.scenario import ConfigError, Part, ScenarioConfig, Steps, whole
+from multigrid_rl.cores import available_cpus
 from multigrid_rl.text import expected
 
 #: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
@@ -391,8 +391,3 @@ class RunConfig(Part):
     def checkpoint_root(self) -> Path | None:
         """Return the folder of frozen players; ``None``: the user's and the project's."""
         return Path(self.checkpoints) if self.checkpoints else None
-
-
-def available_cpus() -> int:
-    """Return how many CPUs this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

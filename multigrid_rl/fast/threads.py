@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from multigrid_rl.config.compose import RunConfig, available_cpus
+from multigrid_rl.config.compose import RunConfig
+from multigrid_rl.cores import available_cpus, cpu_quota
 from multigrid_rl.jit import most_threads, use_threads
-from multigrid_rl.ops.machine import cpu_quota
 
 #: Threads that a pass has work for, as ``train.threads`` allows them: on the way back a network has two towers.
 USEFUL = 2

@@ -6,10 +6,8 @@ whether it is good, and what to change.
 
 import os
 import platform
-import re
 import resource
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -23,7 +21,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from multigrid_rl import jit
-from multigrid_rl.config.compose import available_cpus, data_root
+from multigrid_rl.config.compose import data_root
+from multigrid_rl.cores import available_cpus, cpu_quota
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.text import expected
@@ -36,10 +35,6 @@ SHM_BYTES = 512 * _MIB
 #: A run writes some MiB, Ray's session and its logs some hundred.
 DISK_BYTES, DISK_LEAST = 2048 * _MIB, 256 * _MIB
 OPEN_FILES = 4096
-#: Seconds until a host that does not answer counts as unreachable.
-CONNECT_S = 5.0
-#: Address of a Ray cluster.
-ADDRESS = re.compile(r"auto|(ray://)?(?P<host>\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
 #: A second thread that makes matrix products slower than this share of one thread's speed does harm.
 _THREADS_PAY = 0.8
 
@@ -100,20 +95,6 @@ def tested_versions(constraints: Path) -> dict[str, str]:
     pins = [Requirement(line) for line in lines if line]
     holding = [pin for pin in pins if pin.marker is None or pin.marker.evaluate()]
     return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in holding}
-
-
-def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Read how many CPUs a container's quota gives, by either version of control groups; ``None`` without a quota."""
-    try:
-        quota, period = (root / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            quota, period = ((root / "cpu" / f"cpu.cfs_{part}_us").read_text() for part in ("quota", "period"))
-        except OSError:
-            return None
-    if not quota.strip().isdigit() or int(period) <= 0:  # "max", or -1
-        return None
-    return int(quota) / int(period)
 
 
 def check_cpus(cpus: int | None = None, quota: float | None = None) -> Finding:
@@ -280,18 +261,6 @@ def check_opponents(root: Path | None = None) -> list[Finding]:
         return findings or [Finding("opponents", "ok", f"{len(names)} frozen players, hashes as in the catalogue")]
     where = " and ".join(map(str, catalogue.folders))
     return [Finding("opponents", "warning", f"no frozen player in {where}", "restore them, or name another folder")]
-
-
-def unreachable(address: str) -> str:
-    """Return why nothing answers at a cluster's address, within seconds, or nothing: Ray itself tries for minutes."""
-    match = ADDRESS.fullmatch(address)
-    if match is None or match["port"] is None:
-        return ""  # auto: Ray knows where
-    try:
-        socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=CONNECT_S).close()
-    except (OSError, OverflowError) as error:  # a port beyond 65535
-        return f"nothing answers there: {getattr(error, 'strerror', None) or error}"
-    return ""
 
 
 def check_gpu(names: list[str] | None = None, devices: Path = Path("/dev")) -> Finding:

@@ -12,8 +12,8 @@ from multigrid_rl.league.league import Roster
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.rollout import Collector, Experience, estimate
 from multigrid_rl.models.registry import fingerprint
-from multigrid_rl.ops.cluster import installed
 from multigrid_rl.players.factories import MatchFactory
+from multigrid_rl.runs.provenance import installed
 from multigrid_rl.types import EnvFactory
 
 

@@ -12,9 +12,9 @@ from ray.rllib.core import COMPONENT_RL_MODULE
 
 from multigrid_rl.league.league import Roster
 from multigrid_rl.learn.rollout import Experience
-from multigrid_rl.ops.cluster import differences, installed
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.session import reason_of
+from multigrid_rl.runs.provenance import differences, installed
 from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, RunError
 

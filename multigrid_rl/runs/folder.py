@@ -4,16 +4,10 @@ import fcntl
 import json
 import logging
 import os
-import platform
 import re
-import shlex
 import shutil
-import subprocess
-import sys
 import time
 from contextlib import suppress
-from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,13 +15,12 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from multigrid_rl.config.compose import ConfigError, RunConfig, available_cpus, data_root, to_yaml
-from multigrid_rl.config.scenario import CODE
+from multigrid_rl.config.compose import ConfigError, RunConfig, to_yaml
 from multigrid_rl.files import free_path, write_whole
 from multigrid_rl.imitation.demonstrations import read_data_card
 from multigrid_rl.league.league import League, Snapshot
 from multigrid_rl.ops.trackers import Tracking
-from multigrid_rl.players.cards import PlayerError, sha256_of
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.runs.checkpoints import (
     Checkpoint,
@@ -37,30 +30,13 @@ from multigrid_rl.runs.checkpoints import (
     set_aside_others,
     start_of,
 )
+from multigrid_rl.runs.provenance import circumstances, own_modules
 from multigrid_rl.runs.reader import config_hash, read_provenance, read_verdict
 from multigrid_rl.text import expected
 
 LOG = logging.getLogger(__name__)
 #: File by which a run belongs to one process.
 LOCK = "run.lock"
-PACKAGES = ("multigrid-rl", "ray", "torch", "numpy", "numba", "gymnasium", "pettingzoo", "multigrid")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of what decides a run."""
-    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
-
-
-def git_commit() -> str | None:
-    """Return the commit of the project's checkout, ``+changes`` if files differ from it; ``None`` outside of one."""
-    git, root = shutil.which("git"), data_root()
-    if git is None or not (root / ".git").exists():
-        return None
-    commands = (("rev-parse", "HEAD"), ("status", "--porcelain"))
-    head, dirty = (
-        subprocess.run([git, "-C", str(root), *args], capture_output=True, text=True, check=False) for args in commands
-    )
-    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "") if head.returncode == 0 else None
 
 
 class RunFolder:
@@ -209,25 +185,6 @@ class RunFolder:
 
     def _write_json(self, name: str, content: Any) -> None:
         write_whole(self.path / name, f"{json.dumps(content, indent=2)}\n".encode())
-
-
-def circumstances() -> dict[str, Any]:
-    """Return command, time, commit, versions and machine of this process, for provenance."""
-    return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "commit": git_commit(),
-        "versions": versions(),
-        "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": available_cpus()},
-    }
-
-
-def own_modules(config: RunConfig) -> dict[str, dict[str, str]]:
-    """Return, as ``modules``, the sha256 of the file of every module of the user's own that a run imports, if any."""
-    names = sorted({name.partition(":")[0] for name in CODE.findall(to_yaml(config))})
-    files = {name: Path(getattr(sys.modules.get(name), "__file__", None) or "") for name in names}
-    found = {name: sha256_of(file.read_bytes()) for name, file in files.items() if file.is_file()}
-    return {"modules": found} if found else {}
 
 
 def locked(file: Path) -> IO[str]:

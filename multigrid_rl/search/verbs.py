@@ -109,7 +109,7 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
 
 def preflight(folder: SearchFolder, address: str | None) -> list[str]:
     """Return lines on the search space, the folder, and finished trials of a resumed search."""
-    from multigrid_rl.config.compose import available_cpus
+    from multigrid_rl.cores import available_cpus
 
     request, known = folder.request, len(folder.outcomes())
     space = request.space

@@ -12,6 +12,7 @@ from numba.core.caching import NullCache
 
 from multigrid_rl import jit
 from multigrid_rl.config.compose import data_root
+from multigrid_rl.cores import cpu_quota
 from multigrid_rl.ops import doctor, machine
 from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.players.catalogue import CATALOGUE_FILE
@@ -109,7 +110,7 @@ def test_reads_container_quota_from_either_cgroup_version(files, expected, tmp_p
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert machine.cpu_quota(tmp_path) == expected
+    assert cpu_quota(tmp_path) == expected
 
 
 def test_unwritable_home_warns_and_ray_gets_token(tmp_path, monkeypatch):
