@@ -29,6 +29,19 @@ WEIGHTINGS: dict[str, str] = {}
 #: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
 PLAYERS: dict[str, str] = {}
 
+#: Where a run's rows go, too: what ``tracking`` may name; each is a ``runs.folder.Tracker``.
+TRACKERS: dict[str, str] = {
+    "csv": "multigrid_rl.ops.trackers:Csv",
+    "wandb": "multigrid_rl.ops.trackers:Wandb",
+    "mlflow": "multigrid_rl.ops.trackers:Mlflow",
+}
+
+#: What a run's provenance says of an input, by the key of the configuration that names it: RunConfig -> plain data.
+FACTS: dict[str, str] = {"data": "multigrid_rl.imitation.demonstrations:facts"}
+
+#: What fits a run to where it is to run, before it starts: (RunConfig, folder, stages) -> RunConfig, lines to print.
+PREFLIGHTS: dict[str, str] = {"cluster": "multigrid_rl.ops.cluster:fit_to_cluster"}
+
 #: Verbs of the command line, in the order of typical use.
 VERBS: dict[str, str] = {
     "train": "multigrid_rl.cli.train:train",

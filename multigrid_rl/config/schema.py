@@ -22,6 +22,7 @@ from multigrid_rl.config.network import (
 )
 from multigrid_rl.config.scenario import ConfigError, Part, ScenarioConfig, Steps, whole
 from multigrid_rl.cores import available_cpus
+from multigrid_rl.tables import TRACKERS
 from multigrid_rl.text import expected
 
 #: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
@@ -219,12 +220,13 @@ class RunConfig(Part):
     checkpoints: str | None = None
     data: str | None = None
     init: str | None = None
-    tracking: Literal["csv", "wandb", "mlflow"] | None = None
+    tracking: str | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RunConfig":
         train, model = self.train, self.model
         self._require(bool(self.scenario.learning), "scenario.seats", "learn on at least one seat")
+        self._require(self.tracking in (None, *TRACKERS), "tracking", ", ".join(TRACKERS))
         self._check_scheme()
         self._check_objective()
         self._check_imitation()

@@ -15,6 +15,7 @@ from multigrid_rl.config.scenario import LeagueConfig, Weighting
 from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card
 from multigrid_rl.players.catalogue import LoadedPlayer, load_frozen
 from multigrid_rl.players.pool import OpponentPool
+from multigrid_rl.runs.checkpoints import Snapshot
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, Policy, SeatView, UniformSource
 from multigrid_rl.world.symmetry import other_seat
@@ -102,15 +103,6 @@ def counted(games: float, points: float, scores: Array) -> tuple[float, float]:
     decayed = DECAY ** np.arange(len(scores))[::-1]
     factor = DECAY ** len(scores)
     return games * factor + float(decayed.sum()), points * factor + float((decayed * scores).sum())
-
-
-class Snapshot(NamedTuple):
-    """A past state of the learner: a folder of frozen players."""
-
-    name: str  # of the folder
-    env_steps: int
-    sha256: dict[str, str]  # of each network's weights, by module
-    wins: tuple[float, ...] = ()  # its win rates against earlier snapshots when it joined, oldest first
 
 
 class Roster(NamedTuple):

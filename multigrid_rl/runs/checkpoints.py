@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.files import free_path, unfinished, write_whole
-from multigrid_rl.league.league import Snapshot
 from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card, read_files, read_network
 from multigrid_rl.text import expected
 
@@ -39,6 +38,15 @@ class Checkpoint(NamedTuple):
     env_steps: int
     margin: float | None  # of the gates when it was written; None: no report yet, or no gates
     metrics_bytes: int  # length of metrics.jsonl when it was written
+
+
+class Snapshot(NamedTuple):
+    """A past state of the learner in its league: a folder of frozen players."""
+
+    name: str  # of the folder
+    env_steps: int
+    sha256: dict[str, str]  # of each network's weights, by module
+    wins: tuple[float, ...] = ()  # its win rates against earlier snapshots when it joined, oldest first
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> None:
@@ -241,6 +249,22 @@ def read_snapshot(run: Path, snapshot: Snapshot) -> dict[str, PlayerFiles]:
             raise PlayerError(expected(folder, wanted, f"{card.sha256[:16]}..."))
         read_network(files[module], card)
     return files
+
+
+def snapshots_of(run: Path, checkpoint: Checkpoint) -> list[Snapshot]:
+    """Return the snapshots that a checkpoint knows. Raises ``ConfigError``: one is missing, or not what it was."""
+    if not checkpoint.env_steps:
+        return []
+    state = read_state(checkpoint.path)["league"]
+    snapshots = [Snapshot(**row) for row in state["snapshots"]]
+    # Players are numbered: those that are always in the league, then its snapshots.
+    for number, snapshot in enumerate(snapshots, len(state["games"]) - len(snapshots)):
+        try:
+            if number not in state["lost"]:
+                read_snapshot(run, snapshot)
+        except PlayerError as error:
+            raise ConfigError(str(error)) from error
+    return snapshots
 
 
 def set_aside_others(run: Path, snapshots: Iterable[Snapshot]) -> None:

@@ -4,39 +4,43 @@ import fcntl
 import json
 import logging
 import os
-import re
 import shutil
-import time
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
-
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from typing import IO, Any, Protocol
 
 from multigrid_rl.config.compose import ConfigError, RunConfig, to_yaml
 from multigrid_rl.files import free_path, write_whole
-from multigrid_rl.imitation.demonstrations import read_data_card
-from multigrid_rl.league.league import League, Snapshot
-from multigrid_rl.ops.trackers import Tracking
-from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import LoadedPlayer
-from multigrid_rl.runs.checkpoints import (
-    Checkpoint,
-    read_snapshot,
-    read_state,
-    set_aside_newer,
-    set_aside_others,
-    start_of,
-)
+from multigrid_rl.runs.board import Board
+from multigrid_rl.runs.checkpoints import Checkpoint, set_aside_newer, set_aside_others, snapshots_of, start_of
 from multigrid_rl.runs.provenance import circumstances, own_modules
 from multigrid_rl.runs.reader import config_hash, read_provenance, read_verdict
+from multigrid_rl.tables import TRACKERS, find
 from multigrid_rl.text import expected
 
 LOG = logging.getLogger(__name__)
 #: File by which a run belongs to one process.
 LOCK = "run.lock"
+
+
+class Tracker(Protocol):
+    """Takes a run's rows, too: what an entry of ``TRACKERS`` names, made without arguments."""
+
+    @classmethod
+    def check(cls) -> None:
+        """Raise ``ConfigError`` where it cannot be had, before the run starts."""
+
+    def begin(self, folder: Path, values: dict[str, Any]) -> None:
+        """Take the run's folder, whose ``metrics.jsonl`` holds what was reported so far, and its configuration."""
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Take the row of an iteration."""
+
+    def end(self, verdict: dict[str, Any] | None) -> None:
+        """Take the verdict, ``None`` if the run broke off, and close."""
 
 
 class RunFolder:
@@ -46,12 +50,19 @@ class RunFolder:
         path: of the folder; must not exist yet.
         config: the run.
         seated: background players by seat, of all stages.
+        facts: of its inputs, for its provenance; see :func:`runs.provenance.facts_of`.
 
     Raises:
         FileExistsError: the folder exists already.
     """
 
-    def __init__(self, path: Path, config: RunConfig, seated: dict[str, tuple[LoadedPlayer, ...]]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: RunConfig,
+        seated: dict[str, tuple[LoadedPlayer, ...]],
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
         path.mkdir(parents=True, exist_ok=False)
         self.path = path
         self._lock = locked(path / LOCK)
@@ -65,10 +76,8 @@ class RunFolder:
                 for seat, players in seated.items()
                 for player in players
             ],
+            **(facts or {}),
         }
-        if config.data is not None:
-            card = read_data_card(Path(config.data)).model_dump(include={"who", "sha256", "rows", "episodes"})
-            self.provenance["data"] = {"folder": config.data, **card}
         self._open(config, first_step=None)
 
     @classmethod
@@ -88,7 +97,7 @@ class RunFolder:
             self.provenance = read_provenance(path)
             if start_of(path, log=False).path != checkpoint.path:
                 raise ConfigError(f"{path}: expected a run that no process trains, got one written to meanwhile")
-            league = _league_of(path, config, checkpoint)
+            league = snapshots_of(path, checkpoint) if config.scenario.league is not None else []
         except ConfigError:
             self._lock.close()
             raise
@@ -118,13 +127,11 @@ class RunFolder:
         self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger("multigrid_rl").addHandler(self._log)
         self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
-        self._board = EventFileWriter(str(self.path / "tensorboard"))
-        values = config.model_dump(mode="json")
-        self._tracking = Tracking(config.tracking, self.path, values) if config.tracking else None
-        if first_step is not None:
-            # TensorBoard forgets what another process wrote for these steps.
-            start = SessionLog(status=SessionLog.START)
-            self._board.add_event(Event(wall_time=time.time(), step=first_step, session_log=start))
+        self._board = Board(self.path / "tensorboard", first_step)
+        self._verdict: dict[str, Any] | None = None
+        self._tracker: Tracker | None = find(TRACKERS, config.tracking)() if config.tracking else None
+        if self._tracker is not None:
+            self._tracker.begin(self.path, config.model_dump(mode="json"))
 
     def note(self, name: str, facts: Any) -> None:
         """Put something more into the provenance of this run and of its players."""
@@ -135,17 +142,9 @@ class RunFolder:
         """Append one iteration's row to ``metrics.jsonl``, TensorBoard and what else tracks the run."""
         self._metrics.write(json.dumps(row) + "\n")
         self._metrics.flush()
-        # One event with all values: forty events take a tenth of an iteration. TensorBoard groups by what stands before
-        # the first slash.
-        gated = {name.removesuffix("/met"): row.get(name[6:-4]) for name in row if re.fullmatch("gates/.+/met", name)}
-        values = [
-            Summary.Value(tag=name if "/" in name else f"run/{name}", simple_value=value)
-            for name, value in (row | gated).items()
-            if value is not None
-        ]
-        self._board.add_event(Event(wall_time=time.time(), step=row["env_steps"], summary=Summary(value=values)))
-        if self._tracking is not None:
-            self._tracking.log(row)
+        self._board.row(row)
+        if self._tracker is not None:
+            self._tracker.row(row)
 
     def last_row(self) -> dict[str, Any] | None:
         """Return the last row of ``metrics.jsonl``, as :meth:`record` took it; ``None``: there is none yet."""
@@ -173,15 +172,19 @@ class RunFolder:
 
     def verdict(self, verdict: dict[str, Any]) -> None:
         """Write ``verdict.json``."""
+        self._verdict = verdict
         self._write_json("verdict.json", verdict)
 
     def close(self) -> None:
         """Flush and close all files."""
         logging.getLogger("multigrid_rl").removeHandler(self._log)
-        for part in filter(None, (self._tracking, self._metrics, self._board, self._log, self._lock)):
+        ends = [part.close for part in (self._metrics, self._board, self._log, self._lock)]
+        if self._tracker is not None:
+            ends.insert(0, partial(self._tracker.end, self._verdict))
+        for end in ends:
             # A row that a full disk refused is refused once more here; the run has reported it.
             with suppress(OSError):
-                part.close()
+                end()
 
     def _write_json(self, name: str, content: Any) -> None:
         write_whole(self.path / name, f"{json.dumps(content, indent=2)}\n".encode())
@@ -200,20 +203,6 @@ def locked(file: Path) -> IO[str]:
     except OSError:  # a network drive without locks
         LOG.warning("%s: no locks on this drive; see to it that only one process works in it", file.parent)
     return handle
-
-
-def _league_of(path: Path, config: RunConfig, checkpoint: Checkpoint) -> list[Snapshot]:
-    """Return the snapshots that a checkpoint knows. Raises ``ConfigError``: one is missing, or not what it was."""
-    if config.scenario.league is None or not checkpoint.env_steps:
-        return []
-    league = League(config.scenario.league, config.seed)
-    league.set_state(read_state(checkpoint.path)["league"])
-    for snapshot in league.available():
-        try:
-            read_snapshot(path, snapshot)
-        except PlayerError as error:
-            raise ConfigError(str(error)) from error
-    return league.snapshots
 
 
 def _set_aside(metrics: Path, length: int, name: str) -> None:

@@ -16,6 +16,7 @@ from multigrid_rl.config.compose import RunConfig, data_root, to_yaml
 from multigrid_rl.config.scenario import CODE
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.players.cards import sha256_of
+from multigrid_rl.tables import FACTS, find
 from multigrid_rl.text import expected
 
 PACKAGES = ("multigrid-rl", "ray", "torch", "numpy", "numba", "gymnasium", "pettingzoo", "multigrid")
@@ -70,6 +71,11 @@ def circumstances() -> dict[str, Any]:
         "versions": versions(),
         "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": available_cpus()},
     }
+
+
+def facts_of(config: RunConfig) -> dict[str, Any]:
+    """Return what add-ons say of a run's inputs, by the key that names them. Raises ``ConfigError``: one is damaged."""
+    return {key: find(FACTS, key)(config) for key in FACTS if getattr(config, key) is not None}
 
 
 def own_modules(config: RunConfig) -> dict[str, dict[str, str]]:
