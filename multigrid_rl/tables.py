@@ -39,8 +39,12 @@ TRACKERS: dict[str, str] = {
 #: What a run's provenance says of an input, by the key of the configuration that names it: RunConfig -> plain data.
 FACTS: dict[str, str] = {"data": "multigrid_rl.imitation.demonstrations:facts"}
 
-#: What fits a run to where it is to run, before it starts: (RunConfig, folder, stages) -> RunConfig, lines to print.
-PREFLIGHTS: dict[str, str] = {"cluster": "multigrid_rl.ops.cluster:fit_to_cluster"}
+#: What looks at a connected cluster before it is used. ``cluster``, for a run: (RunConfig, folder, stages) -> the run
+#: with as many env runners as fit, lines to print. ``nodes``: (folder, stages, trials=whether it is a search) -> lines.
+PREFLIGHTS: dict[str, str] = {
+    "cluster": "multigrid_rl.ops.cluster:fit_to_cluster",
+    "nodes": "multigrid_rl.ops.cluster:preflight",
+}
 
 #: Verbs of the command line, in the order of typical use.
 VERBS: dict[str, str] = {

@@ -3,10 +3,8 @@
 import json
 import math
 import shlex
-import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
@@ -15,20 +13,11 @@ from multigrid_rl.config.recipes import GROUPS, TRUST, expand_overrides
 from multigrid_rl.files import csv_text, markdown_table
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
-from multigrid_rl.search.plans import as_parameters, distributions
 from multigrid_rl.search.settings import ThreeStageSettings
-from multigrid_rl.search.space import Space, in_words
+from multigrid_rl.search.space import in_words
+from multigrid_rl.search.study import Importance, importance_of
 
 WINNER, RESULTS, TRIALS, REPORT = "winner.yaml", "results.json", "trials.csv", "report.md"
-#: Fewer trials than this are too few to estimate the importance of a dozen variables.
-FEWEST = 20
-
-
-class Importance(NamedTuple):
-    """Shares of each variable that add up to 1; or why they are not known."""
-
-    shares: dict[str, float]  # by key, largest first; empty if they are not known
-    note: str  # from which trials, or why not
 
 
 @dataclass(frozen=True)
@@ -49,40 +38,10 @@ class SearchResult:
 
 def result_of(folder: SearchFolder, *, complete: bool, seconds: float) -> SearchResult:
     """Judge the recorded outcomes of a search."""
-    outcomes, settings = folder.outcomes(), folder.request.settings
+    outcomes, settings = folder.record.outcomes(), folder.request.settings
     seeds = settings.confirm.seeds if isinstance(settings, ThreeStageSettings) else 0
     importance = importance_of(folder.request.space, outcomes)
     return SearchResult(outcomes, winner_of(outcomes, seeds), importance, complete, seconds)
-
-
-def importance_of(space: Space, outcomes: Sequence[Outcome]) -> Importance:
-    """Measure how far the best quarter of the trials differs from all of them, along each variable.
-
-    PED-ANOVA (Watanabe, Bansal and Hutter 2023, https://arxiv.org/abs/2304.10255), by Optuna. Only trials that a plan
-    drew over the whole space count: those near a good configuration are alike by construction.
-    """
-    drawn = [
-        (outcome.spec.point, outcome.score.number)
-        for outcome in outcomes
-        if outcome.score is not None and outcome.spec.stage in ("broad", "asha", "generation 0")
-    ]
-    if len(drawn) < FEWEST:
-        return Importance({}, f"{len(drawn)} trials were drawn over the whole space: importance needs {FEWEST}")
-    if len({number for _, number in drawn}) < 2:
-        return Importance({}, f"all {len(drawn)} trials were equally good")
-    import optuna  # noqa: PLC0415
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study, known = optuna.create_study(direction="maximize"), distributions(space)
-    for point, number in drawn:
-        study.add_trial(
-            optuna.trial.create_trial(params=as_parameters(space, point), distributions=known, value=number)
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
-        shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return Importance(dict(shares), f"the best quarter of {len(drawn)} trials against all of them (PED-ANOVA)")
 
 
 def write_result(folder: SearchFolder, result: SearchResult) -> None:
@@ -108,7 +67,7 @@ def as_data(folder: SearchFolder, result: SearchResult) -> dict[str, Any]:
             "env_steps_to_held": winner.score.env_steps_to_held,
             "margin": _finite(winner.score.margin),
             "trials": list(winner.trials),
-            "values": request.space.values(winner.point),
+            "values": request.space.values(winner.params),
             "command": winning_command(folder, winner),
         },
         "importance": {"shares": result.importance.shares, "note": result.importance.note},
@@ -131,7 +90,7 @@ def _row(folder: SearchFolder, outcome: Outcome) -> dict[str, Any]:
         "until": spec.until,
         "origin": spec.origin,
         "reason": outcome.reason,
-        "values": folder.request.space.values(spec.point),
+        "values": folder.request.space.values(spec.params or {}),
     }
 
 
@@ -149,7 +108,7 @@ def as_csv(folder: SearchFolder, outcomes: list[Outcome]) -> str:
 
 def winning_command(folder: SearchFolder, winner: Winner) -> str:
     """Return the command that trains the winning configuration."""
-    return shlex.join(["multigrid-rl", "train", *folder.request.space.overrides(winner.point)])
+    return shlex.join(["multigrid-rl", "train", *folder.request.space.overrides(winner.params)])
 
 
 def as_recipe(folder: SearchFolder, winner: Winner) -> str:
@@ -160,7 +119,7 @@ def as_recipe(folder: SearchFolder, winner: Winner) -> str:
         f"# Found by: {folder.provenance['command']}",
         f"# Trains: {winning_command(folder, winner)}",
     ]
-    content = recipe_of(folder.request.space.overrides(winner.point))
+    content = recipe_of(folder.request.space.overrides(winner.params))
     return "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False, default_flow_style=False)
 
 
@@ -242,7 +201,7 @@ def as_markdown(folder: SearchFolder, result: SearchResult, pictures: list[str])
     rows = []
     for outcome in [*ranked(result.outcomes), *result.failed]:
         status = outcome.status if outcome.reason is None else f"failed: {outcome.reason}"
-        rows.append([outcome.spec.id, status, *cells(outcome), *space.in_short(outcome.spec.point)])
+        rows.append([outcome.spec.id, status, *cells(outcome), *space.in_short(outcome.spec.params or {})])
     names = [variable.name for variable in space.variables]
     lines += ["", *markdown_table(["trial", "status", *columns, *names], rows, left=(0, 1))]
     return "\n".join(lines) + "\n"
