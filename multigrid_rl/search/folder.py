@@ -72,7 +72,7 @@ class SearchRequest:
         return cls(name, seed, settings, space)
 
     def as_data(self) -> dict[str, Any]:
-        """Return it as plain data, for ``search.yaml`` and ``results.json``."""
+        """Return it as plain data, for ``search.yaml``."""
         space, settings = self.space, self.settings.model_dump(mode="json")
         data = {"search": self.name, "settings": settings, "space": space.name, "variables": space.content}
         return {**data, "base": list(space.base), "seed": self.seed}

@@ -1,9 +1,8 @@
-"""What a search found, in files: results.json, trials.csv, winner.yaml and the page report.md."""
+"""What a search found, in files: trials.csv, winner.yaml and the page report.md."""
 
-import json
 import math
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import yaml
@@ -17,7 +16,7 @@ from multigrid_rl.search.settings import ThreeStageSettings
 from multigrid_rl.search.space import in_words
 from multigrid_rl.search.study import Importance, importance_of
 
-WINNER, RESULTS, TRIALS, REPORT = "winner.yaml", "results.json", "trials.csv", "report.md"
+WINNER, TRIALS, REPORT = "winner.yaml", "trials.csv", "report.md"
 
 
 @dataclass(frozen=True)
@@ -45,64 +44,26 @@ def result_of(folder: SearchFolder, *, complete: bool, seconds: float) -> Search
 
 
 def write_result(folder: SearchFolder, result: SearchResult) -> None:
-    """Write ``results.json``, ``trials.csv`` and, if there is a winner, ``winner.yaml``."""
-    folder.write_text(RESULTS, json.dumps(as_data(folder, result), indent=1) + "\n")
+    """Write ``trials.csv`` and, if there is a winner, ``winner.yaml``."""
     folder.write_text(TRIALS, as_csv(folder, result.outcomes))
     if result.winner is not None:
         folder.write_text(WINNER, as_recipe(folder, result.winner))
 
 
-def as_data(folder: SearchFolder, result: SearchResult) -> dict[str, Any]:
-    """Return a search's result as plain data; what cannot be a number in JSON is ``null``."""
-    request, winner = folder.request, result.winner
-    return {
-        "format": 1,
-        **request.as_data(),
-        **folder.provenance,
-        "complete": result.complete,
-        "seconds": round(result.seconds, 1),
-        "winner": winner
-        and {
-            "confirmed": winner.confirmed,
-            "env_steps_to_held": winner.score.env_steps_to_held,
-            "margin": _finite(winner.score.margin),
-            "trials": list(winner.trials),
-            "values": request.space.values(winner.params),
-            "command": winning_command(folder, winner),
-        },
-        "importance": {"shares": result.importance.shares, "note": result.importance.note},
-        "trials": [_row(folder, outcome) for outcome in result.outcomes],
-    }
-
-
-def _row(folder: SearchFolder, outcome: Outcome) -> dict[str, Any]:
-    spec, score = outcome.spec, outcome.score
-    return {
-        "id": spec.id,
-        "stage": spec.stage,
-        "status": outcome.status,
-        "held": outcome.held,
-        "env_steps_to_held": score.env_steps_to_held if score else None,
-        "margin": _finite(score.margin) if score else None,
-        "env_steps": outcome.env_steps,
-        "seconds": round(outcome.seconds, 1),
-        "seed": spec.seed,
-        "until": spec.until,
-        "origin": spec.origin,
-        "reason": outcome.reason,
-        "values": folder.request.space.values(spec.params or {}),
-    }
-
-
-def _finite(number: float) -> float | None:
-    return round(number, 6) if math.isfinite(number) else None
-
-
 def as_csv(folder: SearchFolder, outcomes: list[Outcome]) -> str:
     """Write one line a trial, one column a key."""
     rows = []
-    for row in (_row(folder, outcome) for outcome in outcomes):
-        rows.append({**row, **{key: in_words(value) for key, value in row.pop("values").items()}})
+    for outcome in outcomes:
+        spec, score = asdict(outcome.spec), outcome.score
+        values = folder.request.space.values(spec.pop("params"))
+        margin = score.margin if score is not None and math.isfinite(score.margin) else None
+        rows.append(
+            spec
+            | {"status": outcome.status, "held": outcome.held, "env_steps": outcome.env_steps}
+            | {"env_steps_to_held": score and score.env_steps_to_held, "margin": margin}
+            | {"seconds": round(outcome.seconds, 1), "reason": outcome.reason}
+            | {key: in_words(value) for key, value in values.items()}
+        )
     return csv_text(rows)
 
 

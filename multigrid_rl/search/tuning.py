@@ -1,6 +1,5 @@
 """A search on Ray Tune, from its folder to its result: Tune runs the trials that the plan and Optuna propose."""
 
-import json
 import logging
 import os
 import tempfile
@@ -18,7 +17,7 @@ from multigrid_rl.rllib.session import ray_session, reason_of
 from multigrid_rl.search.folder import STOP, SearchFolder, run_path
 from multigrid_rl.search.outcomes import Outcome, Score, Status, TrialSpec
 from multigrid_rl.search.plans import Plan, plan_of
-from multigrid_rl.search.results import RESULTS, SearchResult, result_of, write_result
+from multigrid_rl.search.results import SearchResult, result_of, write_result
 from multigrid_rl.search.settings import AshaSettings
 from multigrid_rl.search.trial import ENDED, INTERRUPTED, METRIC, STOPPED, TIME, TrialConfig, run_trial
 from multigrid_rl.tables import PREFLIGHTS, find
@@ -53,13 +52,14 @@ def search(folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[]
     with folder.held():
         began = time.monotonic()
         # An interrupted search has written how long it took so far; a killed one has not: that session is not counted.
-        path = folder.path / RESULTS
-        before = float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) if path.exists() else 0.0
+        study = folder.record.study
+        before = study.user_attrs.get("seconds", 0.0)
         run = SearchRun(folder, on_outcome, interrupted)
         try:
             run_on_tune(run)
         finally:
             result = result_of(folder, complete=run.plan.finished, seconds=before + time.monotonic() - began)
+            study.set_user_attr("seconds", result.seconds)
             write_result(folder, result)
     return result
 

@@ -160,7 +160,7 @@ def table(folder: SearchFolder, result: SearchResult) -> Table:
 
 def closing(folder: SearchFolder, result: SearchResult, pictures: list[str]) -> list[str]:
     """Return the closing lines: the winner, and the files."""
-    from multigrid_rl.search.results import REPORT, RESULTS, TRIALS, WINNER, verdict_of, winning_command
+    from multigrid_rl.search.results import REPORT, TRIALS, WINNER, verdict_of, winning_command
 
     lines = [f"failed:   {outcome.spec.id}: {outcome.reason}" for outcome in result.failed]
     if not result.complete:
@@ -171,5 +171,5 @@ def closing(folder: SearchFolder, result: SearchResult, pictures: list[str]) -> 
         lines.append(f"train it: {winning_command(folder, result.winner)}")
     shares = [f"{key.rpartition('.')[2]} {share:.0%}" for key, share in result.importance.shares.items()]
     lines.append(f"matters:  {', '.join(shares[:6]) + '; ' if shares else ''}{result.importance.note}")
-    files = [REPORT, RESULTS, TRIALS, *([WINNER] if result.winner else []), *pictures]
+    files = [REPORT, TRIALS, *([WINNER] if result.winner else []), *pictures]
     return [*lines, f"written:  {folder.path}: {', '.join(files)}"]

@@ -64,7 +64,6 @@ def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, 
     heard: list[Outcome] = []
     half = search(place, heard.append, lambda: bool(heard))
     assert not half.complete
-    assert json.loads((folder / "results.json").read_text())["complete"] is False
     (failed,) = first_session = outcomes(folder)
     assert (failed.spec.id, failed.status) == ("s1-000", "failed")
     assert failed.reason == "TypeError: math.floor() takes exactly one argument (2 given)"
@@ -78,15 +77,14 @@ def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, 
     assert [row.spec.stage for row in rows] == ["broad", "broad", "refine", "confirm"]
     assert [row.status for row in rows] == ["failed", "finished", "finished", "finished"]
     assert "Traceback" not in capfd.readouterr().err
-    for name in ("results.json", "trials.csv", "winner.yaml", "parallel.png"):
+    for name in ("report.md", "trials.csv", "winner.yaml", "parallel.png"):
         assert (folder / name).is_file()
     assert "train it: multigrid-rl train scenario=1v1" in result.output
     assert "best 3 of 4 trials" in result.output
-    data = json.loads((folder / "results.json").read_text())
-    for row in [row for row in data["trials"] if row["status"] == "finished"]:
-        run = read_run(folder / "trials" / row["id"])  # what overlay, report and evaluate read
-        assert run.verdict["env_steps"] == row["env_steps"] == 6144
-        assert run.config["train"]["lr"] == row["values"]["train.lr"]
+    for row in [row for row in rows if row.status == "finished"]:
+        run = read_run(folder / "trials" / row.spec.id)  # what overlay, report and evaluate read
+        assert run.verdict["env_steps"] == row.env_steps == 6144
+        assert run.config["train"]["lr"] == place.request.space.values(row.spec.params)["train.lr"]
         assert run.provenance["command"].startswith("multigrid-rl train scenario=1v1")
     # A trial is the run that its command says.
     first = folder / "trials" / "s1-001"

@@ -18,7 +18,6 @@ from multigrid_rl.search import verbs as verb
 from multigrid_rl.search.folder import SearchFolder, SearchRequest, sort_overrides
 from multigrid_rl.search.outcomes import Outcome, Score, TrialSpec
 from multigrid_rl.search.results import (
-    as_csv,
     as_markdown,
     as_recipe,
     recipe_of,
@@ -154,20 +153,17 @@ def pictures(folder, result):
 
 
 def test_results_hold_every_trial_and_winner(folder):
-    found(folder)
-    data = json.loads((folder.path / "results.json").read_text(), parse_constant=pytest.fail)  # no NaN, no Infinity
-    assert [row["id"] for row in data["trials"]] == [row.spec.id for row in ROWS]
-    assert data["trials"][0]["margin"] is None
-    assert data["trials"][1]["reason"] == "no more memory"
-    assert data["winner"]["confirmed"] is True
-    assert data["winner"]["env_steps_to_held"] == 1500  # of its worst seed
-    assert data["winner"]["values"]["model"] == "gru"
-    assert data["complete"] is True
-    assert data["seed"] == 7
-    rows = list(csv.DictReader(io.StringIO(as_csv(folder, ROWS))))
+    result = found(folder)
+    rows = list(csv.DictReader(io.StringIO((folder.path / "trials.csv").read_text())))
+    assert [row["id"] for row in rows] == [row.spec.id for row in ROWS]
     assert [row["held"] for row in rows] == ["False"] * 3 + ["True"] * 3
-    assert float(rows[2]["train.lr"]) == data["winner"]["values"]["train.lr"]
+    assert (rows[0]["margin"], rows[1]["reason"]) == ("", "no more memory")
+    values = folder.request.space.values(result.winner.params)
+    assert values["model"] == "gru"
+    assert float(rows[2]["train.lr"]) == values["train.lr"]
     assert rows[2]["train.lr_final"] == rows[2]["train.lr"]
+    assert result.winner.confirmed
+    assert result.winner.score.env_steps_to_held == 1500  # of its worst seed
 
 
 def test_winner_recipe_composes_to_its_configuration(folder):
