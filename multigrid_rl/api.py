@@ -17,8 +17,7 @@ import torch
 from multigrid_rl.cli.evaluate import find_target
 from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
 from multigrid_rl.config.network import ModelConfig
-from multigrid_rl.config.recipes import override_value
-from multigrid_rl.config.scenario import CODE, HANDED_OVER, ConfigError
+from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.evaluation import environments
 from multigrid_rl.evaluation.evaluation import Mode, kept_games, summary
@@ -33,9 +32,10 @@ from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_c
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.video import choose
-from multigrid_rl.text import expected, suggestion, unknown
+from multigrid_rl.text import ConfigError, expected, suggestion, unknown
 from multigrid_rl.training.start import resume_training, run_training
 from multigrid_rl.types import Policy
+from multigrid_rl.user_code import CODE
 from multigrid_rl.world.pettingzoo_env import RedBlueDoors, parallel_env
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def train(
     """
     settings = [*([] if scenario is None else [f"scenario={scenario}"]), *overrides]
     settings += [f"scenario.seats.{seat}={_seated(who)}" for seat, who in (players or {}).items()]
-    settings += [f"{_key(name)}={override_value(_named(value))}" for name, value in values.items()]
+    settings += [f"{_key(name)}={written(_named(value))}" for name, value in values.items()]
     if resume is not None:
         resume_training(Path(resume), settings)
         return Run(resume)
@@ -247,7 +247,6 @@ def _named(value: Any) -> Any:
     name = f"{value.__module__}:{getattr(value, '__qualname__', '')}"
     if not CODE.fullmatch(name):
         raise ConfigError(expected("value", "a class or function of a module, not one inside of another", name))
-    HANDED_OVER.add(value.__module__)
     return name
 
 

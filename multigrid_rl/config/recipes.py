@@ -1,13 +1,12 @@
 """Scenarios and recipes by name or by file, and the overrides that they expand to.
 
-A file outside of ``configs/``, such as a search's winner, may come from other people. It may set values, but neither
-run code, nor read this machine's environment, nor set where files go, unless the user types ``trust_recipe=true``.
+A file outside of ``configs/`` may name code, which then runs, and is told. With ``--safe`` it may set values, but
+neither run code, nor read this machine's environment, nor set where files go: see ``trust.py``.
 """
 
-import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import entry_points
@@ -18,13 +17,15 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from multigrid_rl.config.scenario import CODE, ConfigError, ScenarioConfig
+from multigrid_rl.config.overrides import SHORT, as_typed, is_text, leaves, merged, parse, written
+from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
-from multigrid_rl.text import expected, unknown
+from multigrid_rl.tables import ENV_IDS
+from multigrid_rl.text import ConfigError, expected, unknown
+from multigrid_rl.trust import check_code, safe
+from multigrid_rl.user_code import CODE
 
-#: Override that lets a file set everything that the user could type.
-TRUST = "trust_recipe"
-#: Keys that only a trusted file may set: code to import, folders (a run's state is unpickled) and machines.
+#: Keys that no file may set where code is refused: code to import, folders (a run's state is unpickled) and machines.
 TRUSTED_ONLY = (
     "train.shaping", "run_dir", "checkpoints", "data", "init", "cluster", "address", "scenario.env_path", "env_path",
     "tracking", "train.adversarial.reward", "train.dagger.expert", "expert",
@@ -36,6 +37,8 @@ IMPORTING = ("model", "model.name", "train.objective", "scenario.env_id", "env_i
 _SEATING = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curriculum")
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
+#: Folders of recipes: of scenarios, of the shipped players, and what only a study or a page of results uses.
+RECIPES = ("recipe", "ladder", "study")
 #: How the file of a recipe ends.
 FILES = (".yaml", ".yml")
 #: Environment variable: folders with the user's own scenarios, then available by name.
@@ -49,24 +52,14 @@ _OF_OURS = tuple(f"model.{key}" for key in ("activation", "norm", "normalise", "
 _NOT_IMITATED = ("scheme", "model.bound")
 #: What an objective that learns from recorded play sets.
 _IMITATING = ("train.cloning.", "train.adversarial.")
-#: Mixtures of players have their own syntax in an override.
-_SEATS = "scenario.seats."
 _MAX_LEAVES = 1000
-#: Arguments of an environment are its own: any key may be one.
-ENV_ARGS = "scenario.env_args"
-#: Keys that a user may write without the part that they belong to, beside ``env_id``.
-_SHORT = {
-    "address": "cluster.address", "env_args": ENV_ARGS, "env_path": "scenario.env_path", "port": "scenario.port",
-    "expert": "train.dagger.expert",
-}  # fmt: skip
 
 
 class ExpandedOverrides(NamedTuple):
     """What overrides stand for."""
 
-    values: dict[str, str]  # key -> value, those of the recipe included
+    values: dict[str, Any]  # dotted key -> value, those of the recipe first
     recipe: str | None  # the recipe that they begin with: its name in ``configs/``, or its file as it was typed
-    trusted: bool  # files outside of configs/ may set everything
 
 
 def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
@@ -74,60 +67,50 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
 
     Raises ``ConfigError``.
     """
-    check_form(overrides)
-    typed = _split(overrides)
-    trust = typed.pop(TRUST, "false")
-    if trust not in ("true", "false"):
-        raise ConfigError(expected(TRUST, "true or false", trust))
-    trusted = trust == "true"
+    typed = parse(overrides)
     settings = _canonical_names(typed)
-    network = settings.get("model.name", "")
+    network = str(settings.get("model.name", ""))
     for key in _OF_OURS:
         if key in settings and CODE.fullmatch(network):
-            raise ConfigError(expected(key, f"nothing with model={network}, whose code decides that", settings[key]))
-    recipe = typed["experiment"] if "experiment" in typed else _own_recipe(settings, trusted=trusted)
+            got = written(settings[key])
+            raise ConfigError(expected(key, f"nothing with model={network}, whose code decides that", got))
+    named = typed.get("experiment", "")
+    recipe = written(named) if "experiment" in typed else _own_recipe(settings)
     if recipe in ("none", "null"):
-        return ExpandedOverrides(settings, None, trusted)
-    defaults = _canonical_names(_split(recipe_overrides(recipe, trusted=trusted)))
+        return ExpandedOverrides(settings, None)
+    defaults = _canonical_names(recipe_values(recipe))
     home = defaults.get("scenario")
     scenario = settings.get("scenario", home)
-    if home is not None and scenario is not None and home not in _homes(scenario, trusted=trusted):
+    fits = home is None or scenario is None or home in _homes(scenario)
+    if "experiment" in typed and not fits:
         raise ConfigError(expected("scenario", f"{home} with experiment={recipe}, or experiment=none", scenario))
     defaults = _under(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
     # The recipe comes first: what was typed wins.
     rest = {key: value for key, value in defaults.items() if key not in settings}
-    if CODE.fullmatch({**rest, **settings}.get("model.name", "")):
+    if CODE.fullmatch(str({**rest, **settings}.get("model.name", ""))):
         rest = {key: value for key, value in rest.items() if key not in _OF_OURS}
     used = "experiment" in typed or not rest.keys() <= {"scenario", "train"}
-    return ExpandedOverrides({**rest, **settings}, recipe if used else None, trusted)
+    return ExpandedOverrides({**rest, **settings}, recipe if used else None)
 
 
-def check_form(overrides: list[str]) -> None:
-    """Raise ``ConfigError`` for what is no ``key=value``."""
-    for override in overrides:
-        if "=" not in override:
-            raise ConfigError(f"{override}: expected key=value, for example train.lr=3e-4")
-
-
-def _split(overrides: Iterable[str]) -> dict[str, str]:
-    return dict(override.split("=", 1) for override in overrides)
-
-
-def _canonical_names(typed: dict[str, str]) -> dict[str, str]:
+def _canonical_names(typed: dict[str, Any]) -> dict[str, Any]:
     """Return ``typed`` with one name for keys and values that have several; the recipe is left out."""
-    result: dict[str, str] = {}
+    result: dict[str, Any] = {}
     for key, value in typed.items():
+        name = written(value)  # of a file: one such as 1 or null is read as a number or nothing
         if key == "scenario":
-            result |= {key: scenario_id(value), **_scheme_of_alias(value, typed)}
+            result |= {key: scenario_id(name), **_scheme_of_alias(name, typed)}
         elif key == "env_id":
-            package = "multigrid" if value.startswith("MultiGrid-") else "gymnasium"
+            package = ENV_IDS[max((beginning for beginning in ENV_IDS if name.startswith(beginning)), key=len)]
             result |= {"scenario.env_id": value, "scenario": result.get("scenario", package)}
-        elif key == "model" and CODE.fullmatch(value):
+        elif key == "model" and CODE.fullmatch(name):
             result |= {"model": "mlp", "model.name": value}
-        else:
-            check_choice(key, value)
+        elif key in GROUPS:
+            check_choice(key, name)
             if key != "experiment":
-                result[_SHORT.get(key, key)] = value
+                result[key] = name
+        else:
+            result[SHORT.get(key, key)] = value
     return result
 
 
@@ -138,18 +121,21 @@ def check_choice(key: str, value: str) -> None:
         raise ConfigError(unknown(key, value, names_in(key)))
 
 
-def _own_recipe(settings: dict[str, str], *, trusted: bool) -> str:
-    # The file of its name, or of its package's: one for the objective, for the scheme, or for all that have none.
-    parts = [name for name in _builds_on(settings.get("train", "ppo")) if name != "ppo"]
-    endings = [*(f"-{part}" for part in (*parts, settings.get("scheme"))), ""]
-    homes = _homes(settings.get("scenario", "1v1"), trusted=trusted)
-    known = names_in("experiment")
-    return next((home + ending for home in homes for ending in endings if home + ending in known), "none")
+def _own_recipe(settings: dict[str, Any]) -> str:
+    """Return the recipe that a scenario, or the one named like its package, names for what is trained."""
+    kinds = [*_builds_on(settings.get("train", "ppo")), settings.get("scheme"), "default"]
+    for home in _homes(settings.get("scenario", "1v1")):
+        named = whole_scenario(home).get("recipe")
+        named = named if isinstance(named, dict) else {"default": named}
+        found = next((named[kind] for kind in kinds if named.get(kind)), None)
+        if found is not None:
+            return str(found)
+    return "none"
 
 
-def _homes(scenario: str, *, trusted: bool) -> list[str]:
+def _homes(scenario: str) -> list[str]:
     """Return whose recipes fit a scenario: its own and, of an environment, the one that its package is named after."""
-    package = whole_scenario(scenario, trusted=trusted).get("package")
+    package = whole_scenario(scenario).get("package")
     return [scenario, *([package] if isinstance(package, str) else [])]
 
 
@@ -159,21 +145,21 @@ def _builds_on(train: str) -> list[str]:
     return [train, *(name for base in bases for name in _builds_on(base))]
 
 
-def _under(train: str, recipe: dict[str, str], *, recorded: bool) -> dict[str, str]:
+def _under(train: str, recipe: dict[str, Any], *, recorded: bool) -> dict[str, Any]:
     """Return a recipe's values under an objective: without those that the objective's own file sets or cannot have.
 
     Recorded play teaches no network with memory, so where there is some, the kind of network is left out, too.
     """
     found_for = _builds_on(recipe.get("train", "ppo"))
     files = [read_config_file("train", name) for name in _builds_on(train) if name not in found_for]
-    own = [key for content in files for key, _ in _leaves(content, "train.") if key != "train.defaults"]
+    own = [key for content in files for key, _ in leaves(content, "train.") if key != "train.defaults"]
     imitates = any(key.startswith(_IMITATING) for key in own)
     without = (*_NOT_IMITATED, *(("model",) if recorded else ())) if imitates else ()
     below = tuple(f"{key}." for key in own)
     return {key: value for key, value in recipe.items() if key not in without and not f"{key}.".startswith(below)}
 
 
-def _scheme_of_alias(name: str, settings: dict[str, str]) -> dict[str, str]:
+def _scheme_of_alias(name: str, settings: dict[str, Any]) -> dict[str, str]:
     # The original environments carry a scheme in their names; for a team of one all schemes are the same.
     match = re.search(r"-(DTDE|CTDE|CTCE)-", name)
     if match is None or "scheme" in settings:
@@ -182,9 +168,16 @@ def _scheme_of_alias(name: str, settings: dict[str, str]) -> dict[str, str]:
     return {"scheme": match[1].lower()} if any(learning.count(team) > 1 for team in learning) else {}
 
 
+def files_of(group: str) -> dict[str, Path]:
+    """Return the files that a group of ``configs/`` has, by name."""
+    folders = RECIPES if group == "experiment" else (group,)
+    found = [path for folder in folders for path in (data_root() / "configs" / folder).glob("*.yaml")]
+    return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
+
+
 def names_in(group: str) -> list[str]:
-    """Return the names of all files in a folder of ``configs/``, sorted."""
-    return sorted(path.stem for path in (data_root() / "configs" / group).glob("*.yaml"))
+    """Return the names of all files that a group of ``configs/`` has, sorted."""
+    return list(files_of(group))
 
 
 def read_config_file(group: str, name: str) -> dict[str, Any]:
@@ -192,6 +185,16 @@ def read_config_file(group: str, name: str) -> dict[str, Any]:
     text = (data_root() / "configs" / group / f"{name}.yaml").read_text(encoding="utf-8")
     content: dict[str, Any] = yaml.safe_load(text)
     return content
+
+
+def group_values(group: str, name: str) -> dict[str, Any]:
+    """Return the values of a file in a folder of ``configs/``, over those of the files that its ``defaults`` name."""
+    content = read_config_file(group, name)
+    values: Any = {}
+    for base in content.pop("defaults", []):
+        if base != "_self_":
+            values = merged(values, group_values(group, base))
+    return {**merged(values, content)}
 
 
 def scenario_names() -> list[str]:
@@ -227,25 +230,25 @@ def scenario_id(name: str) -> str:
     raise ConfigError(unknown("scenario", name, [*names, *outside, "a file such as ./mine.yaml"]))
 
 
-def whole_scenario(name: str, *, trusted: bool = False) -> dict[str, Any]:
+def whole_scenario(name: str) -> dict[str, Any]:
     """Return a scenario with its name, by the id from :func:`scenario_id`. Raises ``ConfigError``."""
     if name.endswith(FILES):
-        return {**read_scenario(name, trusted=trusted), "name": Path(name).stem}
+        return {**read_scenario(name), "name": Path(name).stem}
     return {**read_config_file("scenario", name), "name": name}
 
 
-def recipe_overrides(recipe: str, *, trusted: bool) -> list[str]:
-    """Return the overrides that a recipe stands for, groups first.
+def recipe_values(recipe: str) -> dict[str, Any]:
+    """Return the values that a recipe stands for by dotted key, groups first.
 
     Args:
-        recipe: name of one in ``configs/experiment/``, or path of a file.
-        trusted: the file may set everything, as those in ``configs/`` may.
+        recipe: name of one in ``configs/``, or path of a file.
 
     Raises:
-        ConfigError: it cannot be read, is no recipe, or sets what only a trusted one may.
+        ConfigError: it cannot be read, is no recipe, or names code where that is refused.
     """
     configs = data_root() / "configs"
-    path = Path(recipe) if recipe.endswith(FILES) else configs / "experiment" / f"{recipe}.yaml"
+    shipped = files_of("experiment")
+    path = shipped[recipe] if recipe in shipped else Path(recipe)
     try:
         content = read_plain_yaml(path)
     except (OSError, ValueError) as error:
@@ -256,31 +259,32 @@ def recipe_overrides(recipe: str, *, trusted: bool) -> list[str]:
     )
     if not valid or not all(isinstance(key, str) for key in content):
         raise ConfigError(expected("experiment", f"a recipe: a defaults list of '{_GROUP}group: name', and keys", path))
-    groups = [f"{key.removeprefix(_GROUP)}={value}" for line in lines or [] for key, value in line.items()]
+    groups = {key.removeprefix(_GROUP): value for line in lines or [] for key, value in line.items()}
     try:
-        leaves = list(islice(_leaves(content), _MAX_LEAVES + 1))
-    except (TypeError, ValueError, RecursionError) as error:  # a date, or what nests too deep
+        found = list(islice(leaves(content), _MAX_LEAVES + 1))
+        for _, value in found:
+            written(value)  # a date is no value
+    except (TypeError, ValueError, RecursionError) as error:  # or what nests too deep
         raise ConfigError(expected("experiment", "a recipe", f"{path}: {error}")) from error
-    if len(leaves) > _MAX_LEAVES:
+    if len(found) > _MAX_LEAVES:
         raise ConfigError(expected("experiment", f"a recipe of at most {_MAX_LEAVES} values", f"{path} with more"))
-    overrides = groups + [f"{key}={value}" for key, value in leaves]
-    if not trusted and not path.resolve().is_relative_to(configs.resolve()):
-        check_harmless("experiment", path, overrides)
-    return overrides
+    values = {**groups, **{key: as_typed(key, value) if is_text(key) else value for key, value in found}}
+    if not path.resolve().is_relative_to(configs.resolve()):
+        check_harmless("experiment", path, values)
+    return values
 
 
-def read_scenario(file: str, *, trusted: bool) -> dict[str, Any]:
+def read_scenario(file: str) -> dict[str, Any]:
     """Return the content of a scenario's file outside of ``configs/``.
 
     Raises:
-        ConfigError: it cannot be read, or sets what only a trusted one may.
+        ConfigError: it cannot be read, or names code where that is refused.
     """
     try:
         content = read_plain_yaml(Path(file))
         if not isinstance(content, dict):
             raise ValueError(type(content).__name__)
-        if not trusted:
-            check_harmless("scenario", Path(file), [f"{key}={value}" for key, value in _leaves(content, "scenario.")])
+        check_harmless("scenario", Path(file), dict(leaves(content, "scenario.")))
     except ConfigError:
         raise
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -296,44 +300,21 @@ def plugin_folders() -> Iterator[str]:
             yield from (spec and spec.submodule_search_locations) or ()
 
 
-def check_harmless(what: str, path: Path, overrides: list[str]) -> None:
-    """Raise ``ConfigError`` for overrides out of a file that could do more than set values."""
-    for override in overrides:
-        key, _, value = override.partition("=")
-        key = key.lstrip("+~")
+def check_harmless(what: str, path: Path, values: dict[str, Any]) -> None:
+    """Say which code values out of a file name; where code is refused, raise ``ConfigError`` for any such value."""
+    for typed, value in values.items():
+        key, text = typed.lstrip("+~").partition("=")[0], written(value)
+        override = f"{typed}={text}"
         restricted = key.startswith(tuple(f"{name}." for name in TRUSTED_ONLY)) or key in TRUSTED_ONLY
-        restricted |= key in IMPORTING and ":" in value
-        restricted |= key.startswith(_SEATING) and (CODE.search(override) is not None or _names_agent(value))
-        if (restricted and value != "null") or "${" in override:
-            wanted = "a file that neither interpolates, nor imports code, nor names folders and machines"
-            got = f"{override[:80]!r} in {path}; {TRUST}=true if you have read it"
-            raise ConfigError(expected(what, wanted, got))
+        restricted |= key in IMPORTING and ":" in text
+        restricted |= key.startswith(_SEATING) and (CODE.search(override) is not None or _names_agent(text))
+        if (restricted and value is not None) or "${" in override:
+            if safe():
+                wanted = "a file that neither interpolates, nor imports code, nor names folders and machines (--safe)"
+                raise ConfigError(expected(what, wanted, f"{override[:80]!r} in {path}"))
+            check_code(path, [] if "${" in override else CODE.findall(override), "")
 
 
 def _names_agent(value: str) -> bool:
     """Whether a value names a folder with a program in it, which would be run."""
     return any(Path(part, "agent.yaml").exists() for part in re.split(r"[\s,:{}\[\]\"]+", value) if part)
-
-
-def _leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in node.items():
-        if isinstance(value, dict) and place == _SEATS:
-            yield f"{place}{name}", ",".join(f"{player}:{weight}" for player, weight in value.items())
-        elif isinstance(value, dict) and value:
-            yield from _leaves(value, f"{place}{name}.")
-        else:
-            yield f"{place}{name}", override_value(value)
-
-
-def override_value(value: Any) -> str:
-    """Return a value as it is written in an override."""
-    return os.fspath(value) if isinstance(value, str | os.PathLike) else _hydra_value(value)
-
-
-def _hydra_value(value: Any) -> str:
-    # As JSON, but for keys: Hydra's are bare.
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_hydra_value(part)}" for key, part in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_hydra_value, value)) + "]"
-    return json.dumps(value)

@@ -14,9 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from multigrid_rl.config.scenario import ConfigError
 from multigrid_rl.files import write_whole
-from multigrid_rl.text import expected, one_line
+from multigrid_rl.text import ConfigError, expected, one_line
 
 LOG = logging.getLogger(__name__)
 PROJECT = "multigrid_rl"

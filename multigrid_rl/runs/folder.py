@@ -13,12 +13,13 @@ from typing import IO, Any, Protocol
 
 from multigrid_rl.config.compose import ConfigError, RunConfig, to_yaml
 from multigrid_rl.files import free_path, write_whole
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.runs.board import Board
-from multigrid_rl.runs.checkpoints import Checkpoint, set_aside_newer, set_aside_others, snapshots_of, start_of
+from multigrid_rl.runs.checkpoints import Checkpoint, read_state, set_aside_newer, start_of
 from multigrid_rl.runs.provenance import circumstances, own_modules
 from multigrid_rl.runs.reader import config_hash, read_provenance, read_verdict
-from multigrid_rl.tables import TRACKERS, find
+from multigrid_rl.tables import TRACKERS, find, load
 from multigrid_rl.text import expected
 
 LOG = logging.getLogger(__name__)
@@ -97,13 +98,12 @@ class RunFolder:
             self.provenance = read_provenance(path)
             if start_of(path, log=False).path != checkpoint.path:
                 raise ConfigError(f"{path}: expected a run that no process trains, got one written to meanwhile")
-            league = snapshots_of(path, checkpoint) if config.scenario.league is not None else []
+            _resume_pool(path, config, checkpoint)
         except ConfigError:
             self._lock.close()
             raise
         earlier = self.provenance.setdefault("resumed", [])
         set_aside_newer(checkpoint.path)
-        set_aside_others(path, league)
         now, before = own_modules(config), [self.provenance, *earlier][-1].get("modules", {})
         earlier.append({"from_env_steps": checkpoint.env_steps, **circumstances(), **now})
         _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
@@ -203,6 +203,17 @@ def locked(file: Path) -> IO[str]:
     except OSError:  # a network drive without locks
         LOG.warning("%s: no locks on this drive; see to it that only one process works in it", file.parent)
     return handle
+
+
+def _resume_pool(path: Path, config: RunConfig, checkpoint: Checkpoint) -> None:
+    """Take up a growing pool's files where a checkpoint left them. Raises ``ConfigError``: one is not what it was."""
+    if config.scenario.league is None:
+        return
+    state = read_state(checkpoint.path)["league"] if checkpoint.env_steps else None
+    try:
+        load(config.scenario.league.pool).resume(path, state)
+    except PlayerError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _set_aside(metrics: Path, length: int, name: str) -> None:

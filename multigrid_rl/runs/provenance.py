@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from multigrid_rl.config.compose import RunConfig, data_root, to_yaml
-from multigrid_rl.config.scenario import CODE
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.players.cards import sha256_of
 from multigrid_rl.tables import FACTS, find
 from multigrid_rl.text import expected
+from multigrid_rl.user_code import CODE
 
 PACKAGES = ("multigrid-rl", "ray", "torch", "numpy", "numba", "gymnasium", "pettingzoo", "multigrid")
 

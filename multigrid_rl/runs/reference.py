@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.config.compose import ConfigError, RunConfig, compose
-from multigrid_rl.config.recipes import override_value
+from multigrid_rl.config.overrides import written
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.files import write_whole
 from multigrid_rl.gates import Gate
@@ -205,7 +205,7 @@ def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, 
     except ValueError:
         return None
     changed = differences(own.model_dump(mode="json"), usual.model_dump(mode="json"))
-    rows = [(key, shown(override_value(here)), shown(override_value(there))) for key, here, there in changed]
+    rows = [(key, shown(written(here)), shown(written(there))) for key, here, there in changed]
     return [row for row in rows if row[0] not in ("seed", "experiment", "data", *_PRIVATE)]
 
 

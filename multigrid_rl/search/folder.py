@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 from optuna.pruners import SuccessiveHalvingPruner
 
-from multigrid_rl.config.compose import ConfigError, compose, read_overrides
+from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.overrides import parse
 from multigrid_rl.files import write_whole
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.folder import locked
@@ -53,7 +54,7 @@ class SearchRequest:
         plan_of(settings, space, seed)
         # One configuration out of the middle stands for all.
         config = compose(space.overrides({variable.key: variable.at(0.5) for variable in space.variables}))
-        if config.scenario.game is None and any(v.key.startswith("train.bonus.") for v in space.variables):
+        if not config.scenario.kind.board and any(v.key.startswith("train.bonus.") for v in space.variables):
             wanted = f"one without train.bonus for scenario={config.scenario.name}, such as control"
             raise ConfigError(expected("search.space", wanted, space.name))
         if settings.kind == "pbt" and config.scenario.league is not None:
@@ -91,9 +92,9 @@ def sort_overrides(overrides: list[str]) -> tuple[str, dict[str, Any], int, list
         if key == "search":
             name = value
         elif key.startswith("search."):
-            changes[key.removeprefix("search.")] = read_overrides([override])[key]
+            changes[key.removeprefix("search.")] = parse([override])[key]
         elif key == "seed":
-            seed = read_overrides([override])["seed"]
+            seed = parse([override])["seed"]
             if not isinstance(seed, int) or not 0 <= seed < 2**31 - 1000:
                 raise ConfigError(f"seed: expected a whole number from 0, below 2**31 - 1000, got {seed}")
         elif key in OWN_KEYS or key == "address" or key.partition(".")[0] == "cluster":

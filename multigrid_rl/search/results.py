@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 
-from multigrid_rl.config.recipes import GROUPS, TRUST, expand_overrides
+from multigrid_rl.config.overrides import put
+from multigrid_rl.config.recipes import GROUPS, expand_overrides
 from multigrid_rl.files import csv_text, markdown_table
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
@@ -73,7 +73,7 @@ def winning_command(folder: SearchFolder, winner: Winner) -> str:
 
 
 def as_recipe(folder: SearchFolder, winner: Winner) -> str:
-    """Write the winning configuration in the form of a file of ``configs/experiment/``."""
+    """Write the winning configuration in the form of a file of ``configs/recipe/``."""
     head = [
         "# @package _global_",
         f"# {verdict_of(folder, winner)}",
@@ -89,14 +89,11 @@ def recipe_of(overrides: list[str]) -> dict[str, Any]:
 
     Raises ``ConfigError``: the recipe that they name cannot be read.
     """
-    settings = expand_overrides([*overrides, f"{TRUST}=true"]).values  # the search composed it already
-    lines = []
+    settings = expand_overrides(overrides).values
+    tree: dict[str, Any] = {}
     for key, value in settings.items():
-        if key.startswith("scenario.seats.") and ":" in value:  # a mixture of players
-            value = f"{{{value.replace(':', ': ')}}}"  # noqa: PLW2901
         if key not in GROUPS:
-            lines.append(f"{key}={value}")
-    tree: Any = OmegaConf.to_container(OmegaConf.from_dotlist(lines))
+            put(tree, key, value)
     return {"defaults": [{f"override /{key}": settings[key]} for key in settings if key in GROUPS], **tree}
 
 

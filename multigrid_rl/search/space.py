@@ -9,7 +9,7 @@ import yaml
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from multigrid_rl.config.compose import ConfigError, RunConfig, compose, data_root
-from multigrid_rl.config.network import RECURRENT
+from multigrid_rl.config.network import network_entry
 from multigrid_rl.search.outcomes import Params
 from multigrid_rl.text import expected, unknown
 
@@ -205,7 +205,8 @@ def fitted(chosen: dict[str, Value], config: RunConfig) -> dict[str, Value]:
     network = chosen.get("model", chosen.get("model.name", config.model.name))
     wanted = int(str(chosen.get(_MINIBATCH, config.train.minibatch_size)))
     minibatch = min(wanted, envs * steps)
-    if network in RECURRENT:
+    entry = network_entry(network)
+    if entry is not None and entry.memory:
         minibatch = max(minibatch // steps, 1) * steps
         hidden = chosen.get("model.hidden")
         if isinstance(hidden, list):

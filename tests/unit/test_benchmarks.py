@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import control, growth, measure, results, tables, training, world
+from benchmarks import control, fingerprints, growth, measure, results, tables, training, world
 from benchmarks.measure import BenchmarkError, Peers
 from multigrid_rl.config.compose import compose
 
@@ -234,3 +234,35 @@ def test_stable_baselines_gets_halfcheetah_recipe():
     train = compose(["scenario=halfcheetah", "experiment=halfcheetah"]).train
     batch = train.num_envs * train.num_steps
     assert (batch, train.minibatch_size, train.epochs) == (control.BATCH, control.MINIBATCH, control.EPOCHS)
+
+
+class TestFingerprints:
+    def test_leaves_out_what_the_clock_and_the_checkout_decide(self):
+        row = {"env_steps": 4, "seconds": 1.5, "timing/learn_s": 0.1, "env_steps_per_s": 2.0, "entropy/red_0": None}
+        rest = {"env_steps": 4, "entropy/red_0": None}
+        assert dict(fingerprints.flat(row)) == rest
+        assert dict(fingerprints.flat({"commit": "a", "first": [{"seconds": 1, "value": 2}], "none": []})) == {
+            "first/0/value": 2,
+            "none": [],
+        }
+
+    def test_names_first_row_and_key_that_differ(self):
+        rows = [{"a": 1, "b": 0.5}, {"a": 2, "b": None}]
+        assert fingerprints.difference(rows, [dict(row) for row in rows]) is None
+        assert fingerprints.difference(rows, [rows[0], {"a": 2, "b": 1}]) == "row 2, b: null before, 1 after"
+        assert fingerprints.difference(rows, [rows[0], {"a": 2}]) == "row 2, b: null before, nothing after"
+        assert fingerprints.difference(rows, rows[:1]) == "2 rows before, 1 after"
+
+    def test_saved_case_is_compared_with_its_rows(self, tmp_path):
+        file, rows = tmp_path / "new" / "before.json", [{"a": 1}, {"a": 2}]
+        found = {"rows": 2, "sha256": fingerprints.digest(rows), "weights": {"red_0": "x"}}
+        fingerprints.keep("one", found, rows, file)
+        assert fingerprints.changed("one", found, rows, file) == ""
+        assert fingerprints.changed("two", found, rows, file) == f"not in {file}"
+        other = [{"a": 1}, {"a": 3}]
+        found_other = {**found, "sha256": fingerprints.digest(other)}
+        assert fingerprints.changed("one", found_other, other, file) == "row 2, a: 2 before, 3 after"
+        assert "weights: " in fingerprints.changed("one", {**found, "weights": {"red_0": "y"}}, rows, file)
+
+    def test_every_case_is_named_once(self):
+        assert len(fingerprints.cases()) == len(fingerprints.cases("quick")) + len(fingerprints.cases("more"))

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from composing import CONFIGS, SCENARIOS, files, read
+from composing import CONFIGS, SCENARIOS, read
 from multigrid_rl.config.compose import (
     ConfigError,
     RunConfig,
     compose,
     default_run_dir,
     load_scenario,
-    read_overrides,
     scenario_id,
     to_yaml,
 )
-from multigrid_rl.config.recipes import names_in
+from multigrid_rl.config.overrides import parse
+from multigrid_rl.config.recipes import files_of, names_in
 from multigrid_rl.config.scenario import LEARN
 from multigrid_rl.config.schema import TrainConfig
 from multigrid_rl.types import Rules
@@ -178,7 +178,7 @@ def test_shipped_recipes_are_found():
     assert {"1v1", "coop", "2v2", "single-obstacle", "pendulum"} <= set(names_in("experiment"))
 
 
-@pytest.mark.parametrize("path", files("experiment"))
+@pytest.mark.parametrize("path", files_of("experiment").values(), ids=lambda path: path.stem)
 def test_shipped_recipe_composes_by_name_and_path(path):
     assert path.read_text(encoding="utf-8").startswith("# @package _global_\n")
     assert any("override /scenario" in entry for entry in read(path)["defaults"])
@@ -202,8 +202,12 @@ def test_scheme_selects_its_recipe(monkeypatch):
     for scheme in ("ctde", "dtde"):
         config = compose(["scenario=coop", f"scheme={scheme}"])
         assert (config.experiment, config.scheme) == ("coop", scheme)
-    own = {"experiment": ["coop", "coop-dtde"]}
-    monkeypatch.setattr("multigrid_rl.config.recipes.names_in", lambda group: own.get(group) or names_in(group))
+    own = {
+        **read(CONFIGS / "scenario" / "coop.yaml"),
+        "name": "coop",
+        "recipe": {"default": "coop", "dtde": "coop-dtde"},
+    }
+    monkeypatch.setattr("multigrid_rl.config.recipes.whole_scenario", lambda *_, **__: own)
     assert compose(["scenario=coop", "scheme=ctde"]).experiment == "coop"
     with pytest.raises(ConfigError, match="coop-dtde"):  # this one is asked for, and there is no file of that name
         compose(["scenario=coop", "scheme=dtde"])
@@ -235,11 +239,11 @@ def test_bonus_entry_is_replaced_as_whole():
 
 def test_overrides_have_one_grammar():
     given = ["train.until=2e5", "train.stop_when_held=false", "cluster=ray", "run_dir=a [b]=c", "cluster.address=null"]
-    assert read_overrides(given) == {
+    assert parse(given) == {
         "train.until": 200_000, "train.stop_when_held": False, "cluster": "ray", "run_dir": "a [b]=c",
         "cluster.address": None,
     }  # fmt: skip
     with pytest.raises(ConfigError, match=r"^seed: .*key=value"):
-        read_overrides(["seed"])
+        parse(["seed"])
     with pytest.raises(ConfigError, match=r"^train\.lr=\[1: "):
-        read_overrides(["train.lr=[1"])
+        parse(["train.lr=[1"])

@@ -1,0 +1,184 @@
+"""Overrides, ``key=value``: the one place where their values are read, in Hydra's grammar, and set."""
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from multigrid_rl.text import ConfigError, expected, one_line
+from multigrid_rl.user_code import CODE
+
+#: Arguments of an environment are its own, and a bonus names seats and events: any key may be below these.
+ENV_ARGS, BONUS = "scenario.env_args", "train.bonus"
+#: Keys that a user may write without the part that they belong to, beside ``env_id``.
+SHORT = {
+    "address": "cluster.address", "env_args": ENV_ARGS, "env_path": "scenario.env_path", "port": "scenario.port",
+    "expert": "train.dagger.expert",
+}  # fmt: skip
+#: Paths and names, which are taken as they were typed: they may hold characters that mean something to Hydra.
+_TEXTS = (
+    "run_dir", "checkpoints", "data", "init", "address", "cluster.address", "search.space", "scenario.env_path",
+    "env_path",
+)  # fmt: skip
+#: Players and mixtures of players, by seat or as anchors of a league.
+_SEATS, _ANCHORS = "scenario.seats.", "scenario.league.anchors"
+#: What RLlib and Stable-Baselines3 call our keys.
+_ELSEWHERE = {
+    "train.num_steps": ("n_steps", "rollout_fragment_length"),
+    "train.num_envs": ("n_envs", "num_envs_per_env_runner", "num_envs_per_worker"),
+    "train.minibatch_size": ("batch_size", "sgd_minibatch_size", "mini_batch_size"),
+    "train.epochs": ("n_epochs", "num_epochs", "num_sgd_iter"),
+    "train.until": ("total_timesteps", "timesteps_total", "max_steps", "stop_timesteps"),
+    "train.lr": ("learning_rate", "step_size"),
+    "train.gamma": ("discount", "discount_factor"),
+    "train.lam": ("gae_lambda", "lambda_", "lambda"),
+    "train.clip": ("clip_range", "clip_param", "clip_eps"),
+    "train.entropy_coef": ("ent_coef", "entropy_coeff"),
+    "train.vf_coef": ("vf_loss_coeff", "value_coef"),
+    "train.grad_clip": ("max_grad_norm",),
+    "cluster.num_env_runners": ("num_workers", "num_rollout_workers"),
+    "model.hidden": ("net_arch", "fcnet_hiddens", "hidden_sizes"),
+    "model.activation": ("activation_fn", "fcnet_activation"),
+}
+
+
+def parse(overrides: Iterable[str]) -> dict[str, Any]:
+    """Return key -> value of ``key=value`` overrides; of a key that comes twice the last.
+
+    Raises ``ConfigError``: no override, or one that Hydra does not understand.
+    """
+    return dict(_parsed(override) for override in overrides)
+
+
+def _parsed(override: str) -> tuple[str, Any]:
+    # Imported here: Hydra takes a fifth of a second, and most verbs do not need it.
+    from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
+    from hydra.errors import HydraException  # noqa: PLC0415
+
+    key, sign, text = override.partition("=")
+    key = key.lstrip("+~")
+    if not sign:
+        raise ConfigError(f"{override}: expected key=value, for example train.lr=3e-4")
+    if is_text(key):
+        return key, as_typed(key, text)
+    try:
+        parsed = OverridesParser.create().parse_override(f"key={text}")
+    except HydraException as error:
+        raise ConfigError(f"{override}: {one_line(error)}") from error
+    if parsed.is_sweep_override():
+        raise ConfigError(expected(key, "one value, or a list: [a, b]", text))
+    return key, parsed.value()
+
+
+def is_text(key: str) -> bool:
+    """Return whether the value of a key is a path or a name, taken as it was typed: those of players, too."""
+    return key in (*_TEXTS, _ANCHORS) or key.startswith(_SEATS)
+
+
+def as_typed(key: str, value: Any) -> Any:
+    """Return a path or a name, or players with their weights. Raises ``ConfigError`` for no such mixture."""
+    if not isinstance(value, str) or value == "null":
+        return None if value == "null" else value
+    return value if key in _TEXTS else _players(key, value)
+
+
+def _players(key: str, value: str) -> Any:
+    """Read a player's name, folder or class, or a mixture written as ``blue-rookie:3,random:1``."""
+    one = ":" not in value.removeprefix("hf:") or CODE.fullmatch(value) or Path(value).is_dir()
+    if one:
+        return {value: 1.0} if key == _ANCHORS else value
+    mixture: dict[str, float] = {}
+    for part in value.strip("{} ").split(","):
+        name, _, weight = (text.strip() for text in part.rpartition(":"))
+        if not name or name in mixture or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", weight) or float(weight) == 0:
+            raise ConfigError(expected(key, "different players with weights above 0: blue-rookie:3,random:1", value))
+        mixture[name] = float(weight)
+    return mixture
+
+
+def leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and values of a mapping; an empty mapping and a mixture of players are values."""
+    for name, value in node.items():
+        key = f"{place}{name}"
+        if isinstance(value, dict) and value and place != _SEATS and key != _ANCHORS:
+            yield from leaves(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def assign(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key. A mapping is merged into what is there; of players and bonuses it takes its place.
+
+    Raises ``ConfigError``: ``values`` have no such key.
+    """
+    free = key.startswith((ENV_ARGS, BONUS))
+    if not free:
+        check_key(key, value, values)
+    put(values, key, value)
+
+
+def put(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key as :func:`assign` does, also one that is not there."""
+    *above, last = key.split(".")
+    node = values
+    for part in above:
+        if not isinstance(node.get(part), dict):
+            node[part] = {}
+        node = node[part]
+    replaces = key.startswith((_SEATS, _ANCHORS, BONUS))
+    node[last] = value if replaces else merged(node.get(last), value)
+
+
+def merged(below: Any, above: Any) -> Any:
+    """Return ``above``; of two mappings, one with the keys of both."""
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return deepcopy(above)
+    return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
+
+
+def check_key(key: str, value: Any, known: Any) -> None:
+    """Raise ``ConfigError`` for a key that ``known`` does not have; suggests the one that was meant."""
+    place, node = "", known
+    for part in key.split("."):
+        if not isinstance(node, dict):
+            raise ConfigError(expected(place, "a value and no keys below it", f"{key}={written(value)}"))
+        if part not in node:
+            raise ConfigError(_unknown_key(key, part, node, known))
+        place, node = (f"{place}.{part}" if place else part), node[part]
+
+
+def _unknown_key(key: str, part: str, node: dict[str, Any], known: dict[str, Any]) -> str:
+    """Return the message that lists the valid keys; suggests the full path of a short key (``lr=``)."""
+    places: dict[str, list[str]] = {}
+    for name in _dotted(known if key == part else node):
+        places.setdefault(name.rpartition(".")[2], []).append(name)
+    close = difflib.get_close_matches(part, places, n=1)
+    meant = [ours for ours, theirs in _ELSEWHERE.items() if part in theirs] or (places[close[0]] if close else [])
+    near = f" (did you mean {' or '.join(meant)}?)" if meant else ""
+    return expected(key, f"one of the keys {', '.join(map(str, node))}", part + near)
+
+
+def _dotted(node: dict[str, Any], place: str = "") -> Iterator[str]:
+    for name, value in node.items():
+        yield f"{place}{name}"
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{place}{name}.")
+
+
+def written(value: Any) -> str:
+    """Return a value as it is written in an override: as JSON, but with bare keys and texts."""
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_quoted(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_quoted, value)) + "]"
+    return json.dumps(value)
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, str) else written(value)
