@@ -20,8 +20,22 @@ TRAINERS: dict[str, str] = {}
 #: What ``model.name`` may name.
 NETWORKS: dict[str, str] = {}
 
-#: Groups of metrics that runs report.
-METRICS: dict[str, str] = {}
+#: Groups of metrics of episodes: ``metrics.MetricGroup`` with a function that computes them.
+METRICS: dict[str, str] = {
+    "returns": "multigrid_rl.metrics:RETURNS",
+    "outcomes": "multigrid_rl.metrics:OUTCOMES",
+    "doors": "multigrid_rl.world.metrics:DOORS",
+}
+
+#: Groups of metrics that a part of training measures itself, the core's before those of add-ons.
+MEASURED: dict[str, str] = {
+    "run": "multigrid_rl.metrics:RUN",
+    "learner": "multigrid_rl.metrics:LEARNER",
+    "later": "multigrid_rl.metrics:LATER",
+    "own": "multigrid_rl.metrics:OWN",
+    "league": "multigrid_rl.league.metrics:LEAGUE",
+    "imitation": "multigrid_rl.imitation.metrics:IMITATION",
+}
 
 #: Rules by which a pool chooses opponents.
 WEIGHTINGS: dict[str, str] = {}
@@ -43,7 +57,7 @@ VERBS: dict[str, str] = {
     "compare": "multigrid_rl.cli.compare:compare",
     "export": "multigrid_rl.cli.players:export",
     "inspect": "multigrid_rl.cli.players:inspect",
-    "grade": "multigrid_rl.cli.evaluate:grade",
+    "grade": "multigrid_rl.competition.grade_verb:grade",
     "cup": "multigrid_rl.competition.verbs:cup",
     "players": "multigrid_rl.cli.players:players",
     "freeze": "multigrid_rl.cli.players:freeze",
@@ -57,13 +71,23 @@ VERBS: dict[str, str] = {
 }
 
 
+def load(reference: str) -> Any:
+    """Import what ``module:object`` names."""
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
+
+
 def find(table: Mapping[str, str], name: str) -> Any:
     """Import what an entry of a table names. Raises ``KeyError``: no such entry."""
-    module, _, attribute = table[name].partition(":")
-    return getattr(import_module(module), attribute)
+    return load(table[name])
 
 
 @cache
 def installed(group: str) -> dict[str, str]:
     """Return the entries that installed packages add to the table ``group``, such as ``environments``."""
     return {point.name: point.value for point in entry_points(group=f"multigrid_rl.{group}")}
+
+
+def entries(group: str) -> dict[str, str]:
+    """Return all entries of a table, such as ``environments``: ours, and those of installed packages."""
+    return {**installed(group), **globals()[group.upper()]}

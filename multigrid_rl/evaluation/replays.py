@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import Strict
-from multigrid_rl.players.match import Played
+from multigrid_rl.players.episodes import Played
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
@@ -69,7 +69,7 @@ def record(spec: GameSpec, played: Played, row: int, *, seed: int, players: dict
     """Record one played game."""
     steps = int(played.table.length[row])
     actions = {seat: "".join(map(str, played.actions[row, :steps, a].tolist())) for a, seat in enumerate(spec.seats)}
-    return GameRecord(label=label, spec=spec, seed=seed, game=played.first_game + row, players=players, actions=actions)
+    return GameRecord(label=label, spec=spec, seed=seed, game=played.first + row, players=players, actions=actions)
 
 
 def taken_actions(game: GameRecord) -> NDArray[np.int8]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.runs.reader import Array, Series
 from multigrid_rl.runs.reference import Reference
 from multigrid_rl.show.words import bound, thousands
@@ -72,8 +72,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 def unit_of(metric: str) -> str:
     """Return the axis label of a metric: its unit, spelled out where the glossary abbreviates it."""
-    pattern = next((pattern for pattern in METRICS if matches(metric, pattern)), None)
-    unit = METRICS[pattern][1] if pattern else ""
+    unit = next((unit for pattern, (_, unit) in glossary().items() if matches(metric, pattern)), "")
     return "steps per game" if metric == "episode_len_mean" else _UNITS.get(unit, unit)
 
 

@@ -11,11 +11,12 @@ from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.config.sizes import reward_facts, schedules
 from multigrid_rl.evaluation.evaluation import evaluate, kept_games, seat_returns, summary
-from multigrid_rl.evaluation.lineups import run_target
 from multigrid_rl.evaluation.replays import GameRecord
+from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.factories import env_factory, gates_of
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.reader import Run, check_env, read_rows, read_run
 from multigrid_rl.runs.reference import Comparison, Reference, changes, compare, load_reference
 from multigrid_rl.show.words import percent
@@ -121,10 +122,7 @@ def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGa
         ConfigError, PlayerError: no checkpoint, another package's game, an opponent that is missing or has changed.
     """
     evaluation = evaluate(run_target(folder), episodes=games, seed=seed)
-    rows = [
-        {"mode": part.mode, "seats": seat_returns(part, evaluation.spec), **summary([part], evaluation.spec)}
-        for part in evaluation.parts
-    ]
+    rows = [{"mode": part.mode, "seats": seat_returns(part), **summary([part])} for part in evaluation.parts]
     own = evaluation.parts[0].lineup.own
     # The lineup names them by their files' paths; on the page they are the run.
     kept = [

@@ -3,7 +3,6 @@
 from typing import Any
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.metrics import BEHAVIOUR
 from multigrid_rl.runs.reader import Series
 from multigrid_rl.show.charts import Chart, Line, unit_of
 from multigrid_rl.show.page import render
@@ -12,6 +11,7 @@ from multigrid_rl.show.run_data import RunReport, opponent_words, origin
 from multigrid_rl.show.words import BEHAVIOURS, duration, listed, metric_title, percent, short, spelled
 from multigrid_rl.text import one_line
 from multigrid_rl.walkers.films import OwnEpisodes
+from multigrid_rl.world.metrics import BEHAVIOUR
 
 #: Parts of an iteration: name in ``timing/``, words, and its own parts.
 _STAGES: tuple[tuple[str, str, dict[str, str]], ...] = (

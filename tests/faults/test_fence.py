@@ -20,7 +20,7 @@ from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.leftovers import kill_descendants
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.match import play_games
+from multigrid_rl.players.episodes import play_games
 from multigrid_rl.world.streams import Streams
 
 LIMITS = Limits(start_s=20, step_s=10, total_s=30, memory_mb=512, disk_mb=32)

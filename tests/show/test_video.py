@@ -14,7 +14,7 @@ from PIL import Image
 from commands import call, complaint
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import GameRecord, record
-from multigrid_rl.players.match import play_games
+from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import IdlePlayer, KeyRunner
 from multigrid_rl.show.pictures import fitted, font, shortened
 from multigrid_rl.show.video import VideoError, choose, find_games, pictures, read_games, write_video
@@ -226,7 +226,7 @@ def test_verb_rejects_unknown_sources(source, message, tmp_path, monkeypatch):
 
 
 def test_choice_is_judged_before_anything_is_played(tmp_path, monkeypatch):
-    monkeypatch.setattr("multigrid_rl.players.match.play_games", lambda *_, **__: pytest.fail("it played"))
+    monkeypatch.setattr("multigrid_rl.evaluation.targets.find_target", lambda *_, **__: pytest.fail("it played"))
     said = complaint(call("video", "blue-rookie", "--game", "bestest", "-o", tmp_path / "a.txt"))
     assert said == "multigrid-rl: --game: expected best, median or worst, or the number of a game from 0, got bestest"
 

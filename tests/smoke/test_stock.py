@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.stock import StockPPO
@@ -36,7 +36,7 @@ def test_run_reports_same_metrics_as_own_loop(local, tmp_path):
     finer = {name for name in set().union(*ours) - set().union(*rows) if name.startswith(own)}
     assert set().union(*rows) | finer == set().union(*ours)
     assert "timing/engine_s" in finer
-    assert all(any(matches(name, pattern) for pattern in METRICS) for row in rows for name in row)
+    assert all(any(matches(name, pattern) for pattern in glossary()) for row in rows for name in row)
     assert [row["policy_updates"] for row in rows] == [1, 2]
     played = [
         after - before for before, after in zip([0, rows[0]["env_steps"]], [r["env_steps"] for r in rows], strict=True)
