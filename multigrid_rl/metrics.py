@@ -10,8 +10,6 @@ table of ``evaluate`` and the checks of a grade. ``tables.MEASURED`` names those
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,20 +50,11 @@ class MetricGroup:
     column: bool = True
 
 
-@cache
-def _loaded(where: str) -> MetricGroup | None:
-    addon = ".".join(where.partition(":")[0].split(".")[:2])
-    found: MetricGroup | None = None if find_spec(addon) is None else tables.load(where)
-    return found
-
-
 def groups(*names: str) -> Iterator[MetricGroup]:
     """Yield the groups of some tables, ``metrics`` and ``measured``, but for those of add-ons that are left out."""
     for name in names:
-        for where in tables.entries(name).values():
-            group = _loaded(where)
-            if group is not None:
-                yield group
+        table = tables.entries(name)
+        yield from (tables.find(table, entry) for entry in table if tables.has(table, entry))
 
 
 def glossary() -> dict[str, tuple[str, str]]:
@@ -202,8 +191,7 @@ LEARNER = MetricGroup(
         "learner/<module>/vf_loss": ("value loss, last minibatch", "loss"),
         "learner/<module>/grad_norm": ("global gradient norm before clipping, last minibatch", "norm"),
         "learner/<module>/dropped_updates": (
-            "minibatch gradients of this update that were not finite and left out; not reported by "
-            "`train.runner=stock`",
+            "minibatch gradients of this update that were not finite and left out",
             "count",
         ),
         "learner/<module>/lr": ("Adam step size after this update", "1"),

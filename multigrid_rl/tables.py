@@ -6,19 +6,123 @@ an entry here and its file; an installed package adds some of its own by an entr
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any
 
-#: Kinds of environments: the ``package`` of a scenario.
-ENVIRONMENTS: dict[str, str] = {}
+#: Kinds of environments: the ``package`` of a scenario, or ``doors`` for one with a ``game``.
+ENVIRONMENTS: dict[str, str] = {
+    "doors": "multigrid_rl.players.doors:Doors",
+    "multigrid": "multigrid_rl.envs.multigrid:Multigrid",
+    "gymnasium": "multigrid_rl.envs.gymnasium:Gymnasium",
+    "unity": "multigrid_rl.walkers.unity:Unity",
+}
+
+#: The kind whose ``env_id`` begins like this, for who types nothing else; the longest beginning counts.
+ENV_IDS: dict[str, str] = {"": "gymnasium", "MultiGrid-": "multigrid"}
+
+#: Environments that we bring to Gymnasium: arguments of ``gymnasium.register`` by id.
+GYMNASIUM: dict[str, dict[str, Any]] = {
+    "Walker-v0": {"entry_point": "multigrid_rl.walkers.walker:WalkerEnv", "max_episode_steps": 1000},
+}
+
+#: Environments of Gymnasium by class, and what builds many of them side by side: ``walkers.mujoco.side_by_side``.
+BATCHED: dict[str, str] = dict.fromkeys(
+    (
+        "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv",
+        "gymnasium.envs.mujoco.walker2d_v5:Walker2dEnv",
+        "gymnasium.envs.mujoco.hopper_v5:HopperEnv",
+        "gymnasium.envs.mujoco.humanoid_v5:HumanoidEnv",
+        "multigrid_rl.walkers.walker:WalkerEnv",
+    ),
+    "multigrid_rl.walkers.mujoco:side_by_side",
+)
 
 #: What ``train.trainer`` may name: who samples, who learns, and their options.
-TRAINERS: dict[str, str] = {}
+TRAINERS: dict[str, str] = {
+    "ppo": "multigrid_rl.training.trainers:TRAINER",
+    "bc": "multigrid_rl.imitation.trainers:CLONING",
+    "dagger": "multigrid_rl.imitation.trainers:DAGGER",
+    "gail": "multigrid_rl.imitation.trainers:ADVERSARIAL",
+    "airl": "multigrid_rl.imitation.trainers:ADVERSARIAL",
+}
 
-#: What ``model.name`` may name.
-NETWORKS: dict[str, str] = {}
+#: Sections of ``train`` that tell the trainer of a file older than ``train.trainer``: the first that is there decides.
+SECTIONS: dict[str, str] = {"dagger": "dagger", "cloning": "bc", "adversarial": "gail"}
+
+#: What a run is trained with: its session, and what builds sampler and learner.
+ENGINES: dict[str, str] = {
+    "session": "multigrid_rl.rllib.session:ray_session",
+    "rllib": "multigrid_rl.rllib.algorithm:engine",
+}
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network that ``model.name`` may name: all that a configuration must know before torch is imported.
+
+    Attributes:
+        build: ``module:Class`` or function, from a :class:`multigrid_rl.models.Layout` to a ``torch.nn.Module``.
+        memory: it has a memory, and one hidden layer.
+        towers: policy and values share no weights, so that one can learn without the other.
+        central: its critic may read more than its actor.
+        vectors: it reads vectors of floats, not only tokens.
+        options: switches of ``model`` that it has over vectors.
+        activations: those that it has; ``None``: it is not asked.
+    """
+
+    build: str
+    memory: bool = False
+    towers: bool = False
+    central: bool = False
+    vectors: bool = False
+    options: tuple[str, ...] = ()
+    activations: tuple[str, ...] | None = ("tanh",)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a policy's outputs may mean over bounded numbers: ``model.head``.
+
+    Attributes:
+        build: ``module:Class``, called with low, high, size, features and a generator; ``None``: the Gaussian.
+        size: ``model.head_size`` unless another is said; ``None``: it has none.
+        probability: actions have one; without it no policy gradient can train the head.
+    """
+
+    build: str | None
+    size: int | None = None
+    probability: bool = True
+
+
+_RECURRENT = "multigrid_rl.models.recurrent:RecurrentActorCritic"
+#: What ``model.name`` may name, beside a ``module:Class`` of a user's own.
+NETWORKS: dict[str, Network] = {
+    "mlp": Network(
+        "multigrid_rl.models.mlp:build",
+        towers=True,
+        central=True,
+        vectors=True,
+        options=("normalise", "scale_values", "norm"),
+        activations=("tanh", "relu", "elu", "silu"),
+    ),
+    "embedding": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
+    "cnn": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
+    "gru": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
+    "lstm": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
+}
+
+#: What ``model.head`` may name.
+HEADS: dict[str, Head] = {
+    "gaussian": Head(None),
+    "deterministic": Head("multigrid_rl.models.heads:Deterministic", probability=False),
+    "mixture": Head("multigrid_rl.models.heads:Mixture", size=5),
+    "bins": Head("multigrid_rl.models.heads:Bins", size=20),
+    "diffusion": Head("multigrid_rl.models.heads:Diffusion", size=10, probability=False),
+}
 
 #: Groups of metrics of episodes: ``metrics.MetricGroup`` with a function that computes them.
 METRICS: dict[str, str] = {
@@ -38,10 +142,30 @@ MEASURED: dict[str, str] = {
 }
 
 #: Rules by which a pool chooses opponents.
-WEIGHTINGS: dict[str, str] = {}
+WEIGHTINGS: dict[str, str] = {
+    "squared": "multigrid_rl.league.rules:SQUARED",
+    "variance": "multigrid_rl.league.rules:VARIANCE",
+    "linear": "multigrid_rl.league.rules:LINEAR",
+    "linear_capped": "multigrid_rl.league.rules:LINEAR_CAPPED",
+    "uniform": "multigrid_rl.league.rules:UNIFORM",
+    "latest": "multigrid_rl.league.rules:LATEST",
+    "nash": "multigrid_rl.league.rules:NASH",
+}
+
+#: Pools of opponents that grow while a run trains: settings of the key of ``scenario`` with this name.
+POOLS: dict[str, str] = {"league": "multigrid_rl.league.settings:LeagueConfig"}
 
 #: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
-PLAYERS: dict[str, str] = {}
+PLAYERS: dict[str, str] = {
+    "class": "multigrid_rl.players.classes:NAMING",
+    "agent": "multigrid_rl.competition.external:NAMING",
+    "hub": "multigrid_rl.competition.hub:NAMING",
+}
+
+#: Pages of what commands have written, by what they wrote: a function of its folder that writes the page.
+PAGES: dict[str, str] = {
+    "cup": "multigrid_rl.show.report:write_cup_report",
+}
 
 #: Verbs of the command line, in the order of typical use.
 VERBS: dict[str, str] = {
@@ -80,6 +204,12 @@ def load(reference: str) -> Any:
 def find(table: Mapping[str, str], name: str) -> Any:
     """Import what an entry of a table names. Raises ``KeyError``: no such entry."""
     return load(table[name])
+
+
+def has(table: Mapping[str, str], name: str) -> bool:
+    """Return whether a table has such an entry, and its add-on was not left out of this checkout."""
+    module = table.get(name, "").partition(":")[0]
+    return bool(module) and find_spec(".".join(module.split(".")[:2])) is not None
 
 
 @cache

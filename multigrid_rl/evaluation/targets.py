@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from multigrid_rl.config.compose import ConfigError, compose
-from multigrid_rl.config.scenario import check_listed
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
@@ -16,7 +15,8 @@ from multigrid_rl.players.factories import MatchFactory, env_factory, seat_playe
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.runs.players import config_of, env_player, is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import code_of_run, opponent_hashes, run_config
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import check_code
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy
 from multigrid_rl.world.metrics import game_specs
 from multigrid_rl.world.symmetry import other_seat
@@ -251,7 +251,7 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     factory = _game(config or trained)
     if config is None:
         own_blue = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own}
-        check_listed(f"{run}: opponents", code_of_run(trained), "a player of this project")
+        check_code(f"{run}: opponents", code_of_run(trained), "a player of this project")
         factory = replace(factory, opponents={**factory.opponents, **own_blue}, hashes=opponent_hashes(run))
     learning = [seat for seat in factory.spec.seats if seat not in factory.opponents]
     for seat in learning:

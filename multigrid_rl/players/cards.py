@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import safetensors
@@ -18,10 +18,11 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, fie
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from multigrid_rl.config.scenario import ConfigError, Strict, check_listed
+from multigrid_rl.config.scenario import Strict, packages
 from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
-from multigrid_rl.text import expected, first_error, printable, shown
+from multigrid_rl.text import ConfigError, expected, first_error, printable, shown
+from multigrid_rl.trust import check_code
 from multigrid_rl.types import MAX_CHOICES, AgentSpec
 from multigrid_rl.world.constants import NUM_CODES
 
@@ -108,10 +109,17 @@ ActionSignature = Choices | list[Choices] | BoxSignature
 class EnvSignature(Strict):
     """Environment of another package that a player was trained in."""
 
-    package: Literal["multigrid", "gymnasium", "unity"]
+    package: Text
     env_id: Text
     env_args: dict[str, Any] = Field(default={})
     agents: int = Field(default=1, ge=1, le=4)
+
+    @field_validator("package")
+    @classmethod
+    def _check_package(cls, value: str) -> str:
+        if value not in packages():
+            raise ValueError(f"expected one of {', '.join(packages())}, got {value}")
+        return value
 
 
 def task_of(env_id: str) -> str:
@@ -329,7 +337,7 @@ def read_network(source: Source, card: Card) -> nn.Module:
 def _network(card: Card) -> nn.Module:
     name = card.architecture["name"]
     if ":" in name:
-        check_listed("architecture.name", [name], "a network of this project")
+        check_code("architecture.name", [name], "a network of this project")
     seen = card.observation
     reads: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (seen.size or 0,))
     if seen.categories is not None:

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.grouping import GroupedEnv
-from multigrid_rl.players.match import LEARNER_PURPOSE, Match, PlayerFaultError
+from multigrid_rl.players.match import Match, PlayerFaultError
+from multigrid_rl.streams import LEARNER_PURPOSE, Streams
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EpisodeTable, GameSpec, Policy, RunError, SeatView
-from multigrid_rl.world.streams import Streams
 
 Array = NDArray[Any]
 #: Steps after which an episode counts as one that never ends: more than any registered limit of Gymnasium's.

@@ -5,21 +5,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.competition.external import SeatedAgent
 from multigrid_rl.config.compose import ConfigError, ScenarioConfig
-from multigrid_rl.config.scenario import import_object
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
-from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from multigrid_rl.envs.multigrid import MultigridFactory
-from multigrid_rl.league.league import Roster, league_pool, snapshot_player
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.growing import Roster, anchor_pool, snapshot_player
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
-from multigrid_rl.walkers.unity import UnityFactory
+from multigrid_rl.user_code import import_object
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
 from multigrid_rl.world.spaces import token_categories
@@ -32,48 +28,22 @@ def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> EnvF
     """Return the recipe for a run's environments; ``hashes``: required sha256 of frozen players, by name.
 
     Raises:
-        ConfigError: a setting that environments of other packages do not support.
+        ConfigError: a setting that this kind of environments does not support.
     """
-    scenario, train = config.scenario, config.train
-    if scenario.game is not None:
-        return MatchFactory(
-            spec=scenario.spec,
-            opponents=scenario.opponents,
-            checkpoints=config.checkpoint_root(),
-            hashes=hashes or {},
-            seed=config.seed,
-            scheme=config.scheme,
-            shared=config.shared,
-            shaping=train.shaping,
-            bonus=train.bonus,
-            league=scenario.league_seats,
-        )
+    scenario, train, kind = config.scenario, config.train, config.scenario.kind
     for key, value, wanted, missing in (
         ("train.bonus", train.bonus, "{}", "events to weigh"),
         ("train.shaping", train.shaping, "null", "events to hand to a function"),
         ("scenario.seats", scenario.seats, "{}", "opponents, every agent learns"),
     ):
-        if value:
+        if value and not kind.board:
             raise ConfigError(expected(key, f"{wanted}, as scenario={scenario.name} has no {missing}", value))
-    if scenario.package == "gymnasium":
-        return GymnasiumFactory(env_id=str(scenario.env_id), env_args=scenario.env_args, seed=config.seed)
-    if scenario.package == "unity":
-        port, path = scenario.port or 0, scenario.env_path
-        return UnityFactory(str(scenario.env_id), config.seed, port, path, scenario.env_args)
-    return MultigridFactory(
-        env_id=str(scenario.env_id),
-        num_agents=scenario.agents,
-        seed=config.seed,
-        scheme=config.scheme,
-        shared=config.shared,
-    )
+    return kind.factory(config, hashes or {})
 
 
 def env_signature(scenario: ScenarioConfig) -> dict[str, Any] | None:
     """Return the environment's entry in a card; ``None`` for the red/blue-door game."""
-    if scenario.game is not None:
-        return None
-    return scenario.model_dump(include={"package", "env_id", "env_args", "agents"})
+    return None if scenario.kind.board else scenario.model_dump(include={"package", "env_id", "env_args", "agents"})
 
 
 @dataclass(frozen=True)
@@ -167,7 +137,7 @@ class MatchFactory:
         seated = self.load()
         players = seat_players(self.spec, {seat: rows for seat, rows in seated.items() if seat not in self.league})
         if self.league:
-            pool = league_pool(_with_agents(self.spec, seated, once=False), self.league)
+            pool = anchor_pool(_with_agents(self.spec, seated, once=False), self.league)
             if self.roster is not None:
                 pool.update(self._snapshots(self.roster), self.roster.weights, pool.initial_state(0))
             players[str(self.spec.team_of(self.league[0]))] = pool
@@ -207,16 +177,16 @@ class MatchFactory:
 def _with_agents(
     spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]], *, once: bool
 ) -> dict[str, tuple[LoadedPlayer, ...]]:
-    """Start a process for each external agent: one per team if it plays the whole team, else one per seat."""
+    """Seat each player that has a method ``seated``: one per team if it plays the whole team, else one per seat."""
     result = {}
     for seat, rows in seated.items():
         mates = spec.seats_of(spec.team_of(seat))
         named = [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
-        joint = all(isinstance(row.player, SeatedAgent) or row.members > 1 for row in rows)
+        joint = all(hasattr(row.player, "seated") or row.members > 1 for row in rows)
         seats = mates if joint and all(row == named[0] for row in named) else (seat,)
         result[seat] = tuple(
-            row._replace(player=SeatedAgent(row.name, row.player.parts, spec, seats, once=once), members=len(seats))
-            if isinstance(row.player, SeatedAgent)
+            row._replace(player=own(spec, seats, once=once), members=len(seats))
+            if (own := getattr(row.player, "seated", None))
             else row
             for row in rows
         )

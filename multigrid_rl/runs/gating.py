@@ -4,44 +4,43 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from multigrid_rl.config.network import WITHOUT_PROBABILITY
-from multigrid_rl.config.scenario import CODE, ConfigError, GateConfig
-from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.config.scenario import GateConfig
+from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.gates import Gate
-from multigrid_rl.metrics import MetricGroup, groups
-from multigrid_rl.text import expected, suggestion
+from multigrid_rl.metrics import MetricGroup, groups, matches
+from multigrid_rl.tables import HEADS
+from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.types import MultiAgentSpec
+from multigrid_rl.user_code import CODE
 
 
 def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
-    """Return the run's gates: cloning has no values, so gates on values are left out.
+    """Return the run's gates: without a value network gates on values are left out.
 
     Raises ``ConfigError`` for a metric that this run never reports.
     """
-    gates = [gate for gate in config.scenario.gates if config.train.cloning is None or not gate.of_values]
+    trainer = trainer_of(config.train.trainer)
+    gates = [gate for gate in config.scenario.gates if trainer.learns_values or not gate.of_values]
     found = [
         Gate(name, gate.comparison, gate.bound, hold=gate.hold, share=gate.share, window=gate.window)
         for gate in gates
         for name in metrics_of(gate, specs)
     ]
-    absent = _absent(config, specs) if found else {}
+    absent: dict[str, str] = trainer.absent(config) if found else {}
+    head = config.model.head
+    if head in HEADS and not HEADS[head].probability:
+        absent["entropy/*"] = f"model.head={head} has no probabilities"
     for gate in found:
-        why = next((why for pattern, why in absent.items() if fnmatchcase(gate.metric, pattern)), None)
+        reasons = {**absent, **_group_of(gate.metric).absent(config, specs)}
+        why = next((why for pattern, why in reasons.items() if fnmatchcase(gate.metric, pattern)), None)
         if why is not None:
             raise ConfigError(expected("scenario.gates: metric", f"one that this run reports ({why})", gate.metric))
     return found
 
 
-def _absent(config: RunConfig, specs: MultiAgentSpec) -> dict[str, str]:
-    """Return what rows of this run do not have when gates are judged: patterns of metrics with the reason."""
-    head = config.model.head
-    found = {"entropy/*": f"model.head={head} has no probabilities"} if head in WITHOUT_PROBABILITY else {}
-    if config.train.runner == "stock":
-        names = ("approx_kl/*", "clip_fraction/*", "learner/*/dropped_updates")
-        found |= dict.fromkeys(names, "train.runner=stock does not report it")
-    for group in groups("metrics", "measured"):
-        found |= group.absent(config, specs)
-    return found
+def _group_of(metric: str) -> MetricGroup:
+    # Lazily: the group of an add-on is loaded only where none before it has the metric.
+    return next(g for g in groups("metrics", "measured") if any(matches(metric, pattern) for pattern in g.names))
 
 
 def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from multigrid_rl.config.compose import ConfigError, RunConfig
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.gates import Gate
-from multigrid_rl.learn.own import check_parts
+from multigrid_rl.learn.own import validate_user_code
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.runs.gating import gates_of
@@ -41,7 +41,7 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
     for scenario, (steps, held) in zip(scenarios, ends, strict=True):
         stage_config = config.model_copy(update={"scenario": scenario})
         factory = env_factory(stage_config, hashes)
-        if scenario.game is None:
+        if not scenario.kind.board:
             factory.load()  # reports an unknown id with its key
         gates = gates_of(stage_config, factory.specs)
         own_metrics(gates)  # refused before anything starts
@@ -53,7 +53,7 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
             raise ConfigError(expected(f"curriculum.{k}.scenario", wanted, stage.scenario.name))
     specs = stages[-1].factory.specs
     for module in specs.modules:
-        check_parts(specs.agent_of(module), config.model.model_dump(), config.train.objective)
+        validate_user_code(specs.agent_of(module), config.model.model_dump(), config.train.objective)
     return stages
 
 

@@ -154,7 +154,7 @@ def test_draws_reference_curves(tmp_path):
 
 
 def test_draws_shipped_reference_curves(tmp_path):
-    reference = data_root() / "configs" / "experiment" / "curves" / "1v1.json"
+    reference = data_root() / "configs" / "recipe" / "curves" / "1v1.json"
     assert "the middle 80% of the recipe's seeds" in html.unescape(
         page_of(tmp_path / "run", Story(), reference=reference)
     )
@@ -269,7 +269,7 @@ def test_timing_totals_cover_whole_run(tmp_path):
     ids=["as the recipe says", "other values"],
 )
 def test_lists_changes_from_recipe(overrides, table, seeds, tmp_path):
-    reference = data_root() / "configs" / "experiment" / "curves" / "1v1.json"
+    reference = data_root() / "configs" / "recipe" / "curves" / "1v1.json"
     text = html.unescape(page_of(tmp_path / "run", Story(overrides=overrides), reference=reference))
     assert f"{seeds}" in re.search(r"It ends (as well as|worse than) (the recipe's (other )?seeds)", text)[0]
     assert ("Changed from the recipe 1v1" in text) is table

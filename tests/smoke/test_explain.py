@@ -79,7 +79,7 @@ def test_shares_games_and_cores_as_train(monkeypatch, runners, threads):
     config, size = compose(overrides), sizes(*overrides)
     built = algorithm_config(config)
     assert config.learner_threads == (threads or {0: 4, 2: 2}[runners])
-    assert config.games_per_sampler == built.env_config["num_envs"]
+    assert config.games_per_sampler == built.env_config["settings"].run.games_per_sampler
     assert config.rows_per_minibatch == built.minibatch_size
     assert size.batch_size == built.train_batch_size
 
@@ -90,7 +90,7 @@ def test_shares_games_and_cores_as_train(monkeypatch, runners, threads):
 def test_explains_every_scenario():
     result = call("explain", "scenario=coop")
     assert result.exit_code == 0, (result.output, result.exception)
-    for text in ("experiment/coop", "network red_0", "network red_1", "4,096 steps", "33.3 steps"):
+    for text in ("experiment=coop", "network red_0", "network red_1", "4,096 steps", "33.3 steps"):
         assert text in result.output
     gates = {row.metric for row in compose(["scenario=coop"]).scenario.gates}
     assert {name for name in rows_of("scenario=coop") if "*" in name or name == "episode_len_mean"} == gates
