@@ -24,10 +24,10 @@ from multigrid_rl.metrics import MetricGroup, Sample
 def samples(table, specs, who):
     won = {seat: table.winner == specs.team_names.index(specs.teams[specs.seats.index(seat)])
            for seat in who if seat in specs.seats}
-    return {f"quick/{seat}": Sample.of((table.length < 9) & wins) for seat, wins in won.items()}
+    return {f"quick/{seat}": Sample.of((table.length < 13) & wins) for seat, wins in won.items()}
 
 
-QUICK = MetricGroup({"quick/<seat>": ("share of episodes that the seat won in less than 9 steps", "share")}, samples)
+QUICK = MetricGroup({"quick/<seat>": ("share of episodes that the seat won in less than 13 steps", "share")}, samples)
 """
 
 
@@ -48,7 +48,7 @@ def test_gate_and_row(quick):
     table = play_games(
         spec, {"red_0": BUILT_IN["key-runner"](spec), "blue_0": BUILT_IN["idle"](spec)}, 200, seed=1
     ).table
-    wanted = float(np.mean((table.length < 9) & (table.winner == 0)))
+    wanted = float(np.mean((table.length < 13) & (table.winner == 0)))
     assert 0 < wanted < 1
     assert episode_metrics(table, specs)["quick/red_0"] == wanted
 
