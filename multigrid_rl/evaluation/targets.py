@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.scenario import kind_named, packages
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
@@ -201,8 +202,9 @@ def env_target(who: str, overrides: Sequence[str] = (), checkpoint: str | None =
         ConfigError, PlayerError: see :func:`find_target`; Unity's environments, whose episodes cannot be asked for.
     """
     config, trained = config_of(who, overrides), is_run(who)
-    if config.scenario.package == "unity":  # its agents come and go: no episode can be asked for
-        raise ConfigError(expected("scenario.package", "gymnasium or multigrid, to play episodes", "unity"))
+    if not config.scenario.kind.judged:
+        judged = " or ".join(sorted(package for package in packages() if kind_named(package).judged))
+        raise ConfigError(expected("scenario.package", f"{judged}, to play episodes", config.scenario.package))
     factory = env_factory(config)
     agents = factory.specs.agents
     refs = {agent.name: str(env_player(agent, who, config, checkpoint)) for agent in agents}
@@ -237,7 +239,7 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
         ConfigError, PlayerError: no run, no such checkpoint, another game, a damaged player.
     """
     trained = run_config(run)
-    if trained.scenario.game is None:
+    if not trained.scenario.kind.board:
         raise ConfigError(expected(f"{run}: scenario", "one of the red/blue-door game", trained.scenario.name))
     folders = {}
     for agent in env_factory(trained).specs.agents:
