@@ -135,10 +135,11 @@ def verify(folder: Path, most: int | None) -> None:
     from multigrid_rl.competition.cup.standings import results
     from multigrid_rl.competition.leftovers import ScratchError
     from multigrid_rl.competition.sandbox import bwrap_available
+    from multigrid_rl.evaluation.cup_results import read_results
     from multigrid_rl.evaluation.replays import ReplayError
     from multigrid_rl.players.cards import PlayerError
     from multigrid_rl.show.cup_page import cup_page
-    from multigrid_rl.show.report import REPORT_FILE, read_results
+    from multigrid_rl.show.report import REPORT_FILE
 
     config, entries = kept_cup(folder, fence=bwrap_available())
     made_with = read_results(folder / RESULTS_FILE).versions

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.competition.bundle import load_team
+from multigrid_rl import tables
 from multigrid_rl.config.compose import ConfigError, ScenarioConfig
 from multigrid_rl.evaluation.lineups import run_target
 from multigrid_rl.evaluation.replays import GameRecord
@@ -115,7 +115,8 @@ def _team(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[st
     if refs is not None:
         return seat_players(spec, {s: (catalogue.seat(_ref_of(refs, s, name), spec, s),) for s in seats})
     if name not in catalogue.names() and Path(name).is_dir():
-        return load_team(Path(name), spec, team)
+        players: dict[str, Policy] = tables.find(tables.TEAMS, "bundle")(Path(name), spec, team)
+        return players
     return side(catalogue, name, spec, team)
 
 

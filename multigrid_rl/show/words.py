@@ -23,9 +23,11 @@ BEHAVIOURS = {
     "door_open": "Own door opened",
     "eliminated_opponents": "Opponents eliminated",
     "got_eliminated": "Was eliminated",
-    "ball_pay": "Paid for the ball",
-    "invalid_pickup": "Pickups in vain",
+    "ball_pay": "Rewards for the ball",
+    "invalid_pickup": "Failed pickups",
 }
+#: Metrics of results, and what became of the game.
+OUTCOMES = {"win": "won", "draw": "drawn", "defeat": "lost"}
 
 
 def spelled(number: int) -> str:

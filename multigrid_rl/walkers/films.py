@@ -19,9 +19,10 @@ from PIL import Image
 from multigrid_rl.envs.gymnasium import GymnasiumFactory, make_env
 from multigrid_rl.evaluation.environments import EnvTarget, Recording, env_target, record, report
 from multigrid_rl.evaluation.evaluation import MODES, Mode, means
+from multigrid_rl.evaluation.replays import check_game
 from multigrid_rl.show.captions import Caption
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
-from multigrid_rl.show.video import Film, VideoError, Written, check_game, write_film
+from multigrid_rl.show.video import Film, VideoError, Written, write_film
 from multigrid_rl.show.words import short
 from multigrid_rl.text import expected
 

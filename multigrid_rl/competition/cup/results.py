@@ -1,15 +1,26 @@
 """Results of a cup as plain data: a file for each pairing, and ``results.json``, which its report shows."""
 
-from typing import Annotated, Literal
-
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import Strict
+from multigrid_rl.evaluation.cup_results import (
+    Count,
+    CupResults,
+    EntryResult,
+    Fault,
+    PairResult,
+    Share,
+    SideResult,
+    Standing,
+    Surprise,
+)  # fmt: skip
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.text import expected
 
-Count = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
+__all__ = [
+    "Count", "CupResults", "EntryResult", "Fault", "PairResult", "Pairing", "Share", "SideResult", "Standing",
+    "Surprise",
+]  # fmt: skip
 
 
 class Pairing(Strict):
@@ -46,134 +57,3 @@ class Pairing(Strict):
     def at_fault(self) -> str | None:
         """The entry that forfeited games while it played, or could not begin."""
         return self.red if "r" in self.outcomes else self.blue if "b" in self.outcomes else None
-
-
-class Fault(Strict):
-    """Games that an entry forfeited for one reason."""
-
-    red: str  # entries of the first of these pairings
-    blue: str
-    pairings: Count = 1
-    games: Count  # that were forfeited
-    reason: str  # one line
-
-
-class EntryResult(Strict):
-    """One entry of the cup."""
-
-    name: str
-    kind: Literal["scripted", "frozen", "external", "broken"]
-    sha256: str | None  # of its files; None for scripted players
-    env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
-    about: str  # one line: network and training of a frozen player, command of an external one
-    problem: str | None = None  # why it could not play at all
-    same_as: list[str] = Field(default=[])  # players that it is a copy of, or nearly one, with how far they are apart
-    faults: list[Fault] = Field(default=[])
-    seconds: float | None = None  # an agent: what its starts and answers took
-
-    @property
-    def reason(self) -> str:
-        """Why it could not play, or first forfeited."""
-        return self.problem or next((fault.reason for fault in self.faults), "")
-
-
-class Standing(Strict):
-    """One row of the table."""
-
-    rank: int  # from 1; entries that no rule separates share it
-    name: str
-    rating: float  # Bradley-Terry on the Elo scale, mean of the cup 1000
-    low: float  # 95 % bootstrap interval
-    high: float
-    points: float  # 1 for a win, 1/2 for a draw
-    games: Count
-    win: Count
-    draw: Count
-    loss: Count
-    forfeited: Count  # of the losses
-    margin: float  # mean difference of the returns, own minus opponent's, over games that were not forfeited
-    decided_by: str  # what ranks it above the next: "rating", or a tie rule
-
-
-class PairResult(Strict):
-    """All games of two entries, both sides together; from the view of ``one``."""
-
-    one: str
-    two: str
-    games: Count
-    win: Count
-    draw: Count
-    loss: Count
-    forfeited: Count  # games that either of the two forfeited
-    share: Share  # points of `one` per game
-    low: Share  # 95 % Wilson interval of `share`
-    high: Share
-    margin: float  # mean difference of the returns over games that were not forfeited
-    length_mean: float  # steps, the same games
-
-    def swapped(self) -> "PairResult":
-        """Return the same pair from the view of the other entry."""
-        return self.model_copy(update={
-            "one": self.two, "two": self.one, "win": self.loss, "loss": self.win, "share": 1 - self.share,
-            "low": 1 - self.high, "high": 1 - self.low, "margin": -self.margin,
-        })  # fmt: skip
-
-
-class SideResult(Strict):
-    """One pairing: ``red`` on the red side, ``blue`` on the blue side."""
-
-    red: str
-    blue: str
-    games: Count
-    red_win: Count
-    draw: Count
-    blue_win: Count
-    forfeited: Count
-    length_mean: float
-    return_red: float  # mean return of the team
-    return_blue: float
-
-
-class Surprise(Strict):
-    """A pair whose result contradicts the ratings; style may explain it, or an agreement."""
-
-    one: str
-    two: str
-    share: Share  # points of `one` per game
-    expected: Share  # by ratings from all games but those of this pair
-
-
-class CupResults(Strict):
-    """A whole cup."""
-
-    format: int = Field(default=1, ge=1, le=1)
-    scenario: str
-    games_per_side: int
-    seed: int
-    rules: list[str]  # one sentence each: how it was played, scored, ranked, what ties and faults mean
-    entries: list[EntryResult]
-    standings: list[Standing]
-    unranked: list[str] = Field(default=[])  # entries without a finished game: they are in no other table
-    pairs: list[PairResult]
-    sides: list[SideResult]
-    cycles: list[list[str]]  # each beats the next, the last beats the first, all beyond doubt (interval above 1/2)
-    surprises: list[Surprise] = Field(default=[])
-    games: list[GameRecord]  # to look at; `label` says why
-    versions: dict[str, str]
-    sha256: str = ""  # over all that is here and every pairing's file
-
-    @property
-    def snapshots(self) -> list[EntryResult]:
-        """A league's earlier learners that took part, oldest first."""
-        entries = [entry for entry in self.entries if entry.env_steps is not None]
-        return sorted(entries, key=lambda entry: entry.env_steps or 0)
-
-    @property
-    def history(self) -> list[PairResult]:
-        """A league's newest snapshot against each earlier one, oldest first."""
-        names = [entry.name for entry in self.snapshots]
-        pairs = [
-            pair for pair in self.pairs if pair.one in names and pair.two in names and names[-1] in (pair.one, pair.two)
-        ]
-        seen = [pair if pair.one == names[-1] else pair.swapped() for pair in pairs if pair.games]
-        return sorted(seen, key=lambda pair: names.index(pair.two))
