@@ -105,7 +105,7 @@ def page(rows: list[dict[str, Any]], command: str) -> str:
     lines = [
         "# Environments of the multigrid package: trained against random play",
         "",
-        f"`{command}` runs, seed by seed, with the recipe `configs/experiment/multigrid.yaml`:",
+        f"`{command}` runs, seed by seed, with the recipe `configs/recipe/multigrid.yaml`:",
         "",
         *(f"    {line}" for line in commands),
         "",

@@ -26,7 +26,7 @@ from multigrid_rl.text import expected
 from multigrid_rl.world.constants import BLUE, RED
 
 RESULTS = Path("docs/results")
-CURVES = Path("configs/experiment/curves")
+CURVES = Path("configs/recipe/curves")
 #: Games of a policy check, and the seed that training never used.
 CHECK_EPISODES = 1000
 CHECK_SEED = 1_000_000

@@ -19,7 +19,6 @@ from multigrid_rl.cli.evaluate import find_target
 from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.overrides import written
-from multigrid_rl.config.scenario import CODE, HANDED_OVER, ConfigError
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.evaluation import environments
 from multigrid_rl.evaluation.evaluation import Mode, kept_games, summary
@@ -31,9 +30,10 @@ from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
 from multigrid_rl.runs.players import is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
-from multigrid_rl.text import expected, suggestion, unknown
+from multigrid_rl.text import ConfigError, expected, suggestion, unknown
 from multigrid_rl.training.start import resume_training, run_training
 from multigrid_rl.types import Policy
+from multigrid_rl.user_code import CODE
 from multigrid_rl.world.pettingzoo_env import RedBlueDoors, parallel_env
 
 if TYPE_CHECKING:
@@ -243,7 +243,6 @@ def _named(value: Any) -> Any:
     name = f"{value.__module__}:{getattr(value, '__qualname__', '')}"
     if not CODE.fullmatch(name):
         raise ConfigError(expected("value", "a class or function of a module, not one inside of another", name))
-    HANDED_OVER.add(value.__module__)
     return name
 
 

@@ -33,11 +33,10 @@ TEMPORARY = f"multigrid-rl-kernels-{os.getuid()}"
 def _sources_digest() -> str:
     digest = hashlib.sha256(Path(__file__).read_bytes())  # it holds the compiler's options
     package = Path(__file__).parent
-    for room in ("world", "envs", "models", "players", "learn"):
-        for source in sorted((package / room).glob("*.py")):
-            text = source.read_bytes()
-            if b"multigrid_rl.jit" in text or source.name in ("constants.py", "state.py"):
-                digest.update(text)
+    for source in sorted(package.rglob("*.py")):
+        text = source.read_bytes()
+        if b"multigrid_rl.jit" in text or source.name in ("constants.py", "state.py"):
+            digest.update(text)
     return digest.hexdigest()
 
 

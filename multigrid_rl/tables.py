@@ -6,9 +6,11 @@ an entry here and its file; an installed package adds some of its own by an entr
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any
 
 #: Kinds of environments: the ``package`` of a scenario.
@@ -17,8 +19,70 @@ ENVIRONMENTS: dict[str, str] = {}
 #: What ``train.trainer`` may name: who samples, who learns, and their options.
 TRAINERS: dict[str, str] = {}
 
-#: What ``model.name`` may name.
-NETWORKS: dict[str, str] = {}
+
+@dataclass(frozen=True)
+class Network:
+    """A network that ``model.name`` may name: all that a configuration must know before torch is imported.
+
+    Attributes:
+        build: ``module:Class`` or function, from a :class:`multigrid_rl.models.Layout` to a ``torch.nn.Module``.
+        memory: it has a memory, and one hidden layer.
+        towers: policy and values share no weights, so that one can learn without the other.
+        central: its critic may read more than its actor.
+        vectors: it reads vectors of floats, not only tokens.
+        options: switches of ``model`` that it has over vectors.
+        activations: those that it has; ``None``: it is not asked.
+    """
+
+    build: str
+    memory: bool = False
+    towers: bool = False
+    central: bool = False
+    vectors: bool = False
+    options: tuple[str, ...] = ()
+    activations: tuple[str, ...] | None = ("tanh",)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a policy's outputs may mean over bounded numbers: ``model.head``.
+
+    Attributes:
+        build: ``module:Class``, called with low, high, size, features and a generator; ``None``: the Gaussian.
+        size: ``model.head_size`` unless another is said; ``None``: it has none.
+        probability: actions have one; without it no policy gradient can train the head.
+    """
+
+    build: str | None
+    size: int | None = None
+    probability: bool = True
+
+
+_RECURRENT = "multigrid_rl.models.recurrent:RecurrentActorCritic"
+#: What ``model.name`` may name, beside a ``module:Class`` of a user's own.
+NETWORKS: dict[str, Network] = {
+    "mlp": Network(
+        "multigrid_rl.models.mlp:build",
+        towers=True,
+        central=True,
+        vectors=True,
+        options=("normalise", "scale_values", "norm"),
+        activations=("tanh", "relu", "elu", "silu"),
+    ),
+    "embedding": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
+    "cnn": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
+    "gru": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
+    "lstm": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
+}
+
+#: What ``model.head`` may name.
+HEADS: dict[str, Head] = {
+    "gaussian": Head(None),
+    "deterministic": Head("multigrid_rl.models.heads:Deterministic", probability=False),
+    "mixture": Head("multigrid_rl.models.heads:Mixture", size=5),
+    "bins": Head("multigrid_rl.models.heads:Bins", size=20),
+    "diffusion": Head("multigrid_rl.models.heads:Diffusion", size=10, probability=False),
+}
 
 #: Groups of metrics that runs report.
 METRICS: dict[str, str] = {}
@@ -27,7 +91,11 @@ METRICS: dict[str, str] = {}
 WEIGHTINGS: dict[str, str] = {}
 
 #: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
-PLAYERS: dict[str, str] = {}
+PLAYERS: dict[str, str] = {
+    "class": "multigrid_rl.players.classes:NAMING",
+    "agent": "multigrid_rl.competition.external:NAMING",
+    "hub": "multigrid_rl.competition.hub:NAMING",
+}
 
 #: Pages of what commands have written, by what they wrote: a function of its folder that writes the page. The page of
 #: a game is text, of its record.
@@ -51,9 +119,6 @@ FILMS: dict[str, str] = {
     "episode": "multigrid_rl.walkers.films:write_episode",
 }
 
-#: Folders whose players fill all seats of a team.
-TEAMS: dict[str, str] = {"bundle": "multigrid_rl.competition.bundle:load_team"}
-
 #: Verbs of the command line, in the order of typical use.
 VERBS: dict[str, str] = {
     "train": "multigrid_rl.cli.train:train",
@@ -66,8 +131,8 @@ VERBS: dict[str, str] = {
     "video": "multigrid_rl.show.verbs:video",
     "play": "multigrid_rl.show.verbs:play",
     "compare": "multigrid_rl.cli.compare:compare",
-    "export": "multigrid_rl.cli.players:export",
-    "inspect": "multigrid_rl.cli.players:inspect",
+    "export": "multigrid_rl.competition.verbs:export",
+    "inspect": "multigrid_rl.competition.verbs:inspect",
     "grade": "multigrid_rl.cli.evaluate:grade",
     "cup": "multigrid_rl.competition.verbs:cup",
     "players": "multigrid_rl.cli.players:players",
@@ -84,8 +149,19 @@ VERBS: dict[str, str] = {
 
 def find(table: Mapping[str, str], name: str) -> Any:
     """Import what an entry of a table names. Raises ``KeyError``: no such entry."""
-    module, _, attribute = table[name].partition(":")
+    return load(table[name])
+
+
+def load(place: str) -> Any:
+    """Import ``module:object``."""
+    module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)
+
+
+def has(table: Mapping[str, str], name: str) -> bool:
+    """Return whether a table has such an entry, and its add-on was not left out of this checkout."""
+    module = table.get(name, "").partition(":")[0]
+    return bool(module) and find_spec(".".join(module.split(".")[:2])) is not None
 
 
 @cache

@@ -36,6 +36,10 @@ def reason(error: OSError, place: object = "") -> str:
     return f"{where}: {error.strerror or error}" if where else str(error.strerror or error)
 
 
+class ConfigError(ValueError):
+    """A mistake in what the user asked for; the message is one line, ``KEY: expected X, got Y``."""
+
+
 def printable(text: str) -> str:
     """Return ``text`` with a question mark for every unprintable character: ends of lines, escape codes."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

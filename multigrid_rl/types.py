@@ -19,6 +19,27 @@ MAX_CHOICES = 256
 #: Team order of the game: blue agents come first wherever there are any (rules, section 2).
 TEAM_ORDER: tuple[Colour, ...] = ("blue", "red")
 
+#: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
+#: (https://arxiv.org/abs/1506.02438): formulas in ``learn.advantages``.
+Psi = Literal["total_reward", "future_return", "baselined_return", "q", "gae", "td"]
+#: Those that read no value network.
+WITHOUT_VALUES = ("total_reward", "future_return")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A number that moves linearly from ``start`` to ``end`` over ``steps`` environment steps, and stays there."""
+
+    start: float
+    end: float
+    steps: int
+
+    def at(self, env_steps: int) -> float:
+        """Return the number after ``env_steps`` environment steps."""
+        if env_steps >= self.steps:
+            return self.end
+        return self.start + env_steps / self.steps * (self.end - self.start)
+
 
 @dataclass(frozen=True)
 class Rules:

@@ -7,10 +7,10 @@ import numpy as np
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.scripted import IdlePlayer, KeyRunner
 from multigrid_rl.show.play import OtherPlayers, Session
+from multigrid_rl.streams import Streams
 from multigrid_rl.types import GameSpec, SeatView
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.streams import Streams
 
 SPEC = load_scenario("1v1").spec
 

@@ -86,9 +86,11 @@ def config() -> None:
 
 def keys(configs: Path) -> list[Row]:
     """Return every key of ``configs`` with its value and meaning in the first file that has them, defaults first."""
+    from multigrid_rl.config.recipes import names_in
+
     first = {"scenario": "1v1", "train": "ppo", "model": "mlp", "cluster": "local"}
     values = {**first, "experiment": "null"}
-    meanings = {group: ", ".join(sorted(path.stem for path in (configs / group).glob("*.yaml"))) for group in values}
+    meanings = {group: ", ".join(names_in(group)) for group in values}
     files = [(path, f"{group}.") for group in first for path in sorted((configs / group).glob("*.yaml"))]
     files.sort(key=lambda row: (list(first).index(row[1][:-1]), row[0].stem != first[row[1][:-1]]))
     for path, place in [(configs / "config.yaml", ""), *files]:

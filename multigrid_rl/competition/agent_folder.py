@@ -13,9 +13,9 @@ from torch import Tensor
 
 from multigrid_rl.competition import network_agent
 from multigrid_rl.competition.agents import AGENT_FILE, read_agent
-from multigrid_rl.config.scenario import CODE
 from multigrid_rl.players.cards import Card, PlayerError
 from multigrid_rl.text import expected
+from multigrid_rl.user_code import CODE
 from multigrid_rl.world.constants import CELL, MISSIONS
 from multigrid_rl.world.symmetry import SWAPPED, TURNED
 

@@ -5,24 +5,34 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from multigrid_rl.config.scenario import Part
+from multigrid_rl.tables import HEADS, NETWORKS, Network, find, installed
 from multigrid_rl.text import expected
 
-#: Networks by name: those with memory, those that look at a view cell by cell, all; others are ``module:Class``.
-RECURRENT = ("gru", "lstm")
-CELL_WISE = ("embedding", "cnn")
-NETWORKS = ("mlp", *CELL_WISE, *RECURRENT)
 #: What may stand between a hidden layer and its activation.
 NORMS = ("none", "layer")
-#: What outputs mean over bounded numbers (``models.heads``), with the size that a head has unless another is said:
-#: components of a mixture, values of each number, steps of a diffusion.
-HEAD_SIZES = {"mixture": 5, "bins": 20, "diffusion": 10}
-HEADS = ("gaussian", "deterministic", *HEAD_SIZES)
-#: Heads whose actions have no probability: no policy gradient can train them.
-WITHOUT_PROBABILITY = ("deterministic", "diffusion")
 MAX_HEAD_SIZE = 1000
 #: Largest network, in a run and in a frozen player's card.
 MAX_UNITS = 4096
 MAX_LAYERS = 8
+#: What is known of a network of a user's own before it is built.
+_OWN = Network("", activations=None)
+
+
+def network_entry(name: object) -> Network | None:
+    """Return the entry of a network by name, ``None`` where there is none; of ``module:Class`` what is known of it."""
+    if not isinstance(name, str):
+        return None
+    if ":" in name or name in NETWORKS:
+        return NETWORKS.get(name, _OWN)
+    others = installed("networks")
+    entry: Network | None = find(others, name) if name in others else None
+    return entry
+
+
+def networks_with(feature: str) -> str:
+    """Return the names of the networks with a feature of :class:`Network`, as ``mlp, gru or lstm``."""
+    names = [name for name, entry in NETWORKS.items() if getattr(entry, feature)]
+    return " or ".join([", ".join(names[:-1]), names[-1]])
 
 
 class ModelConfig(Part):
@@ -36,36 +46,48 @@ class ModelConfig(Part):
     scale_values: bool = False
     bound: Literal["clip", "tanh", "clip3"] = "clip"
     log_std: float = Field(default=0.0, ge=-5, le=2)
-    head: Literal["gaussian", "deterministic", "mixture", "bins", "diffusion"] | None = None
+    head: str | None = None
     head_size: int | None = Field(default=None, ge=2, le=MAX_HEAD_SIZE)
 
     @model_validator(mode="before")
     @classmethod
     def _sized(cls, values: Any) -> Any:
         # A card must record it, in case the default changes later.
-        if isinstance(values, dict) and values.get("head") in HEAD_SIZES and values.get("head_size") is None:
-            return {**values, "head_size": HEAD_SIZES[values["head"]]}
+        head = values.get("head") if isinstance(values, dict) else None
+        if isinstance(head, str) and head in HEADS and values.get("head_size") is None:
+            return {**values, "head_size": HEADS[head].size}
         return values
 
     @model_validator(mode="after")
     def _head_fits(self) -> "ModelConfig":
-        sized = self.head in HEAD_SIZES
-        if self.head_size is not None and not sized:
+        if self.head_size is not None and (self.head is None or HEADS[self.head].size is None):
             raise ValueError(expected("head_size", f"null with head={self.head or 'null'}", self.head_size))
         if self.bound != "clip" and self.head not in (None, "gaussian"):
             raise ValueError(expected("bound", f"clip with head={self.head}", self.bound))
         return self
 
     @property
+    def entry(self) -> Network:
+        """What is known of the network by its name."""
+        return network_entry(self.name) or _OWN
+
+    @property
     def recurrent(self) -> bool:
         """Whether the network has memory."""
-        return self.name in RECURRENT
+        return self.entry.memory
 
     @field_validator("name")
     @classmethod
     def _check_name(cls, value: str) -> str:
-        if value not in NETWORKS and ":" not in value:
+        if network_entry(value) is None:
             raise ValueError(f"expected {', '.join(NETWORKS)}, or module:Class of a network of your own")
+        return value
+
+    @field_validator("head")
+    @classmethod
+    def _check_head(cls, value: str | None) -> str | None:
+        if value is not None and value not in HEADS:
+            raise ValueError(f"expected {', '.join(HEADS)}")
         return value
 
     @field_validator("hidden")

@@ -9,8 +9,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.config.scenario import CODE, ConfigError
-from multigrid_rl.text import expected, one_line
+from multigrid_rl.text import ConfigError, expected, one_line
+from multigrid_rl.user_code import CODE
 
 #: Arguments of an environment are its own, and a bonus names seats and events: any key may be below these.
 ENV_ARGS, BONUS = "scenario.env_args", "train.bonus"

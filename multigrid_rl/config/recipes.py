@@ -1,7 +1,7 @@
 """Scenarios and recipes by name or by file, and the overrides that they expand to.
 
-A file outside of ``configs/``, such as a search's winner, may come from other people. It may set values, but neither
-run code, nor read this machine's environment, nor set where files go, unless the user types ``trust_recipe=true``.
+A file outside of ``configs/`` may name code, which then runs, and is told. With ``--safe`` it may set values, but
+neither run code, nor read this machine's environment, nor set where files go: see ``trust.py``.
 """
 
 import os
@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import yaml
 
 from multigrid_rl.config.overrides import SHORT, as_typed, is_text, leaves, merged, parse, written
-from multigrid_rl.config.scenario import CODE, ConfigError, ScenarioConfig
+from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
-from multigrid_rl.text import expected, unknown
+from multigrid_rl.text import ConfigError, expected, unknown
+from multigrid_rl.trust import check_code, safe
+from multigrid_rl.user_code import CODE
 
-#: Override that lets a file set everything that the user could type.
-TRUST = "trust_recipe"
-#: Keys that only a trusted file may set: code to import, folders (a run's state is unpickled) and machines.
+#: Keys that no file may set where code is refused: code to import, folders (a run's state is unpickled) and machines.
 TRUSTED_ONLY = (
     "train.shaping", "run_dir", "checkpoints", "data", "init", "cluster", "address", "scenario.env_path", "env_path",
     "tracking", "train.adversarial.reward", "train.dagger.expert", "expert",
@@ -36,6 +36,8 @@ IMPORTING = ("model", "model.name", "train.objective", "scenario.env_id", "env_i
 _SEATING = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curriculum")
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
+#: Folders of recipes: of scenarios, of the shipped players, and what only a study or a page of results uses.
+RECIPES = ("recipe", "ladder", "study")
 #: How the file of a recipe ends.
 FILES = (".yaml", ".yml")
 #: Environment variable: folders with the user's own scenarios, then available by name.
@@ -57,7 +59,6 @@ class ExpandedOverrides(NamedTuple):
 
     values: dict[str, Any]  # dotted key -> value, those of the recipe first
     recipe: str | None  # the recipe that they begin with: its name in ``configs/``, or its file as it was typed
-    trusted: bool  # files outside of configs/ may set everything
 
 
 def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
@@ -66,9 +67,6 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
     Raises ``ConfigError``.
     """
     typed = parse(overrides)
-    trusted = typed.pop(TRUST, False)
-    if not isinstance(trusted, bool):
-        raise ConfigError(expected(TRUST, "true or false", trusted))
     settings = _canonical_names(typed)
     network = str(settings.get("model.name", ""))
     for key in _OF_OURS:
@@ -76,13 +74,14 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
             got = written(settings[key])
             raise ConfigError(expected(key, f"nothing with model={network}, whose code decides that", got))
     named = typed.get("experiment", "")
-    recipe = written(named) if "experiment" in typed else _own_recipe(settings, trusted=trusted)
+    recipe = written(named) if "experiment" in typed else _own_recipe(settings)
     if recipe in ("none", "null"):
-        return ExpandedOverrides(settings, None, trusted)
-    defaults = _canonical_names(recipe_values(recipe, trusted=trusted))
+        return ExpandedOverrides(settings, None)
+    defaults = _canonical_names(recipe_values(recipe))
     home = defaults.get("scenario")
     scenario = settings.get("scenario", home)
-    if home is not None and scenario is not None and home not in _homes(scenario, trusted=trusted):
+    fits = home is None or scenario is None or home in _homes(scenario)
+    if "experiment" in typed and not fits:
         raise ConfigError(expected("scenario", f"{home} with experiment={recipe}, or experiment=none", scenario))
     defaults = _under(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
     # The recipe comes first: what was typed wins.
@@ -90,7 +89,7 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
     if CODE.fullmatch(str({**rest, **settings}.get("model.name", ""))):
         rest = {key: value for key, value in rest.items() if key not in _OF_OURS}
     used = "experiment" in typed or not rest.keys() <= {"scenario", "train"}
-    return ExpandedOverrides({**rest, **settings}, recipe if used else None, trusted)
+    return ExpandedOverrides({**rest, **settings}, recipe if used else None)
 
 
 def _canonical_names(typed: dict[str, Any]) -> dict[str, Any]:
@@ -121,18 +120,21 @@ def check_choice(key: str, value: str) -> None:
         raise ConfigError(unknown(key, value, names_in(key)))
 
 
-def _own_recipe(settings: dict[str, Any], *, trusted: bool) -> str:
-    # The file of its name, or of its package's: one for the objective, for the scheme, or for all that have none.
-    parts = [name for name in _builds_on(settings.get("train", "ppo")) if name != "ppo"]
-    endings = [*(f"-{part}" for part in (*parts, settings.get("scheme"))), ""]
-    homes = _homes(settings.get("scenario", "1v1"), trusted=trusted)
-    known = names_in("experiment")
-    return next((home + ending for home in homes for ending in endings if home + ending in known), "none")
+def _own_recipe(settings: dict[str, Any]) -> str:
+    """Return the recipe that a scenario, or the one named like its package, names for what is trained."""
+    kinds = [*_builds_on(settings.get("train", "ppo")), settings.get("scheme"), "default"]
+    for home in _homes(settings.get("scenario", "1v1")):
+        named = whole_scenario(home).get("recipe")
+        named = named if isinstance(named, dict) else {"default": named}
+        found = next((named[kind] for kind in kinds if named.get(kind)), None)
+        if found is not None:
+            return str(found)
+    return "none"
 
 
-def _homes(scenario: str, *, trusted: bool) -> list[str]:
+def _homes(scenario: str) -> list[str]:
     """Return whose recipes fit a scenario: its own and, of an environment, the one that its package is named after."""
-    package = whole_scenario(scenario, trusted=trusted).get("package")
+    package = whole_scenario(scenario).get("package")
     return [scenario, *([package] if isinstance(package, str) else [])]
 
 
@@ -165,9 +167,16 @@ def _scheme_of_alias(name: str, settings: dict[str, Any]) -> dict[str, str]:
     return {"scheme": match[1].lower()} if any(learning.count(team) > 1 for team in learning) else {}
 
 
+def files_of(group: str) -> dict[str, Path]:
+    """Return the files that a group of ``configs/`` has, by name."""
+    folders = RECIPES if group == "experiment" else (group,)
+    found = [path for folder in folders for path in (data_root() / "configs" / folder).glob("*.yaml")]
+    return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
+
+
 def names_in(group: str) -> list[str]:
-    """Return the names of all files in a folder of ``configs/``, sorted."""
-    return sorted(path.stem for path in (data_root() / "configs" / group).glob("*.yaml"))
+    """Return the names of all files that a group of ``configs/`` has, sorted."""
+    return list(files_of(group))
 
 
 def read_config_file(group: str, name: str) -> dict[str, Any]:
@@ -220,25 +229,25 @@ def scenario_id(name: str) -> str:
     raise ConfigError(unknown("scenario", name, [*names, *outside, "a file such as ./mine.yaml"]))
 
 
-def whole_scenario(name: str, *, trusted: bool = False) -> dict[str, Any]:
+def whole_scenario(name: str) -> dict[str, Any]:
     """Return a scenario with its name, by the id from :func:`scenario_id`. Raises ``ConfigError``."""
     if name.endswith(FILES):
-        return {**read_scenario(name, trusted=trusted), "name": Path(name).stem}
+        return {**read_scenario(name), "name": Path(name).stem}
     return {**read_config_file("scenario", name), "name": name}
 
 
-def recipe_values(recipe: str, *, trusted: bool) -> dict[str, Any]:
+def recipe_values(recipe: str) -> dict[str, Any]:
     """Return the values that a recipe stands for by dotted key, groups first.
 
     Args:
-        recipe: name of one in ``configs/experiment/``, or path of a file.
-        trusted: the file may set everything, as those in ``configs/`` may.
+        recipe: name of one in ``configs/``, or path of a file.
 
     Raises:
-        ConfigError: it cannot be read, is no recipe, or sets what only a trusted one may.
+        ConfigError: it cannot be read, is no recipe, or names code where that is refused.
     """
     configs = data_root() / "configs"
-    path = Path(recipe) if recipe.endswith(FILES) else configs / "experiment" / f"{recipe}.yaml"
+    shipped = files_of("experiment")
+    path = shipped[recipe] if recipe in shipped else Path(recipe)
     try:
         content = read_plain_yaml(path)
     except (OSError, ValueError) as error:
@@ -259,23 +268,22 @@ def recipe_values(recipe: str, *, trusted: bool) -> dict[str, Any]:
     if len(found) > _MAX_LEAVES:
         raise ConfigError(expected("experiment", f"a recipe of at most {_MAX_LEAVES} values", f"{path} with more"))
     values = {**groups, **{key: as_typed(key, value) if is_text(key) else value for key, value in found}}
-    if not trusted and not path.resolve().is_relative_to(configs.resolve()):
+    if not path.resolve().is_relative_to(configs.resolve()):
         check_harmless("experiment", path, values)
     return values
 
 
-def read_scenario(file: str, *, trusted: bool) -> dict[str, Any]:
+def read_scenario(file: str) -> dict[str, Any]:
     """Return the content of a scenario's file outside of ``configs/``.
 
     Raises:
-        ConfigError: it cannot be read, or sets what only a trusted one may.
+        ConfigError: it cannot be read, or names code where that is refused.
     """
     try:
         content = read_plain_yaml(Path(file))
         if not isinstance(content, dict):
             raise ValueError(type(content).__name__)
-        if not trusted:
-            check_harmless("scenario", Path(file), dict(leaves(content, "scenario.")))
+        check_harmless("scenario", Path(file), dict(leaves(content, "scenario.")))
     except ConfigError:
         raise
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -292,7 +300,7 @@ def plugin_folders() -> Iterator[str]:
 
 
 def check_harmless(what: str, path: Path, values: dict[str, Any]) -> None:
-    """Raise ``ConfigError`` for values out of a file that could do more than set numbers and names."""
+    """Say which code values out of a file name; where code is refused, raise ``ConfigError`` for any such value."""
     for typed, value in values.items():
         key, text = typed.lstrip("+~").partition("=")[0], written(value)
         override = f"{typed}={text}"
@@ -300,9 +308,10 @@ def check_harmless(what: str, path: Path, values: dict[str, Any]) -> None:
         restricted |= key in IMPORTING and ":" in text
         restricted |= key.startswith(_SEATING) and (CODE.search(override) is not None or _names_agent(text))
         if (restricted and value is not None) or "${" in override:
-            wanted = "a file that neither interpolates, nor imports code, nor names folders and machines"
-            got = f"{override[:80]!r} in {path}; {TRUST}=true if you have read it"
-            raise ConfigError(expected(what, wanted, got))
+            if safe():
+                wanted = "a file that neither interpolates, nor imports code, nor names folders and machines (--safe)"
+                raise ConfigError(expected(what, wanted, f"{override[:80]!r} in {path}"))
+            check_code(path, [] if "${" in override else CODE.findall(override), "")
 
 
 def _names_agent(value: str) -> bool:

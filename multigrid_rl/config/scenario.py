@@ -1,19 +1,10 @@
 """Schema of a scenario: its game or environment, the player of each seat, gates, and a league of opponents."""
 
-import importlib
-import os
-import re
-import sys
-import sysconfig
-import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from multigrid_rl.text import expected, one_line, shown, unknown
+from multigrid_rl.text import ConfigError, expected, shown, unknown
 from multigrid_rl.types import RULE_SETS, GameSpec
 
 LEARN = "learn"
@@ -21,98 +12,6 @@ LEARN = "learn"
 LEAGUE = "league"
 #: What a league makes of win rates: formulas in ``league.league``.
 Weighting = Literal["squared", "variance", "linear", "linear_capped", "uniform", "latest", "nash"]
-
-
-class ConfigError(ValueError):
-    """A mistake in what the user asked for; the message is one line, ``KEY: expected X, got Y``."""
-
-
-#: How something outside of this project is named: ``module:name``. Nothing of our own is called like that.
-CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-#: Environment variable: modules, separated by commas, that files of other people may name: players' cards, runs.
-TRUSTED_MODULES = "MULTIGRID_RL_MODULES"
-#: Modules of the classes and functions that a program handed over in this process: it runs their code anyway.
-HANDED_OVER: set[str] = set()
-#: What user code may raise by mistake.
-MISTAKES = (
-    *(TypeError, ValueError, AttributeError, RuntimeError, LookupError),
-    *(ArithmeticError, AssertionError, NameError, ImportError, OSError),
-)
-
-
-def may_import(name: str) -> bool:
-    """Return whether an untrusted file may name this ``module:name``."""
-    return name.partition(":")[0] in {*_listed(), *HANDED_OVER}
-
-
-def _listed() -> list[str]:
-    return [part.strip() for part in os.environ.get(TRUSTED_MODULES, "").split(",") if part.strip()]
-
-
-def listing(names: Iterable[str]) -> str:
-    """Return how the environment variable is set so that files may name ``names``, beside what it holds already."""
-    kept = [part for part in _listed() if ":" not in part and not part.endswith(".py")]  # no module is called like that
-    return f"{TRUSTED_MODULES}={','.join(dict.fromkeys([*kept, *(name.partition(':')[0] for name in names)]))}"
-
-
-def check_listed(key: object, names: Iterable[str], what: str) -> None:
-    """Let an untrusted file name only code that may be imported. Raises :class:`ConfigError`."""
-    for name in names:
-        if not may_import(name):
-            holds = f"which holds {','.join(_listed())}" if _listed() else "which is not set"
-            wanted = f"{what}, or one whose module or folder is in {TRUSTED_MODULES} ({holds}), as its code is run"
-            raise ConfigError(expected(key, wanted, f"{name}: set {listing([name])}"))
-
-
-def own_place(error: BaseException) -> str:
-    """Return where an error passed through a file of the user's own last, as `` (my_nets.py:12)``, or nothing."""
-    others = (f"{Path(__file__).parent}/", *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib")), "<")
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-
-
-def mistake(error: BaseException) -> str:
-    """Return what a user's code raised, in one line: class, message, and the last line of a file of the user's own."""
-    return f"{type(error).__name__}: {one_line(error)}{own_place(error)}"
-
-
-@contextmanager
-def user_code(key: str) -> Iterator[None]:
-    """Turn errors of user code into a :class:`ConfigError` at the key that names it."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except MISTAKES as error:
-        raise ConfigError(f"{key}: {mistake(error)}") from error
-
-
-def look_in_working_folder() -> None:
-    """Let modules be found in the working folder, after all other places: none there hides an installed one."""
-    if not {"", str(Path.cwd())} & set(sys.path):
-        sys.path.append(str(Path.cwd()))
-
-
-def import_object(key: str, path: str, what: str = "module:function") -> Any:
-    """Import ``module:name`` from Python's path, then from the working folder.
-
-    Raises:
-        ConfigError: no such module, or nothing of that name in it that can be called.
-    """
-    module, _, name = path.partition(":")
-    if not CODE.fullmatch(path) or module.endswith(".py"):
-        wanted = f"{what} without .py or a folder, of a module in the working folder or PYTHONPATH"
-        raise ConfigError(expected(key, wanted, path))
-    look_in_working_folder()
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except AttributeError as error:
-        raise ConfigError(expected(key, what, f"{path}: {error}{own_place(error)}")) from error
-    except (*MISTAKES, SyntaxError) as error:
-        raise ConfigError(expected(key, f"{what} that can be imported", f"{path}: {mistake(error)}")) from error
-    if not callable(function):
-        raise ConfigError(expected(key, what, f"{path}: {function!r} is no function"))
-    return function
 
 
 class Strict(BaseModel):
@@ -243,6 +142,7 @@ class ScenarioConfig(Part):
 
     name: str = ""
     description: str
+    recipe: str | dict[str, str] | None = None
     aliases: tuple[str, ...] = ()
     game: GameConfig | None = None
     package: Literal["multigrid", "gymnasium", "unity"] | None = None

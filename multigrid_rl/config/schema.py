@@ -5,30 +5,17 @@ Values are in yaml, below ``configs/``; a test holds that both name the same key
 
 import math
 import os
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from multigrid_rl.config.network import (
-    HEADS,
-    MAX_LAYERS,
-    MAX_UNITS,
-    NETWORKS,
-    RECURRENT,
-    WITHOUT_PROBABILITY,
-    ModelConfig,
-)
-from multigrid_rl.config.scenario import ConfigError, Part, ScenarioConfig, Steps, whole
-from multigrid_rl.text import expected
-
-#: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
-#: (https://arxiv.org/abs/1506.02438): formulas in ``learn.advantages``.
-Psi = Literal["total_reward", "future_return", "baselined_return", "q", "gae", "td"]
-#: Those that read no value network.
-WITHOUT_VALUES = ("total_reward", "future_return")
+from multigrid_rl.config.network import MAX_LAYERS, MAX_UNITS, ModelConfig, networks_with
+from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, whole
+from multigrid_rl.tables import HEADS
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.types import WITHOUT_VALUES, Psi, Schedule
 
 #: What ``train.runner=stock`` can do: the values of RLlib's own PPO.
 _OF_STOCK = {
@@ -36,21 +23,6 @@ _OF_STOCK = {
     "time_limits": "bootstrap",
     "target_kl": None, "clip_final": None,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A number that moves linearly from ``start`` to ``end`` over ``steps`` environment steps, and stays there."""
-
-    start: float
-    end: float
-    steps: int
-
-    def at(self, env_steps: int) -> float:
-        """Return the number after ``env_steps`` environment steps."""
-        if env_steps >= self.steps:
-            return self.end
-        return self.start + env_steps / self.steps * (self.end - self.start)
 
 
 class CloningOptions(Part):
@@ -145,7 +117,7 @@ class TrainConfig(Part):
 
     @property
     def passes(self) -> int:
-        """Passes of the policy over a batch."""
+        """ShuffledReader of the policy over a batch."""
         return self.epochs if self.pi_iters is None else self.pi_iters
 
     @property
@@ -234,8 +206,9 @@ class RunConfig(Part):
         self._check_curriculum()
         allowed = f"at most num_envs * num_steps = {train.batch_size}"
         self._require(train.minibatch <= train.batch_size, "train.minibatch_size", allowed)
-        plain = model.name not in NETWORKS[1:] or model.activation == "tanh"
-        self._require(plain, "model.activation", f"tanh with model={model.name}")
+        able = model.entry.activations
+        allowed = f"{' or '.join(able or ())} with model={model.name}"
+        self._require(able is None or model.activation in able, "model.activation", allowed)
         if model.recurrent:
             allowed = f"a multiple of num_steps={train.num_steps} for a network with memory"
             self._require(train.minibatch % train.num_steps == 0, "train.minibatch_size", allowed)
@@ -249,8 +222,8 @@ class RunConfig(Part):
             raise ConfigError(expected(key, allowed, got))
 
     def _check_scheme(self) -> None:
-        able = self.scheme != "ctde" or self.model.name in ("mlp", *RECURRENT)
-        self._require(able, "model", "mlp, gru or lstm with scheme=ctde", self.model.name)
+        able = self.scheme != "ctde" or self.model.entry.central
+        self._require(able, "model", f"{networks_with('central')} with scheme=ctde", self.model.name)
         scenario = self.scenario
         learning = list(scenario.learning.values())
         if self.scheme != "dtde":
@@ -266,9 +239,10 @@ class RunConfig(Part):
 
     def _check_objective(self) -> None:
         train, model = self.train, self.model
-        others = ", ".join(head for head in HEADS if head not in WITHOUT_PROBABILITY)
+        others = ", ".join(head for head, entry in HEADS.items() if entry.probability)
+        able = train.cloning is not None or model.head is None or HEADS[model.head].probability
         allowed = f"{others} or null with train.objective={train.objective}, as actions need a probability"
-        self._require(train.cloning is not None or model.head not in WITHOUT_PROBABILITY, "model.head", allowed)
+        self._require(able, "model.head", allowed)
         if train.vf_coef == 0:
             allowed = f"{' or '.join(WITHOUT_VALUES)} with vf_coef=0: no value network is trained"
             self._require(train.psi in WITHOUT_VALUES, "train.psi", allowed)
@@ -278,8 +252,7 @@ class RunConfig(Part):
         both = (train.pi_iters is None) == (train.v_iters is None) or train.vf_coef == 0
         self._require(both, "train.v_iters", "a number with pi_iters, null without")
         self._require(train.v_lr is None or apart, "train.v_lr", "null without v_iters")
-        separate = not model.recurrent and model.name in NETWORKS[:1]
-        self._require(separate or not apart, "train.v_iters", f"null with model={model.name}: not two towers")
+        self._require(model.entry.towers or not apart, "train.v_iters", f"null with model={model.name}: not two towers")
         vector = self.scenario.package in ("gymnasium", "unity")
         allowed = f"null with scenario={self.scenario.name}: networks over tokens share their first layer"
         self._require(vector or not apart, "train.v_iters", allowed)
@@ -321,12 +294,12 @@ class RunConfig(Part):
         self._require(cluster.num_env_runners == 0, "cluster.num_env_runners", f"0 {condition}")
 
     def _check_init(self) -> None:
-        warm_up, name = self.train.warm_up, self.model.name
+        warm_up = self.train.warm_up
         self._require(self.train.runner == "batched" or self.init is None, "train.runner", "batched with init")
         self._require(self.init is not None or not warm_up, "train.warm_up", "0 without init")
         self._require(self.train.cloning is None or not warm_up, "train.warm_up", "0 with train=bc: no values")
-        apart = name in NETWORKS and not self.model.recurrent
-        self._require(apart or not warm_up, "train.warm_up", f"0 with model={name}, whose values share its policy")
+        allowed = f"0 with model={self.model.name}, whose values share its policy"
+        self._require(self.model.entry.towers or not warm_up, "train.warm_up", allowed)
 
     def _check_cluster(self) -> None:
         train, cluster, model = self.train, self.cluster, self.model

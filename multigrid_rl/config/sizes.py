@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from multigrid_rl.config.scenario import ConfigError
 from multigrid_rl.config.schema import RunConfig, TrainConfig
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 
 
 def check_budget(train: TrainConfig) -> None:

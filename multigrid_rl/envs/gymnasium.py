@@ -16,10 +16,10 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
-from multigrid_rl.config.scenario import MISTAKES, ConfigError, look_in_working_folder, mistake
 from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, SingleAgentEnvs
-from multigrid_rl.text import expected, suggestion
+from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.types import MAX_CHOICES, AgentSpec, EnvFactory, MultiAgentSpec
+from multigrid_rl.user_code import MISTAKES, look_in_working_folder, mistake
 from multigrid_rl.walkers import bodies, mujoco
 
 LOG = logging.getLogger(__name__)

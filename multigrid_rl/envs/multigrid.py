@@ -17,10 +17,9 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.config.scenario import ConfigError
 from multigrid_rl.envs.base import TEAM, Episodes, episode_sequence
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
-from multigrid_rl.text import expected, suggestion
+from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.types import BatchedStep, EnvFactory, MultiAgentSpec
 
 #: What an agent that has finished does while the others play on.

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from multigrid_rl.config.scenario import ConfigError, Strict
+from multigrid_rl.config.scenario import Strict
 from multigrid_rl.evaluation.replays import GameRecord
-from multigrid_rl.text import expected, first_error
+from multigrid_rl.text import ConfigError, expected, first_error
 
 RESULTS_FILE = "results.json"
 Count = Annotated[int, Field(ge=0)]

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from multigrid_rl.config.scenario import ConfigError, Strict
+from multigrid_rl.config.scenario import Strict
 from multigrid_rl.players.match import Played
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.engine import World

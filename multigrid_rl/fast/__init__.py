@@ -1,1 +1,136 @@
-"""What is compiled for networks: towers, recurrent cores, tables of cells, and the threads that share them."""
+"""Everything compiled for networks, behind one door: :func:`compile_network`.
+
+The networks of ``models`` are the reference: torch computes them wherever nothing is compiled, and tests compare both.
+"""
+
+# It pays because torch needs dozens of calls for a small network, each of which costs more than its arithmetic. What is
+# compiled reads the weights where they lie: nothing is copied before a step, and nothing can be out of date.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+Array = NDArray[Any]
+#: What compiles a class of networks; a module is imported when the first network of its class comes.
+_COMPILERS = {
+    "multigrid_rl.models.mlp:MLPActorCritic": "multigrid_rl.fast.towers:token_towers",
+    "multigrid_rl.models.vector:VectorActorCritic": "multigrid_rl.fast.vectors:vector_towers",
+    "multigrid_rl.models.recurrent:RecurrentActorCritic": "multigrid_rl.fast.gru:gru",
+}
+
+
+class Passed(NamedTuple):
+    """One pass forward, and the way back, which needs no graph of torch.
+
+    Rows of sequences stand one sequence after the other: ``B`` is then N * T.
+    """
+
+    outputs: Array  # (B, K) of the policy
+    values: Array  # (B, 1)
+    flat: Sequence[Tensor | None]  # the weights
+    back: Callable[[Sequence[Array], Sequence[Tensor | None]], None]  # adds gradients: see add_gradients
+    memory: Array | None = None  # (N, S) after the last step
+
+    def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
+        """Add the weights' gradients, given those of ``outputs`` and ``values``, to ``gradients``, or to ``grad``."""
+        own = [None if weight is None else weight.grad for weight in self.flat] if gradients is None else gradients
+        self.back(upstream, own)
+
+
+class Pass:
+    """A compiled network. A row's result does not depend on the other rows.
+
+    Attributes:
+        flat: its weights, in the order in which gradients are expected; they are read where they lie.
+        stack_key: networks with an equal one can act in one call (:class:`~multigrid_rl.fast.towers.Stack`).
+    """
+
+    flat: Sequence[Tensor | None]
+    stack_key: tuple[Any, ...] | None = None
+
+    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:
+        """Pass forward through observations (B, D) or, with memory (N, S) and starts (N, T), sequences (N, T, D)."""
+        raise NotImplementedError
+
+    def policy(self, obs: Array) -> Array:
+        """Return only the outputs (B, K) of observations (B, D); not of networks with memory."""
+        raise NotImplementedError
+
+    def values(self, parts: Sequence[Array]) -> Iterator[Array]:
+        """Yield only the values (B,) of each of ``parts``: observations (B, D); not of networks with memory."""
+        raise NotImplementedError
+
+
+#: Weak: a copy of a network has other weights, and a network that is gone keeps nothing.
+_COMPILED: WeakKeyDictionary[nn.Module, tuple[Pass, list[int]]] = WeakKeyDictionary()
+
+
+def compile_network(net: nn.Module) -> Pass | None:
+    """Return the compiled form of a network, valid while its weights stay in place; ``None``: torch computes it."""
+    found = _COMPILED.get(net)
+    if found is not None and found[1] == addresses(found[0].flat):
+        return found[0]
+    # The class itself: one that inherits from it may compute something else.
+    kind = type(net)
+    where = _COMPILERS.get(f"{kind.__module__}:{kind.__qualname__}")
+    if where is None:
+        return None
+    module, _, name = where.partition(":")
+    compiled: Pass | None = getattr(import_module(module), name)(net)
+    if compiled is not None:
+        _COMPILED[net] = compiled, addresses(compiled.flat)
+    return compiled
+
+
+def addresses(flat: Sequence[Tensor | None]) -> list[int]:
+    """Return the memory addresses of tensors."""
+    return [0 if weight is None else weight.data_ptr() for weight in flat]
+
+
+def step(net: Any, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute one step without gradients: outputs (B, K), values (B,) and the next memory (B, S)."""
+    compiled = compile_network(net)
+    if compiled is None:
+        with torch.no_grad():
+            return net(obs, memory) if net.state_size else (*net(obs), memory)
+    if not net.state_size:
+        passed = compiled.start(obs.numpy())
+        return torch.from_numpy(passed.outputs), torch.from_numpy(passed.values).squeeze(-1), memory
+    # A step is a sequence of one, whose memory is cleared elsewhere.
+    passed = compiled.start(obs.numpy()[:, None], memory.numpy(), np.zeros((len(obs), 1), np.bool_))
+    outputs, values, after = map(torch.from_numpy, (passed.outputs, passed.values, passed.memory))
+    return outputs, values.squeeze(-1), after
+
+
+class _Forward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, compiled: Pass, obs: Array, *flat: Tensor | None) -> tuple[Tensor, Tensor]:
+        ctx.passed, ctx.shapes = compiled.start(obs), [None if weight is None else weight.shape for weight in flat]
+        return torch.from_numpy(ctx.passed.outputs), torch.from_numpy(ctx.passed.values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        # Into fresh zeros: torch adds what a function returns to ``grad`` itself.
+        gradients = [None if shape is None else torch.zeros(shape) for shape in ctx.shapes]
+        ctx.passed.add_gradients([gradient.contiguous().numpy() for gradient in upstream], gradients)
+        return None, None, *gradients
+
+
+def forward(net: Any, obs: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute outputs (B, K) and values (B,) of a network without memory, differentiable in its weights."""
+    compiled = compile_network(net)
+    if compiled is None:
+        outputs, values = net(obs)
+        return outputs, values
+    outputs, values = _Forward.apply(compiled, obs.contiguous().numpy(), *compiled.flat)  # type: ignore[no-untyped-call]
+    return outputs, values.squeeze(-1)

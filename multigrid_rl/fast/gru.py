@@ -1,5 +1,10 @@
 """A GRU over tokens with its two heads on the CPU, forward and back through time, in one compiled call each.
 
+With ``x`` the encoding of a step's tokens and ``h`` the memory before it (Cho et al. 2014,
+https://arxiv.org/abs/1406.1078; the reset gate after the product, as in torch and cuDNN)::
+
+    r = sigmoid(W_r x + U_r h)    z = sigmoid(W_z x + U_z h)    n = tanh(W_n x + r * (U_n h))    h' = n + z (h - n)
+
 Rows are steps of sequences, time before sequence: row ``t * B + b``. A block of sequences passes through all its steps
 while it is in the fastest cache; the encoding of equal token rows is computed once.
 """
@@ -7,30 +12,22 @@ while it is in the fastest cache; the encoding of equal token rows is computed o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numba import prange
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from multigrid_rl.fast.kernels import (
-    BLOCK,
-    TANH,
-    activate,
-    add_bias,
-    gather,
-    multiply,
-    outer,
-    project,
-    scatter,
-    slope,
-    tanh,
-    transpose,
-)
-from multigrid_rl.fast.table import add_rows
-from multigrid_rl.fast.towers import Distinct, addresses
+from multigrid_rl.fast import Pass, Passed
+from multigrid_rl.fast.distinct import Distinct
+from multigrid_rl.fast.kernels import BLOCK, TANH, activate, add_bias, multiply, outer, project, slope, tanh, transpose
+from multigrid_rl.fast.towers import MAX_WIDTH
 from multigrid_rl.jit import float_inlined, float_shared, threads
+from multigrid_rl.models.recurrent import RecurrentActorCritic
+from multigrid_rl.models.tokens import add_rows, gather, scatter
 
 Array = NDArray[Any]
 _HALF, _ONE, _ZERO = np.float32(0.5), np.float32(1), np.float32(0)
@@ -107,6 +104,7 @@ def _games_forward(
                 u = which[row]
                 for h in range(size):
                     k, j = h + size, h + size + size
+                    # sigmoid(a) = 1/2 + tanh(a / 2) / 2: one approximation serves all three gates.
                     reset = _HALF + _HALF * tanh(_HALF * (inputs[u, h] + gates[row, h]))
                     update = _HALF + _HALF * tanh(_HALF * (inputs[u, k] + gates[row, k]))
                     fresh = tanh(inputs[u, j] + reset * gates[row, j])
@@ -132,7 +130,7 @@ def _forward(
     passed: tuple[Array, ...],
     outputs: tuple[Array, ...],
 ) -> None:
-    """Fill ``passed`` and ``outputs`` of a :class:`Pass`.
+    """Fill ``passed`` and ``outputs``.
 
     Args:
         parts: as many as there are threads: each takes a share of the games, or of the weights, whose sums keep their
@@ -199,6 +197,7 @@ def _games_backward(
                 for h in range(size):
                     k, j = h + size, h + size + size
                     reset, update, fresh, grad = gates[row, h], gates[row, k], new[row, h], by_memory[row, h]
+                    # d h' / d n = 1 - z, d h' / d z = h - n; tanh' = 1 - n^2, sigmoid' = z (1 - z).
                     by_fresh = grad * (_ONE - update) * (_ONE - fresh * fresh)
                     by_update = grad * (before[row, h] - fresh) * update * (_ONE - update)
                     by_reset = by_fresh * gates[row, j] * reset * (_ONE - reset)
@@ -238,6 +237,8 @@ def _backward(
             after each step (R, H), and the hidden (R, 3 H) and the input part (R, 3 H) of the gates.
         gradients: with respect to the weights.
     """
+    # A game's gradients of its own first; sums over all games after them, split by weights and not by games, so that
+    # the order of additions, and with it the last bit, does not depend on the number of threads.
     for part in prange(len(parts)):
         _games_backward((part, len(parts)), starts, upstream, weights, passed, buffers, gradients)
     if len(parts) == 1:
@@ -288,85 +289,84 @@ def _encode_backward(
         scatter(tokens, 0, first, buffer, columns, 0, gradients.table)
 
 
-class GRU:
-    """The network's weights, ready to run.
-
-    Args:
-        flat: tensors in the order of :class:`Weights`, float32 on the CPU; the last may be ``None``.
-        first: (D + D',) int64, row of value 0 of each token, those of central tokens in a table of their own.
-        sizes: (D,) int64, values of each token except the central ones.
-    """
-
-    def __init__(self, flat: Sequence[Tensor | None], first: Array, sizes: Array) -> None:
-        self._addresses = addresses(flat)
-        self.weights = _arrays(flat)
-        self.first, self.central = first[: len(sizes)], first[len(sizes) :]
-        self.sizes = sizes
-
-    def reads(self, flat: Sequence[Tensor | None]) -> bool:
-        """Whether the weights are still at the same addresses: it then reads their current values."""
-        return self._addresses == addresses(flat)
-
-
 def _arrays(flat: Sequence[Tensor | None]) -> Weights:
     width = len(flat[1]) if flat[1] is not None else 0
     none = np.zeros((0, width), np.float32)
     return Weights(*(none if tensor is None else tensor.detach().numpy() for tensor in flat))
 
 
-class Pass:
-    """One forward pass through many steps, and its backward pass.
+class GRU(Pass):
+    """The network's weights, ready to run.
 
     Args:
-        net: the network.
-        flat: its weights, to whose gradients :meth:`add_gradients` adds.
-        tokens: (B, T, D + D').
-        memory: (B, H), before the first step.
-        starts: (B, T), a new episode begins with this step.
-
-    Attributes:
-        logits: (B * T, K), a sequence's steps one after the other.
-        values: (B * T, 1).
-        memory: (B, H), after the last step.
-
-    Raises:
-        IndexError: wrong number of tokens, or a token out of range.
+        net: the network over tokens, on the CPU.
     """
 
-    def __init__(self, net: GRU, flat: Sequence[Tensor | None], tokens: Array, memory: Array, starts: Array) -> None:
-        self._net, self._flat, weights = net, flat, net.weights
-        games, steps = tokens.shape[:2]
-        count, size = games * steps, memory.shape[1]
-        inner = np.ascontiguousarray(tokens.swapaxes(0, 1)).reshape(count, -1)
-        self._starts = np.ascontiguousarray(starts.T)
-        self._extra = np.ascontiguousarray(inner[:, len(net.sizes) :])
-        self._batch = Distinct.of(np.ascontiguousarray(inner[:, : len(net.sizes)]), net.sizes)
-        self._which = np.arange(count) if self._batch.inverse is None else self._batch.inverse
-        distinct = len(self._batch.tokens)
-        self._encoded, inputs = _empty(distinct, size), _empty(distinct, 3 * size)
-        buffers = self._encoded, inputs, _empty(size, 3 * size)
-        _encode((0,) * threads(), self._batch.tokens, net.first, weights, buffers)
-        self._passed = tuple(_empty(count, width) for width in (size, size, 3 * size, size, size))
-        outputs = _empty(count, len(weights.policy)), _empty(count, 1)
-        batch = inputs, self._which, np.ascontiguousarray(memory), self._starts
-        transposed = _empty(size, 3 * size), _empty(size, size)
-        # Players pass no critic-only tokens.
-        self._central = net.central[: self._extra.shape[1]]
-        _forward((0,) * threads(), batch, (self._extra, self._central), weights, transposed, self._passed, outputs)
-        self.logits, self.values = (_swapped(rows, steps) for rows in outputs)
-        self.memory = self._passed[1][count - games :]
+    def __init__(self, net: RecurrentActorCritic) -> None:
+        assert net.table is not None
+        heads = [part for layer in (net.policy, net.value_hidden, net.value) for part in (layer.weight, layer.bias)]
+        self.flat = [net.table, net.bias, *net.core.parameters(), *heads, net.central]
+        self.weights = _arrays(self.flat)
+        first, tokens = net.first.numpy(), net.tokens
+        self.first, self.central = first[:tokens], first[tokens:]
+        self.sizes = net.sizes
 
-    def add_gradients(self, upstream: Sequence[Array]) -> None:
-        """Add the gradients of all weights, from those with respect to logits (B * T, K) and values (B * T, 1)."""
-        net, batch = self._net, self._batch
-        gradients = _arrays([None if weight is None else weight.grad for weight in self._flat])
-        by_outputs = tuple(_swapped(rows, self._starts.shape[1]) for rows in upstream)
-        size = len(net.weights.bias)
-        buffers = tuple(np.zeros((len(self._which), width), np.float32) for width in (size, size, 3 * size, 3 * size))
-        _backward((0,) * threads(), self._starts, by_outputs, net.weights, self._passed, buffers, gradients)
-        add_rows(self._extra, self._central, buffers[0], gradients.central)
-        by_inputs = batch.gather(buffers[3]), np.zeros_like(self._encoded)
-        _encode_backward((0,) * threads(), batch.tokens, net.first, self._encoded, by_inputs, net.weights, gradients)
+    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:
+        """Pass through tokens ``obs`` (B, T, D + D') from ``memory`` (B, H), cleared where ``starts`` (B, T) says so.
+
+        Raises:
+            IndexError: wrong number of tokens, or a token out of range.
+        """
+        assert memory is not None
+        assert starts is not None
+        weights, (games, steps), size = self.weights, obs.shape[:2], memory.shape[1]
+        count = games * steps
+        inner = np.ascontiguousarray(obs.swapaxes(0, 1)).reshape(count, -1)
+        begins = np.ascontiguousarray(starts.T)
+        extra = np.ascontiguousarray(inner[:, len(self.sizes) :])
+        distinct = Distinct.of(np.ascontiguousarray(inner[:, : len(self.sizes)]), self.sizes)
+        which = np.arange(count) if distinct.inverse is None else distinct.inverse
+        encoded, inputs = _empty(len(distinct.tokens), size), _empty(len(distinct.tokens), 3 * size)
+        buffers = encoded, inputs, _empty(size, 3 * size)
+        _encode((0,) * threads(), distinct.tokens, self.first, weights, buffers)
+        passed = tuple(_empty(count, width) for width in (size, size, 3 * size, size, size))
+        results = _empty(count, len(weights.policy)), _empty(count, 1)
+        batch = inputs, which, np.ascontiguousarray(memory), begins
+        transposed = _empty(size, 3 * size), _empty(size, size)
+        # The input part of the gates needs no memory: it is computed for all steps at once, before the loop over time.
+        # Players pass no critic-only tokens.
+        critics = extra, self.central[: extra.shape[1]]
+        _forward((0,) * threads(), batch, critics, weights, transposed, passed, results)
+        outputs, values = (_swapped(rows, steps) for rows in results)
+        back = partial(self._back, distinct, encoded, begins, critics, passed)
+        return Passed(outputs, values, self.flat, back, passed[1][count - games :])
+
+    def _back(
+        self,
+        distinct: Distinct,
+        encoded: Array,
+        starts: Array,
+        critics: tuple[Array, Array],
+        passed: tuple[Array, ...],
+        upstream: Sequence[Array],
+        gradients: Sequence[Tensor | None],
+    ) -> None:
+        """Go back through :meth:`start`, whose arrays come first."""
+        found, size = _arrays(gradients), encoded.shape[1]
+        by_outputs = tuple(_swapped(rows, starts.shape[1]) for rows in upstream)
+        buffers = tuple(np.zeros((starts.size, width), np.float32) for width in (size, size, 3 * size, 3 * size))
+        _backward((0,) * threads(), starts, by_outputs, self.weights, passed, buffers, found)
+        add_rows(*critics, buffers[0], found.central)
+        by_inputs = distinct.gather(buffers[3]), np.zeros_like(encoded)
+        _encode_backward((0,) * threads(), distinct.tokens, self.first, encoded, by_inputs, self.weights, found)
+
+
+def gru(net: RecurrentActorCritic) -> GRU | None:
+    """Compile a GRU over tokens with logits; ``None`` where torch computes it."""
+    plain = isinstance(net.core, nn.GRUCell) and isinstance(net.spread, nn.Identity)
+    if not plain or net.core.hidden_size > MAX_WIDTH or net.table is None:
+        return None
+    return GRU(net) if net.table.device.type == "cpu" and net.table.dtype == torch.float32 else None
 
 
 def _swapped(rows: Array, count: int) -> Array:

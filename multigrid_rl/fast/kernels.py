@@ -1,9 +1,8 @@
-"""The arithmetic of a tower, forward and backward, in one call each: for arrays on the CPU.
+"""The arithmetic of a tower, forward and backward, in one call each: for arrays on the CPU."""
 
-torch needs dozens of calls for the same, each of which reads and writes whole activations; here a block of
-rows passes through all layers while it is in the fastest cache. Inner loops run over contiguous columns, so that they
-become vector instructions.
-"""
+# torch needs dozens of calls for the same, each of which reads and writes whole activations; here a block of rows
+# passes through all layers while it is in the fastest cache. Inner loops run over contiguous columns, so that they
+# become vector instructions.
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.jit import float_dot, float_inlined, float_kernel
-
-Floats = NDArray[np.float32]
+from multigrid_rl.models.tokens import Floats, gather, scatter
 
 #: Rows that pass through all layers together.
 BLOCK = 32
 TANH, RELU = 0, 1
 
-# tanh as x P(x^2) / Q(x^2), the rational approximation of the Eigen library (and of XLA and TensorFlow after it): the
+# tanh as x P(x^2) / Q(x^2), the rational approximation of the Eigen library and of XLA after it
+# (https://gitlab.com/libeigen/eigen/-/blob/3.4/Eigen/src/Core/MathFunctionsImpl.h, generic_fast_tanh_float): the
 # largest relative error in float32 is 3e-7. It compiles to a handful of vector instructions; torch's own tanh on the
 # CPU takes six times as long and was the largest single cost of an update.
 _P1, _P3, _P5 = np.float32(4.89352455891786e-03), np.float32(6.37261928875436e-04), np.float32(1.48572235717979e-05)
@@ -31,40 +30,6 @@ _Q4, _Q6 = np.float32(1.18534705686654e-04), np.float32(1.19825839466702e-06)
 # Beyond this, tanh is 1 in float32.
 _BOUND = np.float32(7.90531110763549805)
 _ONE, _ZERO = np.float32(1), np.float32(0)
-
-
-@float_inlined
-def gather(tokens: Any, column: int, first: Any, table: Floats, start: int, rows: Any, out: Floats) -> None:
-    """Add rows ``first[d] + tokens[b, column + d]`` of a table, its columns from ``start`` on, to ``out[b]``."""
-    width = np.uint64(out.shape[1])
-    offset = np.uint64(start)  # unsigned: an index that might be negative is not vectorised
-    count = len(first)
-    even = count - count % 4
-    for b in range(rows[0], rows[1]):
-        # Four rows in one go: out is read and written a quarter as often.
-        for d in range(0, even, 4):
-            c = column + d
-            r0, r1 = first[d] + tokens[b, c], first[d + 1] + tokens[b, c + 1]
-            r2, r3 = first[d + 2] + tokens[b, c + 2], first[d + 3] + tokens[b, c + 3]
-            for h in range(width):
-                k = offset + h
-                out[b, h] += (table[r0, k] + table[r1, k]) + (table[r2, k] + table[r3, k])
-        for d in range(even, count):
-            row = first[d] + tokens[b, column + d]
-            for h in range(width):
-                out[b, h] += table[row, offset + h]
-
-
-@float_inlined
-def scatter(tokens: Any, column: int, first: Any, gradient: Floats, columns: Any, start: int, out: Floats) -> None:
-    """Go back through :func:`gather`: add the ``columns`` of ``gradient[b]`` to all rows of ``out`` that it read."""
-    offset, low, high = np.uint64(start), np.uint64(columns[0]), np.uint64(columns[1])
-    # Token by token: the rows of one token are a small part of the table, which stays in the fastest cache.
-    for d in range(len(first)):
-        for b in range(tokens.shape[0]):
-            row = first[d] + tokens[b, column + d]
-            for h in range(low, high):
-                out[row, offset + h] += gradient[b, h]
 
 
 @float_inlined
@@ -125,6 +90,7 @@ def multiply(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
     """Compute ``out += x @ matrix`` on the rows of a block."""
     low, high = rows
     inner, width = x.shape[1], np.uint64(matrix.shape[1])
+    # Register blocking, after Goto and van de Geijn 2008 (https://doi.org/10.1145/1356052.1356053).
     even = inner - inner % 4
     pairs = high - (high - low) % 2
     # Two rows share each read of the matrix, four columns of x each read and write of out.
@@ -157,6 +123,7 @@ def multiply(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
 @float_dot
 def project(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
     """Compute ``out += x @ matrix^T`` on the rows of a block, for few outputs: one sum of products after the other."""
+    # A transposed matrix of seven columns would leave most of a vector register empty.
     inner = np.uint64(x.shape[1])
     for b in range(rows[0], rows[1]):
         for o in range(matrix.shape[0]):
@@ -169,6 +136,7 @@ def project(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
 @float_inlined
 def outer(gradient: Floats, x: Floats, rows: Any, span: Any, matrix: Floats, bias: Floats) -> None:
     """Compute the rows ``span`` of ``matrix += gradient^T @ x`` and ``bias += gradient.sum(0)`` over a block."""
+    # Four rows in one go, as in multiply: the gradient's matrix is read and written a quarter as often.
     low, high = rows
     width, begin, end = np.uint64(x.shape[1]), np.uint64(span[0]), np.uint64(span[1])
     fours = high - (high - low) % 4
@@ -220,6 +188,7 @@ def tower_forward(
         layers: to be filled; at least two.
         rows: first row of the block, and the row after its last.
     """
+    # h_0 = f(sum of table rows + W_0 x + b_0), h_k = f(W_k h_{k-1} + b_k), and no activation after the last.
     tokens, before = inputs
     last = len(layers) - 1
     for depth in range(last):
@@ -303,6 +272,7 @@ def tower_backward(
         by_weights: gradients of ``weights``.
         by_biases: gradients of the biases.
     """
+    # Backpropagation: d W_k = d_k^T h_{k-1} and d_{k-1} = (d_k W_k) f'(h_{k-1}), where tanh' = 1 - h^2.
     tokens, numbers = inputs
     columns = (0, gradients[0].shape[1])
     for low in range(0, len(tokens), BLOCK):

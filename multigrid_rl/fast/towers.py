@@ -1,28 +1,28 @@
-"""Policy and value towers on the CPU, forward and backward."""
+"""Policy and value towers on the CPU, forward and backward, over tokens or vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numba import prange
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch import Tensor, nn
 
-from multigrid_rl.fast import kernels, table
+from multigrid_rl.fast import Pass, Passed, addresses, kernels
+from multigrid_rl.fast.distinct import Distinct
 from multigrid_rl.jit import float_shared
+from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.text import expected
 
 Array = NDArray[Any]
 KINDS = {"tanh": kernels.TANH, "relu": kernels.RELU}
-#: A batch is reduced to its distinct rows if they are at most this share of it.
-_MAX_DISTINCT_SHARE = 0.9
-#: Rows of a long batch that are deduplicated together.
+#: Rows of a long batch that are deduplicated together: their hash table then stays in the cache.
 _CHUNK = 1 << 14
-#: Wider layers are left to torch.
+#: Wider layers are left to torch, whose matrix product is blocked for the cache.
 MAX_WIDTH = 256
 
 
@@ -69,8 +69,8 @@ def _both_backward(inputs: Any, kind: int, first: Any, second: Any) -> None:
             )
 
 
-class Towers:
-    """A network's policy and value tower as arrays that share the tensors' memory, ready to run.
+class Towers(Pass):
+    """A network's policy and value tower as arrays that share the tensors' memory.
 
     Args:
         flat: the network's weights in a fixed order, float32 on the CPU.
@@ -79,25 +79,14 @@ class Towers:
 
     def __init__(self, flat: Sequence[Tensor | None], kind: int) -> None:
         self.flat, self.kind = flat, kind
-        self._addresses = addresses(flat)
+        # Views of the tensors: an optimiser's step is seen without a copy.
         self.towers = self._gradients = self._split(flat)
+        # Gradients lie in one place for a whole run: they are split into towers once, not in every step.
         self._gradient_addresses: list[int] = []
         self._transposed = [tuple(np.empty_like(w.T, order="C") for w in t.weights) for t in self.towers]
 
     def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
         """Return the policy's and the value's part of weights, or of gradients in the same order."""
-        raise NotImplementedError
-
-    def reads(self) -> bool:
-        """Whether the weights are still at the same addresses: it then reads their current values."""
-        return self._addresses == addresses(self.flat)
-
-    def policy(self, rows: Array) -> Array:
-        """Return only the policy's outputs (B, K), without gradients, of observations ``rows`` (B, D)."""
-        raise NotImplementedError
-
-    def values(self, parts: Sequence[Array]) -> Iterator[Array]:
-        """Yield only the values (B,), without gradients, of each of ``parts``: observations (B, D)."""
         raise NotImplementedError
 
     def run(self, rows: Array, *which: int) -> list[tuple[Array, ...]]:
@@ -110,29 +99,26 @@ class Towers:
         _forward(_inputs(rows), self.kind, len(which), arguments[0], arguments[-1])
         return [layers for *_, layers in arguments]
 
-    def add_gradients(
+    def passed(self, batch: Distinct, layers: list[tuple[Array, ...]], outputs: Array, values: Array) -> Passed:
+        """Return a pass over ``batch``, given the ``layers`` of both towers (:meth:`run`)."""
+        return Passed(outputs, values, self.flat, partial(self.back, batch, layers))
+
+    def back(
         self,
-        rows: Array,
-        passed: Sequence[tuple[Array, ...]],
+        batch: Distinct,
+        passed: list[tuple[Array, ...]],
         upstream: Sequence[Array],
         gradients: Sequence[Tensor | None],
     ) -> None:
-        """Add the gradients of all weights to ``gradients``.
-
-        Args:
-            rows: (B, D).
-            passed: result of :meth:`run` for both towers.
-            upstream: gradients of the outputs (B, K), of both towers.
-            gradients: tensors shaped and ordered as the weights.
-        """
+        """Add the gradients of all weights to ``gradients``, given those of outputs (B, K) and values (B, 1)."""
         arguments, current = [], addresses(gradients)
         if self._gradient_addresses != current:
             self._gradients, self._gradient_addresses = self._split(gradients), current
         for which, (own, extra, by_weights, by_biases) in enumerate(self._gradients):
             hidden = passed[which][:-1]
-            inner = (*map(np.empty_like, hidden), upstream[which])
+            inner = (*map(np.empty_like, hidden), batch.gather(upstream[which]))
             arguments.append((own, extra, self.towers[which].weights, hidden, inner, by_weights, by_biases))
-        _both_backward(_inputs(rows), self.kind, *arguments)
+        _both_backward(_inputs(batch.tokens), self.kind, *arguments)
 
 
 def _inputs(rows: Array) -> tuple[Array, Array]:
@@ -142,22 +128,25 @@ def _inputs(rows: Array) -> tuple[Array, Array]:
     return rows, np.empty((len(rows), 0), np.float32)
 
 
+def linear_layers(*towers: nn.Module) -> list[Tensor]:
+    """Return weight and bias of each linear layer of ``towers``, one tower after the other."""
+    layers = [layer for tower in towers for layer in tower.children() if isinstance(layer, nn.Linear)]
+    return [weight for layer in layers for weight in (layer.weight, layer.bias)]
+
+
 class TokenTowers(Towers):
     """Towers over tokens, whose first layer is a table with a row for each value of each token.
 
     Args:
-        flat: table (R, 2 H) of the first layer, the policy's half before the value's; its bias (2 H,); table (R', H) of
-            the tokens that only the value tower reads, or ``None``; then weight and bias of each further layer of the
-            policy tower, and of the value tower.
-        kind: see :class:`Towers`.
-        first: (D,) int64, row of each token's value 0; those of central tokens count from the start of their table.
-        sizes: (D,) int64, number of values of each token.
-        tokens: how many of the ``D`` tokens both towers read.
+        net: the network, on the CPU.
     """
 
-    def __init__(self, flat: Sequence[Tensor | None], kind: int, first: Array, sizes: Array, tokens: int) -> None:
-        self.first, self.sizes, self.tokens = first, sizes, tokens
-        super().__init__(flat, kind)
+    def __init__(self, net: MLPActorCritic) -> None:
+        self.first, self.sizes, self.tokens = net.first.numpy(), net.sizes, net.tokens
+        # Table (R, 2 H), the policy's half before the value's; bias (2 H,); the central table (R', H) or None.
+        flat = [net.table, net.bias, net.central, *linear_layers(net.policy, net.value)]
+        super().__init__(flat, KINDS[net.activation])
+        self.stack_key = tuple(self.sizes.tolist()), self.kind, *(len(bias) for bias in self.towers[0].biases)
 
     def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
         arrays: list[Any] = [weight if weight is None else weight.detach().numpy() for weight in flat]
@@ -174,29 +163,24 @@ class TokenTowers(Towers):
             towers.append(Tower((self.first[:split], table, which * width), extra, weights, biases))
         return towers
 
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """Key that is equal for networks that fit into one :class:`Stack`."""
-        return tuple(self.sizes.tolist()), self.kind, *(len(bias) for bias in self.towers[0].biases)
-
-    def start(self, rows: Array) -> Pass:
-        """Pass through both towers with tokens ``rows`` (B, D), contiguous; equal rows are computed once.
+    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:  # noqa: ARG002
+        """Pass through both towers with tokens ``obs`` (B, D); equal rows are computed once.
 
         Raises:
             IndexError: wrong number of tokens, or a token out of range.
         """
-        if rows.shape[1] != len(self.sizes):
-            raise IndexError(expected("tokens", f"{len(self.sizes)} columns", rows.shape[1]))
-        batch = Distinct.of(rows, self.sizes)
-        passed = self.run(batch.tokens, 0, 1)
-        return Pass(self, batch, passed, *(batch.spread(layers[-1]) for layers in passed))
+        if obs.shape[1] != len(self.sizes):
+            raise IndexError(expected("tokens", f"{len(self.sizes)} columns", obs.shape[1]))
+        batch = Distinct.of(np.ascontiguousarray(obs), self.sizes)
+        layers = self.run(batch.tokens, 0, 1)
+        return self.passed(batch, layers, *(batch.spread(tower[-1]) for tower in layers))
 
-    def policy(self, rows: Array) -> Array:
-        """Return only the logits (B, K), without gradients, of tokens ``rows`` (B, D), contiguous."""
-        if not self.tokens <= rows.shape[1] <= len(self.sizes):
-            raise IndexError(expected("tokens", f"{self.tokens} to {len(self.sizes)} columns", rows.shape[1]))
+    def policy(self, obs: Array) -> Array:
+        """Return only the logits (B, K), without gradients, of tokens ``obs`` (B, D)."""
+        if not self.tokens <= obs.shape[1] <= len(self.sizes):
+            raise IndexError(expected("tokens", f"{self.tokens} to {len(self.sizes)} columns", obs.shape[1]))
         # Critic-only tokens would make equal rows distinct.
-        own = np.ascontiguousarray(rows[:, : self.tokens])
+        own = np.ascontiguousarray(obs[:, : self.tokens])
         batch = Distinct.of(own, self.sizes[: self.tokens])
         return batch.spread(self.run(batch.tokens, 0)[0][-1])
 
@@ -211,103 +195,21 @@ class TokenTowers(Towers):
         yield from np.split(result, np.cumsum([len(part) for part in parts[:-1]]))
 
 
-def addresses(flat: Sequence[Tensor | None]) -> list[int]:
-    """Return the memory addresses of tensors."""
-    return [0 if weight is None else weight.data_ptr() for weight in flat]
-
-
-class Distinct(NamedTuple):
-    """A batch without duplicate rows: in a small room many games look the same."""
-
-    tokens: Array  # (U, D)
-    inverse: Array | None  # (B,) distinct row of each row; None: too few duplicates to pay off
-
-    @classmethod
-    def of(cls, tokens: Array, sizes: Array) -> Distinct:
-        """Find the distinct rows of ``tokens`` (B, D), contiguous, whose values are below ``sizes`` (D,)."""
-        batch = len(tokens)
-        slots = np.empty(2 << batch.bit_length(), np.int32)
-        inverse = np.empty(batch, np.int64)
-        count = table.distinct_rows(tokens, sizes, slots, inverse)
-        if count < 0:
-            row = tokens[-1 - count].tolist()
-            raise IndexError(expected("tokens", f"0 to less than {sizes.tolist()}, token by token", row))
-        if count > _MAX_DISTINCT_SHARE * batch:
-            return cls(tokens, None)
-        return cls(tokens[slots[:count]], inverse)
-
-    def spread(self, values: Array) -> Array:
-        """Expand values of the distinct rows to the whole batch."""
-        return values if self.inverse is None else values[self.inverse]
-
-    def gather(self, gradient: Array) -> Array:
-        """Sum gradients of the whole batch by distinct row."""
-        if self.inverse is None:
-            return gradient
-        out = np.zeros((len(self.tokens), gradient.shape[1]), np.float32)
-        table.add_up(gradient, self.inverse, out)
-        return out
-
-
-class Pass(NamedTuple):
-    """One forward pass through both towers on the CPU, and its backward pass outside torch's graph.
-
-    A row's result does not depend on other rows.
-    """
-
-    towers: Towers
-    batch: Distinct  # what both towers read
-    passed: list[tuple[Array, ...]]  # activations of each hidden layer and the outputs, of both towers
-    logits: Array  # (B, K) outputs of the policy
-    values: Array  # (B, 1)
-
-    def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
-        """Add the gradients of all weights, from those of logits (B, K) and values (B, 1), to ``gradients``.
-
-        ``None``: to the weights' ``grad``.
-        """
-        if gradients is None:
-            gradients = [None if weight is None else weight.grad for weight in self.towers.flat]
-        gathered = [self.batch.gather(gradient) for gradient in upstream]
-        self.towers.add_gradients(self.batch.tokens, self.passed, gathered, gradients)
-
-
-class _ActorCritic(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, towers: TokenTowers, tokens: Array, *flat: Tensor | None) -> tuple[Tensor, Tensor]:
-        passed = towers.start(tokens)
-        ctx.passed, ctx.flat = passed, [None if weight is None else weight.shape for weight in flat]
-        return torch.from_numpy(passed.logits), torch.from_numpy(passed.values)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = [None if shape is None else torch.zeros(shape) for shape in ctx.flat]
-        ctx.passed.add_gradients([gradient.contiguous().numpy() for gradient in upstream], gradients)
-        return None, None, *gradients
-
-
-def actor_critic(towers: TokenTowers, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens (B, D) to logits (B, K) and values (B,), differentiable in the weights."""
-    array = tokens.contiguous().numpy()
-    if torch.is_grad_enabled():
-        logits, values = _ActorCritic.apply(towers, array, *towers.flat)  # type: ignore[no-untyped-call]
-    else:
-        passed = towers.start(array)
-        logits, values = torch.from_numpy(passed.logits), torch.from_numpy(passed.values)
-    return logits, values.squeeze(-1)
+def token_towers(net: MLPActorCritic) -> TokenTowers | None:
+    """Compile towers over tokens; ``None`` where torch computes them."""
+    plain = net.table.device.type == "cpu" and net.table.dtype == torch.float32
+    return TokenTowers(net) if plain and max(net.hidden) <= MAX_WIDTH else None
 
 
 class Stack:
-    """The policies of networks of equal shape (:attr:`TokenTowers.shape`) in one call, for players with fixed weights.
-
-    A league's opponents have a few games each: the overhead of separate passes would exceed their computation.
+    """The policies of networks of one ``stack_key`` in one call, for players with fixed weights.
 
     Args:
-        networks: at least one; their weights are copied.
+        networks: at least one, compiled, of one ``stack_key``; their weights are copied.
     """
 
-    def __init__(self, networks: Sequence[TokenTowers]) -> None:
+    def __init__(self, networks: Sequence[Any]) -> None:
+        # A league's opponents have a few games each: the overhead of separate passes would exceed their computation.
         one, towers = networks[0], [network.towers[0] for network in networks]
         self._first, self._kind = towers[0].own[0], one.kind
         self._sizes = np.append(one.sizes[: one.tokens], len(networks))
@@ -320,6 +222,7 @@ class Stack:
 
     def policy(self, tokens: Array, numbers: Array) -> Array:
         """Logits (B, K) of ``tokens`` (B, D), of each row by the network ``numbers`` (B,), which ascend."""
+        # The number is a token more: rows of two players are never taken for the same.
         numbered = np.empty((len(tokens), len(self._sizes)), np.result_type(tokens, self._number))
         numbered[:, :-1] = tokens[:, : len(self._first)]
         numbered[:, -1] = numbers

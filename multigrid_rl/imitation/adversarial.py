@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from multigrid_rl.imitation.demonstrations import Demonstrations
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.rollout import Batch, Paths
+from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.update import Update
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.distributions import Distribution

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.config.schema import Schedule
+from multigrid_rl.fast import forward
 from multigrid_rl.imitation.demonstrations import read_demonstrations
+from multigrid_rl.imitation.passes import Pairs, ShuffledReader
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.rollout import Collector
-from multigrid_rl.learn.rows import Pairs, Passes
 from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.distributions import Bound, distribution_of
 from multigrid_rl.models.vector import Normaliser, VectorActorCritic
 from multigrid_rl.players.episodes import Quota
-from multigrid_rl.types import EnvFactory, EpisodeTable
+from multigrid_rl.types import EnvFactory, EpisodeTable, Schedule
 
 Array = NDArray[Any]
 #: Held-out rows behind one value of the loss, at most; rows of one forward pass.
@@ -85,7 +85,9 @@ class Cloning:
 
     def _open(self) -> None:
         """Map the recorded data into memory, and set normalisers from it."""
-        self.passes = Passes(read_demonstrations(Path(str(self.config.data))), self.config.held_out, self.config.seed)
+        self.passes = ShuffledReader(
+            read_demonstrations(Path(str(self.config.data))), self.config.held_out, self.config.seed
+        )
         moments = None
         for net in self._networks.values():
             if isinstance(getattr(net, "normaliser", None), Normaliser):
@@ -157,7 +159,7 @@ class Cloning:
         """Return the cloning loss (B,) of each row."""
         net = self._networks[name]
         obs = torch.as_tensor(rows.obs, device=self._device)
-        outputs = net.logits(obs) if isinstance(net, VectorActorCritic) else net(obs)[0]
+        outputs = net.logits(obs) if isinstance(net, VectorActorCritic) else forward(net, obs)[0]
         return self._loss(name, outputs, rows.actions)
 
     def _loss(self, name: str, outputs: Tensor, actions: Array) -> Tensor:

@@ -20,9 +20,8 @@ from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.rows import Moments
 from multigrid_rl.models.vector import Normaliser
 from multigrid_rl.players.episodes import Actor
-from multigrid_rl.players.match import LEARNER_PURPOSE
+from multigrid_rl.streams import LEARNER_PURPOSE, Streams
 from multigrid_rl.types import BatchedStep, Policy
-from multigrid_rl.world.streams import Streams
 
 Array = NDArray[Any]
 #: Purposes of random streams, after the learners': the experts' draws, and the mixture.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from multigrid_rl.config.scenario import ConfigError, Strict
+from multigrid_rl.config.scenario import Strict
 from multigrid_rl.players.cards import (
     ActionSignature,
     BoxSignature,
@@ -30,7 +30,7 @@ from multigrid_rl.players.cards import (
     signature,
     task_of,
 )
-from multigrid_rl.text import expected, first_error, shown
+from multigrid_rl.text import ConfigError, expected, first_error, shown
 from multigrid_rl.types import AgentSpec
 
 Array = NDArray[Any]

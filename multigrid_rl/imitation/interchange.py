@@ -13,10 +13,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.config.scenario import ConfigError
 from multigrid_rl.imitation.demonstrations import Demonstrations, Episode
 from multigrid_rl.players.cards import space_of
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import ConfigError, expected, shown
 
 Array = NDArray[Any]
 TORCH, PARQUET, MINARI = (".pt", ".pth"), ".parquet", "minari:"

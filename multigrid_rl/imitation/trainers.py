@@ -4,13 +4,12 @@ import math
 import time
 from typing import Any
 
-from multigrid_rl.config.scenario import ConfigError
 from multigrid_rl.imitation.cloning import play_out
 from multigrid_rl.imitation.dagger import Beta, LabellingCollector
 from multigrid_rl.rllib.algorithm import BatchPPO, learner_metrics
 from multigrid_rl.runs.players import player_in_place_of
 from multigrid_rl.runs.tracker import episode_metrics
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import EpisodeTable
 
 

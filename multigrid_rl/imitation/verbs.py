@@ -24,13 +24,13 @@ def record(
 ) -> None:
     """Let a player play where others learn, and keep every step to learn from (docs/imitation.md)."""
     from multigrid_rl.config.compose import ConfigError
-    from multigrid_rl.config.scenario import check_listed
     from multigrid_rl.imitation import demonstrations, recording
     from multigrid_rl.players.cards import signature
     from multigrid_rl.players.factories import env_factory, env_signature
     from multigrid_rl.runs.folder import versions
     from multigrid_rl.runs.players import config_of, is_run, player_in_place_of
     from multigrid_rl.runs.reader import code_of_run
+    from multigrid_rl.trust import check_code
 
     one_thread()
     run = is_run(who)
@@ -39,7 +39,7 @@ def record(
     config = config_of(who, overrides or [])
     if run and not overrides and config.scenario.env_id is None:
         names = [*code_of_run(config), *([config.train.shaping] if config.train.shaping else [])]
-        check_listed(f"{who}/config.yaml", names, "players and rewards of this project")
+        check_code(f"{who}/config.yaml", names, "players and rewards of this project")
     try:
         factory = env_factory(config)
         factory.load()

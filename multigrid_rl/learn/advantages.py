@@ -4,13 +4,14 @@ Notation and numbering of generalised advantage estimation (Schulman et al. 2016
 equation 1. Arrays are (T, N): ``T`` steps of ``N`` environments.
 """
 
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.config.schema import Psi
 from multigrid_rl.jit import kernel
+from multigrid_rl.types import Psi
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
@@ -26,35 +27,58 @@ class Estimator(NamedTuple):
     timeout_terminates: bool = False  # a truncation counts as a termination
 
 
+class Steps(Protocol):
+    """``T`` steps of ``N`` environments, each (T, N): a :class:`~multigrid_rl.learn.batches.Rollout` or ``Paths``."""
+
+    @property
+    def rewards(self) -> Floats:
+        """Rewards of the steps."""
+
+    @property
+    def terminated(self) -> Flags:
+        """The agent's episode ended for good: no bootstrap."""
+
+    @property
+    def done(self) -> Flags:
+        """The environment's episode ended in this step, by termination or truncation."""
+
+    @property
+    def active(self) -> Flags:
+        """The agent was still in the game; other rows are not experience and get 0."""
+
+    @property
+    def starts(self) -> Flags:
+        """An episode begins with this step."""
+
+
 def gae(
-    rewards: Floats,
+    steps: Steps,
     values: Floats,
     next_values: Floats,
     *,
-    terminated: Flags,
-    done: Flags,
-    active: Flags,
     gamma: float,
     lam: float,
+    timeout_terminates: bool = False,
 ) -> Floats:
     """Compute advantages (T, N): ``A_t = delta_t + gamma lam A_{t+1}``, ``delta_t = r_t + gamma V(s_{t+1}) - V(s_t)``.
 
-    Termination drops ``V(s_{t+1})``; truncation keeps it (it bootstraps from the final observation). Neither lets ``A``
-    of the next episode flow back.
+    Termination drops ``V(s_{t+1})``; truncation keeps it: it bootstraps from the final observation (Pardo et al. 2018,
+    https://arxiv.org/abs/1712.00378). Neither lets ``A`` of the next episode flow back. There is no correction for
+    off-policy rows such as V-trace (https://arxiv.org/abs/1802.01561): all were drawn by the weights that learn first.
 
     Args:
-        rewards: (T, N).
+        steps: rewards, ends, and who was in the game.
         values: (T, N) ``V(s_t)``.
         next_values: (T, N) ``V(s_{t+1})``; of the final observation where the episode ended in this step.
-        terminated: (T, N) the agent's episode ended for good: no bootstrap.
-        done: (T, N) the environment's episode ended in this step, by termination or truncation.
-        active: (T, N) the agent was still in the game; other rows are not experience and get 0.
         gamma: discount per step.
         lam: weight of later residuals.
+        timeout_terminates: a truncation counts as a termination.
     """
+    ended = steps.terminated | steps.done if timeout_terminates else steps.terminated
+    # One pass over contiguous rows; torch or numpy would need T calls, each on N numbers.
     result = np.zeros(values.shape, np.float32)
-    floats = np.stack([rewards, values, next_values], dtype=np.float32, casting="same_kind")
-    flags = np.stack([terminated, done, active])
+    floats = np.stack([steps.rewards, values, next_values], dtype=np.float32, casting="same_kind")
+    flags = np.stack([ended, steps.done, steps.active])
     _gae(floats, flags, np.float32(gamma), np.float32(gamma * lam), result)
     return result
 
@@ -72,17 +96,7 @@ def _gae(floats: Floats, flags: Flags, discount: np.float32, carry: np.float32, 
                 result[t, n] = delta + (zero if terminated[t, n] or done[t, n] else carry) * later
 
 
-def weigh(
-    rewards: Floats,
-    values: Floats,
-    next_values: Floats,
-    how: Estimator,
-    *,
-    terminated: Flags,
-    done: Flags,
-    active: Flags,
-    starts: Flags,
-) -> tuple[Floats, Floats]:
+def weigh(steps: Steps, values: Floats, next_values: Floats, how: Estimator) -> tuple[Floats, Floats]:
     """Compute the weights of the log-probabilities and the targets of the value network; both (T, N).
 
     With ``G_t`` the discounted reward from ``t`` on, bootstrapped by ``V`` where a path is cut off, and ``A_t`` of
@@ -99,22 +113,19 @@ def weigh(
     td                ``delta_t``               ``A_t + V(s_t)``
     ================  ========================  =====================
 
-    Other arguments as in :func:`gae` and :func:`total_reward`; values are zeros where no value network is trained.
+    Values are zeros where no value network is trained; other arguments are those of :func:`gae`.
     """
-    psi, ended = how.psi, terminated | done if how.timeout_terminates else terminated
-
-    def residuals(weight: float) -> Floats:
-        flags = {"terminated": ended, "done": done, "active": active}
-        return gae(rewards, values, next_values, **flags, gamma=how.gamma, lam=weight)
-
+    psi, timeout = how.psi, how.timeout_terminates
+    residuals = partial(gae, steps, values, next_values, gamma=how.gamma, timeout_terminates=timeout)
+    # With lam = 1 the sum of residuals telescopes to G_t - V(s_t): Monte Carlo returns need no code of their own.
     monte_carlo = psi in ("total_reward", "future_return", "baselined_return")
-    advantages = residuals(1.0 if monte_carlo else how.lam)
+    advantages = residuals(lam=1.0 if monte_carlo else how.lam)
     targets = advantages + values
     if psi == "total_reward":
-        return total_reward(targets, starts), targets
+        return total_reward(targets, steps.starts), targets
     if psi in ("future_return", "q"):
         return targets, targets
-    return (residuals(0.0) if psi == "td" else advantages), targets
+    return (residuals(lam=0.0) if psi == "td" else advantages), targets
 
 
 def total_reward(returns: Floats, starts: Flags) -> Floats:
@@ -134,6 +145,7 @@ def total_reward(returns: Floats, starts: Flags) -> Floats:
 
 def standardise(values: Floats) -> Floats:
     """Scale to zero mean and unit variance over all rows (a constant column becomes zeros)."""
+    # In float64: float32 sums of 10^5 rows lose the digits that a small deviation is made of.
     centred = values - values.mean(dtype=np.float64)
     result: Floats = (centred / max(float(values.std(dtype=np.float64)), 1e-8)).astype(np.float32)
     return result

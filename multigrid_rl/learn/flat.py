@@ -7,9 +7,7 @@ from torch import Tensor, nn
 
 
 class FlatWeights:
-    """Moves weights into one row, so that clipping and the optimiser process one tensor instead of a dozen.
-
-    The network keeps its parameters: they become views.
+    """Moves weights into one row; the network keeps its parameters, which become views.
 
     Args:
         parameters: of a network, all of one type and on one device.
@@ -21,6 +19,7 @@ class FlatWeights:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        # Clipping, the optimiser and the sum over learners then process one tensor instead of a dozen.
         self._parameters = tuple(parameters)
         self.dropped = 0
         self.weights = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in parameters]))
@@ -33,26 +32,30 @@ class FlatWeights:
             parameter.grad = self.gradient[part].view_as(parameter)
             first = part.stop
 
-    def share(self, rows: int, beside: float) -> float:
+    def all_reduce_mean(self, rows: int, extra: float) -> float:
         """Make the gradient the mean over the rows of all learners; ``rows``: rows behind this learner's gradient.
 
-        All processes of torch's default group call it together. Returns the mean of ``beside`` over them.
+        All processes of torch's default group call it together. Returns the mean of ``extra`` over them.
         """
-        weighed = torch.cat([self.gradient * rows, self.gradient.new_tensor([beside * rows, float(rows)])])
+        # Counts differ: learners have equally many rows, but not equally many in which their agent was in the game. One
+        # call for all numbers, as latency is what it costs.
+        weighed = torch.cat([self.gradient * rows, self.gradient.new_tensor([extra * rows, float(rows)])])
         torch.distributed.all_reduce(weighed)
         mean = weighed[:-1] / weighed[-1].clamp(min=1.0)
         self.gradient.copy_(mean[:-1])
         return float(mean[-1])
 
     def clip(self, largest: float) -> Tensor:
-        """Scale the gradient to a norm of at most ``largest``; one that is not finite becomes zero.
+        """Scale the gradient to a norm of at most ``largest`` (Pascanu et al. 2013, https://arxiv.org/abs/1211.5063).
 
         Returns:
             The norm before clipping.
         """
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
         length = float(norm)
-        if not length < float("inf"):  # also NaN
+        # Also NaN. One such step would spoil Adam's moments for good: it is left out and counted, and divergence is
+        # told from many of them.
+        if not length < float("inf"):
             self.gradient.zero_()
             self.dropped += 1
         elif length > largest:
@@ -61,7 +64,7 @@ class FlatWeights:
 
 
 class FlatAdam(torch.optim.Adam):
-    """torch's fused Adam (Kingma and Ba 2015) over one row of weights."""
+    """torch's fused Adam (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980) over one row of weights."""
 
     # Without the wrapper that disables torch's compiler: importing the compiler takes a second.
     add_param_group = torch.optim.Optimizer.add_param_group.__wrapped__  # type: ignore[attr-defined]
@@ -75,13 +78,16 @@ class FlatAdam(torch.optim.Adam):
         """Scale the moments of ``parameters``, parts of the row, by ``factor``, as their gradients are from now on."""
         (weights,) = self.param_groups[0]["params"]
         state = self.state[weights]
+        # Adam's step is m / sqrt(v): moments of gradients in the old unit would make the next ones too large or too
+        # small.
         for parameter in parameters if state else ():
             part = slice(parameter.storage_offset(), parameter.storage_offset() + parameter.numel())
             state["exp_avg"][part] *= factor
             state["exp_avg_sq"][part] *= factor**2
 
     def descend(self) -> None:
-        """Take a step as ``step`` does, without hooks and groups, whose overhead exceeds a small step."""
+        """Take a step as ``step`` does, without hooks and groups."""
+        # Their overhead exceeds the step of a small network.
         (group,) = self.param_groups
         (weights,) = group["params"]
         state = self.state[weights]

@@ -25,12 +25,12 @@ class Gaps:
     """Compacts rollouts of ``T + 1`` rows; the first row holds the decisions that the last batch left open.
 
     A decision's row gets all rewards until its agent decides again, and the end of its episode. Where this is not known
-    when a batch is full, the decision waits for the next batch and keeps its columns: its log-probability is that of
-    the weights that drew it. Rows without a decision come first, masked. The discount applies per decision, not per
-    step, as in ML-Agents.
+    when a batch is full, it waits for the next batch. Rows without a decision come first, masked. The discount applies
+    per decision, not per step, as in ML-Agents
+    (https://github.com/Unity-Technologies/ml-agents/blob/main/docs/Learning-Environment-Design-Agents.md).
 
     Args:
-        rollout: arrays (T + 1, N, ...) by name, as :class:`~multigrid_rl.learn.rollout.Rollout` has them.
+        rollout: arrays (T + 1, N, ...) by name, as :class:`~multigrid_rl.learn.batches.Rollout` has them.
         cut: (T + 1, N) where an episode was truncated.
         deciding: the environment's.
     """
@@ -40,6 +40,8 @@ class Gaps:
 
     def __init__(self, rollout: dict[str, Array], cut: Array, deciding: Callable[[], NDArray[np.bool_]]) -> None:
         self._rollout, self._cut, self._deciding = rollout, cut, deciding
+        # A waiting decision keeps its columns: its log-probability is that of the weights that drew it, and its ratio
+        # corrects for the update in between.
         #: The waiting decisions, at most one for each place: its mask is set.
         self.waiting = {name: np.zeros_like(rollout[name][0]) for name in self._KEPT}
 
@@ -71,6 +73,8 @@ class Gaps:
             column[places] = rollout[name][rows, places]
         rollout["mask"][rows, places] = False
         active = rollout["mask"][..., 0]
+        # Stable: decisions stay in the order of time, one right after the other, as the recursion of advantages needs
+        # it.
         order = np.argsort(active, axis=0, kind="stable")
         for column in (*rollout.values(), cut, final):
             column[...] = np.take_along_axis(column, order.reshape(*order.shape, *(1,) * (column.ndim - 2)), axis=0)

@@ -10,18 +10,18 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from multigrid_rl.config.scenario import ConfigError, import_object, user_code
 from multigrid_rl.learn.losses import Rows, objective_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
 from multigrid_rl.models.registry import ArchitectureError, network_of
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec
+from multigrid_rl.user_code import import_object, user_code
 
 #: Rows of a trial call: steps for an objective, games for a network, which plays as many steps of them with memory.
 _ROWS = 3
 
 
-def check_parts(agent: AgentSpec, architecture: Mapping[str, Any], objective: str) -> None:
+def validate_user_code(agent: AgentSpec, architecture: Mapping[str, Any], objective: str) -> None:
     """Build the network of an agent and find its objective; call those from outside (``module:name``) once.
 
     Raises:
@@ -32,7 +32,7 @@ def check_parts(agent: AgentSpec, architecture: Mapping[str, Any], objective: st
         key = f"model.name={name}"
         with user_code(key):
             made_of = "observation_space, outputs, hidden, generator"
-            _takes(key, import_object("model.name", name, "module:Class"), made_of)
+            _check_signature(key, import_object("model.name", name, "module:Class"), made_of)
             network = network_of(agent, architecture)
             distribution = distribution_of(agent.action_space, network=network)
             _check_network(key, network, agent, distribution)
@@ -44,13 +44,14 @@ def check_parts(agent: AgentSpec, architecture: Mapping[str, Any], objective: st
     objective_of(objective)
     if ":" in objective:
         with user_code(f"train.objective={objective}"):
-            for rows in (_ROWS, _ROWS + 1):  # what fits three rows alone shows
+            # Twice: what fits three rows alone shows.
+            for rows in (_ROWS, _ROWS + 1):
                 _check_objective(objective, distribution, rows)
 
 
 def _check_network(key: str, network: Any, agent: AgentSpec, distribution: Distribution) -> None:
     buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    _takes(f"{key}: forward", network.forward, "obs, memory" if network.state_size else "obs")
+    _check_signature(f"{key}: forward", network.forward, "obs, memory" if network.state_size else "obs")
     if network.state_size:
         outputs, _ = _check_memory(key, network, agent, distribution)
     else:
@@ -58,10 +59,10 @@ def _check_network(key: str, network: Any, agent: AgentSpec, distribution: Distr
         outputs, values = _parts(f"{key}: forward", network(obs), "outputs, values")
         _expect(f"{key}: forward: outputs", outputs, (_ROWS, distribution.outputs))
         _expect(f"{key}: forward: values", values, (_ROWS,))
-        _takes(f"{key}: logits", network.logits, "obs")
+        _check_signature(f"{key}: logits", network.logits, "obs")
         alone = network.logits(obs)
         _expect(f"{key}: logits", alone, (_ROWS, distribution.outputs))
-        if not _close(alone, outputs):
+        if not _allclose(alone, outputs):
             raise ConfigError(f"{key}: logits: expected the outputs of forward, got others for the same observations")
     if not outputs.requires_grad:
         raise ConfigError(f"{key}: expected outputs with a gradient, got none: nothing would be learned")
@@ -76,6 +77,8 @@ def _check_network(key: str, network: Any, agent: AgentSpec, distribution: Distr
 
 def _check_memory(key: str, network: Any, agent: AgentSpec, distribution: Distribution) -> tuple[Any, ...]:
     """Compare ``sequence`` with a loop of ``forward`` over as many steps as games; returns what it gave."""
+    # A network that learns from other numbers than it plays with fails without a message: ratios are wrong from the
+    # start.
     obs = _seen(agent, _ROWS * _ROWS).view(_ROWS, _ROWS, -1)
     starts = torch.eye(_ROWS, dtype=torch.bool).roll(1, 1)  # game 0 begins anew in step 1, 1 in 2, 2 in 0
     first = now = torch.linspace(0.1, 0.9, _ROWS * network.state_size).view(_ROWS, -1)
@@ -87,12 +90,12 @@ def _check_memory(key: str, network: Any, agent: AgentSpec, distribution: Distri
         _expect(f"{key}: forward: values", values, (_ROWS,))
         _expect(f"{key}: forward: memory", now, (_ROWS, network.state_size))
         played.append((outputs, values))
-    _takes(f"{key}: sequence", network.sequence, "obs, memory, starts")
+    _check_signature(f"{key}: sequence", network.sequence, "obs, memory, starts")
     learned = _parts(f"{key}: sequence", network.sequence(obs, first, starts), "outputs, values")
     for name, found, steps in zip(("outputs", "values"), learned, zip(*played, strict=True), strict=True):
         wanted = torch.stack(steps, 1).flatten(0, 1)
         _expect(f"{key}: sequence: {name}", found, tuple(wanted.shape))
-        if not _close(found, wanted):
+        if not _allclose(found, wanted):
             rule = "those of forward, game after game, each step's memory zero where starts says so"
             raise ConfigError(expected(f"{key}: sequence: {name}", rule, "others"))
     return learned
@@ -109,7 +112,7 @@ def _seen(agent: AgentSpec, rows: int) -> Tensor:
 
 def _check_objective(name: str, distribution: Distribution, count: int) -> None:
     key, objective = f"train.objective={name}", objective_of(name)
-    _takes(key, objective, "logp, rows, clip")
+    _check_signature(key, objective, "logp, rows, clip")
     logp = torch.full((count,), -1.0, requires_grad=True)
     dtype = torch.int64 if distribution.dtype is np.int64 else torch.float32
     rows = Rows(
@@ -129,7 +132,7 @@ def _check_objective(name: str, distribution: Distribution, count: int) -> None:
             raise ConfigError(expected(f"{key}: rows.{part}", "what it was before the call", "a change in place"))
 
 
-def _takes(what: str, function: Callable[..., Any], arguments: str) -> None:
+def _check_signature(what: str, function: Callable[..., Any], arguments: str) -> None:
     """Refuse what cannot be called with ``arguments``, named one after the other. Raises :class:`ConfigError`."""
     try:
         signature = inspect.signature(function)
@@ -148,7 +151,7 @@ def _parts(what: str, given: Any, names: str) -> tuple[Any, ...]:
     return given
 
 
-def _close(found: Tensor, wanted: Tensor) -> bool:
+def _allclose(found: Tensor, wanted: Tensor) -> bool:
     return torch.allclose(found, wanted, rtol=1e-3, atol=1e-4)
 
 

@@ -1,176 +1,22 @@
-"""The sampling path: play ``T`` steps of ``N`` environments and turn them into training rows."""
+"""The sampling path: play ``T`` steps of ``N`` environments."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from multigrid_rl import fast
 from multigrid_rl.clock import Clock
-from multigrid_rl.fast.towers import Towers
-from multigrid_rl.learn.advantages import Estimator, standardise, weigh
+from multigrid_rl.learn.batches import Paths, Rollout
 from multigrid_rl.learn.gaps import Ends, Gaps
-from multigrid_rl.models.distributions import Bound, Distribution, distribution_of
-from multigrid_rl.players.match import LEARNER_PURPOSE
-from multigrid_rl.types import BatchedEnv, BatchedStep, EpisodeTable, MultiAgentSpec
-from multigrid_rl.world.streams import Streams
+from multigrid_rl.models.distributions import Bound, distribution_of
+from multigrid_rl.streams import LEARNER_PURPOSE, Streams
+from multigrid_rl.types import BatchedEnv, BatchedStep, MultiAgentSpec
 
 Array = NDArray[Any]
-
-
-class Rollout(NamedTuple):
-    """``T`` steps of ``N`` environments for one agent with ``C`` action components.
-
-    The collector overwrites it with every batch.
-    """
-
-    obs: Array  # (T, N, D)
-    actions: Array  # (T, N, C) int64 or (T, N, A) float32, as drawn
-    mask: Array  # (T, N, C) bool: the component's seat was in the game
-    logp: Array  # (T, N, C) float32, of the behaviour policy
-    entropy: Array  # (T, N, C) float32
-    values: Array  # (T, N) float32 V(s_t)
-    next_values: Array  # (T, N) V(s_{t+1}); of the final observation where the episode ended in this step
-    rewards: Array  # (T, N) float32
-    terminated: Array  # (T, N) bool
-    done: Array  # (T, N) bool: the environment's episode ended in this step; one array for all agents
-    starts: Array  # (T, N) bool: a new episode begins with this step
-    memory: Array  # (N, S) float32, before the first step; S = 0 without memory
-
-    @classmethod
-    def empty(cls, done: Array, obs: Array, distribution: Distribution, memory: int) -> "Rollout":
-        """Allocate one for the shape (T, N) of ``done``; ``obs`` (N, D) is an example."""
-        shape, parts = done.shape, (*done.shape, distribution.components)
-        return cls(
-            obs=np.empty((shape[0], *obs.shape), obs.dtype),
-            actions=np.empty((*shape, distribution.width), distribution.dtype),
-            mask=np.empty(parts, np.bool_),
-            logp=np.empty(parts, np.float32),
-            entropy=np.empty(parts, np.float32),
-            values=np.empty(shape, np.float32),
-            next_values=np.empty(shape, np.float32),
-            rewards=np.empty(shape, np.float32),
-            terminated=np.empty(shape, np.bool_),
-            done=done,
-            starts=np.empty(shape, np.bool_),
-            memory=np.zeros((shape[1], memory), np.float32),
-        )
-
-    @property
-    def active(self) -> Array:
-        """Steps (T, N) in which the agent was in the game."""
-        return np.asarray(self.mask.any(axis=2))
-
-    def rows(self, columns: Sequence[Array]) -> list[Array]:
-        """Return ``columns`` (T, N, ...) as rows of a :class:`Batch`, then its memory and starts, copied."""
-        if self.memory.shape[1]:
-            return [*(column.swapaxes(0, 1).copy() for column in columns), self.memory.copy(), self.starts.T.copy()]
-        steps = np.flatnonzero(self.active)
-        rows = [column.reshape(-1, *column.shape[2:]).take(steps, axis=0) for column in columns]
-        return [*rows, np.empty((len(steps), 0), np.float32), np.empty((len(steps), 0), np.bool_)]
-
-
-class Batch(NamedTuple):
-    """Training data of one network.
-
-    Networks without memory get one row for each step in which the agent was in the game (``B`` rows). Networks with
-    memory get one row for each environment, ``T`` steps long: shapes then start with ``(B, T, ...)``, and steps in
-    which the agent was out of the game have an empty mask.
-    """
-
-    obs: Array  # (B, D)
-    actions: Array  # (B, C) int64 or (B, A) float32
-    mask: Array  # (B, C) bool: the component's seat was in the game
-    logp: Array  # (B,) float32, of the behaviour policy, summed over seats in the game
-    values: Array  # (B,) float32
-    advantages: Array  # (B,) float32: weight of the log-probability, ``Psi`` of the estimator
-    targets: Array  # (B,) float32 of the values
-    entropy: Array  # (B,) float32, summed over seats in the game
-    memory: Array  # (B, S) float32, before the first step of each row; S = 0 without memory
-    starts: Array  # (B, T) bool: a new episode begins with this step; T = 0 without memory
-
-    @classmethod
-    def concatenate(cls, parts: "list[Batch]") -> "Batch":
-        """Join rows of one network (at least one part), in order."""
-        return parts[0] if len(parts) == 1 else cls._make(map(np.concatenate, zip(*parts, strict=True)))
-
-    def rows(self, which: Any) -> "Batch":
-        """Return the rows ``which``, an array of numbers or a slice."""
-        if isinstance(which, slice):
-            return Batch._make(column[which] for column in self)
-        return Batch._make(column.take(which, axis=0) for column in self)
-
-    def for_learning(self) -> "Batch":
-        """Return the batch without the columns that no gradient step reads, so that they are not copied."""
-        none = self.values[..., :0].reshape(len(self.values), -1)
-        return self._replace(values=none, entropy=none)
-
-    @property
-    def active(self) -> Array:
-        """Steps (B,) or (B, T) in which the agent was in the game."""
-        return np.asarray(self.mask.any(axis=-1))
-
-    def standardised(self) -> "Batch":
-        """Return the batch with advantages of zero mean and unit variance over the active steps."""
-        active = self.active
-        advantages = np.zeros_like(self.advantages)
-        advantages[active] = standardise(self.advantages[active])
-        return self._replace(advantages=advantages)
-
-
-class Paths(NamedTuple):
-    """Inputs for recomputing advantages when values have changed: a batch in its ``(T, N)`` layout."""
-
-    rewards: Array  # (T, N) float32
-    terminated: Array  # (T, N) bool
-    done: Array  # (T, N) bool
-    active: Array  # (T, N) bool: rows of the batch, in this order
-    starts: Array  # (T, N) bool
-    cut: Array  # (T, N) bool: the episode was truncated in this step
-    final_obs: Array  # (F, D) final observation of each of these steps, in the order of ``cut``
-    last_obs: Array  # (N, D) observation after the last step
-
-    def with_next(self, rows: Array, final: Array, last: Array) -> tuple[Array, Array]:
-        """Return ``rows`` (B, ...) of a batch as (T, N, ...), and the rows one step later; zeros after an end.
-
-        ``final`` belongs to ``final_obs``, and ``last`` to ``last_obs``.
-        """
-        current = np.zeros((*self.active.shape, *rows.shape[1:]), np.float32)
-        current[self.active] = rows
-        shifted = np.concatenate([current[1:], last[None]])
-        shifted[self.done] = 0.0
-        shifted[self.cut] = final
-        return current, shifted
-
-    def weigh(self, values: Array, final: Array, last: Array, how: Estimator) -> tuple[Array, Array]:
-        """Return weights and targets (B,) of a batch from values of its rows (B,), ``final_obs`` and ``last_obs``."""
-        current, next_values = self.with_next(values, final, last)
-        flags = {"terminated": self.terminated, "done": self.done, "active": self.active, "starts": self.starts}
-        weights, targets = weigh(self.rewards, current, next_values, how, **flags)
-        return weights[self.active], targets[self.active]
-
-
-class Experience(NamedTuple):
-    """Result of one sampling process in one iteration."""
-
-    batches: dict[str, Batch]  # by agent; advantages not standardised yet
-    paths: dict[str, Paths]  # by agent; empty unless advantages are recomputed
-    episodes: EpisodeTable
-    env_steps: int
-    weights: dict[str, str]  # checksum of the sampling weights, by module
-    seconds: dict[str, float]  # spent on engine, players, tokens, forward, draw and gae
-
-
-def estimate(rollout: Rollout, how: Estimator) -> Batch:
-    """Turn a rollout into rows with advantages, copied."""
-    r = rollout
-    values, next_values = (r.values, r.next_values) if how.critic else (np.zeros_like(r.values),) * 2
-    flags = {"terminated": r.terminated, "done": r.done, "active": r.active, "starts": r.starts}
-    weights, targets = weigh(r.rewards, values, next_values, how, **flags)
-    logp, entropy = ((column * r.mask).sum(axis=2) for column in (r.logp, r.entropy))
-    return Batch._make(r.rows((r.obs, r.actions, r.mask, logp, values, weights, targets, entropy)))
 
 
 class Collector:
@@ -201,6 +47,7 @@ class Collector:
         self.agents = {agent.name: agent for agent in specs.agents}
         self.networks = networks
         self.clock = Clock()
+        # Random streams by game and agent: the same game draws the same, in whatever process it is played.
         numbers = np.arange(first, first + env.num_envs, dtype=np.int64)
         self.streams = {name: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, name in enumerate(self.agents)}
         self.distributions = {
@@ -217,8 +64,8 @@ class Collector:
         self._fresh = np.ones(env.num_envs, np.bool_)
         self._cut = np.empty_like(self._done)
         self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}
-        # With compiled towers, a row's result does not depend on other rows: values of all steps are computed at once.
-        self._towers: dict[str, Towers | None] = {}
+        # In a compiled pass, a row's result does not depend on other rows: values of all steps are computed at once.
+        self._passes: dict[str, fast.Pass | None] = {}
         self._gaps: Gaps | None = None
         if deciding is not None:
             ((name, rollout),) = self.rollouts.items()
@@ -238,8 +85,8 @@ class Collector:
             for name, rollout in self.rollouts.items():
                 rollout.memory[:] = self._memory[name].numpy()
                 self._finals[name] = []
-                compiled = getattr(self._net(name), "compiled", None)
-                self._towers[name] = None if compiled is None or self._gaps is not None else compiled()
+                stepwise = self._gaps is not None or self._net(name).state_size
+                self._passes[name] = None if stepwise else fast.compile_network(self._net(name))
             if self._gaps is not None:
                 self._gaps.open()
             for t in range(self._gaps is not None, len(self._done)):
@@ -283,25 +130,18 @@ class Collector:
         rollout.obs[t] = obs
         rollout.starts[t] = self._fresh
         self.clock.lap("tokens")
-        towers = self._towers[name]
-        if towers is not None:
-            outputs = towers.policy(rollout.obs[t])
+        compiled = self._passes[name]
+        if compiled is not None:
+            outputs = compiled.policy(rollout.obs[t])
         else:
             inputs = torch.from_numpy(rollout.obs[t])
-            logits, values, self._memory[name] = self._forward(name, inputs, self._memory[name])
+            logits, values, self._memory[name] = fast.step(self._net(name), inputs, self._memory[name])
             outputs, rollout.values[t] = logits.numpy(), values.numpy()
         self.clock.lap("forward")
         drawn = distribution.draw(outputs, self.streams[name])
         rollout.actions[t], rollout.logp[t], rollout.entropy[t] = drawn
         self.clock.lap("draw")
         return distribution.bounded(rollout.actions[t])
-
-    def _forward(self, name: str, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        net = self._net(name)
-        if net.state_size:
-            outputs, values, next_memory = net(obs, memory)
-            return outputs, values, next_memory
-        return *net(obs), memory
 
     def _store(self, t: int, step: BatchedStep) -> None:
         self._done[t] = step.done
@@ -312,9 +152,10 @@ class Collector:
             rollout.mask[t] = step.mask[name]
             rollout.next_values[t] = 0.0
             memory = self._memory[name]
+            # A time limit is no end of the task: what would have come counts (https://arxiv.org/abs/1712.00378).
             if cut.any():
                 final = step.final_observations[name][cut]
-                if self._towers[name] is None:
+                if self._passes[name] is None:
                     rollout.next_values[t, cut] = self._values(name, final, memory[torch.from_numpy(cut)])
                 self._finals[name].append(final)
             if step.done.any() and memory.shape[1]:
@@ -325,12 +166,12 @@ class Collector:
 
     def _late_values(self, name: str, last: Array) -> Array:
         """Return the values of the observations ``last`` (N, D), and fill in missing values of all steps."""
-        rollout, towers = self.rollouts[name], self._towers[name]
-        if towers is None:
+        rollout, compiled = self.rollouts[name], self._passes[name]
+        if compiled is None:
             return self._values(name, last, self._memory[name])
         self.clock.begin()
         finals = self._finals[name]
-        steps, last_values, *ends = towers.values([rollout.obs.reshape(-1, last.shape[1]), last, *finals])
+        steps, last_values, *ends = compiled.values([rollout.obs.reshape(-1, last.shape[1]), last, *finals])
         rollout.values[:] = steps.reshape(rollout.values.shape)
         if ends:
             rollout.next_values[self._cut] = np.concatenate(ends)
@@ -339,7 +180,8 @@ class Collector:
 
     def _values(self, name: str, obs: Array, memory: Tensor) -> Array:
         self.clock.begin()
-        values: Array = self._forward(name, torch.from_numpy(np.ascontiguousarray(obs)), memory)[1].numpy()
+        rows = torch.from_numpy(np.ascontiguousarray(obs))
+        values: Array = fast.step(self._net(name), rows, memory)[1].numpy()
         self.clock.lap("forward")
         return values
 

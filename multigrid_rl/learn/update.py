@@ -1,4 +1,8 @@
-"""The update: epochs of minibatches over a batch, with one Adam for each network."""
+"""The update: epochs of minibatches over a batch, with one Adam for each network.
+
+PPO as Huang et al. 2022 list its details (https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/);
+where it is done otherwise, a comment says why.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,18 +17,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.config.schema import Schedule
+from multigrid_rl.fast import Passed, compile_network
+from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
+from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
-from multigrid_rl.learn.losses import Rows, Weighting, compiled, loss_of, objective_of, ppo_gradient
-from multigrid_rl.learn.rollout import Batch, Paths
+from multigrid_rl.learn.losses import Rows, Weighting, compiled, loss_of, objective_of
 from multigrid_rl.learn.rows import Moments, minibatches
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.vector import Normaliser
+from multigrid_rl.types import Schedule
 
 #: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
 SECONDS = "seconds"
-#: Minibatches that are gathered together.
+# Minibatches that are gathered together: numpy's overhead for ten columns exceeds the copying of small ones.
 _TOGETHER = 4
 
 
@@ -52,10 +58,7 @@ class UpdateConfig:
 class Update:
     """Learns from batches: one network for each module, one Adam, or one for the policy and one for the values.
 
-    Weights of each Adam lie in one row of memory (:class:`~multigrid_rl.learn.flat.FlatWeights`). Normalisers of
-    observations and the scale of values are updated after learning: sampling and learning use the same ones. So the
-    first update learns from raw observations. (Measuring the first batch alone gave no clear gain beside what
-    :meth:`~multigrid_rl.learn.flat.FlatAdam.rescale` gives.)
+    Weights of each Adam lie in one row of memory (:class:`~multigrid_rl.learn.flat.FlatWeights`).
 
     Args:
         networks: by module; their parameters become views of that row.
@@ -96,8 +99,8 @@ class Update:
         self.optimizers = {name: [FlatAdam(flat) for flat in parts] for name, parts in self._flat.items()}
         self.rng = np.random.default_rng(config.seed)
         self.clock = Clock()
-        self._newest: dict[str, dict[str, Any]] = {name: {} for name in networks}
-        self._moved: dict[str, list[tuple[Any, Any]]] = {name: [] for name in networks}
+        self._metrics: dict[str, dict[str, Any]] = {name: {} for name in networks}
+        self._kl_and_clip: dict[str, list[tuple[Any, Any]]] = {name: [] for name in networks}
         self._stopped: set[str] = set()
         self._warming = False
         self._steps: Counter[str] = Counter()
@@ -114,13 +117,14 @@ class Update:
         """Set learning rates, clip and entropy weight for ``env_steps`` environment steps."""
         lr, entropy_coef = self.config.lr.at(env_steps), self.config.entropy_coef.at(env_steps)
         v_lr = lr if self.config.v_lr is None else self.config.v_lr.at(env_steps)
-        self._entropy_coef = float(np.float32(entropy_coef))  # rounded as in RLlib's scheduler
+        # Rounded as in RLlib's scheduler, with which the recipes were tuned.
+        self._entropy_coef = float(np.float32(entropy_coef))
         self._clip = self.config.clip.at(env_steps)
         for name, optimizers in self.optimizers.items():
             for optimizer, step_size in zip(optimizers, (lr, v_lr), strict=False):
                 for group in optimizer.param_groups:
                     group["lr"] = step_size
-            self._newest[name] |= {"lr": lr, "entropy_coef": entropy_coef}
+            self._metrics[name] |= {"lr": lr, "entropy_coef": entropy_coef}
 
     def get_state(self) -> dict[str, Any]:
         """Return the state beside weights and optimisers."""
@@ -163,7 +167,7 @@ class Update:
                 flat.dropped = 0
         self._stopped.clear()
         self._steps.clear()
-        self._moved = {name: [] for name in batches}
+        self._kl_and_clip = {name: [] for name in batches}
         self._warming = bool(config.warm_up) and env_steps <= config.warm_up
         self.clock.begin()
         rounds = config.epochs if config.recompute else 1
@@ -175,19 +179,24 @@ class Update:
         self._pass(current, config.v_iters or 0, self._value_step)
         self._measure(batches)
         self.schedule(env_steps)
-        return {**{name: self._metrics(name) for name in batches}, SECONDS: {"loss": 0.0, **self.clock.drain()}}
+        return {**{name: self._results(name) for name in batches}, SECONDS: {"loss": 0.0, **self.clock.drain()}}
 
-    def _metrics(self, name: str) -> dict[str, float]:
-        metrics = {key: float(value) for key, value in self._newest[name].items()}
+    def _results(self, name: str) -> dict[str, float]:
+        metrics = {key: float(value) for key, value in self._metrics[name].items()}
         metrics["dropped_updates"] = float(sum(flat.dropped for flat in self._flat[name]))
         metrics["gradient_steps"] = float(self._steps[name])
-        for key, values in zip(("approx_kl", "clip_fraction"), zip(*self._moved[name], strict=True), strict=True):
+        for key, values in zip(("approx_kl", "clip_fraction"), zip(*self._kl_and_clip[name], strict=True), strict=True):
             metrics[key] = float(np.mean([float(value) for value in values]))
         return metrics
 
     def _ready(self, batches: Mapping[str, Batch]) -> Mapping[str, Batch]:
-        if self._warming:  # zero advantages: the policy's gradient is zero
+        # With zero advantages the policy's gradient is zero: the critic of a policy that was learned elsewhere catches
+        # up before its values can spoil it.
+        if self._warming:
             return {name: batch._replace(advantages=np.zeros_like(batch.advantages)) for name, batch in batches.items()}
+        # Over the whole batch, where most PPOs do it in each minibatch: a step's weight is then the same in every
+        # epoch, and for a minibatch of few rows mean and deviation are noise (Andrychowicz et al. 2021 saw no
+        # difference, https://arxiv.org/abs/2006.05990).
         standardise = self.config.standardise
         return {name: batch.standardised() for name, batch in batches.items()} if standardise else batches
 
@@ -208,13 +217,16 @@ class Update:
             taken = {
                 name: batch.rows(np.concatenate([numbers[name] for numbers in part])) for name, batch in batches.items()
             }
-            # All learners draw the same order, and each processes an equal part of every minibatch.
+            # All learners draw the same order, and each processes an equal part of every minibatch: their mean gradient
+            # is the one that a single learner would have.
             for first in range(share * index, len(part) * size, size):
                 for name, batch in taken.items():
                     step(name, batch.rows(slice(first, first + share)))
 
     def _vf_coef(self, name: str) -> float:
-        """Return the weight of the value loss, whose errors are in units of ``value_scale``."""
+        """Return the weight of the value loss."""
+        # Errors count in units of the returns' deviation, so that one weight fits rewards of any size (PopArt, van
+        # Hasselt et al. 2016, https://arxiv.org/abs/1602.07714).
         scale = float(self._networks[name].value_scale) if name in self._targets else 1.0
         return self.config.vf_coef / scale**2
 
@@ -231,7 +243,8 @@ class Update:
         passed = self._compiled_pass(name, batch)
         columns: Any = self._tensors(batch) if passed is None else batch
         rows = Rows(columns.actions, columns.mask, columns.logp, columns.advantages, columns.targets)
-        if net.state_size:  # whole sequences, flattened to rows
+        # Whole sequences, flattened to rows: the loss knows no time.
+        if net.state_size:
             rows = Rows._make(column.reshape(-1, *column.shape[2:]) for column in rows)
         if passed is None:
             if net.state_size:
@@ -246,18 +259,23 @@ class Update:
         else:
             self.clock.lap("network")
             values = passed.values[:, 0]
-            by_outputs, by_values, sums = ppo_gradient(passed.logits, values, rows, distribution, weighting)
+            by_outputs, by_values, sums = ppo_gradient(passed.outputs, values, rows, distribution, weighting)
             self.clock.lap("loss")
             passed.add_gradients((by_outputs, by_values[:, None]))
             self.clock.lap("network")
             parts = sums.tolist()
         policy_loss, vf_loss, entropy, kl, clipped = parts
-        self._moved[name].append((kl, clipped))
-        self._newest[name] |= {"policy_loss": policy_loss, "entropy": entropy} | ({} if apart else {"vf_loss": vf_loss})
-        shared = None if self._part[1] == 1 else flat.share(int(batch.active.sum()), float(kl))
+        self._kl_and_clip[name].append((kl, clipped))
+        self._metrics[name] |= {"policy_loss": policy_loss, "entropy": entropy}
+        if not apart:
+            self._metrics[name]["vf_loss"] = vf_loss
+        shared = None if self._part[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
         largest = self.config.target_kl
+        # Early stopping as in Spinning Up, with its factor
+        # (https://spinningup.openai.com/en/latest/algorithms/ppo.html): before the step, so that the policy never moves
+        # further than where that was seen.
         if largest is not None and (float(kl) if shared is None else shared) > 1.5 * largest:
-            self._stopped.add(name)  # as in Spinning Up: early stopping
+            self._stopped.add(name)
             return
         self._descend(name, 0)
 
@@ -270,15 +288,15 @@ class Update:
         loss = (self._networks[name].values(tensors.obs) - tensors.targets)[active].pow(2).mean()
         torch.autograd.backward(self._vf_coef(name) * loss)
         self.clock.lap("network")
-        self._newest[name]["vf_loss"] = loss.detach()
+        self._metrics[name]["vf_loss"] = loss.detach()
         if self._part[1] > 1:
-            flat.share(int(batch.active.sum()), 0.0)
+            flat.all_reduce_mean(int(batch.active.sum()), 0.0)
         self._descend(name, 1)
 
     def _descend(self, name: str, part: int) -> None:
         norm = self._flat[name][part].clip(self.config.grad_clip)
         if not part:
-            self._newest[name]["grad_norm"] = norm
+            self._metrics[name]["grad_norm"] = norm
         self.optimizers[name][part].descend()
         self._steps[name] += 1
         self.clock.lap("optimizer")
@@ -286,19 +304,19 @@ class Update:
     def _tensors(self, batch: Batch) -> Any:
         return Batch._make(torch.as_tensor(column, device=self._device) for column in batch)
 
-    def _compiled_pass(self, name: str, batch: Batch) -> Any:
+    def _compiled_pass(self, name: str, batch: Batch) -> Passed | None:
         """Return the network's compiled pass over a batch, or ``None`` where torch computes it."""
-        if self._device.type != "cpu" or not compiled(self._distributions[name], self._objective):
+        if not compiled(self._distributions[name], self._objective):
             return None
-        start = getattr(self._networks[name], "start", None)
-        if start is None:
-            return None
-        return start(batch.obs, batch.memory, batch.starts) if self._networks[name].state_size else start(batch.obs)
+        found = compile_network(self._networks[name])
+        return None if found is None else found.start(batch.obs, batch.memory, batch.starts)
 
     def _recomputed(
         self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]], how: Estimator
     ) -> dict[str, Batch]:
         """Return the batches with advantages and targets from the current values."""
+        # Old values are off by all that was learned since: with several epochs it pays to estimate anew before each one
+        # (Andrychowicz et al. 2021, section 3.5, https://arxiv.org/abs/2006.05990).
         result = {}
         for name, batch in batches.items():
             parts, first = [], 0
@@ -316,9 +334,9 @@ class Update:
     def _values_of(self, name: str, parts: Sequence[NDArray[Any]]) -> Iterator[NDArray[np.float32]]:
         """Yield values (B,) of each of ``parts``: observations (B, D)."""
         net = self._networks[name]
-        towers = getattr(net, "compiled", lambda: None)()
-        if towers is not None:
-            yield from towers.values(parts)
+        found = compile_network(net)
+        if found is not None:
+            yield from found.values(parts)
             return
         for obs in parts:
             with torch.no_grad():
@@ -327,6 +345,8 @@ class Update:
 
     def _measure(self, batches: Mapping[str, Batch]) -> None:
         """Update normalisers and scales with this batch."""
+        # After learning: sampling and learning then use the same ones, so that ratios begin at 1, and the first update
+        # learns from raw observations. Measuring the first batch alone gave no clear gain beside ``FlatAdam.rescale``.
         for name, batch in batches.items():
             net, active = self._networks[name], batch.active
             if name in self._obs and active.any() and not self._warming:

@@ -7,6 +7,8 @@ from math import isqrt
 import torch
 from torch import Tensor, nn
 
+from multigrid_rl.models import Layout
+
 #: Width of a token's embedding.
 EMBEDDING = 8
 CHANNELS = (16, 32)
@@ -16,33 +18,21 @@ _SMALLEST_VIEW = 3
 class CellActorCritic(nn.Module):
     """Separate policy and value towers over embedded tokens.
 
-    Tokens with the same number of values share one embedding table. With ``convolution``, runs of tokens that form a
+    Tokens with the same number of values share one embedding table. For ``cnn``, runs of tokens that form a
     square view pass through two 3x3 convolutions first; all other tokens go to the dense layers directly.
-
-    Args:
-        categories: number of values of each of the ``D`` tokens.
-        actions: number of logits.
-        hidden: units of each dense layer, in both towers.
-        convolution: convolve views.
-        generator: source of the initial weights.
     """
 
     #: No memory between steps.
     state_size = 0
 
-    def __init__(
-        self,
-        categories: Sequence[int],
-        actions: int,
-        hidden: Sequence[int],
-        convolution: bool,
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, layout: Layout) -> None:
         super().__init__()
-        self.policy = _Tower(categories, hidden, actions, convolution)
-        self.value = _Tower(categories, hidden, 1, convolution)
+        categories, convolution = layout.observation, layout.name == "cnn"
+        assert not isinstance(categories, int)
+        self.policy = _Tower(categories, layout.hidden, layout.outputs, convolution)
+        self.value = _Tower(categories, layout.hidden, 1, convolution)
         for tower, gain in ((self.policy, 0.01), (self.value, 1.0)):
-            tower.initialise(gain, generator)
+            tower.initialise(gain, layout.generator)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
@@ -59,6 +49,7 @@ class CellActorCritic(nn.Module):
 class _Tower(nn.Module):
     def __init__(self, categories: Sequence[int], hidden: Sequence[int], outputs: int, convolution: bool) -> None:
         super().__init__()
+        # Cells of a view mean the same wherever they are: one embedding for all of them learns from all of them.
         kinds = sorted(set(categories))
         self.tables = nn.ModuleDict({str(kind): nn.Embedding(kind, EMBEDDING) for kind in kinds})
         # Runs of equal numbers of values: that number, the first token and how many tokens.
@@ -89,6 +80,7 @@ class _Tower(nn.Module):
     def initialise(self, gain: float, generator: torch.Generator) -> None:
         """Orthogonal weights, the last layer scaled by ``gain``."""
         layers = [layer for layer in self.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+        # Normal, as rows of a table are looked up and not multiplied: nothing is to keep its length.
         for table in self.tables.values():
             assert isinstance(table, nn.Embedding)
             nn.init.normal_(table.weight, generator=generator)

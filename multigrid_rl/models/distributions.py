@@ -162,6 +162,7 @@ class Categorical(Distribution):
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
         """Draw one action for each row of ``outputs`` (N, outputs) from the row's stream."""
         logits = self.logits(outputs)
+        # Seats of a team take turns with the stream of their game: a game draws the same alone and among 4096.
         drawn = sample(logits.reshape(-1, logits.shape[-1]), rng.uniform(self.components).reshape(-1, 1))
         shape = (len(outputs), self.components)
         return Draw(*(column.reshape(shape) for column in drawn))
@@ -189,12 +190,12 @@ class Categorical(Distribution):
 class Gaussian(Distribution):
     """A diagonal Gaussian over ``A`` numbers; outputs are ``A`` means, then ``A`` logarithms of standard deviations.
 
-    A batch keeps the raw draw and the environment gets the bounded one, so that ratios of densities need no Jacobian.
+    A batch keeps the raw draw and the environment gets the bounded one.
 
     Args:
         low, high: bounds (A,) of the environment's actions.
-        bound: ``clip`` clips the draw to the bounds; ``tanh`` squashes it into them (Haarnoja et al. 2018);
-            ``clip3`` clips it to +-3 and rescales that to the bounds, as ML-Agents does.
+        bound: ``clip`` clips the draw to the bounds; ``tanh`` squashes it into them (Haarnoja et al. 2018,
+            https://arxiv.org/abs/1801.01290); ``clip3`` clips it to +-3 and rescales that, as ML-Agents does.
     """
 
     components = 1
@@ -230,6 +231,7 @@ class Gaussian(Distribution):
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return log-densities (B, 1) of raw draws ``actions`` (B, A)."""
+        # Of the raw draw, whose ratio of two policies is that of the bounded one: the Jacobian of tanh cancels.
         mean, log_std = outputs[:, : self.width], outputs[:, self.width :]
         normal = (actions - mean) * torch.exp(-log_std)
         return (-0.5 * normal.pow(2) - log_std - HALF_LOG_2PI).sum(1, keepdim=True)
@@ -246,11 +248,9 @@ class Gaussian(Distribution):
 
 
 def censored(mean: Tensor, log_std: Tensor, actions: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Return log-likelihoods of Gaussian draws that were clipped to bounds (Tobin 1958); shapes broadcast.
-
-    Within the bounds that is the density; at a bound it is the probability beyond it. A density would grow without
-    limit where an expert is always at the bound, and dominate all other terms.
-    """
+    """Return log-likelihoods of Gaussian draws that were clipped to bounds; shapes broadcast."""
+    # Tobin 1958 (https://doi.org/10.2307/1907382): within the bounds the density, at a bound the probability beyond it.
+    # A density would grow without limit where an expert is always at the bound, and dominate all other terms.
     normal = (actions - mean) * torch.exp(-log_std)
     within = -0.5 * normal.pow(2) - log_std - HALF_LOG_2PI
     beyond: Tensor = torch.special.log_ndtr(torch.where(actions >= high, -normal, normal))
@@ -258,7 +258,9 @@ def censored(mean: Tensor, log_std: Tensor, actions: Tensor, low: Tensor, high: 
 
 
 def normal_numbers(rng: UniformSource, columns: int) -> NDArray[np.float32]:
-    """Return (N, columns) standard normal numbers (Box and Muller 1958) from each row's stream."""
+    """Return (N, columns) standard normal numbers from each row's stream."""
+    # Box and Muller (https://doi.org/10.1214/aoms/1177706645): a fixed number of uniform ones for each normal one,
+    # where rejection would move streams on by different amounts. 1 - u is never 0.
     pairs = (columns + 1) // 2
     uniform = rng.uniform(2 * pairs)
     radius = np.sqrt(-2 * np.log1p(-uniform[:, :pairs]))

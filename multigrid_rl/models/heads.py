@@ -26,6 +26,9 @@ class Head(nn.Module):
     Args:
         low, high: bounds (A,) of the environment's actions, finite.
         outputs: size of the network's output for it.
+
+    Classes of ``tables.HEADS`` are called with low, high, the ``size`` of ``model.head_size``, the number of features
+    before the outputs and the source of their initial weights.
     """
 
     components = 1
@@ -95,7 +98,7 @@ class _NoDensity(Head):
 class Deterministic(_NoDensity):
     """A point estimate, fitted by mean squared error. Two modes of an expert are averaged."""
 
-    def __init__(self, low: Array, high: Array) -> None:
+    def __init__(self, low: Array, high: Array, *_: object) -> None:
         super().__init__(low, high, len(low))
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
@@ -110,20 +113,20 @@ class Deterministic(_NoDensity):
 
 
 class Mixture(Head):
-    """``K`` diagonal Gaussians (Bishop 1994; as in robomimic, Mandlekar et al. 2021, https://arxiv.org/abs/2108.03298).
+    """``K`` diagonal Gaussians (Bishop 1994, https://publications.aston.ac.uk/id/eprint/373/; as in robomimic, 2021).
 
-    Outputs are ``K`` logits of the weights, then ``K A`` means. Standard deviations are the same in every state:
-    as outputs they would grow where the fit is poor, and learning would stop there (Seitzer et al. 2022,
-    https://arxiv.org/abs/2203.09168).
+    Outputs are ``K`` logits of the weights, then ``K A`` means.
 
     Args:
         low, high: bounds (A,).
         size: components ``K``.
     """
 
-    def __init__(self, low: Array, high: Array, size: int) -> None:
+    def __init__(self, low: Array, high: Array, size: int, *_: object) -> None:
         super().__init__(low, high, size * (1 + len(low)))
         self.size = size
+        # The same in every state: as outputs, standard deviations would grow where the fit is poor, and learning would
+        # stop there (Seitzer et al. 2022, https://arxiv.org/abs/2203.09168).
         self.log_std = nn.Parameter(torch.full((size, len(low)), -1.0))
         # Components that start with equal means would stay equal.
         places = torch.linspace(-0.5, 0.5, size) if size > 1 else torch.zeros(1)
@@ -152,7 +155,9 @@ class Mixture(Head):
         return -torch.logsumexp(weights + censored(means, log_std, actions.unsqueeze(1), low, high).sum(2), 1)
 
     def entropy(self, outputs: Tensor) -> Tensor:
-        """Return upper bounds (B, 1) of the entropies (Huber et al. 2008): exact where components lie far apart."""
+        """Return upper bounds (B, 1) of the entropies: exact where components lie far apart."""
+        # A mixture's entropy has no closed form; its bound is of Huber et al. 2008,
+        # https://doi.org/10.1109/MFI.2008.4648062
         weights, _, log_std = self._parts(outputs)
         entropy = (log_std + 0.5 + HALF_LOG_2PI + self.reach.log()).sum(2)
         return (weights.exp() * (entropy - weights)).sum(1, keepdim=True)
@@ -172,8 +177,7 @@ class Mixture(Head):
 class Bins(Head):
     """Each number is one of ``B`` equally spaced values, bounds included, given the numbers before it.
 
-    Autoregressive (Metz et al. 2017, https://arxiv.org/abs/1705.05035): for number ``d`` a hidden layer adds up the
-    outputs, a bias for ``d`` and one row for each earlier number's value. Probabilities are discrete.
+    For number ``d`` a hidden layer adds up the outputs, a bias for ``d`` and one row for each earlier number's value.
 
     Args:
         low, high: bounds (A,).
@@ -185,6 +189,8 @@ class Bins(Head):
     def __init__(self, low: Array, high: Array, size: int, features: int, generator: torch.Generator) -> None:
         super().__init__(low, high, features)
         self.size = size
+        # Autoregressive (Metz et al. 2017, https://arxiv.org/abs/1705.05035): size^A actions would be too many for one
+        # softmax, and numbers drawn independently could mix two of an expert's habits.
         rows = torch.empty(self.width, size, features)
         self.table = nn.Parameter(rows.normal_(std=features**-0.5, generator=generator))
         first = torch.empty(self.width, features)
@@ -199,7 +205,8 @@ class Bins(Head):
     def _log_probs(self, outputs: Tensor, chosen: Tensor) -> Tensor:
         """Return log-probabilities (B, A, size) of all values, given those ``chosen`` (B, A) before each."""
         features, logits = outputs, []
-        for d in range(self.width):  # numbers together (torch's cumulative sum, einsum) take twice as long
+        # All numbers together, by torch's cumulative sum and einsum, take twice as long.
+        for d in range(self.width):
             logits.append(self._logits(features, d))
             features = features + self.table[d, chosen[:, d]]
         return torch.log_softmax(torch.stack(logits, 1), 2)
@@ -259,10 +266,9 @@ class Bins(Head):
 
 
 class Diffusion(_NoDensity):
-    """Actions from noise in ``T`` steps (Ho et al. 2020; as a policy Chi et al. 2023, https://arxiv.org/abs/2303.04137).
+    """Actions from noise in ``T`` steps: DDPM (Ho et al. 2020, https://arxiv.org/abs/2006.11239) as a policy.
 
-    A small network predicts the noise in an action, conditioned on the outputs and an embedding of the step. The
-    schedule is the cosine of Nichol and Dhariwal 2021 (https://arxiv.org/abs/2102.09672, equation 17).
+    A small network predicts the noise in an action, conditioned on the outputs and an embedding of the step.
 
     Args:
         low, high: bounds (A,).
@@ -274,9 +280,12 @@ class Diffusion(_NoDensity):
     def __init__(self, low: Array, high: Array, size: int, features: int, generator: torch.Generator) -> None:
         super().__init__(low, high, features)
         self.size = size
+        # The cosine of Nichol and Dhariwal 2021 (https://arxiv.org/abs/2102.09672, equation 17): with few steps, a
+        # linear schedule would spend most of them on what is noise already.
         share = torch.arange(size + 1, dtype=torch.float64) / size
         curve = torch.cos((share + 0.008) / 1.008 * math.pi / 2) ** 2
         alpha = 1 - (1 - curve[1:] / curve[:-1]).clamp(max=0.999)  # of the variance in each step
+        # Not saved: they follow from the number of steps.
         self.register_buffer("alpha", alpha.float(), persistent=False)
         self.register_buffer("alpha_bar", alpha.cumprod(0).float(), persistent=False)
         self.register_buffer("step_table", _step_table(size, features), persistent=False)
@@ -305,6 +314,7 @@ class Diffusion(_NoDensity):
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return :meth:`noise_loss` (B,) of one random step and noise for each row."""
+        # Equation 14 of Ho et al., whose weights of the steps are left out: that trains better, they found.
         # Seeded by the outputs, so that a resumed run draws the same as an unbroken one.
         seed = int(outputs.detach().double().sum().view(torch.int64))
         generator = torch.Generator().manual_seed(seed)
@@ -319,6 +329,8 @@ class Diffusion(_NoDensity):
             alpha_bar, alpha = self.alpha_bar[t], self.alpha[t]
             before = self.alpha_bar[t - 1] if t else torch.ones_like(alpha_bar)
             predicted = self.predicted(outputs, actions, torch.full((len(outputs),), t))
+            # The action that the prediction implies, clipped to the bounds; then the posterior's mean (equations 7 and
+            # 15).
             denoised = ((actions - (1 - alpha_bar).sqrt() * predicted) / alpha_bar.sqrt()).clamp(-1, 1)
             actions = (before.sqrt() * (1 - alpha) * denoised + alpha.sqrt() * (1 - before) * actions) / (1 - alpha_bar)
             if t:
@@ -335,7 +347,7 @@ class Diffusion(_NoDensity):
 
 
 def _step_table(steps: int, width: int) -> Tensor:
-    """Return the embedding (steps, width) of each step: sines and cosines (Vaswani et al. 2017)."""
+    """Return the embedding (steps, width) of each step: sines and cosines (https://arxiv.org/abs/1706.03762)."""
     places = torch.arange(width)
     angle = torch.arange(steps)[:, None] / 10_000 ** (places // 2 * 2 / width)
     return torch.where(places % 2 == 0, angle.sin(), angle.cos())

@@ -1,104 +1,67 @@
-"""The default network: two towers over one-hot tokens."""
+"""The default network: two towers, over one-hot tokens or (:mod:`multigrid_rl.models.vector`) over a vector."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from multigrid_rl.fast.table import first_rows, sum_of_rows
-from multigrid_rl.fast.towers import KINDS, MAX_WIDTH, Pass, TokenTowers, actor_critic
-from multigrid_rl.models.vector import ACTIVATIONS, tower
+from multigrid_rl.models import Layout
+from multigrid_rl.models.tokens import first_rows, sum_of_rows
+from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic, tower
 
 
 class MLPActorCritic(nn.Module):
-    """Separate policy and value towers.
+    """Separate policy and value towers over tokens."""
 
-    The first layer is a linear layer on the concatenated one-hot codes of all tokens. One token selects one row of
-    its weight matrix, so it is computed as a sum of ``D`` table rows: no wide one-hot input, no wide matrix product.
-
-    Args:
-        categories: number of values of each of the ``D`` tokens.
-        actions: number of discrete actions ``K``.
-        hidden: units of each layer, in both towers.
-        activation: ``tanh`` or ``relu``.
-        central: number of values of each token that only the value tower reads (CTDE); they come after the others.
-        generator: source of the initial weights: orthogonal (Saxe et al. 2014), outputs scaled as Engstrom et al. 2020.
-    """
+    # Towers of their own reach more than a shared trunk, whose two losses need weighing (Andrychowicz et al. 2021,
+    # https://arxiv.org/abs/2006.05990, section 3.2). The first layer is a linear layer on the one-hot codes of all
+    # tokens (models.tokens), of both towers at once: tokens are looked up once.
 
     #: No memory between steps.
     state_size = 0
 
-    def __init__(
-        self,
-        categories: Sequence[int],
-        actions: int,
-        hidden: Sequence[int],
-        activation: str,
-        central: Sequence[int],
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, layout: Layout) -> None:
         super().__init__()
-        self.register_buffer("first", first_rows(categories, central), persistent=False)
+        categories, hidden, generator = layout.observation, layout.hidden, layout.generator
+        assert not isinstance(categories, int)
+        self.register_buffer("first", first_rows(categories, layout.central), persistent=False)
         self.first: Tensor
-        self.sizes = np.array([*categories, *central])
-        self.tokens = len(categories)
-        self.width = hidden[0]
-        self.widest = max(hidden)
-        self.activation = activation
-        # One row is summed for each token, so this gives the first layer unit variance.
-        table = torch.empty(sum(categories), 2 * hidden[0]).normal_(std=self.tokens**-0.5, generator=generator)
-        self.table = nn.Parameter(table)
+        self.sizes = np.array([*categories, *layout.central])
+        self.tokens, self.hidden, self.activation = len(categories), hidden, layout.activation
+        self.table = table_of(categories, 2 * hidden[0], generator)
         self.bias = nn.Parameter(torch.zeros(2 * hidden[0]))
         self.policy, self.value = (
-            nn.Sequential(ACTIVATIONS[activation](), *tower((*hidden, outputs), activation, gain, generator))
-            for outputs, gain in ((actions, 0.01), (1, 1.0))
+            nn.Sequential(ACTIVATIONS[self.activation](), *tower((*hidden, outputs), self.activation, gain, generator))
+            # The table is a linear layer: the activation after it comes first.
+            for outputs, gain in ((layout.outputs, 0.01), (1, 1.0))
         )
-        extra = torch.empty(sum(central), hidden[0])
-        self.central = nn.Parameter(extra.normal_(std=len(central) ** -0.5, generator=generator)) if central else None
-        self._towers: TokenTowers | None = None
+        self.central = table_of(layout.central, hidden[0], generator) if layout.central else None
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
-        towers = self.compiled()
-        return self.reference(tokens) if towers is None else actor_critic(towers, tokens)
-
-    def logits(self, tokens: Tensor) -> Tensor:
-        """Compute only the logits (B, K), for a player: no gradients, no value tower."""
-        towers = self.compiled()
-        if towers is None:
-            return self.reference(tokens)[0]
-        return torch.from_numpy(towers.policy(tokens.contiguous().numpy()))
-
-    def compiled(self) -> TokenTowers | None:
-        """Return the compiled towers, valid while weights stay in place; ``None`` where torch computes the pass."""
-        table, towers = self.table, self._towers
-        if self.widest > MAX_WIDTH or table.device.type != "cpu" or table.dtype != torch.float32:
-            return None
-        if towers is None or towers.flat[0] is not table or not towers.reads():
-            layers = [layer for part in (self.policy, self.value) for layer in part if isinstance(layer, nn.Linear)]
-            linear = [weight for layer in layers for weight in (layer.weight, layer.bias)]
-            flat = [table, self.bias, self.central, *linear]
-            towers = TokenTowers(flat, KINDS[self.activation], self.first.numpy(), self.sizes, self.tokens)
-            self._towers = towers
-        return towers
-
-    def reference(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the same in torch's own operations: for other devices, wide layers and tests."""
-        features = sum_of_rows(tokens[:, : self.tokens], self.first[: self.tokens], self.table) + self.bias
-        critic = features[:, self.width :]
+        policy, critic = self._features(tokens)
         if self.central is not None:
             critic = critic + sum_of_rows(tokens[:, self.tokens :], self.first[self.tokens :], self.central)
         values: Tensor = self.value(critic)
-        return self.policy(features[:, : self.width]), values.squeeze(-1)
+        return self.policy(policy), values.squeeze(-1)
 
-    def start(self, tokens: NDArray[Any]) -> Pass | None:
-        """Return a pass over tokens (B, D) whose gradients need no graph of torch; ``None`` if torch computes it."""
-        towers = self.compiled()
-        return None if towers is None else towers.start(np.ascontiguousarray(tokens))
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Compute only the logits (B, K), for a player, who has no critic-only tokens."""
+        logits: Tensor = self.policy(self._features(tokens)[0])
+        return logits
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The compiled towers read these weights in place: a copy must not share them.
-        return {**self.__dict__, "_towers": None}
+    def _features(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first layer (B, H) of the policy and of the values."""
+        both = sum_of_rows(tokens[:, : self.tokens], self.first[: self.tokens], self.table) + self.bias
+        return both[:, : self.hidden[0]], both[:, self.hidden[0] :]
+
+
+def table_of(categories: Sequence[int], width: int, generator: Generator) -> nn.Parameter:
+    """Draw a table of a row for each value of each token; one row of each is summed: the sum has unit variance."""
+    return nn.Parameter(torch.empty(sum(categories), width).normal_(std=len(categories) ** -0.5, generator=generator))
+
+
+def build(layout: Layout) -> nn.Module:
+    """Build towers over a vector or over tokens."""
+    return VectorActorCritic(layout) if isinstance(layout.observation, int) else MLPActorCritic(layout)

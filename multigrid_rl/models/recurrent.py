@@ -1,77 +1,52 @@
 """A network with memory: one-hot tokens, a GRU or LSTM cell, two heads."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.fast.gru import GRU, Pass
-from multigrid_rl.fast.table import first_rows, sum_of_rows
-from multigrid_rl.fast.towers import MAX_WIDTH
+from multigrid_rl.models import Layout
+from multigrid_rl.models.mlp import table_of
+from multigrid_rl.models.tokens import first_rows, sum_of_rows
 from multigrid_rl.models.vector import LogStd, Normaliser
 
 CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
 
 
 class RecurrentActorCritic(nn.Module):
-    """Policy and value heads over one recurrent core (GRU: Cho et al. 2014; LSTM: Hochreiter and Schmidhuber 1997).
+    """Policy and value heads over one recurrent core.
 
-    Args:
-        observation: number of values of each token that the actor reads, or the length of a vector.
-        outputs: size of the policy's output; of a Gaussian, only the means.
-        cell: ``gru`` or ``lstm``.
-        hidden: units of the first layer and of the core ``H``.
-        central: number of values of each token that only the critic reads (CTDE).
-        generator: source of the initial weights.
-        log_std: of a Gaussian at the start; ``None``: the outputs are logits.
-        normalise: put a normaliser before the first layer; only for vectors.
+    GRU: Cho et al. 2014, https://arxiv.org/abs/1406.1078. LSTM: Hochreiter and Schmidhuber 1997,
+    https://doi.org/10.1162/neco.1997.9.8.1735.
 
     Attributes:
         state_size: size of one game's memory: H, for an LSTM 2 H (hidden, then cell).
     """
 
-    def __init__(  # noqa: PLR0913 - the network's hyperparameters
-        self,
-        observation: Sequence[int] | int,
-        outputs: int,
-        cell: str,
-        hidden: int,
-        central: Sequence[int],
-        generator: torch.Generator,
-        *,
-        log_std: float | None = None,
-        normalise: bool = False,
-    ) -> None:
+    def __init__(self, layout: Layout) -> None:
         super().__init__()
+        observation, generator, (hidden,) = layout.observation, layout.generator, layout.hidden
         vector = isinstance(observation, int)
         categories = () if isinstance(observation, int) else observation
-        self.register_buffer("first", first_rows(categories, central), persistent=False)
+        self.register_buffer("first", first_rows(categories, layout.central), persistent=False)
         self.first: Tensor
         self.tokens = observation if isinstance(observation, int) else len(observation)
-        self.state_size = hidden * (2 if cell == "lstm" else 1)
-        self.table = None
-        if not vector:
-            rows = torch.empty(sum(categories), hidden)
-            self.table = nn.Parameter(rows.normal_(std=self.tokens**-0.5, generator=generator))
+        self.sizes = np.array(categories, np.int64)
+        self.state_size = hidden * (2 if layout.name == "lstm" else 1)
+        self.table = None if vector else table_of(categories, hidden, generator)
         self.bias = nn.Parameter(torch.zeros(hidden))
         self.encode = nn.Linear(self.tokens, hidden, bias=False) if vector else None
-        self.normaliser = Normaliser(self.tokens) if normalise else nn.Identity()
-        self.core = CELLS[cell](input_size=hidden, hidden_size=hidden)
-        self.policy = nn.Linear(hidden, outputs)
-        self.spread = nn.Identity() if log_std is None else LogStd(outputs, log_std)
+        self.normaliser = Normaliser(self.tokens) if layout.normalise else nn.Identity()
+        self.core = CELLS[layout.name](input_size=hidden, hidden_size=hidden)
+        self.policy = nn.Linear(hidden, layout.outputs)
+        self.spread = nn.Identity() if layout.log_std is None else LogStd(layout.outputs, layout.log_std)
         self.value_hidden = nn.Linear(hidden, hidden)
         self.value = nn.Linear(hidden, 1)
-        extra = torch.empty(sum(central), hidden)
         # Without central tokens nothing is drawn here: the other weights are then the same with and without them.
-        self.central = nn.Parameter(extra.normal_(std=len(central) ** -0.5, generator=generator)) if central else None
+        self.central = table_of(layout.central, hidden, generator) if layout.central else None
         self._initialise(generator)
-        self._sizes = np.array(categories, np.int64)
-        self._gru: GRU | None = None
 
     def _initialise(self, generator: torch.Generator) -> None:
+        # Gate by gate: one orthogonal matrix for all of them would not be one for each.
         for name, weight in self.core.named_parameters():
             if name.startswith("weight"):
                 for gate in torch.split(weight.data, self.core.hidden_size):
@@ -86,11 +61,6 @@ class RecurrentActorCritic(nn.Module):
 
     def forward(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One step: tokens (B, D) and state (B, S) to logits (B, K), values (B,) and the next state (B, S)."""
-        if not torch.is_grad_enabled() and tokens.device.type == "cpu":
-            passed = self.start(tokens.numpy()[:, None], state.numpy(), np.zeros((len(tokens), 1), np.bool_))
-            if passed is not None:
-                logits, values, memory = map(torch.from_numpy, (passed.logits, passed.values, passed.memory))
-                return logits, values.squeeze(-1), memory
         state = self._advance(self._embed(tokens[:, : self.tokens]), state)
         return *self._heads(state[:, : self.core.hidden_size], tokens), state
 
@@ -103,30 +73,15 @@ class RecurrentActorCritic(nn.Module):
             starts: (B, T), a new episode begins with this step: the memory is cleared before it.
         """
         games, steps, _ = tokens.shape
+        # All steps at once: only the core must go step by step.
         embedded = self._embed(tokens[..., : self.tokens].reshape(games * steps, -1)).view(games, steps, -1)
+        # Multiplied, not indexed: the gradient through time then stops at a start of its own.
         keep = (~starts).float().unsqueeze(-1)
         hidden = []
         for t in range(steps):
             state = self._advance(embedded[:, t], state * keep[:, t])
             hidden.append(state[:, : self.core.hidden_size])
         return self._heads(torch.stack(hidden, dim=1).flatten(0, 1), tokens.flatten(0, 1))
-
-    def start(self, tokens: NDArray[Any], state: NDArray[Any], starts: NDArray[np.bool_]) -> Pass | None:
-        """Return :meth:`sequence` as a pass with gradients outside torch's graph; ``None`` if torch computes it."""
-        if self.table is None or self.table.device.type != "cpu" or self.table.dtype != torch.float32:
-            return None
-        plain = isinstance(self.core, nn.GRUCell) and isinstance(self.spread, nn.Identity)
-        if not plain or self.core.hidden_size > MAX_WIDTH:
-            return None
-        heads = [part for layer in (self.policy, self.value_hidden, self.value) for part in (layer.weight, layer.bias)]
-        flat = [self.table, self.bias, *self.core.parameters(), *heads, self.central]
-        if self._gru is None or not self._gru.reads(flat):
-            self._gru = GRU(flat, self.first.numpy(), self._sizes)
-        return Pass(self._gru, flat, tokens, state, starts)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The compiled GRU reads these weights in place: a copy must not share it.
-        return {**self.__dict__, "_gru": None}
 
     def _embed(self, tokens: Tensor) -> Tensor:
         if self.table is None:

@@ -11,28 +11,18 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from multigrid_rl.config.network import (
-    CELL_WISE,
-    HEADS,
-    MAX_HEAD_SIZE,
-    MAX_LAYERS,
-    MAX_UNITS,
-    NETWORKS,
-    NORMS,
-    RECURRENT,
-)
-from multigrid_rl.config.scenario import ConfigError, import_object
-from multigrid_rl.fast.towers import KINDS
+from multigrid_rl.config.network import MAX_HEAD_SIZE, MAX_LAYERS, MAX_UNITS, NORMS, network_entry, networks_with
 from multigrid_rl.jit import kernel
-from multigrid_rl.models.cells import CellActorCritic
+from multigrid_rl.models import Layout
 from multigrid_rl.models.distributions import Distribution, Gaussian, distribution_of
-from multigrid_rl.models.heads import Bins, Deterministic, Diffusion, Head, Mixture
-from multigrid_rl.models.mlp import MLPActorCritic
-from multigrid_rl.models.recurrent import RecurrentActorCritic
-from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
-from multigrid_rl.text import expected
+from multigrid_rl.tables import HEADS, NETWORKS, Network, load
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec
+from multigrid_rl.user_code import import_object
 
+#: Activations by name, and those over tokens.
+_ACTIVATIONS = ("tanh", "relu", "elu", "silu")
+_OVER_TOKENS = ("tanh", "relu")
 #: Weights that only a central critic has: a player does not need them.
 CENTRAL = "central"
 #: Head and bound of a policy over actions without bounds: every draw is an action.
@@ -70,32 +60,27 @@ def build(
         ArchitectureError: unknown name, or sizes that make no network.
     """
     name = architecture.get("name")
-    if name not in NETWORKS:
+    entry = network_entry(name)
+    if entry is None or ":" in str(name):
         raise ArchitectureError(expected("architecture.name", ", ".join(NETWORKS), name))
+    vector = isinstance(observation, int)
     sizes = _units(architecture)
     activation = architecture.get("activation", "tanh")
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise ArchitectureError(expected("architecture.activation", ", ".join(ACTIVATIONS), activation))
+    if activation not in _ACTIVATIONS:
+        raise ArchitectureError(expected("architecture.activation", ", ".join(_ACTIVATIONS), activation))
+    normalise, layer_norm = _options(str(name), architecture, entry, vector=vector)
+    for good, key, wanted, got in (
+        (entry.vectors or not vector, "name", f"{networks_with('vectors')} for a vector", name),
+        (vector or activation in _OVER_TOKENS, "activation", f"{' or '.join(_OVER_TOKENS)} for tokens", activation),
+        (entry.central or not central, "name", f"{networks_with('central')} with a central critic", name),
+    ):
+        if not good:
+            raise ArchitectureError(expected(f"architecture.{key}", wanted, got))
+    # A generator of its own: a network's weights depend on its seed alone, not on what else was drawn in the process.
     generator = torch.Generator().manual_seed(seed)
-    normalise, layer_norm = _options(name, architecture, vector=isinstance(observation, int))
-    if name in RECURRENT:
-        return RecurrentActorCritic(
-            observation, outputs, name, sizes[0], central, generator, log_std=log_std, normalise=normalise
-        )
-    if isinstance(observation, int):
-        if name in CELL_WISE:
-            raise ArchitectureError(expected("architecture.name", "mlp, gru or lstm for a vector", name))
-        return VectorActorCritic(
-            observation, outputs, sizes, activation, log_std, generator, layer_norm=layer_norm, normalise=normalise
-        )
-    if activation not in KINDS:
-        wanted = f"{' or '.join(KINDS)} for tokens"
-        raise ArchitectureError(expected("architecture.activation", wanted, activation))
-    if name in CELL_WISE:
-        if central:
-            raise ArchitectureError(expected("architecture.name", "mlp, gru or lstm with a central critic", name))
-        return CellActorCritic(observation, outputs, tuple(sizes), name == "cnn", generator)
-    return MLPActorCritic(observation, outputs, tuple(sizes), activation, central, generator)
+    layout = Layout(str(name), observation, outputs, tuple(sizes), activation, generator, tuple(central))
+    network: nn.Module = load(entry.build)(layout._replace(log_std=log_std, normalise=normalise, layer_norm=layer_norm))
+    return network
 
 
 def _units(architecture: Mapping[str, Any]) -> Sequence[int]:
@@ -103,30 +88,25 @@ def _units(architecture: Mapping[str, Any]) -> Sequence[int]:
     hidden = architecture.get("hidden")
     sizes = hidden if isinstance(hidden, (list, tuple)) else []
     good = all(type(units) is int and 1 <= units <= MAX_UNITS for units in sizes)
-    layers = 1 if architecture.get("name") in RECURRENT else MAX_LAYERS
+    entry = network_entry(architecture.get("name"))
+    layers = 1 if entry is not None and entry.memory else MAX_LAYERS
     if not 1 <= len(sizes) <= layers or not good:
         wanted = f"a list of 1 to {MAX_UNITS} units per layer, at most {layers} layer(s)"
         raise ArchitectureError(expected("architecture.hidden", wanted, hidden))
     return sizes
 
 
-def _options(name: str, architecture: Mapping[str, Any], *, vector: bool) -> tuple[bool, bool]:
+def _options(name: str, architecture: Mapping[str, Any], entry: Network, *, vector: bool) -> tuple[bool, bool]:
     """Return whether to normalise observations and layers. Raises :class:`ArchitectureError` where that cannot be."""
-    plain = vector and name == "mlp"
-    options: dict[str, Any] = {key: architecture.get(key, False) for key in ("normalise", "scale_values")}
-    options["norm"] = architecture.get("norm", "none")
-    own = ":" in name
-    allowed: dict[str, tuple[Any, ...]] = {
-        "normalise": (False, True) if vector and not own else (False,),
-        "scale_values": (False, True) if plain else (False,),
-        "norm": NORMS if plain else NORMS[:1],
-    }
-    for key, values in allowed.items():
-        if options[key] not in values:
+    found: dict[str, Any] = {"normalise": False, "scale_values": False, "norm": NORMS[0]}
+    for key, default in found.items():
+        found[key] = architecture.get(key, default)
+        values = (NORMS if key == "norm" else (False, True)) if vector and key in entry.options else (default,)
+        if found[key] not in values:
             wanted = " or ".join(str(value).lower() for value in values)
             what = "a vector" if vector else "tokens"
-            raise ArchitectureError(expected(f"architecture.{key}", f"{wanted} with {name} for {what}", options[key]))
-    return options["normalise"], options["norm"] == "layer"
+            raise ArchitectureError(expected(f"architecture.{key}", f"{wanted} with {name} for {what}", found[key]))
+    return found["normalise"], found["norm"] == "layer"
 
 
 def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0) -> nn.Module:
@@ -145,7 +125,7 @@ def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0)
             () if agent.critic_space is None else tuple(agent.critic_space.nvec.tolist()),
             log_std=architecture.get("log_std", 0.0) if gaussian else None,
         )
-    if isinstance(distribution, Head):
+    if isinstance(distribution, nn.Module):  # a head, with weights of its own
         network.head = distribution
     return network
 
@@ -164,14 +144,12 @@ def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) 
         raise ArchitectureError(expected("architecture.head", wanted, name))
     if bound not in (None, "clip"):
         raise ArchitectureError(expected("architecture.bound", f"clip with head {name}", bound))
-    if name == "deterministic":
-        return Deterministic(plain.low, plain.high)
-    if type(size) is not int or not 1 < size <= MAX_HEAD_SIZE:
+    sized = HEADS[name].size is not None
+    if sized and (type(size) is not int or not 1 < size <= MAX_HEAD_SIZE):
         raise ArchitectureError(expected("architecture.head_size", f"2 to {MAX_HEAD_SIZE} with head {name}", size))
-    if name == "mixture":
-        return Mixture(plain.low, plain.high, size)
-    kind = Bins if name == "bins" else Diffusion
-    return kind(plain.low, plain.high, size, _units(architecture)[-1], torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    head: Distribution = load(str(HEADS[name].build))(plain.low, plain.high, size, _units(architecture)[-1], generator)
+    return head
 
 
 def custom(
@@ -183,7 +161,7 @@ def custom(
         ConfigError: it cannot be imported.
         ArchitectureError: it is no ``torch.nn.Module``, or has no ``state_size``, and no ``logits`` or ``sequence``.
     """
-    _options(name, architecture, vector=isinstance(observation_space, spaces.Box))
+    _options(name, architecture, Network(""), vector=isinstance(observation_space, spaces.Box))
     generator = torch.Generator().manual_seed(seed)
     network: nn.Module = import_object("model.name", name, "module:Class")(
         observation_space, outputs, tuple(architecture["hidden"]), generator
@@ -228,6 +206,7 @@ def fingerprint(weights: Mapping[str, Any], *, quick: bool = False) -> str:
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
         digest.update(f"{name}{array.shape}{array.dtype}".encode())
         whole = np.ascontiguousarray(array)
+        # Told apart are weights that training changed: sixteen 32-bit lanes need no proof against intent.
         if quick:
             lanes = np.zeros(16, np.uint32)
             _mix(whole.reshape(-1).view(np.uint32), lanes)

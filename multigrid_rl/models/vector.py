@@ -1,15 +1,14 @@
 """Networks for observations that are vectors of floats."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.fast.towers import KINDS, MAX_WIDTH, Distinct, Pass, Tower, Towers
+from multigrid_rl.models import Layout
 
 Array = NDArray[Any]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
@@ -37,8 +36,7 @@ class LogStd(nn.Module):
 class Normaliser(nn.Module):
     """Normalises observations by their running mean and standard deviation, and clips them to +-10.
 
-    Mean and standard deviation are part of the weights: only a trainer changes them, between updates
-    (:class:`~multigrid_rl.learn.update.Update`). At the start they change nothing.
+    At the start mean and standard deviation change nothing.
 
     Args:
         size: length ``D`` of an observation.
@@ -46,6 +44,8 @@ class Normaliser(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
+        # Buffers are saved, shared and hashed with the weights, and no optimiser moves them: only a trainer does,
+        # between updates. A player needs them as much as its weights.
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("std", torch.ones(size))
         self.mean: Tensor
@@ -58,6 +58,7 @@ class Normaliser(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return normalised observations, of the shape of ``obs`` (..., D)."""
+        # One value far out, as a sensor's fault, must not saturate the first layer.
         return ((obs - self.mean) / self.std).clamp(-CLIP_OBS, CLIP_OBS)
 
 
@@ -71,151 +72,48 @@ def tower(
     layer_norm: bool = False,
 ) -> nn.Sequential:
     """Build linear layers from each of ``sizes`` to the next with activations between them, orthogonal by ``gain``."""
+    # Orthogonal weights keep the length of what passes through them (Saxe et al. 2014,
+    # https://arxiv.org/abs/1312.6120); a gain of sqrt(2) makes up for what activations take away. A last gain of 0.01
+    # starts with a nearly uniform policy: one of the details that PPO owes its results to (Engstrom et al. 2020,
+    # https://arxiv.org/abs/2005.12729).
     layers: list[nn.Module] = []
     for k, (before, after) in enumerate(pairwise(sizes)):
         last = k == len(sizes) - 2
         layer = nn.Linear(before, after)
         nn.init.orthogonal_(layer.weight, last_gain if last else gain, generator=generator)
         nn.init.zeros_(layer.bias)
+        # Ba et al. 2016, https://arxiv.org/abs/1607.06450
         norm = [nn.LayerNorm(after)] if layer_norm else []
         layers += [layer] if last else [layer, *norm, ACTIVATIONS[activation]()]
     return nn.Sequential(*layers)
 
 
-class VectorTowers(Towers):
-    """Towers over vectors.
-
-    Args:
-        net: the network, on the CPU, without layer normalisation.
-        kind: see :class:`~multigrid_rl.fast.towers.Towers`.
-    """
-
-    def __init__(self, net: "VectorActorCritic", kind: int) -> None:
-        layers = [layer for tower in (net.policy, net.value) for layer in tower if isinstance(layer, nn.Linear)]
-        flat = [weight for layer in layers for weight in (layer.weight, layer.bias)]
-        spread, normaliser = net.spread, net.normaliser
-        self._log_std = spread.log_std if isinstance(spread, LogStd) else None
-        self._normaliser = None
-        if isinstance(normaliser, Normaliser):
-            self._normaliser = normaliser.mean.numpy(), normaliser.std.numpy()
-        self._scale = net.value_scale.numpy()
-        super().__init__(flat if self._log_std is None else [*flat, self._log_std], kind)
-
-    def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
-        arrays = [tensor.detach().numpy() for tensor in flat if tensor is not None]
-        half = len(arrays) // 4 * 2  # weight and bias of each layer; the rest is the policy's spread
-        none, table = np.zeros(0, np.int64), np.zeros((0, len(arrays[1])), np.float32)
-        parts = arrays[:half], arrays[half : 2 * half]
-        return [Tower((none, table, 0), (none, table), tuple(part[0::2]), tuple(part[1::2])) for part in parts]
-
-    def start(self, rows: Array) -> Pass:
-        """Pass through both towers with observations ``rows`` (B, D)."""
-        x = self._normalised(rows)
-        passed = self.run(x, 0, 1)
-        return Pass(self, Distinct(x, None), passed, self._outputs(passed[0][-1]), passed[1][-1] * self._scale)
-
-    def policy(self, rows: Array) -> Array:
-        """Return only the policy's outputs (B, K), without gradients, of observations ``rows`` (B, D)."""
-        return self._outputs(self.run(self._normalised(rows), 0)[0][-1])
-
-    def values(self, parts: Sequence[Array]) -> Iterator[Array]:
-        """Yield only the values (B,), without gradients, of each of ``parts``: observations (B, D)."""
-        for part in parts:
-            yield self.run(self._normalised(part), 1)[0][-1][:, 0] * self._scale
-
-    def _normalised(self, obs: Array) -> Array:
-        """Return ``obs`` (B, D) as normalised by :class:`Normaliser`, if there is one."""
-        x = np.ascontiguousarray(obs, np.float32)
-        if self._normaliser is None:
-            return x
-        mean, std = self._normaliser
-        inside: Array = (x - mean) / std
-        return np.clip(inside, -CLIP_OBS, CLIP_OBS, out=inside)
-
-    def _outputs(self, means: Array) -> Array:
-        if self._log_std is None:
-            return means
-        result = np.empty((len(means), 2 * means.shape[1]), np.float32)
-        result[:, : means.shape[1]], result[:, means.shape[1] :] = means, self._log_std.detach().numpy()
-        return result
-
-    def add_gradients(
-        self, rows: Array, passed: Sequence[tuple[Array, ...]], upstream: Sequence[Array], gradients: Sequence[Any]
-    ) -> None:
-        """Add the gradients of all weights, given those of outputs (B, K) and values (B, 1), to ``gradients``."""
-        means, by_values = upstream
-        if self._log_std is not None:
-            width = means.shape[1] // 2
-            gradients[-1].numpy()[:] += means[:, width:].sum(axis=0)
-            means = means[:, :width]
-        super().add_gradients(rows, passed, (np.ascontiguousarray(means), by_values * self._scale), gradients)
-
-
 class VectorActorCritic(nn.Module):
     """Separate policy and value towers over a vector.
 
-    Values are in units of the reward; inside, ``value_scale`` is their standard deviation as measured by a trainer
-    (van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714), or 1.
-
-    Args:
-        size: length ``D`` of an observation.
-        outputs: size of the policy's output; of a Gaussian, only the means.
-        hidden: units of each layer, in both towers.
-        activation: a name of :data:`ACTIVATIONS`.
-        log_std: of a Gaussian at the start; ``None``: the outputs are logits.
-        generator: source of the initial weights: orthogonal (Saxe et al. 2014), outputs scaled as Engstrom et al. 2020.
-        layer_norm: normalise each hidden layer before its activation (Ba et al. 2016).
-        normalise: put a :class:`Normaliser` before both towers.
+    Values are in units of the reward; inside, in units of ``value_scale``: their standard deviation as measured by a
+    trainer, or 1.
     """
 
     #: No memory between steps.
     state_size = 0
 
-    def __init__(
-        self,
-        size: int,
-        outputs: int,
-        hidden: Sequence[int],
-        activation: str,
-        log_std: float | None,
-        generator: torch.Generator,
-        *,
-        layer_norm: bool = False,
-        normalise: bool = False,
-    ) -> None:
+    def __init__(self, layout: Layout) -> None:
         super().__init__()
-        self.policy = tower((size, *hidden, outputs), activation, 0.01, generator, layer_norm=layer_norm)
-        self.value = tower((size, *hidden, 1), activation, 1.0, generator, layer_norm=layer_norm)
-        self.spread = nn.Identity() if log_std is None else LogStd(outputs, log_std)
-        self.normaliser = Normaliser(size) if normalise else nn.Identity()
+        size, outputs, generator = layout.observation, layout.outputs, layout.generator
+        assert isinstance(size, int)
+        self.hidden, self.activation, self.layer_norm = layout.hidden, layout.activation, layout.layer_norm
+        self.policy, self.value = (
+            tower((size, *self.hidden, last), self.activation, gain, generator, layer_norm=self.layer_norm)
+            for last, gain in ((outputs, 0.01), (1, 1.0))
+        )
+        self.spread = nn.Identity() if layout.log_std is None else LogStd(outputs, layout.log_std)
+        self.normaliser = Normaliser(size) if layout.normalise else nn.Identity()
         self.register_buffer("value_scale", torch.ones(1))
         self.value_scale: Tensor
-        self._kind = None if layer_norm or max(hidden) > MAX_WIDTH else KINDS.get(activation)
-        self._towers: VectorTowers | None = None
-
-    def start(self, obs: Array) -> Pass | None:
-        """Return a pass over ``obs`` (B, D) outside torch's graph; ``None`` where torch computes it."""
-        towers = self.compiled()
-        return None if towers is None else towers.start(obs)
-
-    def compiled(self) -> VectorTowers | None:
-        """Return the compiled towers, valid while weights stay in place; ``None`` where torch computes the pass."""
-        if self._kind is None or self.value_scale.device.type != "cpu":
-            return None
-        if self._towers is None or not self._towers.reads():
-            self._towers = VectorTowers(self, self._kind)
-        return self._towers
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The compiled towers read these weights in place: a copy must not share them.
-        return {**self.__dict__, "_towers": None}
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Compute outputs (B, K) and values (B,) of observations (B, D)."""
-        compute = not torch.is_grad_enabled() and obs.device.type == "cpu"
-        passed = self.start(obs.numpy()) if compute else None
-        if passed is not None:
-            return torch.from_numpy(passed.logits), torch.from_numpy(passed.values).squeeze(-1)
         x = self.normaliser(obs)
         return self.spread(self.policy(x)), self._values(x)
 
@@ -237,6 +135,8 @@ class VectorActorCritic(nn.Module):
 
         The gradient of a loss in units of the scale changes by the same factor.
         """
+        # "Preserving outputs precisely" of PopArt (van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714), its
+        # scale alone: without the shift a network's values need no second buffer, and advantages do not depend on it.
         last: Any = self.value[-1]
         factor = float(self.value_scale) / scale
         with torch.no_grad():

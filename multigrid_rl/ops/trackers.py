@@ -11,9 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from multigrid_rl.config.scenario import ConfigError
 from multigrid_rl.files import write_whole
-from multigrid_rl.text import expected, one_line
+from multigrid_rl.text import ConfigError, expected, one_line
 
 LOG = logging.getLogger(__name__)
 PROJECT = "multigrid_rl"

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.grouping import GroupedEnv
-from multigrid_rl.players.match import LEARNER_PURPOSE, Match
+from multigrid_rl.players.match import Match
+from multigrid_rl.streams import LEARNER_PURPOSE, Streams
 from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, Policy, SeatView
-from multigrid_rl.world.streams import Streams
 
 Array = NDArray[Any]
 

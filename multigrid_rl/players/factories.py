@@ -9,8 +9,7 @@ from typing import Any
 
 from multigrid_rl.competition.external import SeatedAgent
 from multigrid_rl.config.compose import ConfigError, ScenarioConfig
-from multigrid_rl.config.network import WITHOUT_PROBABILITY
-from multigrid_rl.config.scenario import CODE, GateConfig, import_object
+from multigrid_rl.config.scenario import GateConfig
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
@@ -22,8 +21,10 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
+from multigrid_rl.tables import HEADS
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
+from multigrid_rl.user_code import CODE, import_object
 from multigrid_rl.walkers.unity import UnityFactory
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
@@ -292,6 +293,7 @@ def _unreported(config: RunConfig, specs: MultiAgentSpec) -> dict[str, str]:
     cloning, adversarial, stock = train.cloning, train.adversarial, train.runner == "stock"
     recorded = cloning is not None and train.dagger is None and cloning.held_out > 0
     learns_rewards = adversarial is not None and adversarial.reward is None
+    head, able = config.model.head, [name for name, entry in HEADS.items() if entry.probability]
     cases: tuple[tuple[bool, str, str], ...] = (
         (True, "timing/* gates/* env_steps_per_s", "it is measured after the gates are judged"),
         (not specs.has_winner, "win/* draw/* defeat/*", f"{config.scenario.name} has no winner"),
@@ -304,7 +306,7 @@ def _unreported(config: RunConfig, specs: MultiAgentSpec) -> dict[str, str]:
             "approx_kl/* clip_fraction/* learner/*/policy_loss learner/*/vf_loss learner/*/entropy_coef",
             "cloning has no such loss",
         ),
-        (config.model.head in WITHOUT_PROBABILITY, "entropy/*", f"model.head={config.model.head} has no probabilities"),
+        (head not in (None, *able), "entropy/*", f"model.head={head} has no probabilities"),
         (adversarial is None, "learner/*/learnt_reward", "train=gail and airl alone learn rewards"),
         (not learns_rewards, "learner/*/discriminator_*", "no discriminator is trained"),
         (stock, "approx_kl/* clip_fraction/* learner/*/dropped_updates", "train.runner=stock does not report it"),

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from multigrid_rl.fast.towers import Stack, TokenTowers
+from multigrid_rl.fast import Pass, compile_network, step
+from multigrid_rl.fast.towers import Stack
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
-from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.vector import VectorActorCritic
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
 from multigrid_rl.text import expected, shown
@@ -75,7 +75,7 @@ class FrozenPlayer:
         """Key of players that can act in one call (:class:`Alike`); ``None``: the player acts alone."""
         if self.towers is None or not isinstance(self.distribution, Categorical):
             return None
-        return (self.distribution.choices, self.greedy, self.towers.shape)
+        return (self.distribution.choices, self.greedy, self.towers.stack_key)
 
     def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[Any], torch.Tensor]:
         """Draw actions (N,), of a team (N, C), or bounded numbers (N, A)."""
@@ -123,16 +123,17 @@ class FrozenPlayer:
             return self.towers.policy(tokens), state
         with torch.inference_mode():
             if self.network.state_size:
-                output, _, state = self.network(torch.from_numpy(tokens), state)
+                output, _, state = step(self.network, torch.from_numpy(tokens), state)
             else:
                 output = self.network.logits(torch.from_numpy(tokens))
         return output.numpy(), state
 
     @cached_property
-    def towers(self) -> TokenTowers | None:
-        """The compiled policy, if there is one."""
+    def towers(self) -> Pass | None:
+        """The compiled policy over tokens, if there is one; torch computes vectors, as for all players so far."""
         # Cached: checking the weights' addresses takes as long as the network on a few rows.
-        return self.network.compiled() if isinstance(self.network, MLPActorCritic) else None
+        compiled = compile_network(self.network)
+        return compiled if compiled is not None and compiled.stack_key is not None else None
 
     def choose(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
         """Draw actions with their log-probabilities and entropies from ``outputs`` (N, outputs)."""

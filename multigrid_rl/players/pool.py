@@ -91,7 +91,7 @@ class OpponentPool:
         state.chosen[which] = self._numbers[np.searchsorted(self._bounds, drawn[which], side="right")]
 
     def act(self, view: SeatView, state: PoolState, rng: Any) -> tuple[NDArray[np.int8], PoolState]:
-        """Return actions (N,), of a team (N, C); ``rng`` is a ``world.streams.Streams``."""
+        """Return actions (N,), of a team (N, C); ``rng`` is a ``streams.Streams``."""
         states, parts = dict(state.states), []
         rank = self._rank[np.searchsorted(self._numbers, state.chosen)]
         order = np.argsort(rank, kind="stable")

@@ -8,7 +8,7 @@ import ray
 from ray.rllib.core import COMPONENT_RL_MODULE
 
 from multigrid_rl.league.league import Roster
-from multigrid_rl.learn.rollout import Batch, Experience, Paths
+from multigrid_rl.learn.batches import Batch, Experience, Paths
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.registry import fingerprint

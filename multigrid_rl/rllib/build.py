@@ -8,7 +8,6 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from multigrid_rl.config.compose import ConfigError, RunConfig
-from multigrid_rl.config.schema import Schedule
 from multigrid_rl.imitation.adversarial import AdversarialConfig
 from multigrid_rl.imitation.cloning import CloningConfig
 from multigrid_rl.imitation.trainers import CloningPPO, DaggerPPO
@@ -21,6 +20,7 @@ from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import expected
 from multigrid_rl.training.stages import Stage, stages_of
+from multigrid_rl.types import Schedule
 
 
 def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PPOConfig:

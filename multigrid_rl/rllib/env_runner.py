@@ -10,7 +10,8 @@ from ray.rllib.utils.checkpoints import Checkpointable
 
 from multigrid_rl.league.league import Roster
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.rollout import Collector, Experience, estimate
+from multigrid_rl.learn.batches import Experience, estimate
+from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.ops.cluster import installed
 from multigrid_rl.players.factories import MatchFactory

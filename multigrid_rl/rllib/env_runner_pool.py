@@ -11,7 +11,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.rllib.core import COMPONENT_RL_MODULE
 
 from multigrid_rl.league.league import Roster
-from multigrid_rl.learn.rollout import Experience
+from multigrid_rl.learn.batches import Experience
 from multigrid_rl.ops.cluster import differences, installed
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.session import reason_of

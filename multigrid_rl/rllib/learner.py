@@ -16,6 +16,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor
 
+from multigrid_rl.fast import forward
 from multigrid_rl.imitation.adversarial import AdversarialConfig, AdversarialUpdate
 from multigrid_rl.imitation.cloning import Cloning, CloningConfig
 from multigrid_rl.imitation.dagger import Dagger
@@ -35,7 +36,7 @@ class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
         self.net: Any = network_of(config["agent"], config["architecture"], config["seed"])
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
-        outputs, values = self.net(batch[Columns.OBS])
+        outputs, values = forward(self.net, batch[Columns.OBS])
         # A learner asks for values right after this pass: hand them over instead of computing them again.
         return {Columns.ACTION_DIST_INPUTS: outputs, Columns.EMBEDDINGS: values}
 

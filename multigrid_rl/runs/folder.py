@@ -22,7 +22,6 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from multigrid_rl.config.compose import ConfigError, RunConfig, available_cpus, data_root, to_yaml
-from multigrid_rl.config.scenario import CODE
 from multigrid_rl.files import free_path, write_whole
 from multigrid_rl.imitation.demonstrations import read_data_card
 from multigrid_rl.league.league import League, Snapshot
@@ -39,6 +38,7 @@ from multigrid_rl.runs.checkpoints import (
 )
 from multigrid_rl.runs.reader import config_hash, read_provenance, read_verdict
 from multigrid_rl.text import expected
+from multigrid_rl.user_code import CODE
 
 LOG = logging.getLogger(__name__)
 #: File by which a run belongs to one process.

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.config.scenario import ConfigError, import_object, user_code
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
 from multigrid_rl.metrics import BEHAVIOUR, STAGES, WORK, outcome_shares
+from multigrid_rl.text import ConfigError
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec, RunError
+from multigrid_rl.user_code import import_object, user_code
 
 
 def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, float]:

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from multigrid_rl.config.compose import ConfigError, RunConfig, compose, data_root
-from multigrid_rl.config.network import RECURRENT
+from multigrid_rl.config.network import network_entry
 from multigrid_rl.search.outcomes import Point
 from multigrid_rl.text import expected, unknown
 
@@ -218,7 +218,8 @@ def fitted(chosen: dict[str, Value], config: RunConfig) -> dict[str, Value]:
     network = chosen.get("model", chosen.get("model.name", config.model.name))
     wanted = int(str(chosen.get(_MINIBATCH, config.train.minibatch_size)))
     minibatch = min(wanted, envs * steps)
-    if network in RECURRENT:
+    entry = network_entry(network)
+    if entry is not None and entry.memory:
         minibatch = max(minibatch // steps, 1) * steps
         hidden = chosen.get("model.hidden")
         if isinstance(hidden, list):

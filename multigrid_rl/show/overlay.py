@@ -81,7 +81,7 @@ def curves_folder() -> Path:
     """Return the folder of the project's own reference curves, a file for each recipe that has some."""
     from multigrid_rl.config.compose import data_root
 
-    return data_root() / "configs" / "experiment" / "curves"
+    return data_root() / "configs" / "recipe" / "curves"
 
 
 def _find_reference(run: Run, given: str | None) -> Path:

@@ -16,7 +16,8 @@ from multigrid_rl.config.compose import ConfigError, RunConfig
 from multigrid_rl.fast.threads import Team, share_out
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.league.run import RunLeague
-from multigrid_rl.learn.rollout import Collector, estimate
+from multigrid_rl.learn.batches import estimate
+from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import CENTRAL, network_of
 from multigrid_rl.players.cards import signature, write_player

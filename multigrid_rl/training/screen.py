@@ -19,17 +19,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from multigrid_rl.competition.external import SeatedAgent
 from multigrid_rl.config.compose import RunConfig
 from multigrid_rl.config.recipes import FILES
-from multigrid_rl.config.scenario import listing
 from multigrid_rl.config.sizes import reward_facts, schedules
 from multigrid_rl.fast.threads import Team
 from multigrid_rl.files import discard_output
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.imitation.demonstrations import read_data_card
 from multigrid_rl.metrics import STAGES
-from multigrid_rl.runs.reader import code_of_run
 from multigrid_rl.text import program
 
 #: Seconds between two plain lines.
@@ -151,7 +148,7 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
             strength = f"wins {measured.win:.1%} of {measured.episodes} games against random"
         turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
         lines.append(f"opponent: {player.name} on {seat} ({turns}{made}; {strength})")
-    if any(isinstance(player.player, SeatedAgent) for row in seated.values() for player in row):
+    if any(hasattr(player.player, "seated") for row in seated.values() for player in row):
         lines.append("slow:     every step waits for an agent's process; our own players answer many times as fast")
     if (league := config.scenario.league) is not None:
         whose = "each who plays" if league.win_over == "pool" else "all in 100 episodes"
@@ -181,7 +178,7 @@ def recipe_of(config: RunConfig) -> str:
     recipe, train = config.experiment, f"train/{config.train.name or 'ppo'}"
     if recipe is None:
         return f"none, the defaults of {train}"
-    return (recipe if recipe.endswith(FILES) else f"experiment/{recipe}") + (
+    return (recipe if recipe.endswith(FILES) else f"experiment={recipe}") + (
         f", {train}" if train != "train/ppo" else ""
     )
 
@@ -235,12 +232,9 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
         first = f"interrupted; {first}"
     run = shlex.quote(str(path))
     on = f"train --resume {run}" + ("" if v["ended"] == "interrupted" else f" --until {2 * v['env_steps']}")
-    model = config.model.name
-    own = [*code_of_run(config), *([model] if ":" in model else [])]
-    allowed = f"{listing(own)} " if own else ""
     # A page needs a report, an evaluation whole episodes.
     reported = v["last_report"].get("report_episodes", 0) >= config.scenario.report_episodes
-    then = [f"{allowed}{program()} {verb} {run}" for verb in ("report", "evaluate")[not reported :]]
+    then = [f"{program()} {verb} {run}" for verb in ("report", "evaluate")[not reported :]]
     train = config.train
     done = ("played", "environment") if train.cloning is None or train.dagger is not None else ("learned", "recorded")
     return [

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from multigrid_rl.config.compose import ConfigError, RunConfig
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.gates import Gate
-from multigrid_rl.learn.own import check_parts
+from multigrid_rl.learn.own import validate_user_code
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.tracker import own_metrics
@@ -52,7 +52,7 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
             raise ConfigError(expected(f"curriculum.{k}.scenario", wanted, stage.scenario.name))
     specs = stages[-1].factory.specs
     for module in specs.modules:
-        check_parts(specs.agent_of(module), config.model.model_dump(), config.train.objective)
+        validate_user_code(specs.agent_of(module), config.model.model_dump(), config.train.objective)
     return stages
 
 

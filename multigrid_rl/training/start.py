@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from multigrid_rl.config.compose import ConfigError, RunConfig, compose, default_run_dir, resumed
-from multigrid_rl.config.scenario import MISTAKES, mistake, own_place
 from multigrid_rl.config.sizes import check_budget
 from multigrid_rl.files import write_whole
 from multigrid_rl.text import expected, program, reason
 from multigrid_rl.types import MultiAgentSpec, RunError
+from multigrid_rl.user_code import MISTAKES, mistake, own_place
 
 LOG = logging.getLogger(__name__)
 #: Games against each player that a scenario holds out, when a run has ended.

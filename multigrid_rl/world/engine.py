@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.streams import seeded
 from multigrid_rl.text import expected
 from multigrid_rl.types import Board, GameSpec
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.kernels import observe_games, reset_games, step_games
 from multigrid_rl.world.state import Step, allocate_outputs, allocate_state, make_flags
-from multigrid_rl.world.streams import seeded
 from multigrid_rl.world.views import view_tables
 
 VIEW_SIZES = (3, 5, 7)

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.jit import inlined, kernel
+from multigrid_rl.streams import below
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.phases import act, mark_ready, report_terminated, resolve
 from multigrid_rl.world.state import Flags, State, Step
-from multigrid_rl.world.streams import below
 from multigrid_rl.world.views import ViewTables, draw_view
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.config.scenario import ConfigError, import_object, user_code
 from multigrid_rl.jit import kernel
-from multigrid_rl.text import expected, shown, unknown
+from multigrid_rl.text import ConfigError, expected, shown, unknown
 from multigrid_rl.types import GameSpec
+from multigrid_rl.user_code import import_object, user_code
 from multigrid_rl.world.constants import EVENTS, NUM_EVENTS
 
 #: Pseudo-event: 1 in every step that the agent plays.

@@ -26,9 +26,9 @@ from multigrid_rl.players.cards import (
     read_card,
     read_network,
 )
+from multigrid_rl.streams import Streams
 from multigrid_rl.types import SeatView
 from multigrid_rl.world.constants import ACTIONS
-from multigrid_rl.world.streams import Streams
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from multigrid_rl.competition.bundle import bundle_sha256, load_team, read_cards
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE, PlayerError, read_card
-from multigrid_rl.players.match import LEARNER_PURPOSE, play_games
+from multigrid_rl.players.match import play_games
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.session import without_object_store
+from multigrid_rl.streams import LEARNER_PURPOSE, Streams
 from multigrid_rl.types import SeatView
-from multigrid_rl.world.streams import Streams
 from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

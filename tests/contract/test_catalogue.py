@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from multigrid_rl.config.compose import compose, data_root, load_scenario, scenario_names
-from multigrid_rl.config.recipes import names_in
+from multigrid_rl.config.recipes import files_of
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, read_card, read_network, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
 from multigrid_rl.players.frozen import check_fits
@@ -87,9 +87,7 @@ def test_default_opponents_are_in_catalogue_and_fit(scenario, catalogue):
 
 def test_every_frozen_player_is_used_as_opponent():
     # Where a recipe names no seats, opponents are those of its scenario.
-    texts = {
-        name: (data_root() / "configs" / "experiment" / f"{name}.yaml").read_text() for name in names_in("experiment")
-    }
+    texts = {name: path.read_text() for name, path in files_of("experiment").items()}
     recipes = [compose([f"experiment={name}"]).scenario for name, text in texts.items() if "seats" in text]
     scenarios = [*map(load_scenario, SCENARIOS), *recipes]
     used = {name for scenario in scenarios for names in scenario.opponents.values() for name in names}

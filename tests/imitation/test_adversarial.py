@@ -21,11 +21,12 @@ from multigrid_rl.imitation.adversarial import (
     encoded,
 )
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.rollout import Collector, Paths, estimate
-from multigrid_rl.learn.update import Schedule, UpdateConfig
+from multigrid_rl.learn.batches import Paths, estimate
+from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.update import UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.types import RunError
+from multigrid_rl.types import RunError, Schedule
 
 HOW = Estimator(0.9, 0.95)
 GAIL = AdversarialConfig(

@@ -11,12 +11,12 @@ import torch
 
 from composing import error_of
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.network import HEAD_SIZES, HEADS
 from multigrid_rl.imitation.cloning import Cloning, CloningConfig
 from multigrid_rl.imitation.demonstrations import Episode, write
-from multigrid_rl.learn.update import SECONDS, Schedule
+from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.models.registry import fingerprint, network_of
-from multigrid_rl.types import AgentSpec
+from multigrid_rl.tables import HEADS
+from multigrid_rl.types import AgentSpec, Schedule
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (3,))
 ACTS = gym.spaces.Box(-np.ones(2, np.float32), np.ones(2, np.float32))
@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 
 def cloning_of(folder, head: str | None, net=None, **changes) -> Cloning:
     architecture = {"name": "mlp", "hidden": [32], "activation": "tanh", "normalise": True, "log_std": -1.0}
-    net = net or network_of(AGENT, {**architecture, "head": head, "head_size": HEAD_SIZES.get(head)})
+    net = net or network_of(AGENT, {**architecture, "head": head, "head_size": head and HEADS[head].size})
     options = {"held_out": 0.1, "batch_size": 1800, "minibatch_size": 100, "weight_decay": 0.0, "grad_clip": 10.0}
     lr = Schedule(1e-2, 1e-3, 8000)
     config = CloningConfig(data=str(folder), dagger=False, lr=lr, **{"seed": 1, **options, **changes})

@@ -10,12 +10,12 @@ import pytest
 
 from commands import call, complaint
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.scenario import ConfigError
 from multigrid_rl.imitation.demonstrations import CARD_FILE, DATA_FILE, Episode, read_demonstrations, write
+from multigrid_rl.imitation.passes import ShuffledReader
 from multigrid_rl.imitation.recording import record
-from multigrid_rl.learn.rows import Passes
 from multigrid_rl.players.factories import env_factory, env_signature
 from multigrid_rl.runs.players import player_in_place_of
+from multigrid_rl.text import ConfigError
 
 FACTS = {"who": "me", "scenario": "pole", "observation": {"size": 3}, "actions": {"low": [-1, -2], "high": [1, 2]}}
 
@@ -150,9 +150,9 @@ def rows_of(taken) -> list[int]:
 
 @pytest.mark.parametrize("together", [1 << 18, 200])
 def test_each_pass_visits_rows_once_in_new_order(many, together, monkeypatch):
-    monkeypatch.setattr(Passes, "TOGETHER", together)
-    monkeypatch.setattr(Passes, "STRETCH", 16)
-    passes = Passes(many, 0.2, seed=3)
+    monkeypatch.setattr(ShuffledReader, "SHUFFLE_BUFFER_ROWS", together)
+    monkeypatch.setattr(ShuffledReader, "CHUNK_ROWS", 16)
+    passes = ShuffledReader(many, 0.2, seed=3)
     out = set(rows_of(passes.held_out(10_000)))
     episodes = np.split(np.arange(many.card.rows), many.episode_ends[:-1])
     assert sum(set(rows.tolist()) <= out for rows in episodes) == 12  # whole episodes
@@ -162,26 +162,26 @@ def test_each_pass_visits_rows_once_in_new_order(many, together, monkeypatch):
     assert first != second
     assert np.mean(np.abs(np.diff(first)) == 1) < 0.2
     # Whatever is asked for, and in whatever order: what comes follows from the position.
-    again = Passes(many, 0.2, seed=3)
+    again = ShuffledReader(many, 0.2, seed=3)
     pieces = [rows_of(again.take(k, 77)) for k in range(0, 2 * passes.rows - 77, 77)]
     assert [row for piece in pieces for row in piece][: passes.rows] == first
     assert rows_of(again.take(passes.rows - 5, 10)) == first[-5:] + second[:5]
-    assert rows_of(Passes(many, 0.2, seed=4).take(0, 50)) != first[:50]
+    assert rows_of(ShuffledReader(many, 0.2, seed=4).take(0, 50)) != first[:50]
 
 
 def test_moments_and_few_episodes(many, tmp_path):
-    passes = Passes(many, 0.0, seed=0)
+    passes = ShuffledReader(many, 0.0, seed=0)
     assert passes.held_out(10) is None
     found = passes.moments()
     np.testing.assert_allclose(found.mean, many.observations.mean(axis=0, dtype=np.float64))
     np.testing.assert_allclose(found.std, many.observations.std(axis=0, dtype=np.float64))
     write(tmp_path / "long", [episode(5000)], FACTS)
-    long = Passes(read_demonstrations(tmp_path / "long"), 0.3, seed=0)
+    long = ShuffledReader(read_demonstrations(tmp_path / "long"), 0.3, seed=0)
     assert long.rows + len(long.held_out(5000)[0]) == 5000
     assert 1000 < len(long.held_out(5000)[0]) < 2100  # 2 of 5 stretches
     assert len(long.held_out(100)[0]) <= 100
     with pytest.raises(ConfigError, match=r"train\.cloning\.held_out: expected a share that leaves some"):
-        Passes(read_demonstrations(tmp_path / "long"), 0.99, seed=0)
+        ShuffledReader(read_demonstrations(tmp_path / "long"), 0.99, seed=0)
 
 
 # --- recording

@@ -90,7 +90,7 @@ def test_shares_games_and_cores_as_train(monkeypatch, runners, threads):
 def test_explains_every_scenario():
     result = call("explain", "scenario=coop")
     assert result.exit_code == 0, (result.output, result.exception)
-    for text in ("experiment/coop", "network red_0", "network red_1", "4,096 steps", "33.3 steps"):
+    for text in ("experiment=coop", "network red_0", "network red_1", "4,096 steps", "33.3 steps"):
         assert text in result.output
     gates = {row.metric for row in compose(["scenario=coop"]).scenario.gates}
     assert {name for name in rows_of("scenario=coop") if "*" in name or name == "episode_len_mean"} == gates

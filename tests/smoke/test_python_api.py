@@ -19,7 +19,7 @@ import multigrid_rl
 from commands import call
 from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.world.streams import Streams
+from multigrid_rl.streams import Streams
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 

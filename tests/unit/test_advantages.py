@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from multigrid_rl.learn.advantages import Estimator, gae, standardise, weigh
-from multigrid_rl.learn.rollout import Paths, Rollout, estimate
+from multigrid_rl.learn.batches import Paths, Rollout, estimate
 from multigrid_rl.models.distributions import distribution_of
 
 GAMMA, LAM = 0.5, 0.5
@@ -34,8 +36,17 @@ def path(rewards, values, next_values, **flags) -> dict[str, np.ndarray]:
     }
 
 
+def gae_of(given, gamma: float, lam: float) -> np.ndarray:
+    return gae(SimpleNamespace(**given), given["values"], given["next_values"], gamma=gamma, lam=lam)
+
+
+def weigh_of(given, starts, psi: str):
+    steps = SimpleNamespace(**given, starts=starts)
+    return weigh(steps, given["values"], given["next_values"], Estimator(GAMMA, LAM, psi))
+
+
 def column_of(given, lam: float = LAM) -> list[float]:
-    return gae(**given, gamma=GAMMA, lam=lam)[:, 0].tolist()
+    return gae_of(given, GAMMA, lam)[:, 0].tolist()
 
 
 def test_three_steps_by_hand():
@@ -89,7 +100,7 @@ def test_environments_do_not_mix():
     one = path([1, 2, 4], [4, 2, 6], [2, 6, 8])
     two = path([9, 9, 9], [0, 5, 1], [5, 1, 0], terminated=[1], done=[1])
     both = {name: np.concatenate([one[name], two[name]], axis=1) for name in one}
-    result = gae(**both, gamma=GAMMA, lam=LAM)
+    result = gae_of(both, GAMMA, LAM)
     assert result.shape == (3, 2)
     assert result.T.tolist() == [column_of(one), column_of(two)]
 
@@ -140,13 +151,13 @@ def test_matches_plain_reference_per_episode(gamma, lam):
     given = random_trajectories()
     assert (~given["active"]).any()
     assert (given["done"] & ~given["terminated"]).any()
-    np.testing.assert_allclose(gae(**given, gamma=gamma, lam=lam), reference(given, gamma, lam), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(gae_of(given, gamma, lam), reference(given, gamma, lam), rtol=1e-4, atol=1e-4)
 
 
 def test_inputs_are_unchanged_and_result_is_float32():
     given = random_trajectories(5, 3)
     before = {name: array.copy() for name, array in given.items()}
-    assert gae(**given, gamma=0.99, lam=0.95).dtype == np.float32
+    assert gae_of(given, 0.99, 0.95).dtype == np.float32
     np.testing.assert_equal(given, before)
 
 
@@ -181,7 +192,7 @@ def test_standardise_turns_constant_into_zeros(value):
 def test_psi_by_hand(psi, weights, targets):
     given = path([1, 2, 4], [4, 2, 6], [2, 6, 8])
     starts = np.array([[True], [False], [False]])
-    found = weigh(**given, starts=starts, how=Estimator(GAMMA, LAM, psi))
+    found = weigh_of(given, starts, psi)
     assert [column[:, 0].tolist() for column in found] == [weights, targets]
 
 
@@ -189,7 +200,7 @@ def test_total_reward_is_per_path():
     # The first path was under way, ends with step 1 for good, and counts from the batch's first step.
     given = path([1, 2, 4, 8], [0, 0, 0, 0], [0, 0, 0, 0], terminated=[1], done=[1])
     starts = np.array([[False], [False], [True], [False]])
-    weights, targets = weigh(**given, starts=starts, how=Estimator(GAMMA, LAM, "total_reward"))
+    weights, targets = weigh_of(given, starts, "total_reward")
     assert weights[:, 0].tolist() == [2, 2, 8, 8]
     assert targets[:, 0].tolist() == [2, 2, 8, 8]
 

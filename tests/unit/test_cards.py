@@ -19,8 +19,8 @@ from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import play_episodes
+from multigrid_rl.streams import Streams
 from multigrid_rl.types import SeatView
-from multigrid_rl.world.streams import Streams
 
 
 @pytest.fixture

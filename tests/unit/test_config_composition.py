@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from composing import CONFIGS, SCENARIOS, files, read
+from composing import CONFIGS, SCENARIOS, read
 from multigrid_rl.config.compose import (
     ConfigError,
     RunConfig,
@@ -19,7 +19,7 @@ from multigrid_rl.config.compose import (
     to_yaml,
 )
 from multigrid_rl.config.overrides import parse
-from multigrid_rl.config.recipes import names_in
+from multigrid_rl.config.recipes import files_of, names_in
 from multigrid_rl.config.scenario import LEARN
 from multigrid_rl.config.schema import TrainConfig
 from multigrid_rl.types import Rules
@@ -178,7 +178,7 @@ def test_shipped_recipes_are_found():
     assert {"1v1", "coop", "2v2", "single-obstacle", "pendulum"} <= set(names_in("experiment"))
 
 
-@pytest.mark.parametrize("path", files("experiment"))
+@pytest.mark.parametrize("path", files_of("experiment").values(), ids=lambda path: path.stem)
 def test_shipped_recipe_composes_by_name_and_path(path):
     assert path.read_text(encoding="utf-8").startswith("# @package _global_\n")
     assert any("override /scenario" in entry for entry in read(path)["defaults"])
@@ -202,8 +202,12 @@ def test_scheme_selects_its_recipe(monkeypatch):
     for scheme in ("ctde", "dtde"):
         config = compose(["scenario=coop", f"scheme={scheme}"])
         assert (config.experiment, config.scheme) == ("coop", scheme)
-    own = {"experiment": ["coop", "coop-dtde"]}
-    monkeypatch.setattr("multigrid_rl.config.recipes.names_in", lambda group: own.get(group) or names_in(group))
+    own = {
+        **read(CONFIGS / "scenario" / "coop.yaml"),
+        "name": "coop",
+        "recipe": {"default": "coop", "dtde": "coop-dtde"},
+    }
+    monkeypatch.setattr("multigrid_rl.config.recipes.whole_scenario", lambda *_, **__: own)
     assert compose(["scenario=coop", "scheme=ctde"]).experiment == "coop"
     with pytest.raises(ConfigError, match="coop-dtde"):  # this one is asked for, and there is no file of that name
         compose(["scenario=coop", "scheme=dtde"])

@@ -11,7 +11,7 @@ from composing import CONFIGS, OF_OTHER_VERBS, files, read
 from multigrid_rl.cli.explain import keys
 from multigrid_rl.config.compose import RunConfig, ScenarioConfig, compose
 from multigrid_rl.config.network import ModelConfig
-from multigrid_rl.config.recipes import GROUPS
+from multigrid_rl.config.recipes import GROUPS, RECIPES, names_in
 from multigrid_rl.config.scenario import GameConfig, GateConfig, LeagueConfig
 from multigrid_rl.config.schema import CloningOptions, ClusterConfig, DaggerOptions, TrainConfig
 
@@ -68,8 +68,8 @@ def test_root_yaml_has_exactly_schema_keys():
 
 def test_every_config_folder_is_group_or_belongs_to_verb():
     folders = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
-    assert folders == OF_OTHER_VERBS | set(GROUPS)
-    assert all(files(group) for group in GROUPS)
+    assert folders == OF_OTHER_VERBS | {*GROUPS, *RECIPES} - {"experiment"}
+    assert all(names_in(group) for group in GROUPS)
 
 
 @pytest.mark.parametrize(

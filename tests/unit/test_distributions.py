@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import distributions as theirs
 
 from multigrid_rl.models.distributions import Categorical, Gaussian, distribution_of, sample
-from multigrid_rl.world.streams import Streams
+from multigrid_rl.streams import Streams
 
 ALMOST_1 = 1 - 2.0**-53
 

@@ -17,8 +17,8 @@ from multigrid_rl.models.heads import Bins, Deterministic, Diffusion, Mixture
 from multigrid_rl.models.registry import ArchitectureError, network_of
 from multigrid_rl.players.cards import CARD_FILE, PlayerError, read_card, read_network, signature, write_player
 from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.streams import Streams
 from multigrid_rl.types import AgentSpec, SeatView
-from multigrid_rl.world.streams import Streams
 
 LOW, HIGH = np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32)
 ACTS = spaces.Box(LOW, HIGH)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from multigrid_rl.config.network import NETWORKS
 from multigrid_rl.models.registry import ArchitectureError, build, fingerprint
+from multigrid_rl.tables import NETWORKS
 
 CATEGORIES = [5, 3, 4]
 ACTIONS = 7

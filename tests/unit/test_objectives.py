@@ -13,6 +13,7 @@ from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.config.sizes import Sizes
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
+from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.losses import (
     OBJECTIVES,
     Rows,
@@ -23,11 +24,12 @@ from multigrid_rl.learn.losses import (
     ppo,
     reference,
 )
-from multigrid_rl.learn.rollout import Collector, estimate
-from multigrid_rl.learn.update import Schedule, Update, UpdateConfig
+from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.rllib.build import update_config
+from multigrid_rl.types import Schedule
 from strangers import Target
 
 WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.1)

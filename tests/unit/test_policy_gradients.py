@@ -11,11 +11,13 @@ import torch
 from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.rollout import Collector, estimate
+from multigrid_rl.learn.batches import estimate
+from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.rows import Moments
-from multigrid_rl.learn.update import Schedule, Update, UpdateConfig
+from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.rllib.build import estimator_of
+from multigrid_rl.types import Schedule
 
 CPU = torch.device("cpu")
 VPG = UpdateConfig(

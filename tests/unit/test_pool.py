@@ -12,9 +12,9 @@ from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.streams import Streams
 from multigrid_rl.types import GameSpec, SeatView
 from multigrid_rl.world.constants import DONE
-from multigrid_rl.world.streams import Streams
 
 LENGTH = 3
 SPEC = GameSpec(max_steps=LENGTH)

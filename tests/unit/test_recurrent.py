@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from multigrid_rl import fast
+from multigrid_rl.fast import compile_network
 from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.models.registry import CENTRAL, ArchitectureError, build
 from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.streams import Streams
 from multigrid_rl.types import SeatView
-from multigrid_rl.world.streams import Streams
 
 CATEGORIES, CENTRAL_CATEGORIES = [5, 3, 4], [6, 2]
 ACTIONS, GAMES, STEPS = 7, 4, 9
@@ -237,8 +239,8 @@ def test_compiled_pass_through_time_equals_torch(central, games):
     torch.autograd.backward((logits, values), (torch.from_numpy(by_logits), torch.from_numpy(by_values)))
     wanted = {name: weight.grad.clone() for name, weight in net.named_parameters()}
     net.zero_grad(set_to_none=False)
-    passed = net.start(tokens, memory, starts)
-    np.testing.assert_allclose(passed.logits, logits.detach().numpy(), rtol=1e-4, atol=1e-5)
+    passed = compile_network(net).start(tokens, memory, starts)
+    np.testing.assert_allclose(passed.outputs, logits.detach().numpy(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(passed.values[:, 0], values.detach().numpy(), rtol=1e-4, atol=1e-5)
     passed.add_gradients((by_logits, by_values[:, None]))
     for name, weight in net.named_parameters():
@@ -249,19 +251,18 @@ def test_compiled_step_equals_torch():
     net, tokens = network("gru"), tokens_of()
     state = torch.randn(GAMES, net.state_size, generator=torch.Generator().manual_seed(5))
     wanted = net(tokens[:, 0], state)
-    with torch.no_grad():
-        found = net(tokens[:, 0], state)
-    assert wanted[0].requires_grad
+    found = fast.step(net, tokens[:, 0], state)
     assert not found[0].requires_grad
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one.numpy(), other.detach().numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_only_supported_cores_have_compiled_pass():
-    lstm, memory = network("lstm"), np.zeros((GAMES, 16), np.float32)
-    assert lstm.start(tokens_of().numpy(), memory, starts_of().numpy()) is None
+    assert compile_network(network("lstm")) is None
     with pytest.raises(IndexError, match="tokens: expected 0 to less than"):
-        network("gru").start(np.full((1, 1, 3), 9, np.uint8), np.zeros((1, 8), np.float32), np.zeros((1, 1), bool))
+        compile_network(network("gru")).start(
+            np.full((1, 1, 3), 9, np.uint8), np.zeros((1, 8), np.float32), np.zeros((1, 1), bool)
+        )
 
 
 @pytest.mark.skipif(most_threads() < 2, reason="one CPU, or no OpenMP")
@@ -277,9 +278,9 @@ def test_two_threads_are_bit_identical():
         try:
             for weight in net.parameters():
                 weight.grad = torch.zeros_like(weight)
-            passed = net.start(tokens.byte().numpy(), state.numpy(), starts.numpy())
-            passed.add_gradients((np.cos(passed.logits), np.sin(passed.values)))
+            passed = compile_network(net).start(tokens.byte().numpy(), state.numpy(), starts.numpy())
+            passed.add_gradients((np.cos(passed.outputs), np.sin(passed.values)))
         finally:
             use_threads(1)
-        found.append([passed.logits, passed.values, passed.memory, *(w.grad.numpy() for w in net.parameters())])
+        found.append([passed.outputs, passed.values, passed.memory, *(w.grad.numpy() for w in net.parameters())])
     assert all(np.array_equal(one, two) for one, two in zip(*found, strict=True))

@@ -14,6 +14,7 @@ from PIL import Image
 import report_runs
 from commands import call, complaint
 from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.config.recipes import names_in
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import ALL_GATES, read_run
 from multigrid_rl.runs.reference import build_reference, compare, load_reference, save_reference, write_file
@@ -208,10 +209,10 @@ def test_rejects_malformed_references(runs, tmp_path, damage, message):
 
 
 def test_shipped_references_are_valid_and_named_by_recipe():
-    folder = Path(__file__).parents[2] / "configs" / "experiment"
+    folder = Path(__file__).parents[2] / "configs" / "recipe"
     for file in (folder / "curves").glob("*.json"):
         assert load_reference(file).name == file.stem
-        assert (folder / f"{file.stem}.yaml").is_file()
+        assert file.stem in names_in("experiment")
 
 
 # --- comparing

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.learn.rollout import Experience
+from multigrid_rl.learn.batches import Experience
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.build import algorithm_config

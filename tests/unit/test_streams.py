@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from games import spec
+from multigrid_rl.streams import Streams, below, seeded
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.streams import Streams, below, seeded
 
 STEPS = 120
 SPEC = spec("fair", blue=1, red=1, random_keys=True, obstacle=True, max_steps=25)

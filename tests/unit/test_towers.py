@@ -1,14 +1,16 @@
-"""The towers' own passes are torch's, whatever the sizes and the repetitions."""
+"""Compiled towers compute what torch does, whatever the sizes and the repetitions."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
+from multigrid_rl.fast import compile_network, forward
 from multigrid_rl.fast.towers import MAX_WIDTH, Stack
 from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.models.registry import build
@@ -52,7 +54,7 @@ def outcome(net, function, tokens):
 def test_outputs_and_gradients_equal_torch(rows, distinct, central):
     net = network(central=central)
     tokens = tokens_of(rows, central, distinct)
-    for ours, theirs in zip(outcome(net, net.forward, tokens), outcome(net, net.reference, tokens), strict=True):
+    for ours, theirs in zip(outcome(net, partial(forward, net), tokens), outcome(net, net, tokens), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
 
 
@@ -61,7 +63,7 @@ def test_outputs_and_gradients_equal_torch(rows, distinct, central):
 def test_any_depth_and_width_and_both_activations(hidden, activation):
     net = network(hidden, activation)
     tokens = tokens_of(50)
-    for ours, theirs in zip(outcome(net, net.forward, tokens), outcome(net, net.reference, tokens), strict=True):
+    for ours, theirs in zip(outcome(net, partial(forward, net), tokens), outcome(net, net, tokens), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
 
 
@@ -69,10 +71,10 @@ def test_any_depth_and_width_and_both_activations(hidden, activation):
 @pytest.mark.parametrize("central", [(), CENTRAL], ids=["own view", "central critic"])
 def test_two_threads_are_bit_identical(central):
     net, tokens = network(central=central), tokens_of(130, central)
-    alone = outcome(net, net.forward, tokens)
+    alone = outcome(net, partial(forward, net), tokens)
     use_threads(2)
     try:
-        beside = outcome(net, net.forward, tokens)
+        beside = outcome(net, partial(forward, net), tokens)
     finally:
         use_threads(1)
     assert all(torch.equal(one, two) for one, two in zip(alone, beside, strict=True))
@@ -81,86 +83,82 @@ def test_two_threads_are_bit_identical(central):
 def test_values_alone_equal_whole_pass():
     net, tokens = network(central=CENTRAL), tokens_of(130, CENTRAL, distinct=40)
     with torch.no_grad():
-        whole = net(tokens)[1].numpy()
+        whole = forward(net, tokens)[1].numpy()
     parts = [tokens[:33].numpy(), tokens[33:33].numpy(), tokens[33:].numpy()]
-    assert np.array_equal(np.concatenate(list(net.compiled().values(parts))), whole)
+    assert np.array_equal(np.concatenate(list(compile_network(net).values(parts))), whole)
 
 
 def test_too_wide_layer_falls_back_to_torch():
     net = network((MAX_WIDTH + 1,))
-    tokens = tokens_of(4)
-    assert net.start(tokens.numpy()) is None
-    torch.testing.assert_close(net(tokens), net.reference(tokens))
+    assert compile_network(net) is None
+    assert forward(net, tokens_of(4))[0].shape == (4, 7)
+
+
+def logits_of(net, tokens):
+    """The compiled policy's logits."""
+    return torch.from_numpy(compile_network(net).policy(tokens.numpy()))
 
 
 def test_row_is_bit_identical_in_any_batch():
     net, tokens = network((64, 64)), tokens_of(67)
     with torch.no_grad():
-        whole, values = net(tokens)
+        whole, values = forward(net, tokens)
         for rows in (slice(0, 1), slice(3, 10), slice(60, 67), torch.tensor([5, 5, 5, 8])):
-            logits, alone = net(tokens[rows])
+            logits, alone = forward(net, tokens[rows])
             assert torch.equal(logits, whole[rows])
             assert torch.equal(alone, values[rows])
-            assert torch.equal(net.logits(tokens[rows]), whole[rows])
+            assert torch.equal(logits_of(net, tokens[rows]), whole[rows])
 
 
 def test_in_place_weight_changes_take_effect():
     net, tokens = network(), tokens_of(5)
     with torch.no_grad():
-        before = net.logits(tokens)
+        before = logits_of(net, tokens)
         net.policy[-1].bias.add_(1.0)
-        torch.testing.assert_close(net.logits(tokens), before + 1)
+        torch.testing.assert_close(logits_of(net, tokens), before + 1)
         net.load_state_dict(network(seed=9).state_dict())
-        assert torch.equal(net.logits(tokens), network(seed=9).logits(tokens))
+        assert torch.equal(logits_of(net, tokens), logits_of(network(seed=9), tokens))
 
 
-def test_copy_reads_its_own_weights():
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["copy", "pickle"])
+def test_copy_reads_its_own_weights(copied):
     net, tokens = network(), tokens_of(5)
     with torch.no_grad():
-        before = net.logits(tokens)
-        other = copy.deepcopy(net)
+        before = logits_of(net, tokens)
+        other = copied(net)
         other.policy[-1].bias.add_(1.0)
-        torch.testing.assert_close(other.logits(tokens), before + 1)
-        assert torch.equal(net.logits(tokens), before)
+        torch.testing.assert_close(logits_of(other, tokens), before + 1)
+        assert torch.equal(logits_of(net, tokens), before)
         net.table.data = net.table.data + 1.0  # weights that were moved elsewhere
-        torch.testing.assert_close(net(tokens), net.reference(tokens), rtol=1e-4, atol=2e-5)
+        torch.testing.assert_close(forward(net, tokens), net(tokens), rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize(("column", "value"), [(0, 28), (11, 2), (9, 255)])
 def test_rejects_token_without_table_row(column, value):
     net, tokens = network(), tokens_of(6)
     tokens[4, column] = value
-    for function in (net.forward, net.logits):
+    for function in (forward, logits_of):
         with pytest.raises(IndexError, match=rf"tokens: expected .*{value}"):
-            function(tokens)
+            function(net, tokens)
     with pytest.raises(IndexError, match=r"0 to less than .*-1"):
-        net(-torch.ones_like(tokens, dtype=torch.int64))
+        forward(net, -torch.ones_like(tokens, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("columns", [11, 13])
 def test_rejects_another_number_of_tokens(columns):
-    net = network()
     tokens = torch.zeros(3, columns, dtype=torch.uint8)
-    for function in (net.forward, net.logits):
+    for function in (forward, logits_of):
         with pytest.raises(IndexError, match=rf"tokens: expected 12 .*{columns}"):
-            function(tokens)
+            function(network(), tokens)
 
 
 def test_player_may_omit_critic_only_input():
     net, tokens = network(central=CENTRAL), tokens_of(5, CENTRAL)
     with torch.no_grad():
+        assert torch.equal(logits_of(net, tokens[:, : len(CATEGORIES)]), forward(net, tokens)[0])
         assert torch.equal(net.logits(tokens[:, : len(CATEGORIES)]), net(tokens)[0])
     with pytest.raises(IndexError, match=r"tokens: expected 15 .*12"):
-        net(tokens[:, : len(CATEGORIES)])
-
-
-def test_pickled_network_reads_its_own_weights():
-    net, tokens = network(), tokens_of(5)
-    with torch.no_grad():
-        before = net.logits(tokens)
-        other = pickle.loads(pickle.dumps(net))
-        other.policy[-1].bias.add_(1.0)
-        torch.testing.assert_close(other.logits(tokens), before + 1)
+        forward(net, tokens[:, : len(CATEGORIES)])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -168,8 +166,8 @@ def test_non_finite_weights_show_in_outputs(bad):
     net, tokens = network(), tokens_of(4)
     with torch.no_grad():
         net.policy[1].weight[0, 0] = bad
-        logits, values = net(tokens)
-        wanted, _ = net.reference(tokens)
+        logits, values = forward(net, tokens)
+        wanted, _ = net(tokens)
     assert torch.equal(logits.isnan(), wanted.isnan())
     assert values.isfinite().all()
 
@@ -181,7 +179,7 @@ def test_tanh_is_accurate_to_few_ulp():
         net.policy[-1].weight.fill_(1.0)
         for part in exact.reshape(8, 250):
             net.table[:, 0] = torch.from_numpy(part)
-            found = net.logits(torch.arange(250, dtype=torch.uint8)[:, None])[:, 0].double().numpy()
+            found = logits_of(net, torch.arange(250, dtype=torch.uint8)[:, None])[:, 0].double().numpy()
             np.testing.assert_allclose(found, np.tanh(part), rtol=4e-7, atol=1e-9)
             assert np.abs(found).max() <= 1.0
 
@@ -190,7 +188,8 @@ def test_tanh_is_accurate_to_few_ulp():
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("distinct", [None, 5])
 def test_stacked_networks_are_bit_identical_to_single_ones(hidden, activation, distinct):
-    networks = [network(hidden, activation, CENTRAL if seed == 2 else (), seed=seed).compiled() for seed in range(4)]
+    central = [(), (), CENTRAL, ()]
+    networks = [compile_network(network(hidden, activation, central[seed], seed=seed)) for seed in range(4)]
     tokens = tokens_of(150, distinct=distinct).numpy()
     numbers = np.sort(np.random.default_rng(1).choice([0, 2, 3], 150))
     together = Stack(networks).policy(tokens, numbers)
@@ -202,4 +201,4 @@ def test_stack_rejects_tokens_without_row():
     tokens = tokens_of(3).numpy()
     tokens[1, 0] = CATEGORIES[0]
     with pytest.raises(IndexError, match=r"^tokens: expected 0 to less than "):
-        Stack([network().compiled()] * 2).policy(tokens, np.array([0, 0, 1]))
+        Stack([compile_network(network())] * 2).policy(tokens, np.array([0, 0, 1]))

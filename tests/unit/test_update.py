@@ -15,16 +15,16 @@ from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCateg
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from multigrid_rl.config.compose import compose
+from multigrid_rl.learn.batches import Batch
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.losses import Rows, Weighting, loss_of, ppo, reference
-from multigrid_rl.learn.rollout import Batch
 from multigrid_rl.learn.rows import minibatches
-from multigrid_rl.learn.update import SECONDS, Schedule, Update, UpdateConfig
+from multigrid_rl.learn.update import SECONDS, Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.learner import ActorCriticModule
-from multigrid_rl.types import AgentSpec
+from multigrid_rl.types import AgentSpec, Schedule
 
 ARCHITECTURE = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 TOKENS = gym.spaces.MultiDiscrete([4] * 6)
@@ -146,7 +146,9 @@ def test_two_learners_average_to_gradient_of_one(monkeypatch):
     whole, _ = gradient_of(module_of(1).net, agent, batch)
     parts, rows = [], []
     monkeypatch.setattr(
-        FlatWeights, "share", lambda flat, count, _: parts.append(flat.gradient.clone()) or rows.append(count) or 0.0
+        FlatWeights,
+        "all_reduce_mean",
+        lambda flat, count, _: parts.append(flat.gradient.clone()) or rows.append(count) or 0.0,
     )
     for index in (0, 1):
         spaces = {"red": agent.action_space}

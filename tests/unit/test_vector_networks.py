@@ -7,9 +7,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from multigrid_rl.fast import compile_network
 from multigrid_rl.fast.kernels import BLOCK
+from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.jit import most_threads, use_threads
-from multigrid_rl.learn.losses import Rows, Weighting, ppo, ppo_gradient, reference
+from multigrid_rl.learn.losses import Rows, Weighting, ppo, reference
+from multigrid_rl.models import Layout
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import ArchitectureError, build, fingerprint, network_of
 from multigrid_rl.models.vector import VectorActorCritic
@@ -21,7 +24,8 @@ WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.1)
 def network(*, gaussian: bool, activation: str = "tanh", **options) -> VectorActorCritic:
     """One whose outputs, normaliser and scale of values are far from what they are at the start."""
     generator = torch.Generator().manual_seed(1)
-    net = VectorActorCritic(5, 3, [16, 8], activation, -0.5 if gaussian else None, generator, **options)
+    log_std = -0.5 if gaussian else None
+    net = VectorActorCritic(Layout("mlp", 5, 3, (16, 8), activation, generator, log_std=log_std, **options))
     with torch.no_grad():
         net.policy[-1].weight.mul_(100)
         net.value_scale.fill_(3.0)
@@ -57,9 +61,9 @@ def test_compiled_update_equals_torch(gaussian, activation, normalise):
 
     for parameter in net.parameters():
         parameter.grad.zero_()
-    passed = net.start(obs)
-    np.testing.assert_allclose(passed.logits, outputs.detach().numpy(), rtol=1e-4, atol=1e-5)
-    by_outputs, by_values, sums = ppo_gradient(passed.logits, passed.values[:, 0], columns, distribution, WEIGHTING)
+    passed = compile_network(net).start(obs)
+    np.testing.assert_allclose(passed.outputs, outputs.detach().numpy(), rtol=1e-4, atol=1e-5)
+    by_outputs, by_values, sums = ppo_gradient(passed.outputs, passed.values[:, 0], columns, distribution, WEIGHTING)
     passed.add_gradients((by_outputs, by_values[:, None]))
     np.testing.assert_allclose(sums, [float(part) for part in parts], rtol=1e-4, atol=1e-5)
     for name, parameter in net.named_parameters():
@@ -70,8 +74,8 @@ def test_compiled_update_equals_torch(gaussian, activation, normalise):
 def test_policy_or_values_alone_equal_whole_pass_per_row(gaussian):
     net = network(gaussian=gaussian, normalise=True)
     obs, _ = batch_of(Gaussian(-np.ones(3), np.ones(3), "clip"), rows=75)
-    whole, towers = net.start(obs), net.compiled()
-    assert np.array_equal(towers.policy(obs), whole.logits)
+    whole, towers = compile_network(net).start(obs), compile_network(net)
+    assert np.array_equal(towers.policy(obs), whole.outputs)
     values = np.concatenate(list(towers.values([obs[:1], obs[1:40], obs[40:40], obs[40:]])))
     assert np.array_equal(values, whole.values[:, 0])
     np.testing.assert_allclose(values, net.values(torch.from_numpy(obs)).detach(), rtol=1e-4, atol=1e-4)
@@ -89,31 +93,39 @@ def test_result_is_independent_of_threads(gaussian):
         obs, columns = batch_of(distribution, rows=3 * BLOCK + 1)
         use_threads(threads)
         try:
-            alone = net.compiled().policy(obs)
-            passed = net.start(obs)
-            upstream = ppo_gradient(passed.logits, passed.values[:, 0], columns, distribution, WEIGHTING)
+            alone = compile_network(net).policy(obs)
+            passed = compile_network(net).start(obs)
+            upstream = ppo_gradient(passed.outputs, passed.values[:, 0], columns, distribution, WEIGHTING)
             passed.add_gradients((upstream[0], upstream[1][:, None]))
         finally:
             use_threads(1)
-        found.append([alone, *passed[3:], *upstream, *(parameter.grad.numpy() for parameter in net.parameters())])
+        found.append(
+            [
+                alone,
+                passed.outputs,
+                passed.values,
+                *upstream,
+                *(parameter.grad.numpy() for parameter in net.parameters()),
+            ]
+        )
     assert all(map(np.array_equal, *found))
 
 
 def test_moved_weights_are_found():
     net, obs = network(gaussian=True), np.ones((4, 5), np.float32)
-    before = net.compiled().policy(obs)
+    before = compile_network(net).policy(obs)
     for parameter in net.parameters():
         parameter.data = parameter.data * 2
-    assert not np.array_equal(net.compiled().policy(obs), before)
-    np.testing.assert_allclose(net.compiled().policy(obs), net.logits(torch.from_numpy(obs)).detach(), rtol=1e-4)
+    assert not np.array_equal(compile_network(net).policy(obs), before)
+    np.testing.assert_allclose(compile_network(net).policy(obs), net.logits(torch.from_numpy(obs)).detach(), rtol=1e-4)
 
 
 @pytest.mark.parametrize(("option", "value"), [("layer_norm", True), ("activation", "silu"), ("hidden", 300)])
 def test_uncompiled_networks_fall_back_to_torch(option, value):
     options = {"layer_norm": value} if option == "layer_norm" else {}
     activation, hidden = (value if option == "activation" else "tanh"), (value if option == "hidden" else 8)
-    net = VectorActorCritic(5, 3, [hidden], activation, None, torch.Generator(), **options)
-    assert net.start(np.zeros((1, 5), np.float32)) is None
+    net = VectorActorCritic(Layout("mlp", 5, 3, (hidden,), activation, torch.Generator(), **options))
+    assert compile_network(net) is None
     with torch.inference_mode():
         assert net(torch.zeros(2, 5))[0].shape == (2, 3)
 

@@ -19,7 +19,8 @@ from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.envs.base import AGENT, BrokenEnvError
 from multigrid_rl.evaluation.environments import env_target
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.rollout import Collector, estimate
+from multigrid_rl.learn.batches import estimate
+from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.types import RunError

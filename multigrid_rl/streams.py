@@ -13,6 +13,11 @@ from numpy.typing import NDArray
 
 from multigrid_rl.jit import inlined, kernel
 
+#: Purposes of random streams: 0 for the engine, then background players, mixtures and learners.
+PLAYER_PURPOSE = 16
+MIXTURE_PURPOSE = 48
+LEARNER_PURPOSE = 64
+
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,8 @@
-"""Tokens: a linear layer on their one-hot codes, computed as a sum of table rows; grouping of equal rows."""
+"""Tokens: a linear layer on their one-hot codes, computed as a sum of table rows."""
+
+# A token's one-hot code selects one row of the weight matrix, so no wide input and no wide product is ever made. It is
+# ``torch.nn.EmbeddingBag(mode="sum")``, which is what runs on other devices; on the CPU it is compiled, as torch wants
+# 64-bit indices there and sorts them on the way back. It stands here and not in ``fast``, as the reference uses it.
 
 from __future__ import annotations
 
@@ -13,70 +17,44 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from multigrid_rl.fast.kernels import Floats, gather, scatter
-from multigrid_rl.jit import float_kernel, kernel
+from multigrid_rl.jit import float_inlined, float_kernel
 from multigrid_rl.text import expected
 
-
-@kernel
-def distinct_rows(tokens: NDArray[Any], sizes: NDArray[np.int64], slots: NDArray[np.int32], inverse: Any) -> int:
-    """Count the distinct rows of ``tokens`` (B, D) and number them in the order in which they first occur.
-
-    A token that is not below its size would read beyond the table: the first such row is returned as ``-1 - row``.
-
-    Args:
-        tokens: (B, D) integers.
-        sizes: (D,) number of values of each token.
-        slots: buffer of a hash table: a power of two, at least 2 B.
-        inverse: (B,) becomes each row's number. ``slots`` then begins with the first row of each number.
-    """
-    mask = np.uint64(len(slots) - 1)
-    prime = np.uint64(0x9E3779B97F4A7C15)
-    slots[:] = -1
-    count = 0
-    for b in range(tokens.shape[0]):
-        # Two independent chains of multiplications: one chain would stall on its latency.
-        even, odd = prime, np.uint64(1)
-        for d in range(0, tokens.shape[1] - 1, 2):
-            even = (even ^ np.uint64(tokens[b, d])) * prime
-            odd = (odd ^ np.uint64(tokens[b, d + 1])) * prime
-        if tokens.shape[1] % 2:
-            even = (even ^ np.uint64(tokens[b, tokens.shape[1] - 1])) * prime
-        code = (even ^ (odd >> np.uint64(29))) * prime
-        slot = (code >> np.uint64(32)) & mask
-        while True:
-            other = slots[slot]
-            if other < 0:
-                for d in range(tokens.shape[1]):
-                    if tokens[b, d] < 0 or tokens[b, d] >= sizes[d]:
-                        return -1 - b
-                slots[slot] = b
-                inverse[b] = count
-                count += 1
-                break
-            same = True
-            for d in range(tokens.shape[1]):
-                if tokens[b, d] != tokens[other, d]:
-                    same = False
-                    break
-            if same:
-                inverse[b] = inverse[other]
-                break
-            slot = (slot + np.uint64(1)) & mask
-    number = 0
-    for b in range(tokens.shape[0]):
-        if inverse[b] == number:
-            slots[number] = b
-            number += 1
-    return count
+Floats = NDArray[np.float32]
 
 
-@float_kernel
-def add_up(values: Floats, inverse: NDArray[np.int64], out: Floats) -> None:
-    """Add ``values[b]`` (K,) to ``out[inverse[b]]``."""
-    for b in range(values.shape[0]):
-        for k in range(values.shape[1]):
-            out[inverse[b], k] += values[b, k]
+@float_inlined
+def gather(tokens: Any, column: int, first: Any, table: Floats, start: int, rows: Any, out: Floats) -> None:
+    """Add rows ``first[d] + tokens[b, column + d]`` of a table, its columns from ``start`` on, to ``out[b]``."""
+    width = np.uint64(out.shape[1])
+    offset = np.uint64(start)  # unsigned: an index that might be negative is not vectorised
+    count = len(first)
+    even = count - count % 4
+    for b in range(rows[0], rows[1]):
+        # Four rows in one go: out is read and written a quarter as often.
+        for d in range(0, even, 4):
+            c = column + d
+            r0, r1 = first[d] + tokens[b, c], first[d + 1] + tokens[b, c + 1]
+            r2, r3 = first[d + 2] + tokens[b, c + 2], first[d + 3] + tokens[b, c + 3]
+            for h in range(width):
+                k = offset + h
+                out[b, h] += (table[r0, k] + table[r1, k]) + (table[r2, k] + table[r3, k])
+        for d in range(even, count):
+            row = first[d] + tokens[b, column + d]
+            for h in range(width):
+                out[b, h] += table[row, offset + h]
+
+
+@float_inlined
+def scatter(tokens: Any, column: int, first: Any, gradient: Floats, columns: Any, start: int, out: Floats) -> None:
+    """Go back through :func:`gather`: add the ``columns`` of ``gradient[b]`` to all rows of ``out`` that it read."""
+    offset, low, high = np.uint64(start), np.uint64(columns[0]), np.uint64(columns[1])
+    # Token by token: the rows of one token are a small part of the table, which stays in the fastest cache.
+    for d in range(len(first)):
+        for b in range(tokens.shape[0]):
+            row = first[d] + tokens[b, column + d]
+            for h in range(low, high):
+                out[row, offset + h] += gradient[b, h]
 
 
 @float_kernel
@@ -106,8 +84,6 @@ def first_rows(categories: Sequence[int], central: Sequence[int]) -> Tensor:
 
 
 class _SumOfRows(torch.autograd.Function):
-    """``EmbeddingBag(mode="sum")`` on tokens of any type: torch needs 64-bit indices and sorts them in backward."""
-
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, first: Tensor, table: Tensor) -> Tensor:
         ctx.save_for_backward(tokens, first)

@@ -1,0 +1,112 @@
+"""Batches without duplicate rows: in a small room many games look the same, and equal rows are computed once."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.jit import float_kernel, kernel
+from multigrid_rl.text import expected
+
+Array = NDArray[Any]
+#: A batch is reduced to its distinct rows if they are at most this share of it.
+_MAX_DISTINCT_SHARE = 0.9
+
+
+@kernel
+def distinct_rows(tokens: NDArray[Any], sizes: NDArray[np.int64], slots: NDArray[np.int32], inverse: Any) -> int:
+    """Count the distinct rows of ``tokens`` (B, D) and number them in the order in which they first occur.
+
+    A token that is not below its size would read beyond the table: the first such row is returned as ``-1 - row``.
+
+    Args:
+        tokens: (B, D) integers.
+        sizes: (D,) number of values of each token.
+        slots: buffer of a hash table: a power of two, at least 2 B.
+        inverse: (B,) becomes each row's number. ``slots`` then begins with the first row of each number.
+    """
+    # Open addressing with linear probing and Fibonacci hashing (Knuth, TAOCP 3, 6.4): half of the slots stay empty, so
+    # that a chain is short. Sorting rows, as numpy's unique does, takes ten times as long.
+    mask = np.uint64(len(slots) - 1)
+    prime = np.uint64(0x9E3779B97F4A7C15)
+    slots[:] = -1
+    count = 0
+    for b in range(tokens.shape[0]):
+        # Two independent chains of multiplications: one chain would stall on its latency. A hash need not be perfect, as
+        # rows in one slot are compared as a whole.
+        even, odd = prime, np.uint64(1)
+        for d in range(0, tokens.shape[1] - 1, 2):
+            even = (even ^ np.uint64(tokens[b, d])) * prime
+            odd = (odd ^ np.uint64(tokens[b, d + 1])) * prime
+        if tokens.shape[1] % 2:
+            even = (even ^ np.uint64(tokens[b, tokens.shape[1] - 1])) * prime
+        code = (even ^ (odd >> np.uint64(29))) * prime
+        slot = (code >> np.uint64(32)) & mask
+        while True:
+            other = slots[slot]
+            if other < 0:
+                for d in range(tokens.shape[1]):
+                    if tokens[b, d] < 0 or tokens[b, d] >= sizes[d]:
+                        return -1 - b
+                slots[slot] = b
+                inverse[b] = count
+                count += 1
+                break
+            same = True
+            for d in range(tokens.shape[1]):
+                if tokens[b, d] != tokens[other, d]:
+                    same = False
+                    break
+            if same:
+                inverse[b] = inverse[other]
+                break
+            slot = (slot + np.uint64(1)) & mask
+    number = 0
+    for b in range(tokens.shape[0]):
+        if inverse[b] == number:
+            slots[number] = b
+            number += 1
+    return count
+
+
+@float_kernel
+def add_up(values: Array, inverse: Array, out: Array) -> None:
+    """Add ``values[b]`` (K,) to ``out[inverse[b]]``."""
+    for b in range(values.shape[0]):
+        for k in range(values.shape[1]):
+            out[inverse[b], k] += values[b, k]
+
+
+class Distinct(NamedTuple):
+    """A batch without duplicate rows: in a small room many games look the same."""
+
+    tokens: Array  # (U, D)
+    inverse: Array | None  # (B,) distinct row of each row; None: too few duplicates to pay off
+
+    @classmethod
+    def of(cls, tokens: Array, sizes: Array) -> Distinct:
+        """Find the distinct rows of ``tokens`` (B, D), contiguous, whose values are below ``sizes`` (D,)."""
+        batch = len(tokens)
+        slots = np.empty(2 << batch.bit_length(), np.int32)
+        inverse = np.empty(batch, np.int64)
+        count = distinct_rows(tokens, sizes, slots, inverse)
+        if count < 0:
+            row = tokens[-1 - count].tolist()
+            raise IndexError(expected("tokens", f"0 to less than {sizes.tolist()}, token by token", row))
+        if count > _MAX_DISTINCT_SHARE * batch:
+            return cls(tokens, None)
+        return cls(tokens[slots[:count]], inverse)
+
+    def spread(self, values: Array) -> Array:
+        """Expand values of the distinct rows to the whole batch."""
+        return values if self.inverse is None else values[self.inverse]
+
+    def gather(self, gradient: Array) -> Array:
+        """Sum gradients of the whole batch by distinct row."""
+        if self.inverse is None:
+            return gradient
+        out = np.zeros((len(self.tokens), gradient.shape[1]), np.float32)
+        add_up(gradient, self.inverse, out)
+        return out

@@ -1,0 +1,225 @@
+"""PPO's loss and its gradient with respect to a network's outputs, in one compiled pass.
+
+The equations of :func:`multigrid_rl.learn.losses.reference`, with their derivatives written out. For a row with ratio
+``r = pi(a|s) / pi_old(a|s)`` and advantage ``A`` (Schulman et al. 2017, equation 7, https://arxiv.org/abs/1707.06347)::
+
+    L = -min(r A, clip(r, 1 - eps, 1 + eps) A) + c_v (V - V_target)^2 - c_e H(pi)
+
+As ``d r / d log pi = r``, the first part's derivative by the log-probability is ``-r A``, or 0 where the clipped one is
+smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numba import prange
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from multigrid_rl.jit import float_inlined, float_shared
+from multigrid_rl.models.distributions import HALF_LOG_2PI, Categorical, Distribution, Gaussian
+
+Array = NDArray[Any]
+
+
+@float_inlined
+def _per_row(mask: Array) -> float:
+    """Return 1 / the number of rows of ``mask`` (B, C) in the loss."""
+    active = 0
+    for b in range(mask.shape[0]):
+        for c in range(mask.shape[1]):
+            if mask[b, c]:
+                active += 1
+                break
+    return 1.0 / max(active, 1)
+
+
+@float_inlined
+def _add_up(parts: Array, scale: float, sums: Array) -> None:
+    """Set ``sums`` (5,) to ``scale`` times the sums of ``parts`` (B, 5): in row order, whatever thread filled them."""
+    sums[:] = 0.0
+    for b in range(len(parts)):
+        for k in range(len(sums)):
+            sums[k] += parts[b, k]
+    sums *= scale
+
+
+@float_inlined
+def _row(
+    b: int, chosen: float, entropy: float, scale: float, columns: Any, weighting: Array, by_values: Array, parts: Array
+) -> float:
+    """Fill row ``b`` of ``by_values`` and ``parts``; returns the derivative by the log-probability ``chosen``."""
+    values, logp, advantages, targets = columns
+    clip = weighting[0]
+    ratio = np.exp(chosen - logp[b])
+    surr1 = advantages[b] * ratio
+    surr2 = advantages[b] * min(max(ratio, 1.0 - clip), 1.0 + clip)
+    error = values[b] - targets[b]
+    parts[b, 0] = -min(surr1, surr2)
+    parts[b, 1] = error * error
+    parts[b, 2] = entropy
+    parts[b, 3] = (ratio - 1.0) - (chosen - logp[b])  # k3 of http://joschu.net/blog/kl-approx.html
+    parts[b, 4] = abs(ratio - 1.0) > clip
+    by_values[b] = 2.0 * weighting[1] * scale * error
+    # Where surr2 is smaller, the loss does not depend on the policy.
+    return 0.0 if surr1 > surr2 else -surr1 * scale
+
+
+@float_shared
+def _categorical_rows(
+    logits: Array,
+    actions: Array,
+    mask: Array,
+    columns: tuple[Array, ...],
+    weighting: Array,
+    by_logits: Array,
+    by_values: Array,
+    parts: Array,
+    sums: Array,
+    seats: Array,
+) -> None:
+    rows, count, choices = logits.shape
+    entropy_coef, scale = weighting[2], _per_row(mask)
+    parts[:] = 0.0
+    by_values[:] = 0.0
+    by_logits[:] = 0.0
+    for b in prange(rows):
+        seat = seats[b]
+        chosen = 0.0
+        entropy = 0.0
+        active = False
+        for c in range(count):
+            if not mask[b, c]:
+                continue
+            active = True
+            top = logits[b, c, 0]  # subtracted from all, so that no exponential overflows
+            for k in range(1, choices):
+                top = max(top, logits[b, c, k])
+            total = 0.0
+            weighted = 0.0
+            for k in range(choices):
+                shifted = logits[b, c, k] - top
+                weight = np.exp(shifted)
+                by_logits[b, c, k] = weight
+                total += weight
+                weighted += weight * shifted
+            log_total = np.log(total)
+            seat[c, 0] = total
+            seat[c, 1] = top + log_total
+            seat[c, 2] = log_total - weighted / total
+            entropy += seat[c, 2]
+            chosen += logits[b, c, actions[b, c]] - seat[c, 1]
+        if not active:
+            continue
+        slope = _row(b, chosen, entropy, scale, columns, weighting, by_values, parts)
+        for c in range(count):
+            if not mask[b, c]:
+                continue
+            for k in range(choices):
+                p = by_logits[b, c, k] / seat[c, 0]
+                # d H / d logit = -p (log p + H); d log pi(a) / d logit = [a] - p
+                decrease = p * (logits[b, c, k] - seat[c, 1] + seat[c, 2])
+                by_logits[b, c, k] = entropy_coef * scale * decrease - slope * p
+            by_logits[b, c, actions[b, c]] += slope
+    _add_up(parts, scale, sums)
+
+
+@float_shared
+def _gaussian_rows(
+    outputs: Array,
+    actions: Array,
+    mask: Array,
+    columns: tuple[Array, ...],
+    weighting: Array,
+    by_outputs: Array,
+    by_values: Array,
+    parts: Array,
+    sums: Array,
+) -> None:
+    rows, width = actions.shape
+    entropy_coef, scale = weighting[2], _per_row(mask)
+    parts[:] = 0.0
+    by_values[:] = 0.0
+    by_outputs[:] = 0.0
+    for b in prange(rows):
+        if not mask[b, 0]:
+            continue
+        chosen = entropy = 0.0
+        for a in range(width):
+            log_std = outputs[b, width + a]
+            normal = (actions[b, a] - outputs[b, a]) * np.exp(-log_std)
+            chosen -= 0.5 * normal * normal + log_std + HALF_LOG_2PI
+            entropy += log_std + 0.5 + HALF_LOG_2PI
+        slope = _row(b, chosen, entropy, scale, columns, weighting, by_values, parts)
+        for a in range(width):
+            inverse = np.exp(-outputs[b, width + a])
+            normal = (actions[b, a] - outputs[b, a]) * inverse
+            # d log N / d mean = z / std; d log N / d log std = z^2 - 1; d H / d log std = 1
+            by_outputs[b, a] = slope * normal * inverse
+            by_outputs[b, width + a] = slope * (normal * normal - 1.0) - entropy_coef * scale
+    _add_up(parts, scale, sums)
+
+
+def supports(distribution: Distribution) -> bool:
+    """Whether :func:`ppo_gradient` knows the distribution: a Gaussian, or equally many choices in each component."""
+    return isinstance(distribution, Gaussian) or (isinstance(distribution, Categorical) and distribution.equal)
+
+
+def ppo_gradient(
+    outputs: Array, values: Array, rows: Sequence[Any], distribution: Distribution, weighting: Sequence[float]
+) -> tuple[Array, Array, Array]:
+    """Return gradients of PPO's loss with respect to outputs (B, K) and values (B,), and the statistics (5,).
+
+    Args:
+        outputs: (B, K) of the policy.
+        values: (B,).
+        rows: columns of ``learn.losses.Rows`` as arrays.
+        distribution: one that :func:`supports` knows.
+        weighting: clip, weight of the value loss, weight of the entropy.
+    """
+    # Torch needs 25 operations for the same, and a graph to go back; sums are in float64, rounded once at the end.
+    by_outputs, by_values, sums = np.empty_like(outputs), np.empty_like(values), np.empty(5, np.float32)
+    parts = np.empty((len(outputs), len(sums)))
+    actions, mask, logp, advantages, targets = rows
+    columns = actions, mask, (values, logp, advantages, targets), np.array(weighting)
+    if isinstance(distribution, Categorical):
+        shape = (len(outputs), distribution.components, -1)
+        seats = np.empty((*shape[:2], 3))  # total weight, its logarithm before shifting, entropy
+        _categorical_rows(outputs.reshape(shape), *columns, by_outputs.reshape(shape), by_values, parts, sums, seats)
+    else:
+        _gaussian_rows(outputs, *columns, by_outputs, by_values, parts, sums)
+    return by_outputs, by_values, sums
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, outputs: Tensor, values: Tensor, rows: Any, distribution: Distribution, weighting: Sequence[float]
+    ) -> tuple[Tensor, Tensor]:
+        columns = [column.numpy() for column in rows]
+        arrays = (outputs.detach().contiguous().numpy(), values.detach().contiguous().numpy())
+        by_outputs, by_values, sums = map(torch.from_numpy, ppo_gradient(*arrays, columns, distribution, weighting))
+        ctx.save_for_backward(by_outputs, by_values)
+        # The gradient is known already: the way back only scales it.
+        ctx.mark_non_differentiable(sums)
+        total = sums[0] + weighting[1] * sums[1] - weighting[2] * sums[2]
+        return total.to(outputs.dtype), sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        by_outputs, by_values = ctx.saved_tensors
+        return by_outputs * by_loss, by_values * by_loss, None, None, None
+
+
+def ppo_loss(
+    outputs: Tensor, values: Tensor, rows: Sequence[Tensor], distribution: Distribution, weighting: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """Return PPO's loss, differentiable, and its statistics (5,), for tensors on the CPU: see :func:`ppo_gradient`."""
+    loss, sums = _Loss.apply(outputs, values, rows, distribution, weighting)  # type: ignore[no-untyped-call]
+    return loss, sums
