@@ -195,12 +195,6 @@ def origin(report: RunReport) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in rows if value not in (None, "")]
 
 
-def relation(held: float, median: float) -> str:
-    """Return how a run's steps relate to the median seed's: ``12% sooner than``, or ``as soon as``."""
-    later = held / median - 1
-    return "as soon as" if abs(later) < 0.005 else f"{abs(later):.0%} {'later' if later > 0 else 'sooner'} than"
-
-
 def opponent_words(row: dict[str, Any]) -> tuple[str, str]:
     """Return an opponent of a run in words, and the start of its sha256."""
     strength = next((s for s in row.get("strength") or [] if s.get("opponent") == "random"), None)

@@ -7,7 +7,7 @@ from multigrid_rl.metrics import BEHAVIOUR
 from multigrid_rl.show.figures import Chart, Line, unit_of
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
-from multigrid_rl.show.run_data import RunReport, opponent_words, origin, relation
+from multigrid_rl.show.run_data import RunReport, opponent_words, origin
 from multigrid_rl.show.words import (
     BEHAVIOURS,
     OUTCOMES,
@@ -16,9 +16,10 @@ from multigrid_rl.show.words import (
     metric_title,
     percent,
     plural,
+    relation,
     short,
     spelled,
-)  # fmt: skip
+)
 from multigrid_rl.text import one_line
 
 #: Parts of an iteration: name in ``timing/``, words, and its own parts.
