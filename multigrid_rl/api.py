@@ -14,22 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.evaluation.evaluation import Mode, kept_games, summary
 from multigrid_rl.evaluation.evaluation import evaluate as play
-from multigrid_rl.evaluation.replays import GameRecord
+from multigrid_rl.evaluation.replays import GameRecord, choose
 from multigrid_rl.evaluation.targets import Target, find_target
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
 from multigrid_rl.runs.players import is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
-from multigrid_rl.show.page import render
-from multigrid_rl.show.replay import Pack
-from multigrid_rl.show.video import choose
 from multigrid_rl.text import ConfigError, expected, suggestion, unknown
 from multigrid_rl.training.start import resume_training, run_training
 from multigrid_rl.types import Policy
@@ -95,9 +93,7 @@ class Replay:
 
     def __init__(self, game: GameRecord) -> None:
         self.game = game
-        seats = ", ".join(f"{seat} {player}" for seat, player in game.players.items())
-        lead = f"{game.label}, game {game.game} of seed {game.seed}: {seats}"
-        self.page = render("game.html", kind="Game", title=game.label, lead=lead, data=Pack.of([game]).data())
+        self.page: str = tables.find(tables.PAGES, "game")(game)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page and return its path."""

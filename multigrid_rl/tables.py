@@ -162,9 +162,26 @@ PLAYERS: dict[str, str] = {
     "hub": "multigrid_rl.competition.hub:NAMING",
 }
 
-#: Pages of what commands have written, by what they wrote: a function of its folder that writes the page.
+#: Pages of what commands have written, by what they wrote: a function of its folder that writes the page. The page of
+#: a game is text, of its record.
 PAGES: dict[str, str] = {
+    "run": "multigrid_rl.show.report:write_run_report",
     "cup": "multigrid_rl.show.report:write_cup_report",
+    "game": "multigrid_rl.show.replay:game_page",
+}
+
+#: Figures that commands draw, as PNG: a function of what is drawn, then of the file.
+FIGURES: dict[str, str] = {
+    "comparison": "multigrid_rl.show.figures:save_comparison",
+    "best responses": "multigrid_rl.show.figures:save_best_responses",
+}
+
+#: Films: of a recorded game; of episodes of an environment, for a page and, chosen by name, as a file.
+FILMS: dict[str, str] = {
+    "game": "multigrid_rl.show.video:write_video",
+    "page": "multigrid_rl.walkers.films:play_own_episodes",
+    "pick": "multigrid_rl.walkers.films:pick",
+    "episode": "multigrid_rl.walkers.films:write_episode",
 }
 
 #: Verbs of the command line, in the order of typical use.

@@ -109,18 +109,17 @@ def trained(run: Path, overrides: list[str]) -> Path:
 
 
 def _write(target: Path, player: str, measured: Exploitability) -> None:
+    from multigrid_rl.evaluation.replays import choose
     from multigrid_rl.files import write_whole
-    from multigrid_rl.show.figures import draw_best_responses, save_figure
-    from multigrid_rl.show.video import choose, write_video
+    from multigrid_rl.tables import FIGURES, FILMS, find
 
     curves = [{**curve.model_dump(), "half_steps": curve.half_steps} for curve in measured.curves]
     result = {"format": 1, "player": player, "best_response": measured.best.model_dump(), "curves": curves}
     for name, content in ((RESULT, result), (GAMES, [game.model_dump() for game in measured.games])):
         write_whole(target / name, (json.dumps(content, indent=2) + "\n").encode())
-    save_figure(
-        draw_best_responses(player, {f"{c.team}, seed {c.seed}": c.points for c in measured.curves}), target / CURVES
-    )
-    write_video(choose(measured.games, "median", target / GAMES), target / BEATEN, force=True)
+    points = {f"{c.team}, seed {c.seed}": c.points for c in measured.curves}
+    find(FIGURES, "best responses")(player, points, target / CURVES)
+    find(FILMS, "game")(choose(measured.games, "median", target / GAMES), target / BEATEN, force=True)
 
 
 def _show(target: Path, player: str, result: Exploitability) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from multigrid_rl import tables
 from multigrid_rl.cli.app import one_thread, refused
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def video(
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
 ) -> None:
     """Show one game, or one episode of Gymnasium, as a GIF or MP4, with captions. Never overwrites."""
-    from multigrid_rl.show.video import check_game, check_video, choose, find_games, read_games, write_video
+    from multigrid_rl.evaluation.replays import check_game, choose
+    from multigrid_rl.show.video import check_video, find_games, read_games, write_video
 
     file = find_games(Path(source))
     if file is not None:
@@ -137,11 +139,9 @@ def video(
 
 def _env_video(target: Target, output: Path, game: str, fps: float | None, played: tuple[int, int, Mode]) -> None:
     """Write an episode in an environment of Gymnasium; ``played`` are how many to choose from, their seed and mode."""
-    from multigrid_rl.walkers.films import pick, write_episode
-
     episodes, seed, mode = played
-    label, episode = pick(target, game, episodes, seed=seed, mode=mode)
-    written = write_episode(target, episode, output, label=label, fps=fps)
+    label, episode = tables.find(tables.FILMS, "pick")(target, game, episodes, seed=seed, mode=mode)
+    written = tables.find(tables.FILMS, "episode")(target, episode, output, label=label, fps=fps)
     typer.echo(f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}")
     _print_written(output, len(episode.actions), written)
 

@@ -20,10 +20,11 @@ from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.envs.base import reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory, make_env
 from multigrid_rl.evaluation.evaluation import MODES, Mode, Part, evaluate, summary
+from multigrid_rl.evaluation.replays import check_game
 from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Target, find_target
 from multigrid_rl.show.captions import Caption
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
-from multigrid_rl.show.video import Film, VideoError, Written, check_game, write_film
+from multigrid_rl.show.video import Film, VideoError, Written, write_film
 from multigrid_rl.show.words import short
 from multigrid_rl.text import expected
 
