@@ -59,6 +59,9 @@ ENGINES: dict[str, str] = {
     "rllib": "multigrid_rl.rllib.algorithm:engine",
 }
 
+#: Modules that have moved since checkpoints were written that name them: old name -> new one.
+MOVED: dict[str, str] = {"multigrid_rl.players.league": "multigrid_rl.league.league"}
+
 
 @dataclass(frozen=True)
 class Network:
@@ -182,6 +185,23 @@ FILMS: dict[str, str] = {
     "page": "multigrid_rl.walkers.films:play_own_episodes",
     "pick": "multigrid_rl.walkers.films:pick",
     "episode": "multigrid_rl.walkers.films:write_episode",
+}
+
+#: Where a run's rows go, too: what ``tracking`` may name; each is a ``runs.folder.Tracker``.
+TRACKERS: dict[str, str] = {
+    "csv": "multigrid_rl.ops.trackers:Csv",
+    "wandb": "multigrid_rl.ops.trackers:Wandb",
+    "mlflow": "multigrid_rl.ops.trackers:Mlflow",
+}
+
+#: What a run's provenance says of an input, by the key of the configuration that names it: RunConfig -> plain data.
+FACTS: dict[str, str] = {"data": "multigrid_rl.imitation.demonstrations:facts"}
+
+#: What looks at a connected cluster before it is used. ``cluster``, for a run: (RunConfig, folder, stages) -> the run
+#: with as many env runners as fit, lines to print. ``nodes``: (folder, stages, trials=whether it is a search) -> lines.
+PREFLIGHTS: dict[str, str] = {
+    "cluster": "multigrid_rl.ops.cluster:fit_to_cluster",
+    "nodes": "multigrid_rl.ops.cluster:preflight",
 }
 
 #: Verbs of the command line, in the order of typical use.

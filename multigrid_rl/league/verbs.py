@@ -136,4 +136,4 @@ def _show(target: Path, player: str, result: Exploitability) -> None:
     by = f"the best of {best.runs} that trained {best.env_steps:,} steps"
     screen.print(f"{player}: beaten in {share} by {by}")
     screen.print("A lower bound: another recipe, or more steps, may find more.")
-    screen.print(f"wrote {target}: {', '.join((RESULT, GAMES, CURVES, BEATEN))}")
+    screen.print(f"wrote {target}: {', '.join(sorted(file.name for file in target.iterdir() if file.is_file()))}")

@@ -113,7 +113,7 @@ def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
         wanted = f"no paths and ${{...}}; of a card that you trust, type env_id={env.env_id} env_args=..."
         raise ConfigError(expected(f"{card}: env.env_args", wanted, shown(str(env.env_args), 200)))
     own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}"]
-    own += [f"scenario.agents={env.agents}"] if env.agents > 1 else []
+    own += [f"scenario.agents={env.agents}"] if env.agents != 1 else []
     own += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
     return compose([*own, *overrides])
 
