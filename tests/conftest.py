@@ -123,7 +123,7 @@ def _chance(monkeypatch) -> None:
 def _compile_the_game() -> None:
     import numpy as np  # noqa: PLC0415
 
-    from multigrid_rl.players.match import play_games  # noqa: PLC0415
+    from multigrid_rl.players.episodes import play_games  # noqa: PLC0415
     from multigrid_rl.players.scripted import Hunter, KeyRunner, RandomPlayer  # noqa: PLC0415
     from multigrid_rl.types import GameSpec  # noqa: PLC0415
     from multigrid_rl.world.engine import World  # noqa: PLC0415

@@ -257,8 +257,8 @@ def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[Row]:
 
 
 def _held(gate: GateConfig, specs: MultiAgentSpec) -> str:
-    from multigrid_rl.metrics import METRICS, matches
-    from multigrid_rl.players.factories import metrics_of
+    from multigrid_rl.metrics import glossary, matches
+    from multigrid_rl.runs.gating import metrics_of
 
     held = {
         "every": f"at every report of {gate.window:,} steps",
@@ -266,6 +266,6 @@ def _held(gate: GateConfig, specs: MultiAgentSpec) -> str:
         "share": f"at {gate.share:.0%} of the reports of {gate.window:,} steps",
     }[gate.hold]
     names = metrics_of(gate, specs)
-    meaning, unit = next(entry for pattern, entry in METRICS.items() if matches(names[0], pattern))
+    meaning, unit = next(entry for pattern, entry in glossary().items() if matches(names[0], pattern))
     parts = [name.split("/")[1] for name in names if "*" in gate.metric]
     return f"{meaning} ({unit}); {held}" + (f", for each of {', '.join(parts)}" if parts else "")

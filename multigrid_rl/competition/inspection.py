@@ -18,8 +18,9 @@ from multigrid_rl.config.scenario import kind_named
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.cards import BoxSignature, Card, PlayerError, read_network
 from multigrid_rl.players.classes import refuse_class
+from multigrid_rl.players.episodes import Played, play_games
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.match import Played, PlayerFaultError, play_games
+from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import shown

@@ -14,8 +14,9 @@ from optuna.pruners import SuccessiveHalvingPruner
 from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.config.overrides import parse
 from multigrid_rl.files import write_whole
-from multigrid_rl.players.factories import env_factory, gates_of
+from multigrid_rl.players.factories import env_factory
 from multigrid_rl.runs.folder import locked
+from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.search.plans import plan_of
 from multigrid_rl.search.settings import AshaSettings, Settings, load_settings, parse_settings

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config.compose import ConfigError, ScenarioConfig
-from multigrid_rl.evaluation.lineups import run_target
 from multigrid_rl.evaluation.replays import GameRecord
+from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, seat_folders
 from multigrid_rl.players.factories import seat_players

@@ -13,7 +13,7 @@ import pytest
 
 from commands import call, complaint
 from multigrid_rl.config.compose import ConfigError, compose
-from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.players.cards import MODEL_FILE, read_card
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import env_factory
@@ -62,7 +62,7 @@ def test_environment_id_trains_and_writes_run_folder(pole):
     assert (verdict["opponents"], verdict["gates"]) == ([], [])
     assert set(verdict["weights"]) == {"agent_0"}
     names = {name for row in rows for name in row}
-    assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
+    assert [name for name in names if not any(matches(name, pattern) for pattern in glossary())] == []
     reported = [row for row in rows if "return_mean/agent_0" in row]
     assert reported
     assert [name for name in names if name.startswith(("win/", "draw/", "defeat/"))] == []  # nobody can win

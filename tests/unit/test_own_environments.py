@@ -159,7 +159,7 @@ def test_warns_of_environment_that_never_ends(own_envs, monkeypatch):
     limited = "env_args={max_episode_steps: 9}"
     fine = call("train", "env_id=own_envs:Right-v0", limited, f"run_dir={own_envs / 'fine'}", *TINY, *FEW)
     assert (fine.exit_code, fine.stderr) == (0, "")
-    monkeypatch.setattr("multigrid_rl.evaluation.environments.MOST_STEPS", 20)
+    monkeypatch.setattr("multigrid_rl.players.episodes.MOST_STEPS", 20)
     stopped = call("evaluate", own_envs / "run", "--episodes", 2, "-o", own_envs / "out")
     assert stopped.exit_code == 3
     assert (

@@ -20,7 +20,8 @@ from multigrid_rl.learn.losses import objective_of
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.models.registry import ArchitectureError, custom
 from multigrid_rl.players.cards import PlayerError, read_card, read_network, write_player
-from multigrid_rl.players.factories import env_factory, gates_of
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.runs.tracker import MetricsTracker
 from multigrid_rl.trust import SAFE, strangers

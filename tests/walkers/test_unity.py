@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.envs.base import AGENT, BrokenEnvError
-from multigrid_rl.evaluation.environments import env_target
+from multigrid_rl.evaluation.targets import env_target
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
