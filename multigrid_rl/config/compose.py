@@ -16,18 +16,11 @@ from multigrid_rl.config.recipes import (
     group_values,
     read_config_file,
     scenario_id,
-    scenario_names,
     whole_scenario,
 )
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.files import data_root
 from multigrid_rl.text import ConfigError, expected, first_error, one_line
-
-#: Of other modules, for all who read configurations.
-__all__ = [
-    "ConfigError", "RunConfig", "ScenarioConfig", "data_root", "scenario_id", "scenario_names",
-]  # fmt: skip
 
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.config.compose import ConfigError, ScenarioConfig
+from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.players.cards import PlayerError
@@ -13,7 +13,7 @@ from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.growing import Roster, anchor_pool, snapshot_player
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.user_code import import_object
 from multigrid_rl.world.constants import ACTIONS, EVENTS

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from multigrid_rl.config.compose import ConfigError, RunConfig, to_yaml
+from multigrid_rl.config.compose import to_yaml
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import free_path, write_whole
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import LoadedPlayer
@@ -20,7 +21,7 @@ from multigrid_rl.runs.checkpoints import Checkpoint, read_state, set_aside_newe
 from multigrid_rl.runs.provenance import circumstances, own_modules
 from multigrid_rl.runs.reader import config_hash, read_provenance, read_verdict
 from multigrid_rl.tables import TRACKERS, find, load
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 
 LOG = logging.getLogger(__name__)
 #: File by which a run belongs to one process.

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from multigrid_rl.config.compose import ConfigError, RunConfig
-from multigrid_rl.config.schema import trainer_of
+from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.fast.threads import share_out
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.batches import estimate
@@ -29,7 +28,7 @@ from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.players import initial_weights
 from multigrid_rl.runs.reader import opponent_hashes
 from multigrid_rl.tables import ENGINES, find
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.protocols import Engine
 from multigrid_rl.training.run import Run
 from multigrid_rl.training.settings import estimator_of, team_of, update_config

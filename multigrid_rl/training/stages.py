@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from multigrid_rl.config.compose import ConfigError, RunConfig
 from multigrid_rl.config.scenario import ScenarioConfig
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.gates import Gate
 from multigrid_rl.learn.own import validate_user_code
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.tracker import own_metrics
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import EnvFactory
 
 
