@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from multigrid_rl.config.compose import RESUMABLE
-from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.config.schema import RESUMABLE, RunConfig
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
 from multigrid_rl.players.naming import runs_code

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from composing import CONFIGS, SCENARIOS, read
-from multigrid_rl.config.compose import compose, default_run_dir, load_scenario, to_yaml
+from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
 from multigrid_rl.config.overrides import parse
 from multigrid_rl.config.recipes import files_of, names_in, scenario_id
 from multigrid_rl.config.scenario import LEARN
-from multigrid_rl.config.schema import RunConfig, TrainConfig
+from multigrid_rl.config.schema import RunConfig, TrainConfig, to_yaml
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import Rules
 
