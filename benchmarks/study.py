@@ -116,10 +116,10 @@ def prepare(study: Study, root: Path) -> None:
 def work(job: Job) -> tuple[Job, str]:
     """Train and judge one run unless it was done before; returns the error, if any."""
     from multigrid_rl.competition.inspection import seconds_per_action  # noqa: PLC0415
-    from multigrid_rl.config.compose import ConfigError  # noqa: PLC0415
     from multigrid_rl.evaluation.evaluation import MODES, evaluate, summary  # noqa: PLC0415
     from multigrid_rl.evaluation.targets import find_target  # noqa: PLC0415
     from multigrid_rl.players.cards import read_card, read_network  # noqa: PLC0415
+    from multigrid_rl.text import ConfigError  # noqa: PLC0415
     from multigrid_rl.training.start import run_training  # noqa: PLC0415 - in the process that trains
     from multigrid_rl.types import RunError  # noqa: PLC0415
 

@@ -53,6 +53,9 @@ TRAINERS: dict[str, str] = {
 #: Sections of ``train`` that tell the trainer of a file older than ``train.trainer``: the first that is there decides.
 SECTIONS: dict[str, str] = {"dagger": "dagger", "cloning": "bc", "adversarial": "gail"}
 
+#: What ``init`` may name: where the first weights come from.
+STARTS: dict[str, str] = {"player": "multigrid_rl.runs.players:initial_weights"}
+
 #: What a run is trained with: its session, and what builds sampler and learner.
 ENGINES: dict[str, str] = {
     "session": "multigrid_rl.rllib.session:ray_session",

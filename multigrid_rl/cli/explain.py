@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from multigrid_rl.config.compose import RunConfig
     from multigrid_rl.config.scenario import GateConfig
+    from multigrid_rl.config.schema import RunConfig
     from multigrid_rl.config.sizes import Sizes
     from multigrid_rl.players.catalogue import LoadedPlayer
     from multigrid_rl.types import MultiAgentSpec
@@ -31,9 +31,10 @@ def explain(
     ] = None,
 ) -> None:
     """Say what the sizes of a run are and mean, without starting it."""
-    from multigrid_rl.config.compose import ConfigError, compose
+    from multigrid_rl.config.compose import compose
     from multigrid_rl.config.sizes import check_budget
     from multigrid_rl.players.factories import MatchFactory, seat_players
+    from multigrid_rl.text import ConfigError
     from multigrid_rl.training.stages import stages_of
     from multigrid_rl.world.shaping import check_reward
 
@@ -74,7 +75,7 @@ _FREE = ("seats", "env_args", "bonus", "gates", "anchors")
 def config() -> None:
     """List every key that `train` takes, with a value that it has and what it means."""
     from multigrid_rl.cli.app import console
-    from multigrid_rl.config.compose import data_root
+    from multigrid_rl.files import data_root
 
     table = Table(box=None, pad_edge=False)
     for title, wide in (("key", True), ("value", False), ("meaning", False)):

@@ -86,7 +86,7 @@ def rate(
     checkpoints: Checkpoints = None,
 ) -> None:
     """Measure every frozen player of a scenario against random, scripted and frozen players; rewrites their cards."""
-    from multigrid_rl.config.compose import scenario_id
+    from multigrid_rl.config.recipes import scenario_id
     from multigrid_rl.players import freeze
     from multigrid_rl.players.catalogue import Catalogue
 

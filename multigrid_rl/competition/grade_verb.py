@@ -51,7 +51,8 @@ def grade(
     from multigrid_rl.competition.agents import Scratch, ScratchError
     from multigrid_rl.competition.copies import Originals
     from multigrid_rl.competition.sandbox import check_not_bound
-    from multigrid_rl.config.compose import data_root, load_scenario
+    from multigrid_rl.config.compose import load_scenario
+    from multigrid_rl.files import data_root
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.types import RunError
 

@@ -14,7 +14,7 @@ from multigrid_rl.competition.copies import Originals, Watched, watch
 from multigrid_rl.competition.external import SeatedAgent
 from multigrid_rl.competition.measures import ENTROPY, Metered, known_metrics, measured
 from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants
-from multigrid_rl.config.compose import ConfigError, load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.scenario import Bound, Part
 from multigrid_rl.evaluation.evaluation import Mode
 from multigrid_rl.evaluation.seeds import Interval
@@ -25,7 +25,7 @@ from multigrid_rl.players.classes import code_of
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.text import expected, first_error, unknown
+from multigrid_rl.text import ConfigError, expected, first_error, unknown
 from multigrid_rl.trust import agents_trusted, check_code, strangers
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError
 from multigrid_rl.world.symmetry import other_seat

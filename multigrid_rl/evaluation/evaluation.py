@@ -9,14 +9,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.evaluation.replays import GameRecord, record
 from multigrid_rl.evaluation.targets import Lineup, Sides, Target, against, run_target
 from multigrid_rl.metrics import games_against, groups, interval_of, wilson_interval
 from multigrid_rl.players.cards import Returns
 from multigrid_rl.players.episodes import Played
 from multigrid_rl.runs.reader import run_config
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import EpisodeTable
 from multigrid_rl.world.constants import BALL, EVENTS, HEIGHT, KEY
 from multigrid_rl.world.metrics import BEHAVIOUR

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
 from multigrid_rl.config.scenario import kind_named, packages
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.episodes import Played, play_episodes, play_games
-from multigrid_rl.players.factories import MatchFactory, env_factory, seat_players
+from multigrid_rl.players.factories import MatchFactory, seat_players
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.runs.players import config_of, env_player, is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import code_of_run, opponent_hashes, run_config

@@ -5,8 +5,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.config.compose import ConfigError, ScenarioConfig
-from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
@@ -14,7 +12,7 @@ from multigrid_rl.players.growing import Roster, anchor_pool, snapshot_player
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.text import expected
-from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
+from multigrid_rl.types import GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.user_code import import_object
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
@@ -22,28 +20,6 @@ from multigrid_rl.world.spaces import token_categories
 
 #: All snapshots of a league in the names of metrics.
 SNAPSHOTS = "snapshots"
-
-
-def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> EnvFactory:
-    """Return the recipe for a run's environments; ``hashes``: required sha256 of frozen players, by name.
-
-    Raises:
-        ConfigError: a setting that this kind of environments does not support.
-    """
-    scenario, train, kind = config.scenario, config.train, config.scenario.kind
-    for key, value, wanted, missing in (
-        ("train.bonus", train.bonus, "{}", "events to weigh"),
-        ("train.shaping", train.shaping, "null", "events to hand to a function"),
-        ("scenario.seats", scenario.seats, "{}", "opponents, every agent learns"),
-    ):
-        if value and not kind.board:
-            raise ConfigError(expected(key, f"{wanted}, as scenario={scenario.name} has no {missing}", value))
-    return kind.factory(config, hashes or {})
-
-
-def env_signature(scenario: ScenarioConfig) -> dict[str, Any] | None:
-    """Return the environment's entry in a card; ``None`` for the red/blue-door game."""
-    return None if scenario.kind.board else scenario.model_dump(include={"package", "env_id", "env_args", "agents"})
 
 
 @dataclass(frozen=True)

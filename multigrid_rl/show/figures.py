@@ -21,7 +21,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.evaluation.seeds import bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate
@@ -29,7 +28,7 @@ from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.runs.reader import Array, Run, Series
 from multigrid_rl.runs.reference import Reference, write_file
 from multigrid_rl.show.words import bound, plural, thousands
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/): distinguishable with any colour vision; lines differ in
 # style as well.

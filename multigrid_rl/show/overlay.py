@@ -79,7 +79,7 @@ def reference(
 
 def curves_folder() -> Path:
     """Return the folder of the project's own reference curves, a file for each recipe that has some."""
-    from multigrid_rl.config.compose import data_root
+    from multigrid_rl.files import data_root
 
     return data_root() / "configs" / "recipe" / "curves"
 

@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.evaluation.replays import GameRecord, frames, taken_actions
 from multigrid_rl.files import unfinished
 from multigrid_rl.show.captions import Commentator
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
-from multigrid_rl.text import expected, first_error
+from multigrid_rl.text import ConfigError, expected, first_error
 from multigrid_rl.world.constants import WIDTH
 from multigrid_rl.world.rendering import render_frame
 

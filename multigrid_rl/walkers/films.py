@@ -16,7 +16,6 @@ import gymnasium
 import numpy as np
 from PIL import Image
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.envs.base import reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory, make_env
 from multigrid_rl.evaluation.evaluation import MODES, Mode, Part, evaluate, summary
@@ -26,7 +25,7 @@ from multigrid_rl.show.captions import Caption
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
 from multigrid_rl.show.video import Film, VideoError, Written, write_film
 from multigrid_rl.show.words import short
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 
 LOG = logging.getLogger(__name__)
 #: Default number of episodes from which best, median and worst are chosen.

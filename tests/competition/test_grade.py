@@ -20,8 +20,9 @@ from multigrid_rl.competition import gradebook, grading
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.grading import Check, read_rubric
 from multigrid_rl.competition.measures import Metered
-from multigrid_rl.config.compose import data_root, load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.seeds import Interval
+from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN
 from multigrid_rl.players.episodes import play_games

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from commands import call
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.metrics import glossary, matches
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import resume_training, run_training
 from tiny_runs import rows_of, without_time
 

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.players.cards import MODEL_FILE, read_card
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.factories import env_factory
 from multigrid_rl.runs.players import initial_weights
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import resume_training, run_training
 from tiny_runs import rows_of, tiny_run, without_time
 

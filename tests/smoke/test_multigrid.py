@@ -7,10 +7,11 @@ import json
 import pytest
 
 from commands import call
-from multigrid_rl.config.compose import ConfigError, load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.frozen import check_fits
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import run_training
 from tiny_runs import tiny_run
 

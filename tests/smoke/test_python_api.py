@@ -17,9 +17,10 @@ import pytest
 
 import multigrid_rl
 from commands import call
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.streams import Streams
+from multigrid_rl.text import ConfigError
 from multigrid_rl.world.spaces import tokens_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

@@ -13,11 +13,11 @@ from PIL import Image
 
 import report_runs
 from commands import call, complaint
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import ALL_GATES, read_run
 from multigrid_rl.runs.reference import build_reference, compare, load_reference, save_reference, write_file
+from multigrid_rl.text import ConfigError
 
 GATES = [("episode_len_mean", "<=", 20.0), ("return_mean/red_0", ">=", 1.3)]
 
