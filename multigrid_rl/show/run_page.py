@@ -4,22 +4,13 @@ from typing import Any
 
 from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import BEHAVIOUR
-from multigrid_rl.show.figures import Chart, Line, unit_of
+from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.run_data import RunReport, opponent_words, origin
 from multigrid_rl.show.words import (
-    BEHAVIOURS,
-    OUTCOMES,
-    duration,
-    listed,
-    metric_title,
-    percent,
-    plural,
-    relation,
-    short,
-    spelled,
-)
+    BEHAVIOURS, OUTCOMES, duration, listed, metric_title, percent, plural, relation, short, spelled, unit_of,
+)  # fmt: skip
 from multigrid_rl.text import one_line
 
 #: Parts of an iteration: name in ``timing/``, words, and its own parts.
@@ -262,7 +253,8 @@ def _played_title(report: RunReport) -> str:
         return ""
     row = report.episodes.rows[0]
     low, high = (short(end) for end in row["return_interval"])
-    return f"In {plural(row['episodes'], 'fresh episode')} it returns {short(row['return_mean'])} ({low} to {high})"
+    count = f"{spelled(row['episodes'])} fresh episode{'s'[: row['episodes'] != 1]}"
+    return f"In {count} it returns {short(row['return_mean'])} ({low} to {high})"
 
 
 # --- behaviour
