@@ -21,7 +21,7 @@ from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.evaluation.evaluation import evaluate, summary
 from multigrid_rl.evaluation.lineups import against, player_target
 from multigrid_rl.files import write_whole
-from multigrid_rl.league.league import nash
+from multigrid_rl.league.rules import nash
 from multigrid_rl.league.verbs import trained
 from multigrid_rl.runs.players import players_for
 from multigrid_rl.text import expected

@@ -13,11 +13,51 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
 
-#: Kinds of environments: the ``package`` of a scenario.
-ENVIRONMENTS: dict[str, str] = {}
+#: Kinds of environments: the ``package`` of a scenario, or ``doors`` for one with a ``game``.
+ENVIRONMENTS: dict[str, str] = {
+    "doors": "multigrid_rl.players.doors:Doors",
+    "multigrid": "multigrid_rl.envs.multigrid:Multigrid",
+    "gymnasium": "multigrid_rl.envs.gymnasium:Gymnasium",
+    "unity": "multigrid_rl.walkers.unity:Unity",
+}
+
+#: The kind whose ``env_id`` begins like this, for who types nothing else; the longest beginning counts.
+ENV_IDS: dict[str, str] = {"": "gymnasium", "MultiGrid-": "multigrid"}
+
+#: Environments that we bring to Gymnasium: arguments of ``gymnasium.register`` by id.
+GYMNASIUM: dict[str, dict[str, Any]] = {
+    "Walker-v0": {"entry_point": "multigrid_rl.walkers.walker:WalkerEnv", "max_episode_steps": 1000},
+}
+
+#: Environments of Gymnasium by class, and what builds many of them side by side: ``walkers.mujoco.side_by_side``.
+BATCHED: dict[str, str] = dict.fromkeys(
+    (
+        "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv",
+        "gymnasium.envs.mujoco.walker2d_v5:Walker2dEnv",
+        "gymnasium.envs.mujoco.hopper_v5:HopperEnv",
+        "gymnasium.envs.mujoco.humanoid_v5:HumanoidEnv",
+        "multigrid_rl.walkers.walker:WalkerEnv",
+    ),
+    "multigrid_rl.walkers.mujoco:side_by_side",
+)
 
 #: What ``train.trainer`` may name: who samples, who learns, and their options.
-TRAINERS: dict[str, str] = {}
+TRAINERS: dict[str, str] = {
+    "ppo": "multigrid_rl.training.trainers:TRAINER",
+    "bc": "multigrid_rl.imitation.trainers:CLONING",
+    "dagger": "multigrid_rl.imitation.trainers:DAGGER",
+    "gail": "multigrid_rl.imitation.trainers:ADVERSARIAL",
+    "airl": "multigrid_rl.imitation.trainers:ADVERSARIAL",
+}
+
+#: Sections of ``train`` that tell the trainer of a file older than ``train.trainer``: the first that is there decides.
+SECTIONS: dict[str, str] = {"dagger": "dagger", "cloning": "bc", "adversarial": "gail"}
+
+#: What a run is trained with: its session, and what builds sampler and learner.
+ENGINES: dict[str, str] = {
+    "session": "multigrid_rl.rllib.session:ray_session",
+    "rllib": "multigrid_rl.rllib.algorithm:engine",
+}
 
 
 @dataclass(frozen=True)
@@ -88,7 +128,18 @@ HEADS: dict[str, Head] = {
 METRICS: dict[str, str] = {}
 
 #: Rules by which a pool chooses opponents.
-WEIGHTINGS: dict[str, str] = {}
+WEIGHTINGS: dict[str, str] = {
+    "squared": "multigrid_rl.league.rules:SQUARED",
+    "variance": "multigrid_rl.league.rules:VARIANCE",
+    "linear": "multigrid_rl.league.rules:LINEAR",
+    "linear_capped": "multigrid_rl.league.rules:LINEAR_CAPPED",
+    "uniform": "multigrid_rl.league.rules:UNIFORM",
+    "latest": "multigrid_rl.league.rules:LATEST",
+    "nash": "multigrid_rl.league.rules:NASH",
+}
+
+#: Pools of opponents that grow while a run trains: settings of the key of ``scenario`` with this name.
+POOLS: dict[str, str] = {"league": "multigrid_rl.league.settings:LeagueConfig"}
 
 #: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
 PLAYERS: dict[str, str] = {
@@ -147,15 +198,15 @@ VERBS: dict[str, str] = {
 }
 
 
+def load(reference: str) -> Any:
+    """Import what ``module:object`` names."""
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
+
+
 def find(table: Mapping[str, str], name: str) -> Any:
     """Import what an entry of a table names. Raises ``KeyError``: no such entry."""
     return load(table[name])
-
-
-def load(place: str) -> Any:
-    """Import ``module:object``."""
-    module, _, attribute = place.partition(":")
-    return getattr(import_module(module), attribute)
 
 
 def has(table: Mapping[str, str], name: str) -> bool:
@@ -168,3 +219,8 @@ def has(table: Mapping[str, str], name: str) -> bool:
 def installed(group: str) -> dict[str, str]:
     """Return the entries that installed packages add to the table ``group``, such as ``environments``."""
     return {point.name: point.value for point in entry_points(group=f"multigrid_rl.{group}")}
+
+
+def entries(group: str) -> dict[str, str]:
+    """Return all entries of a table, such as ``environments``: ours, and those of installed packages."""
+    return {**installed(group), **globals()[group.upper()]}

@@ -20,6 +20,7 @@ import yaml
 from multigrid_rl.config.overrides import SHORT, as_typed, is_text, leaves, merged, parse, written
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
+from multigrid_rl.tables import ENV_IDS
 from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.trust import check_code, safe
 from multigrid_rl.user_code import CODE
@@ -100,7 +101,7 @@ def _canonical_names(typed: dict[str, Any]) -> dict[str, Any]:
         if key == "scenario":
             result |= {key: scenario_id(name), **_scheme_of_alias(name, typed)}
         elif key == "env_id":
-            package = "multigrid" if name.startswith("MultiGrid-") else "gymnasium"
+            package = ENV_IDS[max((beginning for beginning in ENV_IDS if name.startswith(beginning)), key=len)]
             result |= {"scenario.env_id": value, "scenario": result.get("scenario", package)}
         elif key == "model" and CODE.fullmatch(name):
             result |= {"model": "mlp", "model.name": value}

@@ -1,17 +1,18 @@
 """Schema of a scenario: its game or environment, the player of each seat, gates, and a league of opponents."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from multigrid_rl.tables import POOLS, entries, load
 from multigrid_rl.text import ConfigError, expected, shown, unknown
-from multigrid_rl.types import RULE_SETS, GameSpec
+from multigrid_rl.types import RULE_SETS, EnvFactory, GameSpec
 
 LEARN = "learn"
-#: Opponent of a seat: a pool of snapshots of those who learn, and of fixed players; see ``LeagueConfig``.
+#: The entry of ``tables.ENVIRONMENTS`` that a scenario with a ``game`` is of.
+BOARD = "doors"
+#: Opponent of a seat: a pool that grows by snapshots of those who learn; its settings are named alike.
 LEAGUE = "league"
-#: What a league makes of win rates: formulas in ``league.league``.
-Weighting = Literal["squared", "variance", "linear", "linear_capped", "uniform", "latest", "nash"]
 
 
 class Strict(BaseModel):
@@ -113,98 +114,136 @@ class GateConfig(Bound):
         return self.metric.startswith("explained_variance/")
 
 
-class LeagueConfig(Part):
-    """Who joins a growing pool of opponents, and how often each of them plays. What each key means stands in yaml."""
+def _pool_settings(value: Any) -> Any:
+    """Return the settings of a growing pool, checked by its own model."""
+    if value is None:
+        return None
+    settings: type[BaseModel] = load(POOLS[LEAGUE])
+    return settings.model_validate(value)
 
-    anchors: dict[str, float]
-    anchor_share: float = Field(ge=0, lt=1)
-    latest_share: float = Field(ge=0, le=1)
-    weighting: Weighting
-    every: Steps | None
-    win: float | None = Field(gt=0, lt=1)
-    win_over: Literal["pool", "episodes"]
-    most: int = Field(ge=1, le=64)
-    redraw: Steps
 
-    @model_validator(mode="after")
-    def _grows(self) -> "LeagueConfig":
-        if not self.anchors or {LEARN, LEAGUE} & set(self.anchors) or min(self.anchors.values()) <= 0:
-            raise ValueError(expected("anchors", "at least one player with a weight above 0", self.anchors))
-        if self.every is None and self.win is None:
-            raise ValueError(expected("every", "a number of environment steps, or a win rate in win", "null for both"))
-        if self.anchor_share + self.latest_share > 1:
-            raise ValueError(expected("latest_share", f"at most {1 - self.anchor_share:g}", self.latest_share))
-        return self
+def _one_agent(value: int) -> int:
+    if value != 1:
+        raise ValueError(f"expected 1 with this package, got {value}")
+    return value
+
+
+#: The ``agents`` of a kind with one agent.
+OneAgent = Annotated[int, AfterValidator(_one_agent)]
+
+
+class EnvironmentKind(Part):
+    """A kind of environments: what it takes in a scenario (its fields), what it can do, and how it is built.
+
+    One is an entry of ``tables.ENVIRONMENTS``; its name is the ``package`` of a scenario. Fields are keys of
+    ``scenario``; a validator of its own refuses what does not fit. The rest of the house asks these class variables.
+    """
+
+    #: What is played side by side, and one of it from its start to its end.
+    games: ClassVar[str] = "environments"
+    episode: ClassVar[str] = "episode"
+    #: It is the red/blue-door game: players have seats, events have weights, a curriculum may lead to it.
+    board: ClassVar[bool] = False
+    #: Who plays it can win. Without that, its headline is the mean return.
+    winner: ClassVar[bool] = True
+    #: It shows vectors of floats: policy and values need share nothing.
+    vectors: ClassVar[bool] = False
+    #: Rewards can be learnt from recorded play in it.
+    discriminators: ClassVar[bool] = False
+    #: Networks with memory may play it, and remote env runners.
+    memory: ClassVar[bool] = True
+    remote: ClassVar[bool] = True
+    #: RLlib's own env runner can play it.
+    stock: ClassVar[bool] = False
+    #: Building it once takes all places of the run: it is not tried out, and warmed up as it will be played.
+    built_once: ClassVar[bool] = False
+    #: Episodes without an end are a usual mistake of its users, worth a warning.
+    may_not_end: ClassVar[bool] = False
+    #: Fresh episodes can be asked for, to judge a player.
+    judged: ClassVar[bool] = True
+    #: ``module:function`` that draws its episodes; ``None``: nothing is drawn.
+    drawn: ClassVar[str | None] = None
+
+    env_id: str | None = None
+
+    @property
+    def learning(self) -> dict[str, str]:
+        """Seats that learn, in index order, with their teams."""
+        return {f"agent_{k}": "agents" for k in range(getattr(self, "agents", 1))}
+
+    @property
+    def pool_seats(self) -> tuple[str, ...]:
+        """Seats of the team that a growing pool plays, in index order."""
+        return ()
+
+    @property
+    def opponents(self) -> dict[str, dict[str, float]]:
+        """For each seat that players fill: player name -> weight among the players that take turns there."""
+        return {}
+
+    def seats_of(self, team: str) -> tuple[str, ...]:
+        """Return all seats of a team, in index order."""
+        return tuple(seat for seat, its in self.learning.items() if its == team)
+
+    def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
+        """Return the recipe for the environments of a run (``config.schema.RunConfig``).
+
+        ``hashes``: required sha256 of frozen players, by name.
+        """
+        raise NotImplementedError
+
+
+def packages() -> list[str]:
+    """Return the names of all kinds of environments but the red/blue-door game."""
+    return [name for name in entries("environments") if name != BOARD]
+
+
+def kind_named(package: str | None) -> type[EnvironmentKind]:
+    """Return the kind of environments of a ``package``; ``None``: the red/blue-door game."""
+    kind: type[EnvironmentKind] = load(entries("environments")[package or BOARD])
+    return kind
 
 
 class ScenarioConfig(Part):
-    """A game, who sits where, and what training must reach; or an environment of another package by its id."""
+    """A game, who sits where, and what training must reach; or an environment of another kind by its id."""
 
     name: str = ""
     description: str
     recipe: str | dict[str, str] | None = None
     aliases: tuple[str, ...] = ()
     game: GameConfig | None = None
-    package: Literal["multigrid", "gymnasium", "unity"] | None = None
+    package: str | None = None
     env_id: str | None = None
     env_args: dict[str, Any] = {}
     env_path: str | None = None
     port: int | None = Field(default=None, ge=1, le=65535)
     agents: int = Field(default=1, ge=1, le=4)
     seats: dict[str, str | dict[str, float]] = {}
-    league: LeagueConfig | None = None
+    league: Annotated[Any, BeforeValidator(_pool_settings)] = None
     held_out: tuple[str, ...] = ()
     gates: tuple[GateConfig, ...] = ()
     report_episodes: int = Field(default=100, ge=1)
 
     @model_validator(mode="after")
-    def _seats_fit(self) -> "ScenarioConfig":
+    def _check_kind(self) -> "ScenarioConfig":
         if (self.game is None) == (self.env_id is None):
             raise ValueError("expected exactly one of game and env_id")
-        if self.game is None:
-            if self.package is None:
-                wanted = f"multigrid, gymnasium or unity with env_id={self.env_id}"
-                raise ValueError(expected("package", wanted, "null"))
-            if self.package != "multigrid" and self.agents != 1:
-                raise ValueError(expected("agents", f"1 with package {self.package}", self.agents))
-            if self.package == "unity" and self.port is None:
-                raise ValueError(expected("port", "a number with package unity", "null"))
-            return self
-        seats = self.game.spec().seats
-        if sorted(self.seats) != sorted(seats):
-            raise ValueError(expected("seats", f"{', '.join(seats)} in this game", ", ".join(self.seats)))
-        for seat, names in self.seats.items():
-            if isinstance(names, dict) and (not names or {LEARN, LEAGUE} & set(names) or min(names.values()) <= 0):
-                raise ValueError(expected(f"seats.{seat}", "players with weights above 0", names))
-        self._league_fits()
-        return self
-
-    @model_validator(mode="after")
-    def _held_out_fits(self) -> "ScenarioConfig":
-        if self.held_out and (self.game is None or not self.opponents):
+        if self.env_id is not None and self.package not in packages():
+            wanted = f"{', '.join(packages()[:-1])} or {packages()[-1]} with env_id={self.env_id}"
+            raise ValueError(expected("package", wanted, self.package or "null"))
+        if self.held_out and not self.kind.opponents:
             raise ValueError(expected("held_out", "[] without opponents", list(self.held_out)))
-        met = [name for names in self.opponents.values() for name in names] if self.held_out else []
-        for name in self.held_out:
-            if name in (LEARN, LEAGUE, *met):
-                raise ValueError(expected("held_out", "players that it does not meet while it trains", name))
         return self
 
-    def _league_fits(self) -> None:
-        """Check that a league plays all seats of one team, and that all seats of the other learn."""
-        league_seats = self.league_seats
-        if bool(league_seats) != (self.league is not None):
-            wanted = "settings, as a seat is set to league" if league_seats else "null without a seat set to league"
-            raise ValueError(expected("league", wanted, "null" if self.league is None else "settings"))
-        teams = {self.spec.team_of(seat) for seat in league_seats}
-        for seat, player in self.seats.items() if league_seats else ():
-            wanted = LEAGUE if self.spec.team_of(seat) in teams else LEARN
-            if player != wanted or len(teams) > 1:
-                allowed = f"{LEAGUE} on all seats of one team and {LEARN} on all of the other"
-                raise ValueError(expected(f"seats.{seat}", allowed, player))
+    @property
+    def kind(self) -> EnvironmentKind:
+        """What is played, with all that its kind takes of this scenario."""
+        kind = kind_named(self.package if self.env_id else None)
+        return kind.model_validate({name: getattr(self, name) for name in kind.model_fields})
 
     @property
     def spec(self) -> GameSpec:
-        """The game. Raises :class:`ConfigError` for an environment of another package."""
+        """The game. Raises :class:`ConfigError` for an environment of another kind."""
         if self.game is None:
             raise ConfigError(expected("scenario", "one of the red/blue-door game", f"{self.name} ({self.env_id})"))
         return self.game.spec()
@@ -212,14 +251,7 @@ class ScenarioConfig(Part):
     @property
     def learning(self) -> dict[str, str]:
         """Seats that learn, in index order, with their teams."""
-        if self.game is None:
-            return {f"agent_{k}": "agents" for k in range(self.agents)}
-        return {seat: self.spec.team_of(seat) for seat in self.spec.seats if self.seats[seat] == LEARN}
-
-    @property
-    def league_seats(self) -> tuple[str, ...]:
-        """Seats of the team that a league plays, in index order."""
-        return tuple(seat for seat in self.spec.seats if self.seats[seat] == LEAGUE) if self.game is not None else ()
+        return self.kind.learning
 
     @property
     def opponents(self) -> dict[str, dict[str, float]]:
@@ -227,9 +259,4 @@ class ScenarioConfig(Part):
 
         For a league these are its anchors; each run makes its own snapshots.
         """
-        if self.game is None:
-            return {}
-        anchors = self.league.anchors if self.league is not None else {}
-        seats = {seat: anchors if player == LEAGUE else player for seat, player in self.seats.items()}
-        rows = {seat: seats[seat] for seat in self.spec.seats if seats[seat] != LEARN}
-        return {seat: names if isinstance(names, dict) else {names: 1.0} for seat, names in rows.items()}
+        return self.kind.opponents

@@ -5,7 +5,7 @@ After an import of this package Gymnasium can build ``Walker-v0`` (or without on
 
 import gymnasium
 
-#: The class of ``Walker-v0``; it is imported when one is built, since it needs MuJoCo.
-WALKER = "multigrid_rl.walkers.walker:WalkerEnv"
+from multigrid_rl.tables import GYMNASIUM
 
-gymnasium.register("Walker-v0", WALKER, max_episode_steps=1000)
+for _env_id, _settings in GYMNASIUM.items():  # classes are imported when one is built
+    gymnasium.register(_env_id, **_settings)

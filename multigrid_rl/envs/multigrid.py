@@ -11,12 +11,13 @@ import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.config.scenario import EnvironmentKind
 from multigrid_rl.envs.base import TEAM, Episodes, episode_sequence
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.text import ConfigError, expected, suggestion
@@ -249,3 +250,16 @@ class MultigridFactory(EnvFactory):
         """Build environments number ``first`` to ``first + num_envs - 1``, by agent."""
         envs = MultigridEnvs(self.env_id, num_envs, agents=self.num_agents, seed=self.seed, first=first)
         return GroupedEnv(envs, self.specs)
+
+
+class Multigrid(EnvironmentKind):
+    """Environments of the ``multigrid`` package: all agents are one team, and learn."""
+
+    stock: ClassVar[bool] = True
+
+    env_id: str
+    agents: int
+
+    def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:  # noqa: ARG002 - nobody is seated
+        """Return the recipe for a run's environments."""
+        return MultigridFactory(self.env_id, self.agents, config.seed, config.scheme, config.shared)

@@ -1,4 +1,7 @@
-"""The league of a run: joins arithmetic (``league.league``) and files (``runs.checkpoints``)."""
+"""The league of a run: joins arithmetic (``league.league``) and the files of its snapshots.
+
+A snapshot is a folder of frozen players, one folder each, below ``league/``; none but current opponents' is in memory.
+"""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -8,12 +11,17 @@ from typing import Any
 import numpy as np
 
 from multigrid_rl.config.scenario import ScenarioConfig
-from multigrid_rl.league.league import League, Roster
-from multigrid_rl.players.cards import PlayerError, PlayerFiles
-from multigrid_rl.runs.checkpoints import read_snapshot, write_snapshot
+from multigrid_rl.files import free_path, unfinished
+from multigrid_rl.league.league import League, Snapshot
+from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card, read_files, read_network
+from multigrid_rl.players.growing import Roster
+from multigrid_rl.runs.checkpoints import LEAGUE
+from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
 LOG = logging.getLogger(__name__)
+#: Folder below the snapshots' one for what was found in their places.
+_ASIDE = "aside"
 
 
 class RunLeague(League):
@@ -32,7 +40,7 @@ class RunLeague(League):
         assert scenario.league is not None
         super().__init__(scenario.league, seed)
         self._run = run
-        self._column = [seat for seat, _ in specs.pools].index(scenario.league_seats[0])
+        self._column = [seat for seat, _ in specs.pools].index(scenario.kind.pool_seats[0])
         self._team = specs.team_names.index(specs.teams[specs.seats.index(specs.learning[0])])
         self._files: dict[int, dict[str, PlayerFiles]] = {}
 
@@ -45,15 +53,7 @@ class RunLeague(League):
     def advance(self, env_steps: int, export: Callable[[Path], dict[str, str]]) -> Roster | None:
         """Let the learner join if it is time, and draw who plays if it is time for that.
 
-        Args:
-            env_steps: of the run.
-            export: writes the learner's networks into a folder.
-
-        Returns:
-            The new share of games of each opponent, with the files of new opponents; ``None``: no change.
-
-        Raises:
-            OSError: a snapshot cannot be written.
+        Arguments and result are those of ``GrowingPool.advance``. Raises ``OSError``: a snapshot cannot be written.
         """
         if self.due(env_steps):
             self.add(write_snapshot(self._run, f"step_{env_steps:09d}", env_steps, export))
@@ -78,14 +78,14 @@ class RunLeague(League):
             LOG.warning("%s; the league goes on without it", error)
             self.lose(number)
 
-    def roster(self, others: Iterable[int] = ()) -> Roster:
-        """Return the current opponents with all files, and those of ``others``, whose games are not over.
+    def roster(self, playing: Iterable[int] = ()) -> Roster:
+        """Return the current opponents with all files, and those ``playing`` in games that are not over.
 
         Raises:
             PlayerError: a file is missing, damaged, or another player's.
         """
         files = {}
-        for number in sorted({*self.weights, *others}):
+        for number in sorted({*self.weights, *playing}):
             snapshot = self.snapshot(number)
             if snapshot is not None:
                 files[number] = self._files.get(number) or read_snapshot(self._run, snapshot)
@@ -96,3 +96,66 @@ class RunLeague(League):
         """Continue from the state of :meth:`get_state`; :meth:`roster` reads the files."""
         super().set_state(state)
         self._files = {}
+
+    @staticmethod
+    def resume(run: Path, state: dict[str, Any] | None) -> None:
+        """Check the snapshots that ``state`` knows, and move later ones aside: they join once more.
+
+        Raises:
+            PlayerError: one is missing, or not what it was.
+        """
+        rows, lost, games = (state[key] for key in ("snapshots", "lost", "games")) if state else ([], [], [])
+        for number, row in enumerate(rows, len(games) - len(rows)):  # behind the anchors
+            if number not in lost:
+                read_snapshot(run, Snapshot(**row))
+        kept, folder = {_ASIDE, *(row["name"] for row in rows)}, run / LEAGUE
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.name not in kept:
+                _set_aside(path)
+
+
+def write_snapshot(run: Path, name: str, env_steps: int, export: Callable[[Path], dict[str, str]]) -> Snapshot:
+    """Write a snapshot of a run's league as a whole; what others put in its place moves aside.
+
+    Args:
+        run: folder of the run.
+        name: of the snapshot's folder.
+        env_steps: of the run.
+        export: writes the networks into a folder, one folder each; returns their sha256 by module.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = run / LEAGUE / name
+    if path.exists():
+        _set_aside(path)
+    with unfinished(path) as beside:
+        beside.mkdir()
+        hashes = export(beside)
+    return Snapshot(name, env_steps, hashes)
+
+
+def read_snapshot(run: Path, snapshot: Snapshot) -> dict[str, PlayerFiles]:
+    """Return a snapshot's files, by module, checked against what joined the league.
+
+    Raises:
+        PlayerError: missing, damaged, or another player's.
+    """
+    files = {}
+    for module, sha256 in snapshot.sha256.items():
+        folder = run / LEAGUE / snapshot.name / module
+        files[module] = read_files(folder)
+        card = read_card(files[module])
+        if card.sha256 != sha256:
+            wanted = f"sha256 {sha256[:16]}... of the snapshot that joined the league"
+            raise PlayerError(expected(folder, wanted, f"{card.sha256[:16]}..."))
+        read_network(files[module], card)
+    return files
+
+
+def _set_aside(path: Path) -> None:
+    aside = path.parent / _ASIDE
+    aside.mkdir(exist_ok=True)
+    target = free_path(aside, path.name)
+    path.rename(target)
+    LOG.warning("%s is not part of the league any more; it moved to %s", path, target)

@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import safetensors
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, fie
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from multigrid_rl.config.scenario import Strict
+from multigrid_rl.config.scenario import Strict, packages
 from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
 from multigrid_rl.text import ConfigError, expected, first_error, printable, shown
@@ -109,10 +109,17 @@ ActionSignature = Choices | list[Choices] | BoxSignature
 class EnvSignature(Strict):
     """Environment of another package that a player was trained in."""
 
-    package: Literal["multigrid", "gymnasium", "unity"]
+    package: Text
     env_id: Text
     env_args: dict[str, Any] = Field(default={})
     agents: int = Field(default=1, ge=1, le=4)
+
+    @field_validator("package")
+    @classmethod
+    def _check_package(cls, value: str) -> str:
+        if value not in packages():
+            raise ValueError(f"expected one of {', '.join(packages())}, got {value}")
+        return value
 
 
 def task_of(env_id: str) -> str:

@@ -7,25 +7,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.competition.external import SeatedAgent
 from multigrid_rl.config.compose import ConfigError, ScenarioConfig
 from multigrid_rl.config.scenario import GateConfig
-from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
-from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from multigrid_rl.envs.multigrid import MultigridFactory
 from multigrid_rl.gates import Gate
-from multigrid_rl.league.league import Roster, league_pool, snapshot_player
 from multigrid_rl.metrics import BEHAVIOUR, METRICS
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.growing import Roster, anchor_pool, snapshot_player
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.tables import HEADS
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.user_code import CODE, import_object
-from multigrid_rl.walkers.unity import UnityFactory
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
 from multigrid_rl.world.spaces import token_categories
@@ -38,48 +34,22 @@ def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> EnvF
     """Return the recipe for a run's environments; ``hashes``: required sha256 of frozen players, by name.
 
     Raises:
-        ConfigError: a setting that environments of other packages do not support.
+        ConfigError: a setting that this kind of environments does not support.
     """
-    scenario, train = config.scenario, config.train
-    if scenario.game is not None:
-        return MatchFactory(
-            spec=scenario.spec,
-            opponents=scenario.opponents,
-            checkpoints=config.checkpoint_root(),
-            hashes=hashes or {},
-            seed=config.seed,
-            scheme=config.scheme,
-            shared=config.shared,
-            shaping=train.shaping,
-            bonus=train.bonus,
-            league=scenario.league_seats,
-        )
+    scenario, train, kind = config.scenario, config.train, config.scenario.kind
     for key, value, wanted, missing in (
         ("train.bonus", train.bonus, "{}", "events to weigh"),
         ("train.shaping", train.shaping, "null", "events to hand to a function"),
         ("scenario.seats", scenario.seats, "{}", "opponents, every agent learns"),
     ):
-        if value:
+        if value and not kind.board:
             raise ConfigError(expected(key, f"{wanted}, as scenario={scenario.name} has no {missing}", value))
-    if scenario.package == "gymnasium":
-        return GymnasiumFactory(env_id=str(scenario.env_id), env_args=scenario.env_args, seed=config.seed)
-    if scenario.package == "unity":
-        port, path = scenario.port or 0, scenario.env_path
-        return UnityFactory(str(scenario.env_id), config.seed, port, path, scenario.env_args)
-    return MultigridFactory(
-        env_id=str(scenario.env_id),
-        num_agents=scenario.agents,
-        seed=config.seed,
-        scheme=config.scheme,
-        shared=config.shared,
-    )
+    return kind.factory(config, hashes or {})
 
 
 def env_signature(scenario: ScenarioConfig) -> dict[str, Any] | None:
     """Return the environment's entry in a card; ``None`` for the red/blue-door game."""
-    if scenario.game is not None:
-        return None
-    return scenario.model_dump(include={"package", "env_id", "env_args", "agents"})
+    return None if scenario.kind.board else scenario.model_dump(include={"package", "env_id", "env_args", "agents"})
 
 
 @dataclass(frozen=True)
@@ -173,7 +143,7 @@ class MatchFactory:
         seated = self.load()
         players = seat_players(self.spec, {seat: rows for seat, rows in seated.items() if seat not in self.league})
         if self.league:
-            pool = league_pool(_with_agents(self.spec, seated, once=False), self.league)
+            pool = anchor_pool(_with_agents(self.spec, seated, once=False), self.league)
             if self.roster is not None:
                 pool.update(self._snapshots(self.roster), self.roster.weights, pool.initial_state(0))
             players[str(self.spec.team_of(self.league[0]))] = pool
@@ -213,16 +183,16 @@ class MatchFactory:
 def _with_agents(
     spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]], *, once: bool
 ) -> dict[str, tuple[LoadedPlayer, ...]]:
-    """Start a process for each external agent: one per team if it plays the whole team, else one per seat."""
+    """Seat each player that has a method ``seated``: one per team if it plays the whole team, else one per seat."""
     result = {}
     for seat, rows in seated.items():
         mates = spec.seats_of(spec.team_of(seat))
         named = [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
-        joint = all(isinstance(row.player, SeatedAgent) or row.members > 1 for row in rows)
+        joint = all(hasattr(row.player, "seated") or row.members > 1 for row in rows)
         seats = mates if joint and all(row == named[0] for row in named) else (seat,)
         result[seat] = tuple(
-            row._replace(player=SeatedAgent(row.name, row.player.parts, spec, seats, once=once), members=len(seats))
-            if isinstance(row.player, SeatedAgent)
+            row._replace(player=own(spec, seats, once=once), members=len(seats))
+            if (own := getattr(row.player, "seated", None))
             else row
             for row in rows
         )
@@ -269,11 +239,12 @@ def _one_of(rows: tuple[LoadedPlayer, ...]) -> Policy:
 
 
 def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
-    """Return the run's gates: cloning has no values, so gates on values are left out.
+    """Return the run's gates: without a value network gates on values are left out.
 
     Raises ``ConfigError`` for a metric that this run never reports.
     """
-    gates = [gate for gate in config.scenario.gates if config.train.cloning is None or not gate.of_values]
+    trainer = trainer_of(config.train.trainer)
+    gates = [gate for gate in config.scenario.gates if trainer.learns_values or not gate.of_values]
     found = [
         Gate(name, gate.comparison, gate.bound, hold=gate.hold, share=gate.share, window=gate.window)
         for gate in gates
@@ -289,30 +260,19 @@ def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
 
 def _unreported(config: RunConfig, specs: MultiAgentSpec) -> dict[str, str]:
     """Return what rows of this run do not have when gates are judged: patterns of metrics with the reason."""
-    train = config.train
-    cloning, adversarial, stock = train.cloning, train.adversarial, train.runner == "stock"
-    recorded = cloning is not None and train.dagger is None and cloning.held_out > 0
-    learns_rewards = adversarial is not None and adversarial.reward is None
+    trainer = trainer_of(config.train.trainer)
     head, able = config.model.head, [name for name, entry in HEADS.items() if entry.probability]
     cases: tuple[tuple[bool, str, str], ...] = (
         (True, "timing/* gates/* env_steps_per_s", "it is measured after the gates are judged"),
         (not specs.has_winner, "win/* draw/* defeat/*", f"{config.scenario.name} has no winner"),
         (config.scenario.league is None, "league/*", "there is no league"),
-        (train.dagger is None, "dagger/*", "train=dagger alone asks an expert"),
-        (cloning is None, "learner/*/cloning_loss", "train=bc and dagger alone clone"),
-        (not recorded, "learner/*/held_out_loss", "no episodes are held out"),
-        (
-            cloning is not None,
-            "approx_kl/* clip_fraction/* learner/*/policy_loss learner/*/vf_loss learner/*/entropy_coef",
-            "cloning has no such loss",
-        ),
         (head not in (None, *able), "entropy/*", f"model.head={head} has no probabilities"),
-        (adversarial is None, "learner/*/learnt_reward", "train=gail and airl alone learn rewards"),
-        (not learns_rewards, "learner/*/discriminator_*", "no discriminator is trained"),
-        (stock, "approx_kl/* clip_fraction/* learner/*/dropped_updates", "train.runner=stock does not report it"),
     )
     events = {f"behaviour/*/{name}": "there is no such event" for name in BEHAVIOUR if name not in specs.events}
-    return {pattern: why for absent, patterns, why in cases if absent for pattern in patterns.split()} | events
+    brought: dict[str, str] = trainer.absent(config)
+    return (
+        {pattern: why for absent, patterns, why in cases if absent for pattern in patterns.split()} | events | brought
+    )
 
 
 def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:

@@ -1,10 +1,8 @@
-"""Checkpoints of a run, and snapshots of its league: written whole or not at all, and checked before they are read.
+"""Checkpoints of a run: written whole or not at all, and checked before they are read.
 
 A checkpoint is the folder ``checkpoints/step_000409600`` with RLlib's state (``rllib/``), what a run remembers beside
 it (``run.pkl``), every network as a player (``players/``), and ``manifest.json``: size and sha256 of each file, written
 last. They are not kept for ever. Only a run's own checkpoints are read back as pickles; players are safetensors.
-
-A snapshot is a folder of frozen players, one folder each, below ``league/``; none is held in memory here.
 """
 
 import hashlib
@@ -13,20 +11,18 @@ import logging
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from multigrid_rl.config.compose import ConfigError
-from multigrid_rl.files import free_path, unfinished, write_whole
-from multigrid_rl.league.league import Snapshot
-from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card, read_files, read_network
+from multigrid_rl.files import write_whole
 from multigrid_rl.text import expected
 
 LOG = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 UNFINISHED, REMOVED = "unfinished", "removed"
-LEAGUE, _ASIDE = "league", "aside"
+#: Folder of a run for the snapshots of a growing pool.
+LEAGUE = "league"
 _STATE = "run.pkl"
 #: What reading a damaged manifest raises.
 _NO_MANIFEST = (OSError, ValueError, KeyError, TypeError, RecursionError)
@@ -202,58 +198,3 @@ def _print_of(path: Path, *, sync: bool) -> list[Any]:
     if sync:
         _sync(path)
     return [len(content), hashlib.sha256(content).hexdigest()]
-
-
-def write_snapshot(run: Path, name: str, env_steps: int, export: Callable[[Path], dict[str, str]]) -> Snapshot:
-    """Write a snapshot of a run's league as a whole; what others put in its place moves aside.
-
-    Args:
-        run: folder of the run.
-        name: of the snapshot's folder.
-        env_steps: of the run.
-        export: writes the networks into a folder, one folder each; returns their sha256 by module.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    path = run / LEAGUE / name
-    if path.exists():
-        _set_aside(path)
-    with unfinished(path) as beside:
-        beside.mkdir()
-        hashes = export(beside)
-    return Snapshot(name, env_steps, hashes)
-
-
-def read_snapshot(run: Path, snapshot: Snapshot) -> dict[str, PlayerFiles]:
-    """Return a snapshot's files, by module, checked against what joined the league.
-
-    Raises:
-        PlayerError: missing, damaged, or another player's.
-    """
-    files = {}
-    for module, sha256 in snapshot.sha256.items():
-        folder = run / LEAGUE / snapshot.name / module
-        files[module] = read_files(folder)
-        card = read_card(files[module])
-        if card.sha256 != sha256:
-            wanted = f"sha256 {sha256[:16]}... of the snapshot that joined the league"
-            raise PlayerError(expected(folder, wanted, f"{card.sha256[:16]}..."))
-        read_network(files[module], card)
-    return files
-
-
-def set_aside_others(run: Path, snapshots: Iterable[Snapshot]) -> None:
-    """Move all other snapshots aside: a resumed run writes those that joined later once more."""
-    kept, league = {_ASIDE, *(snapshot.name for snapshot in snapshots)}, run / LEAGUE
-    for path in sorted(league.iterdir()) if league.is_dir() else ():
-        if path.name not in kept:
-            _set_aside(path)
-
-
-def _set_aside(path: Path) -> None:
-    aside = path.parent / _ASIDE
-    aside.mkdir(exist_ok=True)
-    target = free_path(aside, path.name)
-    path.rename(target)
-    LOG.warning("%s is not part of the league any more; it moved to %s", path, target)

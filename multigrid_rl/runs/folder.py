@@ -24,19 +24,17 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from multigrid_rl.config.compose import ConfigError, RunConfig, available_cpus, data_root, to_yaml
 from multigrid_rl.files import free_path, write_whole
 from multigrid_rl.imitation.demonstrations import read_data_card
-from multigrid_rl.league.league import League, Snapshot
 from multigrid_rl.ops.trackers import Tracking
 from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.runs.checkpoints import (
     Checkpoint,
-    read_snapshot,
     read_state,
     set_aside_newer,
-    set_aside_others,
     start_of,
 )
 from multigrid_rl.runs.reader import config_hash, read_provenance, read_verdict
+from multigrid_rl.tables import load
 from multigrid_rl.text import expected
 from multigrid_rl.user_code import CODE
 
@@ -112,13 +110,12 @@ class RunFolder:
             self.provenance = read_provenance(path)
             if start_of(path, log=False).path != checkpoint.path:
                 raise ConfigError(f"{path}: expected a run that no process trains, got one written to meanwhile")
-            league = _league_of(path, config, checkpoint)
+            _resume_pool(path, config, checkpoint)
         except ConfigError:
             self._lock.close()
             raise
         earlier = self.provenance.setdefault("resumed", [])
         set_aside_newer(checkpoint.path)
-        set_aside_others(path, league)
         now, before = own_modules(config), [self.provenance, *earlier][-1].get("modules", {})
         earlier.append({"from_env_steps": checkpoint.env_steps, **circumstances(), **now})
         _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
@@ -245,18 +242,15 @@ def locked(file: Path) -> IO[str]:
     return handle
 
 
-def _league_of(path: Path, config: RunConfig, checkpoint: Checkpoint) -> list[Snapshot]:
-    """Return the snapshots that a checkpoint knows. Raises ``ConfigError``: one is missing, or not what it was."""
-    if config.scenario.league is None or not checkpoint.env_steps:
-        return []
-    league = League(config.scenario.league, config.seed)
-    league.set_state(read_state(checkpoint.path)["league"])
-    for snapshot in league.available():
-        try:
-            read_snapshot(path, snapshot)
-        except PlayerError as error:
-            raise ConfigError(str(error)) from error
-    return league.snapshots
+def _resume_pool(path: Path, config: RunConfig, checkpoint: Checkpoint) -> None:
+    """Take up a growing pool's files where a checkpoint left them. Raises ``ConfigError``: one is not what it was."""
+    if config.scenario.league is None:
+        return
+    state = read_state(checkpoint.path)["league"] if checkpoint.env_steps else None
+    try:
+        load(config.scenario.league.pool).resume(path, state)
+    except PlayerError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _set_aside(metrics: Path, length: int, name: str) -> None:

@@ -53,7 +53,7 @@ class SearchRequest:
         plan_of(settings, space, seed)
         # One configuration out of the middle stands for all.
         config = compose(space.overrides({variable.key: 0.5 for variable in space.variables}))
-        if config.scenario.game is None and any(v.key.startswith("train.bonus.") for v in space.variables):
+        if not config.scenario.kind.board and any(v.key.startswith("train.bonus.") for v in space.variables):
             wanted = f"one without train.bonus for scenario={config.scenario.name}, such as control"
             raise ConfigError(expected("search.space", wanted, space.name))
         if settings.kind == "pbt" and config.scenario.league is not None:

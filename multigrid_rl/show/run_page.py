@@ -9,8 +9,18 @@ from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.run_data import RunReport, opponent_words, origin
 from multigrid_rl.show.words import (
-    BEHAVIOURS, OUTCOMES, duration, listed, metric_title, percent, plural, relation, short, spelled, unit_of,
-)  # fmt: skip
+    BEHAVIOURS,
+    OUTCOMES,
+    duration,
+    listed,
+    metric_title,
+    percent,
+    plural,
+    relation,
+    short,
+    spelled,
+    unit_of,
+)
 from multigrid_rl.text import one_line
 
 #: Parts of an iteration: name in ``timing/``, words, and its own parts.

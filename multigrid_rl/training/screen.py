@@ -21,13 +21,13 @@ from rich.text import Text
 
 from multigrid_rl.config.compose import RunConfig
 from multigrid_rl.config.recipes import FILES
+from multigrid_rl.config.schema import trainer_of
 from multigrid_rl.config.sizes import reward_facts, schedules
-from multigrid_rl.fast.threads import Team
 from multigrid_rl.files import discard_output
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.imitation.demonstrations import read_data_card
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.text import program
+from multigrid_rl.training.settings import team_of
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
@@ -150,12 +150,8 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
         lines.append(f"opponent: {player.name} on {seat} ({turns}{made}; {strength})")
     if any(hasattr(player.player, "seated") for row in seated.values() for player in row):
         lines.append("slow:     every step waits for an agent's process; our own players answer many times as fast")
-    if (league := config.scenario.league) is not None:
-        whose = "each who plays" if league.win_over == "pool" else "all in 100 episodes"
-        joins = [f"every {league.every:,} steps"] if league.every else []
-        joins += [f"at {league.win:.0%} wins against {whose}"] if league.win else []
-        share = f"{1 - league.anchor_share:.0%} of the games once there is one"
-        lines.append(f"league:   snapshots join {' or '.join(joins)}; {league.weighting}, {share}")
+    if config.scenario.league is not None:
+        lines.append(f"league:   {config.scenario.league.summary}")
     lines += [f"{name + ':':<9} {said}" for name, said in reward_facts(train)]
     lines += [f"schedule: {name} {values}, {course}" for name, values, course in schedules(train, changing=True)]
     if train.lr > LARGE_LR:
@@ -185,31 +181,14 @@ def recipe_of(config: RunConfig) -> str:
 
 def _learning(config: RunConfig) -> list[str]:
     """Tell what is learned from, and who plays and computes."""
-    train, runners = config.train, config.cluster.runners
-    threads = f"learner:  {Team(config).describe()}, {config.learner_threads} of torch"
-    data = [] if config.data is None else [f"data:     {read_data_card(Path(config.data)).summary()}"]
-    if train.cloning is not None:
-        often = f"every {train.cloning.play_every:,} recorded steps"
-        lines = list(data)
-        if train.dagger is not None:
-            lines.append(f"expert:   {train.dagger.expert} labels every step of {train.num_envs} {plays(config)}")
-        lines += [
-            f"playing:  {config.scenario.report_episodes} whole episodes {often}; gates go by them",
-            f"{threads}, {train.batch_size:,} recorded steps an iteration, minibatches of {train.minibatch}",
-        ]
-        if any(gate.of_values for gate in config.scenario.gates):
-            lines.append("gates:    all but that on explained_variance: no value network is trained")
-        return lines
-    who = f"{runners} remote env runner(s), 1 torch thread each" if runners else "the driver process, 0 env runners"
-    if train.runner == "stock":
-        who = f"RLlib's own env runner in {who}"
-    batch = f"{train.num_envs} {plays(config)} x {train.num_steps} steps = {train.batch_size} steps a batch"
-    return [*data, f"sampling: {who}; {batch}", f"{threads}, {train.epochs} epochs, minibatches of {train.minibatch}"]
+    threads = f"learner:  {team_of(config).describe()}, {config.learner_threads} of torch"
+    lines: list[str] = trainer_of(config.train.trainer).describe(config, threads, plays(config))
+    return lines
 
 
 def plays(config: RunConfig) -> str:
     """Call what is played side by side by its name."""
-    return "games" if config.scenario.game is not None else "environments"
+    return config.scenario.kind.games
 
 
 def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]:
@@ -235,8 +214,7 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
     # A page needs a report, an evaluation whole episodes.
     reported = v["last_report"].get("report_episodes", 0) >= config.scenario.report_episodes
     then = [f"{program()} {verb} {run}" for verb in ("report", "evaluate")[not reported :]]
-    train = config.train
-    done = ("played", "environment") if train.cloning is None or train.dagger is not None else ("learned", "recorded")
+    done = trainer_of(config.train.trainer).counts
     return [
         first,
         *_result(v["last_report"]),
@@ -287,7 +265,7 @@ def headline(row: dict[str, Any], config: RunConfig) -> str:
     total = sum(parts.values()) or 1.0
     bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
     metric, form = ("win", "wins {:.0%}")
-    if config.scenario.package in ("gymnasium", "unity"):  # nothing to win
+    if not config.scenario.kind.winner:
         metric, form = ("return_mean", "mean return {:,.2f}")
     return " | ".join(
         [

@@ -40,7 +40,7 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
     for scenario, (steps, held) in zip(scenarios, ends, strict=True):
         stage_config = config.model_copy(update={"scenario": scenario})
         factory = env_factory(stage_config, hashes)
-        if scenario.game is None:
+        if not scenario.kind.board:
             factory.load()  # reports an unknown id with its key
         gates = gates_of(stage_config, factory.specs)
         own_metrics(gates)  # refused before anything starts

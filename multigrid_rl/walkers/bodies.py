@@ -10,8 +10,6 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
-from multigrid_rl.envs import WALKER
-
 Array = NDArray[np.float64]
 
 
@@ -234,14 +232,8 @@ _BODIES: dict[str, type[Body]] = {
     f"{_ROOM}walker2d_v5:Walker2dEnv": Walker,
     f"{_ROOM}hopper_v5:HopperEnv": Hopper,
     f"{_ROOM}humanoid_v5:HumanoidEnv": Humanoid,
-    WALKER: Follower,
+    "multigrid_rl.walkers.walker:WalkerEnv": Follower,
 }
-
-
-def carries(env_id: str) -> bool:
-    """Return whether an id is registered for one of the bodies of this module; nothing is built."""
-    spec = gymnasium.registry.get(env_id)
-    return spec is not None and spec.entry_point in _BODIES
 
 
 def body_of(env: gymnasium.Env[Any, Any]) -> Body | None:

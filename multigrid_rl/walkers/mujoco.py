@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import gymnasium
 import numba
 import numpy as np
 from gymnasium.utils import seeding
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 from multigrid_rl.config.schema import available_cpus
 from multigrid_rl.envs.base import SingleAgentEnvs
 from multigrid_rl.jit import shared, threads
-from multigrid_rl.walkers.bodies import Body
+from multigrid_rl.walkers.bodies import Body, body_of
 
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -182,3 +183,10 @@ class MujocoEnvs(SingleAgentEnvs):
         which = list(seeds)
         qpos, qvel, _, *read = (array[which] for array in self._physics)
         return self._body.observe(qpos, qvel, read)
+
+
+def side_by_side(env: gymnasium.Env[Any, Any], num_envs: int, seed: int, first: int) -> MujocoEnvs | None:
+    """Return ``num_envs`` environments like ``env``, from number ``first`` on; ``None`` where it is no body of ours."""
+    body = body_of(env)
+    assert env.spec is not None
+    return None if body is None else MujocoEnvs(env.spec.id, body, num_envs, seed=seed, first=first)

@@ -3,12 +3,14 @@
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from pydantic import model_validator
 
+from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
 from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, Episodes, step_of
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import MAX_CHOICES, AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec, RunError
@@ -258,3 +260,30 @@ def _actions(name: str, brain: Any) -> spaces.Space[Any]:
     if max(choices) > MAX_CHOICES:
         raise RunError(expected(f"scenario.env_id={name}", f"at most {MAX_CHOICES} choices of a branch", max(choices)))
     return spaces.MultiDiscrete(choices)
+
+
+class Unity(EnvironmentKind):
+    """Agents of a Unity environment: it calls one process, and its agents may miss steps, come and go."""
+
+    winner: ClassVar[bool] = False
+    vectors: ClassVar[bool] = True
+    memory: ClassVar[bool] = False
+    remote: ClassVar[bool] = False
+    built_once: ClassVar[bool] = True
+    judged: ClassVar[bool] = False
+
+    env_id: str
+    env_args: dict[str, Any]
+    agents: OneAgent
+    port: int | None
+    env_path: str | None
+
+    @model_validator(mode="after")
+    def _check_port(self) -> "Unity":
+        if self.port is None:
+            raise ValueError(expected("port", "a number with package unity", "null"))
+        return self
+
+    def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:  # noqa: ARG002 - nobody is seated
+        """Return the recipe for a run's places."""
+        return UnityFactory(self.env_id, config.seed, self.port or 0, self.env_path, self.env_args)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from multigrid_rl import tables
 from multigrid_rl.config.compose import ConfigError, compose, load_scenario
-from multigrid_rl.config.scenario import LeagueConfig
-from multigrid_rl.league import league as arithmetic
-from multigrid_rl.league.league import RECENT, League, Snapshot, counted, draw, nash
+from multigrid_rl.league import rules
+from multigrid_rl.league.league import RECENT, League, Snapshot, counted
+from multigrid_rl.league.rules import draw, nash
+from multigrid_rl.league.settings import LeagueConfig
 from multigrid_rl.search.folder import SearchRequest
 
 RULES = LeagueConfig(
@@ -43,7 +45,7 @@ def with_snapshots(number: int, **changes) -> League:
 
 
 def shares(win, weighting, latest_share=0.0, payoffs=None):
-    return arithmetic.shares(win, weighting, latest_share, payoffs)
+    return rules.shares(win, weighting, latest_share, payoffs)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +106,18 @@ def test_league_plays_nash_mixture_of_recorded_wins():
     one.lose(3)
     one.redraw(3000)
     assert one.weights[2] == pytest.approx(0.5)
+
+
+def test_opponent_rule_from_outside_is_one_entry(tmp_path, monkeypatch):
+    (tmp_path / "my_rules.py").write_text(
+        "from multigrid_rl.league.rules import Rule\nEASIEST = Rule(lambda win, _: win == win.max(), checks=0.0)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(tables.WEIGHTINGS, "easiest", "my_rules:EASIEST")
+    settings = compose(["scenario=1v1-league", "scenario.league.weighting=easiest"]).scenario.league
+    np.testing.assert_allclose(shares(np.array([0.2, 0.9, 0.5]), settings.weighting), [0, 1, 0])
+    with pytest.raises(ConfigError, match=r"^scenario\.league\.weighting: expected one of .*, easiest, got hardest"):
+        compose(["scenario=1v1-league", "scenario.league.weighting=hardest"])
 
 
 # --- who plays

@@ -1,0 +1,52 @@
+"""Settings of a league: who joins it, and how often each of its players plays. Meanings stand in yaml."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from multigrid_rl.config.scenario import LEAGUE, LEARN, Part, Steps
+from multigrid_rl.tables import entries
+from multigrid_rl.text import expected, unknown
+
+
+class LeagueConfig(Part):
+    """Who joins a growing pool of opponents, and how often each of them plays. What each key means stands in yaml."""
+
+    #: Where the pool with these settings is; see ``players.growing.GrowingPool``.
+    pool: ClassVar[str] = "multigrid_rl.league.run:RunLeague"
+
+    anchors: dict[str, float]
+    anchor_share: float = Field(ge=0, lt=1)
+    latest_share: float = Field(ge=0, le=1)
+    weighting: str
+    every: Steps | None
+    win: float | None = Field(gt=0, lt=1)
+    win_over: Literal["pool", "episodes"]
+    most: int = Field(ge=1, le=64)
+    redraw: Steps
+
+    @field_validator("weighting")
+    @classmethod
+    def _check_weighting(cls, value: str) -> str:
+        if value not in entries("weightings"):
+            raise ValueError(unknown("weighting", value, entries("weightings"), "one of {}").partition(": ")[2])
+        return value
+
+    @model_validator(mode="after")
+    def _grows(self) -> "LeagueConfig":
+        if not self.anchors or {LEARN, LEAGUE} & set(self.anchors) or min(self.anchors.values()) <= 0:
+            raise ValueError(expected("anchors", "at least one player with a weight above 0", self.anchors))
+        if self.every is None and self.win is None:
+            raise ValueError(expected("every", "a number of environment steps, or a win rate in win", "null for both"))
+        if self.anchor_share + self.latest_share > 1:
+            raise ValueError(expected("latest_share", f"at most {1 - self.anchor_share:g}", self.latest_share))
+        return self
+
+    @property
+    def summary(self) -> str:
+        """What a run says of its league when it starts."""
+        whose = "each who plays" if self.win_over == "pool" else "all in 100 episodes"
+        joins = [f"every {self.every:,} steps"] if self.every else []
+        joins += [f"at {self.win:.0%} wins against {whose}"] if self.win else []
+        share = f"{1 - self.anchor_share:.0%} of the games once there is one"
+        return f"snapshots join {' or '.join(joins)}; {self.weighting}, {share}"
