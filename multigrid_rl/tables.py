@@ -59,6 +59,9 @@ ENGINES: dict[str, str] = {
     "rllib": "multigrid_rl.rllib.algorithm:engine",
 }
 
+#: Modules that have moved since checkpoints were written that name them: old name -> new one.
+MOVED: dict[str, str] = {"multigrid_rl.players.league": "multigrid_rl.league.league"}
+
 
 @dataclass(frozen=True)
 class Network:
@@ -154,20 +157,34 @@ PAGES: dict[str, str] = {
     "run": "multigrid_rl.show.report:write_run_report",
     "cup": "multigrid_rl.show.report:write_cup_report",
     "game": "multigrid_rl.show.replay:game_page",
+    "exploit": "multigrid_rl.show.exploit:draw_exploit",
 }
 
 #: Figures that commands draw, as PNG: a function of what is drawn, then of the file.
-FIGURES: dict[str, str] = {
-    "comparison": "multigrid_rl.show.figures:save_comparison",
-    "best responses": "multigrid_rl.show.figures:save_best_responses",
-}
+FIGURES: dict[str, str] = {"comparison": "multigrid_rl.show.figures:save_comparison"}
 
-#: Films: of a recorded game; of episodes of an environment, for a page and, chosen by name, as a file.
+#: Films of episodes of an environment: for a page; one chosen by name; one as a file.
 FILMS: dict[str, str] = {
-    "game": "multigrid_rl.show.video:write_video",
     "page": "multigrid_rl.walkers.films:play_own_episodes",
     "pick": "multigrid_rl.walkers.films:pick",
     "episode": "multigrid_rl.walkers.films:write_episode",
+}
+
+#: Where a run's rows go, too: what ``tracking`` may name; each is a ``runs.folder.Tracker``.
+TRACKERS: dict[str, str] = {
+    "csv": "multigrid_rl.ops.trackers:Csv",
+    "wandb": "multigrid_rl.ops.trackers:Wandb",
+    "mlflow": "multigrid_rl.ops.trackers:Mlflow",
+}
+
+#: What a run's provenance says of an input, by the key of the configuration that names it: RunConfig -> plain data.
+FACTS: dict[str, str] = {"data": "multigrid_rl.imitation.demonstrations:facts"}
+
+#: What looks at a connected cluster before it is used. ``cluster``, for a run: (RunConfig, folder, stages) -> the run
+#: with as many env runners as fit, lines to print. ``nodes``: (folder, stages, trials=whether it is a search) -> lines.
+PREFLIGHTS: dict[str, str] = {
+    "cluster": "multigrid_rl.ops.cluster:fit_to_cluster",
+    "nodes": "multigrid_rl.ops.cluster:preflight",
 }
 
 #: Verbs of the command line, in the order of typical use.
