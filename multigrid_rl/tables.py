@@ -174,17 +174,14 @@ PAGES: dict[str, str] = {
     "run": "multigrid_rl.show.report:write_run_report",
     "cup": "multigrid_rl.show.report:write_cup_report",
     "game": "multigrid_rl.show.replay:game_page",
+    "exploit": "multigrid_rl.show.exploit:draw_exploit",
 }
 
 #: Figures that commands draw, as PNG: a function of what is drawn, then of the file.
-FIGURES: dict[str, str] = {
-    "comparison": "multigrid_rl.show.figures:save_comparison",
-    "best responses": "multigrid_rl.show.figures:save_best_responses",
-}
+FIGURES: dict[str, str] = {"comparison": "multigrid_rl.show.figures:save_comparison"}
 
-#: Films: of a recorded game; of episodes of an environment, for a page and, chosen by name, as a file.
+#: Films of episodes of an environment: for a page; one chosen by name; one as a file.
 FILMS: dict[str, str] = {
-    "game": "multigrid_rl.show.video:write_video",
     "page": "multigrid_rl.walkers.films:play_own_episodes",
     "pick": "multigrid_rl.walkers.films:pick",
     "episode": "multigrid_rl.walkers.films:write_episode",

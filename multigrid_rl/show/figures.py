@@ -17,17 +17,15 @@ import numpy as np
 from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 from multigrid_rl.evaluation.seeds import bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate
-from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.runs.reader import Array, Run, Series
 from multigrid_rl.runs.reference import Reference, write_file
-from multigrid_rl.show.words import bound, plural, thousands
+from multigrid_rl.show.words import plural, thousands, unit_of
 from multigrid_rl.text import ConfigError, expected
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/): distinguishable with any colour vision; lines differ in
@@ -36,6 +34,7 @@ BLUE, VERMILLION, BLACK, GREY = "#0072B2", "#D55E00", "#000000", "#9a9a9a"
 SMALL, NORMAL, LARGE = 11, 13, 16  # points
 DPI = 120
 _STEPS = FuncFormatter(lambda steps, _: thousands(steps))
+_NUMBERS = FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "\u2212"))
 _GATE: dict[str, Any] = {"color": BLACK, "linewidth": 1.4, "linestyle": (0, (7, 2, 1.5, 2)), "label": "gate"}
 #: Lines of the two sides of a comparison.
 _SIDES: tuple[dict[str, Any], ...] = (
@@ -45,7 +44,6 @@ _SIDES: tuple[dict[str, Any], ...] = (
 _Sides: TypeAlias = list[tuple[RunSet, list[Run]]]  # each with its runs of one scenario
 #: Points of a comparison's curves, and panels; of several scenarios each gets its share of them.
 _POINTS, _MOST_PANELS = 151, 6
-_UNITS = {"ratio": "ratio, 1 is perfect", "share": "share of the games", "reward": "reward per game"}
 
 
 # --- what all figures share
@@ -61,12 +59,6 @@ def limits(values: Array, always: Array) -> tuple[float, float]:
     margin = 0.08 * (high - low) or 0.5
     # Values that are never negative get no axis below zero.
     return (-_EDGE * high if 0 <= low < margin else low - margin), high + margin
-
-
-def unit_of(metric: str) -> str:
-    """Return the axis label of a metric: its unit, spelled out where the glossary abbreviates it."""
-    unit = next((unit for pattern, (_, unit) in glossary().items() if matches(metric, pattern)), "")
-    return "steps per game" if metric == "episode_len_mean" else _UNITS.get(unit, unit)
 
 
 def titled_figure(size: tuple[float, float], title: str) -> Figure:
@@ -123,7 +115,6 @@ def add_legend(figure: Figure, columns: int, title: str = "") -> None:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a PNG file, in a new folder if necessary; replaces an existing file. Raises ``ConfigError``."""
     image = BytesIO()
-    FigureCanvasAgg(figure)
     figure.savefig(image, format="png")
     write_file(path, image.getvalue())
 
@@ -159,14 +150,9 @@ class Chart(NamedTuple):
     under: tuple[Reference, str] | None = None  # reference curves and which of their metrics is drawn below the lines
     share: bool = False  # the axis goes from 0 to 1 and is labelled in per cent
 
-    @property
-    def bound(self) -> str:
-        """The gate's bound in words; empty without a gate."""
-        return bound(self.gate.comparison, self.gate.bound) if self.gate else ""
-
     def svg(self) -> Markup:
         """Return the drawing: axes, gate, reference and lines, for an ``<svg>`` of :data:`PAGE_SIZE` units."""
-        # Less than a third of a unit off a straight line is nothing to see.
+        # A point less than a third of a unit off a straight line is left out.
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": "page", "path.simplify_threshold": 0.3}):
             return Markup("".join(_shapes(_chart_figure(self))))
 
@@ -213,12 +199,11 @@ def _chart_figure(chart: Chart) -> Figure:
     figure = Figure(figsize=(width / 72, height / 72))
     axes = figure.add_axes((left / width, 1 - bottom / height, (right - left) / width, (bottom - top) / height))
     axes.set(xlim=(0, chart.x_max), ylim=_y_limits(chart), axisbelow=True)
-    axes.xaxis.set(major_locator=MaxNLocator(5, steps=[1, 2, 5, 10]), major_formatter=_STEPS)
-    axes.yaxis.set_major_locator(
-        FixedLocator([0, 0.25, 0.5, 0.75, 1]) if chart.share else MaxNLocator(5, steps=[1, 2, 5, 10])
-    )
-    label = "{:.0%}".format if chart.share else "{:.6g}".format
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: label(value).replace("-", "\u2212")))
+    axes.locator_params(nbins=5, steps=[1, 2, 5, 10], min_n_ticks=3)
+    axes.xaxis.set_major_formatter(_STEPS)
+    axes.yaxis.set_major_formatter(_NUMBERS)
+    if chart.share:
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
     axes.tick_params(left=False, bottom=False, labelsize=16, pad=8)
     axes.grid(axis="y")
     axes.set_xlabel("environment steps", fontsize=16, labelpad=6, gid="class tick")
@@ -252,11 +237,11 @@ def _shapes(figure: Figure) -> Iterator[str]:
     file = BytesIO()
     figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     left, right, top, bottom = PAGE_AXES
-    place = f'x="{left}" y="{top}" width="{right - left}" height="{bottom - top}"'
-    view = f'<svg {place} viewBox="{left} {top} {right - left} {bottom - top}">'
+    x, y, width, height = left, top, right - left, bottom - top
+    view = f'<svg x="{x}" y="{y}" width="{width}" height="{height}" viewBox="{x} {y} {width} {height}">'
     for group in ElementTree.fromstring(file.getvalue()).iter(f"{_SVG}g"):
         name = group.get("id", "")
-        kind = name.removeprefix("class ") if name.startswith("class ") else ""
+        kind = name.partition("class ")[2]
         if not kind and not re.match(r"[xy]tick_", name):
             continue
         for path in group.iter(f"{_SVG}path"):
@@ -264,9 +249,8 @@ def _shapes(figure: Figure) -> Iterator[str]:
             yield f"{view}{shape}</svg>" if kind.startswith(_CLIPPED) else shape
         for text in group.iter(f"{_SVG}text"):
             anchor = re.search("text-anchor: (start|middle|end)", text.get("style", ""))
-            x, y = (_short_path(text.get(key, "")) for key in "xy")
-            side = anchor[1] if anchor else "start"
-            yield f'<text class="tick {side}" x="{x}" y="{y}">{escape(text.text or "")}</text>'
+            place = " ".join(f'{key}="{_short_path(text.get(key, ""))}"' for key in "xy")
+            yield f'<text class="tick {anchor[1] if anchor else "start"}" {place}>{escape(text.text or "")}</text>'
 
 
 def _short_path(path: str) -> str:
@@ -292,10 +276,8 @@ def draw_overlay(run: Run, reference: Reference, *, alike: bool) -> Figure:
     figure, panels = panel_grid(len(metrics), f"{who}, over the recipe {reference.name} ({seeds} seeds)")
     for axes, metric in zip(panels, metrics, strict=True):
         _overlay_panel(axes, run, reference, metric)
-    ran = f"all {seeds} seeds ran for {grid[-1]:,} environment steps"
-    if whole < len(grid):
-        ran = f"all {seeds} seeds ran up to {grid[whole - 1] if whole else 0:,} environment steps, "
-        ran += f"the last up to {grid[-1]:,}"
+    ran = f"all {seeds} seeds ran up to {grid[whole - 1] if whole else 0:,} environment steps"
+    ran += f", the last up to {grid[-1]:,}" if whole < len(grid) else ""
     add_legend(figure, 3 if len(metrics) > 1 else 2, ran)
     return figure
 
@@ -331,7 +313,7 @@ def _overlay_panel(axes: Axes, run: Run, reference: Reference, metric: str) -> N
         axes.text(0.98, 0.03, note, transform=axes.transAxes, ha="right", fontsize=SMALL, style="italic")
 
 
-# --- two sets of runs
+# --- two sets of runs, and best responses to a player
 
 
 def draw_comparison(ours: RunSet, theirs: RunSet, rng: np.random.Generator) -> Figure:
@@ -403,9 +385,6 @@ def _metric_panel(axes: Axes, sides: _Sides, title: tuple[str, str], rng: np.ran
     gate = next((gate for gate in all_runs[0].gates if gate.metric == metric), None)
     format_axes(axes, "".join(title), "IQM over runs", grid[-1], gate)
     axes.set_ylim(*limits(np.concatenate(shown), np.array([gate.bound if gate else shown[0][-1]])))
-
-
-# --- others
 
 
 def save_best_responses(player: str, curves: dict[str, list[tuple[int, float]]], path: Path) -> None:

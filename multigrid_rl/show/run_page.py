@@ -3,7 +3,7 @@
 from typing import Any
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.show.figures import Chart, Line, unit_of
+from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.run_data import RunReport, opponent_words, origin
@@ -18,6 +18,7 @@ from multigrid_rl.show.words import (
     relation,
     short,
     spelled,
+    unit_of,
 )
 from multigrid_rl.text import one_line
 from multigrid_rl.world.metrics import BEHAVIOUR
@@ -262,7 +263,8 @@ def _played_title(report: RunReport) -> str:
         return ""
     row = report.episodes.rows[0]
     low, high = (short(end) for end in row["return_interval"])
-    return f"In {plural(row['episodes'], 'fresh episode')} it returns {short(row['return_mean'])} ({low} to {high})"
+    count = f"{spelled(row['episodes'])} fresh episode{'s'[: row['episodes'] != 1]}"
+    return f"In {count} it returns {short(row['return_mean'])} ({low} to {high})"
 
 
 # --- behaviour

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from multigrid_rl.metrics import glossary, matches
+
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 #: Titles of metrics; the part after the first slash is appended.
@@ -17,6 +19,7 @@ _TITLES = {
     "draw": "Games drawn",
     "defeat": "Games lost",
 }
+_UNITS = {"ratio": "ratio, 1 is perfect", "share": "share of the games", "reward": "reward per game"}
 #: Behaviour metrics in words, for titles.
 BEHAVIOURS = {
     "key_pickup": "Own key picked up",
@@ -107,3 +110,9 @@ def relation(held: float, median: float) -> str:
     """Return how a run's steps relate to the median seed's: ``12% sooner than``, or ``as soon as``."""
     later = held / median - 1
     return "as soon as" if abs(later) < 0.005 else f"{abs(later):.0%} {'later' if later > 0 else 'sooner'} than"
+
+
+def unit_of(metric: str) -> str:
+    """Return the axis label of a metric: its unit, spelled out where the glossary abbreviates it."""
+    unit = next((unit for pattern, (_, unit) in glossary().items() if matches(metric, pattern)), "")
+    return "steps per game" if metric == "episode_len_mean" else _UNITS.get(unit, unit)
