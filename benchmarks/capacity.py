@@ -18,6 +18,7 @@ import torch
 
 from benchmarks.measure import timing_parts, train_once
 from multigrid_rl.config.compose import compose
+from multigrid_rl.rllib.algorithm import engine
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.session import ray_session
@@ -53,9 +54,12 @@ def one_runner(seconds: float) -> dict[str, Any]:
 def one_learner(iterations: int) -> dict[str, float]:
     """Measure a learner by itself: environment steps a second that it learns from, by median seconds of an update."""
     with ray_session():
-        algorithm = algorithm_config(compose(list(RUN))).build_algo()
+        algorithm = engine(compose(list(RUN)))
         try:
-            rows = [algorithm.iterate() for _ in range(iterations)]
+            rows: list[dict[str, Any]] = []
+            for _ in range(iterations):
+                algorithm.train()
+                rows.append(algorithm.run.row())
         finally:
             algorithm.stop()
     learn = float(np.median([row["timing/learn_s"] for row in rows[2:]]))

@@ -35,7 +35,7 @@ from multigrid_rl.show.video import choose
 from multigrid_rl.text import ConfigError, expected, suggestion, unknown
 from multigrid_rl.training.start import resume_training, run_training
 from multigrid_rl.types import Policy
-from multigrid_rl.user_code import CODE, HANDED_OVER
+from multigrid_rl.user_code import CODE
 from multigrid_rl.world.pettingzoo_env import RedBlueDoors, parallel_env
 
 if TYPE_CHECKING:
@@ -247,7 +247,6 @@ def _named(value: Any) -> Any:
     name = f"{value.__module__}:{getattr(value, '__qualname__', '')}"
     if not CODE.fullmatch(name):
         raise ConfigError(expected("value", "a class or function of a module, not one inside of another", name))
-    HANDED_OVER.add(value.__module__)
     return name
 
 

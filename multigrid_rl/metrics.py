@@ -70,7 +70,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "learner/<module>/vf_loss": ("value loss, last minibatch", "loss"),
     "learner/<module>/grad_norm": ("global gradient norm before clipping, last minibatch", "norm"),
     "learner/<module>/dropped_updates": (
-        "minibatch gradients of this update that were not finite and left out; not reported by `train.runner=stock`",
+        "minibatch gradients of this update that were not finite and left out",
         "count",
     ),
     "learner/<module>/discriminator_loss": (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any
 
 #: Kinds of environments: the ``package`` of a scenario, or ``doors`` for one with a ``game``.
@@ -41,7 +42,22 @@ BATCHED: dict[str, str] = dict.fromkeys(
 )
 
 #: What ``train.trainer`` may name: who samples, who learns, and their options.
-TRAINERS: dict[str, str] = {}
+TRAINERS: dict[str, str] = {
+    "ppo": "multigrid_rl.training.trainers:TRAINER",
+    "bc": "multigrid_rl.imitation.trainers:CLONING",
+    "dagger": "multigrid_rl.imitation.trainers:DAGGER",
+    "gail": "multigrid_rl.imitation.trainers:ADVERSARIAL",
+    "airl": "multigrid_rl.imitation.trainers:ADVERSARIAL",
+}
+
+#: Sections of ``train`` that tell the trainer of a file older than ``train.trainer``: the first that is there decides.
+SECTIONS: dict[str, str] = {"dagger": "dagger", "cloning": "bc", "adversarial": "gail"}
+
+#: What a run is trained with: its session, and what builds sampler and learner.
+ENGINES: dict[str, str] = {
+    "session": "multigrid_rl.rllib.session:ray_session",
+    "rllib": "multigrid_rl.rllib.algorithm:engine",
+}
 
 
 @dataclass(frozen=True)
@@ -126,7 +142,16 @@ WEIGHTINGS: dict[str, str] = {
 POOLS: dict[str, str] = {"league": "multigrid_rl.league.settings:LeagueConfig"}
 
 #: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
-PLAYERS: dict[str, str] = {}
+PLAYERS: dict[str, str] = {
+    "class": "multigrid_rl.players.classes:NAMING",
+    "agent": "multigrid_rl.competition.external:NAMING",
+    "hub": "multigrid_rl.competition.hub:NAMING",
+}
+
+#: Pages of what commands have written, by what they wrote: a function of its folder that writes the page.
+PAGES: dict[str, str] = {
+    "cup": "multigrid_rl.show.report:write_cup_report",
+}
 
 #: Verbs of the command line, in the order of typical use.
 VERBS: dict[str, str] = {
@@ -140,8 +165,8 @@ VERBS: dict[str, str] = {
     "video": "multigrid_rl.show.verbs:video",
     "play": "multigrid_rl.show.verbs:play",
     "compare": "multigrid_rl.cli.compare:compare",
-    "export": "multigrid_rl.cli.players:export",
-    "inspect": "multigrid_rl.cli.players:inspect",
+    "export": "multigrid_rl.competition.verbs:export",
+    "inspect": "multigrid_rl.competition.verbs:inspect",
     "grade": "multigrid_rl.cli.evaluate:grade",
     "cup": "multigrid_rl.competition.verbs:cup",
     "players": "multigrid_rl.cli.players:players",
@@ -165,6 +190,12 @@ def load(reference: str) -> Any:
 def find(table: Mapping[str, str], name: str) -> Any:
     """Import what an entry of a table names. Raises ``KeyError``: no such entry."""
     return load(table[name])
+
+
+def has(table: Mapping[str, str], name: str) -> bool:
+    """Return whether a table has such an entry, and its add-on was not left out of this checkout."""
+    module = table.get(name, "").partition(":")[0]
+    return bool(module) and find_spec(".".join(module.split(".")[:2])) is not None
 
 
 @cache

@@ -1,12 +1,11 @@
-"""Code that a configuration names: which of it may run, how it is imported, and how its mistakes are reported."""
+"""Code that a configuration names: how it is imported, and how its mistakes are reported; ``trust.py``: whether."""
 
 import importlib
-import os
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,39 +14,11 @@ from multigrid_rl.text import ConfigError, expected, one_line
 
 #: How something outside of this project is named: ``module:name``. Nothing of our own is called like that.
 CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-#: Environment variable: modules, separated by commas, that files of other people may name: players' cards, runs.
-TRUSTED_MODULES = "MULTIGRID_RL_MODULES"
-#: Modules of the classes and functions that a program handed over in this process: it runs their code anyway.
-HANDED_OVER: set[str] = set()
 #: What user code may raise by mistake.
 MISTAKES = (
     *(TypeError, ValueError, AttributeError, RuntimeError, LookupError),
     *(ArithmeticError, AssertionError, NameError, ImportError, OSError),
 )
-
-
-def may_import(name: str) -> bool:
-    """Return whether an untrusted file may name this ``module:name``."""
-    return name.partition(":")[0] in {*_listed(), *HANDED_OVER}
-
-
-def _listed() -> list[str]:
-    return [part.strip() for part in os.environ.get(TRUSTED_MODULES, "").split(",") if part.strip()]
-
-
-def listing(names: Iterable[str]) -> str:
-    """Return how the environment variable is set so that files may name ``names``, beside what it holds already."""
-    kept = [part for part in _listed() if ":" not in part and not part.endswith(".py")]  # no module is called like that
-    return f"{TRUSTED_MODULES}={','.join(dict.fromkeys([*kept, *(name.partition(':')[0] for name in names)]))}"
-
-
-def check_listed(key: object, names: Iterable[str], what: str) -> None:
-    """Let an untrusted file name only code that may be imported. Raises :class:`ConfigError`."""
-    for name in names:
-        if not may_import(name):
-            holds = f"which holds {','.join(_listed())}" if _listed() else "which is not set"
-            wanted = f"{what}, or one whose module or folder is in {TRUSTED_MODULES} ({holds}), as its code is run"
-            raise ConfigError(expected(key, wanted, f"{name}: set {listing([name])}"))
 
 
 def own_place(error: BaseException) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from multigrid_rl.competition.cup.cup import play_cup
 from multigrid_rl.competition.cup.entries import CupConfig, Entry
-from multigrid_rl.competition.cup.results import CupResults
 from multigrid_rl.competition.cup.standings import results
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import compose, load_scenario, to_yaml
+from multigrid_rl.evaluation.cup_results import CupResults
 from multigrid_rl.evaluation.replays import record
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.factories import env_factory, gates_of

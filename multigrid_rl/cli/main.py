@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import os
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from multigrid_rl.cli.app import Commands, Verbs
 from multigrid_rl.cli.compare import ManyAgainst
 from multigrid_rl.tables import VERBS, find
+from multigrid_rl.trust import SAFE
 
 # A verb loads millions of objects that stay: scanning them for garbage again and again, and at exit, takes two seconds.
 gc.set_threshold(300_000)
@@ -28,14 +30,17 @@ def _print_version(version: bool) -> None:
 
 @app.callback()
 def program(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback has done it
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    safe: Annotated[bool, typer.Option("--safe", help="Refuse files that name code, instead of running it.")] = False,
 ) -> None:
     """Train, judge and watch agents: teams in red/blue-door games, bodies in MuJoCo, anything of Gymnasium.
 
     Begin with: multigrid-rl train scenario=1v1. What may be set: multigrid-rl config. Guides are in docs/.
     """
+    if safe:
+        os.environ[SAFE] = "1"
 
 
 for name, where in VERBS.items():

@@ -1,4 +1,4 @@
-"""Verbs for players: of the catalogue (``players``, ``rate``, ``freeze``) and bundles (``export``, ``inspect``)."""
+"""Verbs for the catalogue of players: ``players``, ``rate``, ``freeze``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread, refused
+from multigrid_rl.cli.app import console, fail, one_thread, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import Card
@@ -136,54 +136,3 @@ def freeze(
         f"{won.episodes} games against {won.opponent}: win {won.win:.1%}, draw {won.draw:.1%}, loss {won.loss:.1%} "
         f"(random itself: win {base.win:.1%}, draw {base.draw:.1%}, loss {base.loss:.1%})"
     )
-
-
-def export(
-    run: RunPath,
-    seat: Annotated[str, typer.Option(help="Whose player: a seat, for example red_0, or a whole team, red.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; never an existing one.")],
-    name: Annotated[str | None, typer.Option(help="What it is called; the folder's name by default.")] = None,
-    checkpoint: Checkpoint = None,
-    push: Annotated[str | None, typer.Option(help="Put it on Hugging Face's hub, too, as USER/NAME.")] = None,
-    agent: Annotated[
-        bool,
-        typer.Option("--agent", help="Write a program that plays a network of your own, its class's file included."),
-    ] = False,
-) -> None:
-    """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
-    from multigrid_rl.competition import bundle, hub
-    from multigrid_rl.runs.players import players_for
-
-    if agent and push is not None:
-        raise refused("--push", "nothing with --agent: what comes from the hub is data, never a program", push)
-    pushed: list[str] = []
-    publish = None if push is None else lambda whole: pushed.append(hub.push(whole, push))
-    cards = bundle.export(players_for(run, seat, checkpoint), output, name=name, agent=agent, publish=publish)
-    if agent:
-        typer.echo(f"exported {output}, an agent; multigrid-rl inspect {output} shows whether it plays by itself")
-        return
-    for part, card in cards.items():
-        typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}")
-    if needs := bundle.needs_module(card):
-        typer.echo(f"warning: {needs}")
-    for address in pushed:
-        typer.echo(f"pushed {address}; it plays as hf:{push}")
-
-
-def inspect(
-    folder: Annotated[Path, typer.Argument(help="A bundle, or an agent (docs/agents.md).")],
-    scenario: Annotated[
-        str | None, typer.Option(help="Game that it is to play; a bundle's own by default, 1v1 for an agent.")
-    ] = None,
-) -> None:
-    """Show what a bundle or an agent is, check everything and play a few games; the last line says ok."""
-    from multigrid_rl.competition.inspection import inspect_folder
-    from multigrid_rl.competition.leftovers import ScratchError
-
-    one_thread()
-    with ended_by_signals():
-        try:
-            for line in inspect_folder(folder, scenario):
-                typer.echo(line)
-        except ScratchError as error:
-            raise fail(error) from error

@@ -1,9 +1,14 @@
-"""Folders with an external agent: what ``agent.yaml`` says, and one hash over all files."""
+"""Folders with an external agent: what ``agent.yaml`` says, one hash over all files, copies that go away again."""
 
+import fcntl
 import hashlib
 import os
+import subprocess
+import tempfile
+import time
+import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -11,7 +16,6 @@ from typing import NamedTuple, NoReturn
 import yaml
 from pydantic import Field, ValidationError, field_validator
 
-from multigrid_rl.competition.leftovers import Scratch, ScratchError
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.players.cards import OneLine, PlayerError, read_plain_file
 from multigrid_rl.text import expected, first_error, shown
@@ -21,6 +25,9 @@ MAX_AGENT_FILE_BYTES = 10_000
 MAX_FOLDER_BYTES = 50_000_000
 MAX_FOLDER_FILES = 5_000
 MAX_FOLDER_DEPTH = 50
+_PREFIX = "multigrid-rl-scratch-"
+#: A scratch folder that is younger may belong to a process that has not locked it yet.
+_YOUNG_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -171,3 +178,88 @@ def _part(path: Path, folder: Path) -> Part:
     if link.is_absolute() or not Path(os.path.realpath(path)).is_relative_to(folder.resolve()):
         raise PlayerError(expected(path, "a link to what lies in the folder", shown(os.fsencode(link))))
     return Part(own, "link", os.fsencode(link))
+
+
+class ScratchError(RuntimeError):
+    """The place for scratch folders cannot be used; the message is one line. No agent is to blame for it."""
+
+
+class Scratch:
+    """A new folder, removed with ``close()``, when this object is forgotten, or when Python ends.
+
+    It is locked: who finds it unlocked knows that its owner was killed. Each new one removes those.
+
+    Raises:
+        ScratchError: there is no room for one.
+    """
+
+    def __init__(self) -> None:
+        remove_leftovers()
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            handle = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise ScratchError(expected(tempfile.gettempdir(), "a TMPDIR with room", error.strerror)) from error
+        lock(handle)
+        self.close = weakref.finalize(self, _remove, self.path, handle)
+
+
+def _remove(folder: Path, handle: int) -> None:
+    remove_tree(folder)
+    os.close(handle)
+
+
+def lock(handle: int) -> bool:
+    """Lock an open file or folder until it is closed; return whether another process has done so before."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a network drive without locks
+        return False
+    return False
+
+
+@contextmanager
+def exclusive_lock(folder: Path) -> Iterator[None]:
+    """Make ``folder`` and keep it locked for the block.
+
+    Raises:
+        PlayerError: another cup or grading is at work in it, or it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise PlayerError(expected(folder, "a folder that can be written", error.strerror)) from error
+    try:
+        if lock(handle):
+            raise PlayerError(expected(folder, "another --output, or to wait", "a folder in which another is at work"))
+        yield
+    finally:
+        os.close(handle)
+
+
+def remove_leftovers() -> None:
+    """Remove the scratch folders of processes that were killed; never raises."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                found = os.fstat(handle)
+                old = time.time() - found.st_mtime > _YOUNG_S
+                if old and found.st_uid == os.geteuid() and not lock(handle):
+                    remove_tree(path)
+            finally:
+                os.close(handle)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder, however deep it is and whatever its modes are; never raises.
+
+    ``shutil.rmtree`` gives up at a thousand folders in one another; ``rm`` does not.
+    """
+    with suppress(OSError):
+        if not folder.is_symlink():  # put in its place by another process
+            subprocess.run(["chmod", "-R", "u+rwx", "--", folder], stderr=subprocess.DEVNULL, check=False)
+        subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)

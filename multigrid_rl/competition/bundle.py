@@ -22,16 +22,16 @@ from multigrid_rl.players.cards import (
     sha256_of,
     write_player,
 )
+from multigrid_rl.players.catalogue import seat_folders
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, Policy
-from multigrid_rl.user_code import CODE, TRUSTED_MODULES
+from multigrid_rl.user_code import CODE
 from multigrid_rl.world.symmetry import other_seat
 
 #: ``bundle``: a frozen player; ``team``: a folder with one for each seat; ``agent``: an external agent.
 Kind = Literal["bundle", "team", "agent"]
 README_FILE = "README.md"
-_SEAT = re.compile(r"(red|blue)_\d")
 #: The folders of an absolute path, after what may stand before one.
 _FOLDERS = re.compile(r"""(^|[\s=:,\[{'"])/(?!/)(?:[^/,:\]}'"]*/)*(?=[^/\s])""")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -46,18 +46,6 @@ def folder_kind(folder: Path) -> Kind:
         return "team"
     found = f"{'both' if card else 'neither'} {CARD_FILE} {'and' if card else 'nor'} {AGENT_FILE}"
     raise PlayerError(expected(folder, "a bundle, a folder with a bundle for each seat, or an agent", found))
-
-
-def seat_folders(folder: Path) -> dict[str, Path]:
-    """Return the folders of single seats by seat, in order. Raises :class:`PlayerError` for one that is a link."""
-    try:
-        found = [path for path in sorted(folder.iterdir()) if _SEAT.fullmatch(path.name) and path.is_dir()]
-    except OSError as error:
-        raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
-    for path in found:
-        if path.is_symlink():
-            raise PlayerError(expected(path, "a folder", "a symbolic link"))
-    return {path.name: path for path in found}
 
 
 def bundle_folders(folder: Path) -> dict[str, Path]:
@@ -227,8 +215,7 @@ def needs_module(card: Card) -> str | None:
     module = name.partition(":")[0]
     return (
         f"its network {name} is code, which does not lie in this folder: it plays only where Python finds the module "
-        f"{module} and {TRUSTED_MODULES}={module} is set, and forfeits in a cup without; export --agent "
-        "writes a folder with the code in it, which plays everywhere"
+        f"{module}, and in no cup; export --agent writes a folder with the code in it, which plays everywhere"
     )
 
 

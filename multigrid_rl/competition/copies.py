@@ -25,6 +25,7 @@ from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import Match, play_games
 from multigrid_rl.text import printable
+from multigrid_rl.trust import strangers
 from multigrid_rl.types import GameSpec, Policy, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, DONE
 
@@ -251,6 +252,7 @@ class Originals:
             best.setdefault(player.name, player)
         return list(best.values())
 
+    @strangers()
     def _teams(self, folder: Path) -> Teams:
         return {team: load_team(folder, self.spec, team) for team in ("red", "blue") if self.spec.seats_of(team)}
 

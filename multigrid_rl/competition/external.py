@@ -5,26 +5,29 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.competition.agents import ExternalAgent, Part, fresh_copy, sha256_of_parts
-from multigrid_rl.competition.leftovers import ScratchError
-from multigrid_rl.competition.sandbox import (
-    AgentProcess,
-    Limits,
-    ProcessError,
-    TooSlowError,
-    bwrap_available,
-    unexpected,
+from multigrid_rl.competition.agents import (
+    ExternalAgent,
+    Part,
+    ScratchError,
+    fresh_copy,
+    is_agent,
+    read_agent,
+    read_parts,
+    sha256_of_parts,
 )
+from multigrid_rl.competition.process import AgentProcess, ProcessError, TooSlowError, unexpected
+from multigrid_rl.competition.sandbox import Limits, sandboxed
 from multigrid_rl.config.compose import load_scenario, scenario_names
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.match import PlayerFaultError
+from multigrid_rl.players.naming import Naming
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
@@ -280,6 +283,9 @@ class SeatedAgent(ExternalPlayer):
         seats: those of one team that it plays together.
         once: every game is played once, and nothing is asked about it when it is over.
         limits: what it may use; by default as in a cup, but without an end to all answers.
+
+    Raises:
+        PlayerError: there is no sandbox, and agents are not trusted.
     """
 
     def __init__(
@@ -297,7 +303,8 @@ class SeatedAgent(ExternalPlayer):
         agent = ExternalAgent(name, (), "", self.sha256, Path())
         # Nothing that it could know the games by: they follow from seeds that it is not sent.
         seed = int(self.sha256[:8], 16)
-        limits = replace(limits or Limits(total_s=_NO_END_S), fence=bwrap_available())
+        limits = limits or Limits(total_s=_NO_END_S)
+        sandboxed()
         scenario = next((name for name in scenario_names() if load_scenario(name).spec == spec), "own")  # of its game
         super().__init__(agent, spec, spec.team_of(seats[0]), scenario, seed, limits)
         self.seats, self.members = seats, len(seats)
@@ -329,3 +336,42 @@ class SeatedAgent(ExternalPlayer):
             return super().act(view, state, rng)
         except (PlayerFaultError, ScratchError) as error:
             raise RunError(f"player {self.name}: {error}") from error
+
+
+@dataclass(frozen=True)
+class AgentFolder:
+    """The folder of an agent, see :class:`~multigrid_rl.players.naming.Program`.
+
+    Attributes:
+        name: how its user named it.
+        folder: of the agent.
+        parts: all its files; ``None``: not read yet.
+    """
+
+    name: str
+    folder: Path
+    parts: tuple[Part, ...] | None = None
+
+    @property
+    def title(self) -> str:
+        """What its ``agent.yaml`` calls it. Raises ``PlayerError``."""
+        return read_agent(self.folder).name
+
+    def packed(self) -> "AgentFolder":
+        """Return the same with its files. Raises ``PlayerError``: damaged, or too large."""
+        if self.parts is not None:
+            return self
+        read_agent(self.folder)
+        return replace(self, parts=tuple(read_parts(self.folder)))
+
+    def seat(self, spec: GameSpec, seat: str) -> SeatedAgent:
+        """Return the agent on one seat; it starts with its first game. Raises ``PlayerError``."""
+        return SeatedAgent(self.name, self.packed().parts or (), spec, (seat,))
+
+
+def _find(name: str) -> AgentFolder | None:
+    return AgentFolder(name, Path(name)) if is_agent(Path(name)) else None
+
+
+#: Entry of ``tables.PLAYERS``.
+NAMING = Naming("the folder of an agent", _find, runs_code=True)

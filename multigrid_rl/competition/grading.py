@@ -12,21 +12,21 @@ from multigrid_rl.competition.agents import folder_sha256, is_agent
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
 from multigrid_rl.competition.copies import Originals, Watched, watch
 from multigrid_rl.competition.external import SeatedAgent
-from multigrid_rl.competition.leftovers import kill_descendants
 from multigrid_rl.competition.measures import ENTROPY, METRICS, Metered, measured
-from multigrid_rl.competition.sandbox import Limits, bwrap_available
+from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants
 from multigrid_rl.config.compose import ConfigError, load_scenario
 from multigrid_rl.config.scenario import Bound, Part
 from multigrid_rl.evaluation.evaluation import Mode
 from multigrid_rl.evaluation.seeds import Interval
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.players.cards import PlayerError, sha256_of
-from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, is_program
+from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+from multigrid_rl.players.classes import code_of
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import PlayerFaultError, play_episodes
 from multigrid_rl.text import expected, first_error, unknown
+from multigrid_rl.trust import agents_trusted, check_code, strangers
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError
-from multigrid_rl.user_code import CODE, check_listed
 from multigrid_rl.world.symmetry import other_seat
 
 #: Games of an exam: of bundles by default, which play some thousand a second, and of programs at most.
@@ -169,8 +169,8 @@ def grade(
     program = folder_kind(bundle) == "agent"
     if rubric.hand_in == ("bundle" if program else "agent"):
         raise PlayerError(expected(f"{bundle}: hand-in", rubric.hand_in, "an agent" if program else "a bundle"))
-    if program and not bwrap_available():
-        # Without a sandbox it could read the seed of the games.
+    if program and (agents_trusted() or not bwrap_available()):
+        # Without a sandbox it could read the seed of the games, whoever trusts it.
         raise PlayerError(
             expected(bundle, "a bundle, as there is no bubblewrap for agents on this machine", "an agent")
         )
@@ -180,7 +180,8 @@ def grade(
     if not measurable:
         raise PlayerError(expected(bundle, f"a bundle, whose {ENTROPY} can be measured", "an agent"))
     sha = folder_sha256(bundle) if program else bundle_sha256(bundle)
-    load_team(bundle, spec, rubric.team)
+    with strangers():
+        load_team(bundle, spec, rubric.team)
     watched = _watched(bundle, rubric, spec, limits) if program else {}
     copies = originals.similar(originals.fingerprint(bundle), watched=watched)
     if copies and rubric.refuse_known:
@@ -253,9 +254,9 @@ def _opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dic
     if name is None:
         return {}
     catalogue = Catalogue()
-    if CODE.fullmatch(name) or is_agent(beside / name):
-        check_listed("opponent", [name], "a player of this project")
-    if is_program(name):
+    if code_of(name) is not None or is_agent(beside / name):
+        check_code("opponent", [name], "a player of this project")
+    if name in BUILT_IN or code_of(name) is not None:
         return {seat: catalogue.seat(name, spec, seat).player for seat in seats}
     try:
         return load_team(catalogue.folder(name) if name in catalogue.entries else beside / name, spec, team)
@@ -292,11 +293,10 @@ def _play_exam(exam: Exam, number: int, sitting: _Sitting) -> dict[str, Any]:
     meters: list[Metered] = []
     episodes = min(exam.episodes, PROGRAM_EPISODES) if sitting.program else exam.episodes
     for team in teams:
+        with strangers():
+            handed_in = load_team(sitting.bundle, spec, team, greedy=rubric.mode == "argmax", limits=sitting.limits)
         own: dict[str, Policy] = {
-            seat: Metered(player) if isinstance(player, FrozenPlayer) else player
-            for seat, player in load_team(
-                sitting.bundle, spec, team, greedy=rubric.mode == "argmax", limits=sitting.limits
-            ).items()
+            seat: Metered(player) if isinstance(player, FrozenPlayer) else player for seat, player in handed_in.items()
         }
         opponents = _opponents(exam.opponent, other_seat(team), spec, sitting.beside)
         # Each exam has its own games; the two sides of one exam share them.

@@ -9,9 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.players.cards import CARD_FILE, MAX_CARD_BYTES, MAX_MODEL_BYTES, MODEL_FILE, PlayerError
+from multigrid_rl.players.cards import CARD_FILE, MAX_CARD_BYTES, MAX_MODEL_BYTES, MODEL_FILE, PlayerError, read_card
+from multigrid_rl.players.naming import Naming
 from multigrid_rl.text import expected, shown
+from multigrid_rl.trust import check_code, strangers
 from multigrid_rl.types import RunError
+from multigrid_rl.user_code import CODE
 
 #: ``hf:user/name``, or with a branch, tag or commit behind an @.
 HUB = re.compile(r"hf:([\w.-]+/[\w.-]+?)(?:@([\w.-]+))?")
@@ -49,6 +52,7 @@ def fetched(name: str) -> Path:
 
     Raises:
         PlayerError: no such player, or larger than one may be.
+        ConfigError: its card names code, which is never run.
         RunError: no way to the hub.
     """
     found = HUB.fullmatch(name)
@@ -64,6 +68,10 @@ def fetched(name: str) -> Path:
             if size is not None and size > most:
                 raise ValueError(f"{file} of {size} bytes, more than {most}")
             api.hf_hub_download(**there)
+    card = read_card(home)
+    names = [card.architecture["name"], *([card.env.env_id, str(card.env.env_args)] if card.env else [])]
+    with strangers():
+        check_code(f"player {name}", (code for text in names for code in CODE.findall(text)), "parts of this project")
     return home
 
 
@@ -75,3 +83,11 @@ def push(folder: Path, repo: str) -> str:
         api.create_repo(repo, exist_ok=True)
         commit = api.upload_folder(repo_id=repo, folder_path=folder, commit_message="A player, by multigrid-rl export")
     return str(commit.commit_url)
+
+
+def _find(name: str) -> Path | None:
+    return fetched(name) if name.startswith("hf:") else None
+
+
+#: Entry of ``tables.PLAYERS``.
+NAMING = Naming("hf:user/name", _find)

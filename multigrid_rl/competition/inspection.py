@@ -3,7 +3,6 @@
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ from torch import nn
 from multigrid_rl.competition.agents import fresh_copy, read_agent, read_parts
 from multigrid_rl.competition.bundle import bundle_folders, folder_kind, load_team, read_cards
 from multigrid_rl.competition.external import ExternalPlayer
-from multigrid_rl.competition.leftovers import kill_descendants
-from multigrid_rl.competition.sandbox import Limits, bwrap_available
+from multigrid_rl.competition.sandbox import Limits, kill_descendants, sandboxed
 from multigrid_rl.config.compose import ConfigError, load_scenario
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.cards import BoxSignature, Card, PlayerError, read_network
-from multigrid_rl.players.catalogue import refuse_class
+from multigrid_rl.players.classes import refuse_class
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import Played, PlayerFaultError, play_games
 from multigrid_rl.players.scripted import RandomPlayer
@@ -169,7 +167,7 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
     agent = read_agent(folder)
     spec = load_scenario(scenario).spec
     teams = _teams(spec)
-    limits = replace(limits, fence=bwrap_available())
+    sandboxed()
     yield _line("name", shown(agent.name))
     yield _line("command", shown(" ".join(agent.command), 200))
     yield _line("about", agent.about or "unknown")

@@ -1,6 +1,6 @@
 """Sets limits on itself, then becomes an external agent.
 
-Run as a file: ``launch.py AS FSIZE CPU REFEREE USERS COMMAND...``. A program of its own, for two reasons. Code between
+Run as a file: ``launch.py AS FSIZE CPU REFEREE COMMAND...``. A program of its own, for two reasons. Code between
 fork and exec (``preexec_fn``) may hang in a process that has threads, and the referee has torch's. And a limit set from
 outside, after the start, leaves a moment without it.
 """
@@ -20,16 +20,12 @@ _SECCOMP_MODE_FILTER = 2
 #: that nobody can count it: ``memfd_create``, ``memfd_secret``, ``shmget``, ``msgget``.
 _REFUSED = {"x86_64": (0xC000003E, (319, 447, 29, 68)), "aarch64": (0xC00000B7, (279, 447, 194, 186))}
 _X32 = 0x3FFFFFFF  # without the bit that marks x86_64's other way to make a call
-_CLONE_NEWUSER = 0x10000000
 _OPEN_FILES = 256
-_THREADS = 2_048
 
 
 def main() -> None:
     """Limit address space (bytes), size of files (bytes) and processor time (seconds), then run the command."""
-    memory, size, seconds, referee, users = map(int, sys.argv[1:6])
-    if users:
-        separate_users()
+    memory, size, seconds, referee = map(int, sys.argv[1:5])
     with contextlib.suppress(OSError, AttributeError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != referee:
@@ -42,48 +38,18 @@ def main() -> None:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NOFILE: _OPEN_FILES,  # what waits in pipes and sockets is memory, too
     }
-    if users:  # others' threads would count, too
-        bounds[resource.RLIMIT_NPROC] = _THREADS
     for kind, bound in bounds.items():
         # Refused where it is stricter already, or where a system has no such limit, as macOS for the address space.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(kind, (bound, bound))
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)  # this interpreter ignores them; a shell's tools count on them
-    command = sys.argv[6:]
+    command = sys.argv[5:]
     try:
         os.execvp(command[0], command)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{command[0]}: {getattr(error, 'strerror', error)}\n")
         sys.exit(127)  # what a shell says for a command that it cannot run
-
-
-def separate_users() -> None:
-    """Leave this machine's users: from now on root is root of this process's own, and 65534 is all it can become.
-
-    What belongs to root and to no other process, as the kernel's settings in /proc/sys, is out of reach for both. No
-    process in here can have users of its own again, with whom it could mount file systems that are not counted.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
-    ready, done = os.pipe()
-    helper = os.fork()  # only a process that stays outside may say who is who
-    if helper == 0:
-        os.close(done)
-        for kind in ("uid_map", "gid_map") if os.read(ready, 1) else ():
-            with open(f"/proc/{os.getppid()}/{kind}", "w") as file:  # noqa: PTH123 - pathlib takes time to import
-                file.write("0 0 1\n65534 65534 1\n")
-        os._exit(0)
-    libc = ctypes.CDLL(None, use_errno=True)
-    refused = libc.unshare(_CLONE_NEWUSER) and ctypes.get_errno()
-    os.write(done, b"" if refused else b"1")
-    os.close(done)
-    os.waitpid(helper, 0)
-    if refused:
-        raise OSError(refused, f"user namespaces: {os.strerror(refused)}")
-    with open("/proc/sys/user/max_user_namespaces", "w") as file:  # noqa: PTH123
-        file.write("0")
 
 
 def refuse_calls() -> None:

@@ -1,47 +1,45 @@
-"""An external agent's process: lines to it and from it, each within a time limit, and nothing left of it afterwards.
+"""Programs of strangers in a sandbox, bubblewrap: whether there is one, its command, and what of this machine is in it.
 
-It is held within limits (time, memory, processes, files, output). That alone is against accidents, not against malice:
-it runs as the same user, who may read files and use the network. In a sandbox, bubblewrap (``bubblewrap.py``), it
-has no network, and no sight of this machine's files and processes: there are the system's programs, this interpreter
-with its packages, the scenarios, and a copy of the agent's own folder, in memory. Where the referee is root, it is run
-as another user.
+There is no second way to contain them: without bubblewrap they do not run, unless the user trusts them
+(``--trusted``). Then they are children like any other, who can read, write and send what the user can.
 """
 
+import ctypes
 import os
-import re
-import selectors
 import shutil
 import signal
 import subprocess
 import sys
 import time
-import weakref
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
 
-from multigrid_rl.competition.agents import ExternalAgent
-from multigrid_rl.competition.bubblewrap import bwrap_command
-from multigrid_rl.competition.leftovers import Scratch, family_of, parents_of_all
-from multigrid_rl.text import shown
+from multigrid_rl.files import data_root
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.text import expected
+from multigrid_rl.trust import TRUSTED, agents_trusted
 
-#: An answer may take so many bytes, its end of line included: 50 times what 200 games of a team of two need.
-MAX_LINE = 1_000_000
+#: What of the system a sandbox holds.
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
+#: What of the interpreter: the environment may be the very folder in which a class's files are.
+_INTERPRETER = ("bin", "lib", "lib64", "pyvenv.cfg")
+_NOBODY = "65534"
+#: Where an agent's own folder lies in the sandbox, to be read, and the one folder that it may write.
+_HANDED_IN, _OWN = "/handed-in", "/tmp"
+#: Runs the command in a copy of what was handed in: its folder is its own, and what it writes there is gone afterwards.
+#: The shell stays as the first process, and holds no pipe of the agent's.
+_RUN = f'cp -R {_HANDED_IN} {_OWN}/agent; cd {_OWN}/agent; exec 3<&0; "$@" <&3 3<&- & exec <&- >&- 2>&- 3<&-; wait $!'
+_SHARED_MEMORY = 16 * 2**20
 _LAUNCHER = Path(__file__).with_name("launch.py")
-_NOTHING = memoryview(b"")
-_CHUNK = 65_536
-_STDERR_TAIL = 4_096  # bytes of stderr that are kept
-_LOOK_S = 0.1  # between two looks at what it uses, which take some milliseconds each
-_GRACE_S = 0.5  # to leave by itself after "bye", and to be found dead after its output ended
 _FILE_BYTES = 64_000_000
-_MEMORY = Path("/proc/meminfo")
-_BY_SIGNAL = 128
-#: Of all its processes together: it may start a thousand of which each keeps within the limits of one.
-MAX_PROCESSES, MAX_THREADS, MAX_FILES = 64, 1_024, 20_000
+#: Of ``prctl``, Linux alone: orphans become children of this process.
+_PR_SET_CHILD_SUBREAPER = 36
+#: An agent that starts processes faster than they are ended is given up at last.
+_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -52,330 +50,163 @@ class Limits:
     step_s: float = 5.0  # for each answer, all games of the step together
     total_s: float = 120.0  # for all answers together
     memory_mb: int = 2048  # address space of each of its processes, and what all together hold
-    disk_mb: int = 256  # everything that it writes
-    fence: bool = False  # whether it runs in a sandbox
+    disk_mb: int = 256  # everything that it writes in a sandbox
 
 
-class ProcessError(RuntimeError):
-    """The process failed, or answered something else; the message is one line that says how.
+def sandboxed() -> bool:
+    """Return whether agents run in a sandbox: they do, but for a user who trusts them.
 
-    Args:
-        message: what happened.
-        words: the end of the message: what the process itself wrote, which may be anything.
+    Raises:
+        PlayerError: there is no bubblewrap that works, and agents are not trusted.
     """
-
-    def __init__(self, message: str = "", words: str = "") -> None:
-        super().__init__(message + words)
-        self.words = words
-
-
-def unexpected(key: str, wanted: str, got: object) -> ProcessError:
-    """Return the error of an answer that was not ``wanted``; ``got`` is its own, in one line."""
-    return ProcessError(f"{key}: expected {wanted}", f", got {got}")
-
-
-class TooSlowError(ProcessError):
-    """The process did not answer in time."""
-
-
-class AgentProcess:
-    """A running agent.
-
-    Args:
-        agent: what to run.
-        limits: memory and files are limited here, time in :meth:`ask`.
-        seed: of its hash function, where it is Python.
-    """
-
-    def __init__(self, agent: ExternalAgent, limits: Limits, seed: int) -> None:
-        scratch = Scratch()
-        # The agent ends with its referee, killed or not. Processes that it has put beside itself do not, but they end
-        # by themselves at last: they cannot compute for ever.
-        seconds = 4 * int(limits.start_s + limits.total_s + 1)
-        with ExitStack() as stack:
-            stack.callback(scratch.close)
-            self._process = subprocess.Popen(
-                _launched(agent.command, agent.folder, limits, seconds),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                cwd=agent.folder,
-                env=_environment(str(scratch.path), seed),
-                start_new_session=True,
-            )
-            stack.pop_all()
-        self.pid = self._process.pid
-        self._fenced = limits.fence
-        self._usage = Usage(self.pid, (scratch.path, agent.folder), limits)
-        pipes: tuple[Any, Any, Any] = (self._process.stdin, self._process.stdout, self._process.stderr)
-        self._stdin, self._stdout, self._stderr = pipes
-        self._selector = selectors.DefaultSelector()
-        for pipe in pipes:
-            os.set_blocking(pipe.fileno(), False)
-        self._selector.register(self._stdout, selectors.EVENT_READ)
-        self._selector.register(self._stderr, selectors.EVENT_READ)
-        self._heard = bytearray()
-        self._stderr_tail = b""
-        # Also called when this object is forgotten, or Python ends.
-        self._end = weakref.finalize(self, _end, self._process, self._selector, scratch, self._usage)
-
-    def ask(self, message: bytes, seconds: float) -> bytes:
-        """Write ``message`` and return the next line of the answer, without its end.
-
-        Raises:
-            TooSlowError: no answer within ``seconds``.
-            ProcessError: one that is too long or several lines, or its end.
-        """
-        deadline = time.monotonic() + seconds
-        self._pump(_NOTHING, 0.0)
-        if self._heard:
-            raise unexpected("output", "nothing before it is asked", shown(bytes(self._heard)))
-        rest = memoryview(message)
-        while rest or b"\n" not in self._heard:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TooSlowError
-            rest = self._pump(rest, min(left, _LOOK_S))
-            if (excess := self._usage.excess()) is not None:
-                raise ProcessError(excess)
-            if len(self._heard) > MAX_LINE:
-                raise unexpected("answer", f"at most {MAX_LINE} bytes", "more")
-        line, _, more = bytes(self._heard).partition(b"\n")
-        if more:
-            raise unexpected("answer", "one line", f"{shown(more)} behind it")
-        self._heard.clear()
-        return line
-
-    def close(self, farewell: bytes = b"") -> None:
-        """End the process and everything that it started. With a ``farewell`` it may leave by itself first."""
-        if not self._end.alive:
-            return
-        if farewell:
-            self._send_shutdown(farewell)
-        self._end()
-
-    def _send_shutdown(self, farewell: bytes) -> None:
-        deadline = time.monotonic() + _GRACE_S
-        try:
-            rest = self._pump(memoryview(farewell), 0.0)
-            if not rest:
-                self._stdin.close()
-            while (left := deadline - time.monotonic()) > 0:
-                self._pump(_NOTHING, left)
-                self._heard.clear()
-        except ProcessError:
-            return  # it left
-
-    def _pump(self, rest: memoryview, seconds: float) -> memoryview:
-        """Write what can be written of ``rest``, read what there is; waits for at most ``seconds``."""
-        if rest:
-            self._selector.register(self._stdin, selectors.EVENT_WRITE)
-        ready = {key.fileobj for key, _ in self._selector.select(seconds)}
-        if rest:
-            self._selector.unregister(self._stdin)
-        if self._stderr in ready and not self._listen():
-            self._selector.unregister(self._stderr)
-        if self._stdout in ready:
-            data = self._stdout.read(_CHUNK)  # None for nothing yet, empty at the end
-            if data == b"":
-                raise self._exit_reason()
-            self._heard += data or b""
-        if rest and self._stdin in ready:
-            try:
-                rest = rest[self._stdin.write(rest) or 0 :]
-            except BrokenPipeError as error:
-                raise self._exit_reason() from error
-        return rest
-
-    def _listen(self) -> bool:
-        """Keep the end of what it wrote to stderr; says whether there was anything."""
-        data = self._stderr.read(_CHUNK) or b""
-        self._stderr_tail = (self._stderr_tail + data)[-_STDERR_TAIL:]
-        return bool(data)
-
-    def _exit_reason(self) -> ProcessError:
-        if self._usage.found is not None:
-            return ProcessError(self._usage.found)
-        try:
-            status: int | None = self._process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            status = None
-        while self._listen():
-            pass
-        if self._fenced and status is not None and status > _BY_SIGNAL:
-            status = _BY_SIGNAL - status  # as the sandbox, like a shell, says it
-        if status is None:
-            how = "closed its output"
-        elif status < 0:
-            names = {number.value: number.name for number in signal.Signals}
-            how = f"was killed by {names.get(-status, f'signal {-status}')}"
-        else:
-            how = f"exited with status {status}"
-        lines = [line for line in self._stderr_tail.splitlines() if line.strip()]
-        return ProcessError(how, f": {shown(lines[-1], 200)}" if lines else "")
-
-
-def _environment(scratch: str, seed: int) -> dict[str, str]:
-    # First the folder of this interpreter: an agent's `python3` is then the one that has the packages of this project.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {
-        "PATH": path,
-        "LANG": "C.UTF-8",
-        "HOME": scratch,
-        "TMPDIR": scratch,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONHASHSEED": str(seed % 2**32),
-        "PYTHONDONTWRITEBYTECODE": "1",  # the folder's hash must stay as it is
-    }
-
-
-def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: Scratch, usage: "Usage") -> None:
-    """Kill the process group, close pipes, wait for the process, remove its folder."""
-    usage.watched.discard(usage)
-    with process, suppress(ProcessLookupError):  # all of it left already
-        os.killpg(process.pid, signal.SIGKILL)
-    selector.close()
-    scratch.close()
-
-
-def _launched(command: tuple[str, ...], folder: Path, limits: Limits, seconds: int) -> list[str]:
-    """Return a command that runs ``command`` within limits, ``seconds`` of them for each process to compute."""
-    bounds = [limits.memory_mb * 2**20, _FILE_BYTES, seconds, os.getpid(), int(limits.fence and os.geteuid() == 0)]
-    inner = bwrap_command(command, folder, limits.disk_mb) if limits.fence else command
-    return [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, bounds), *inner]
+    if agents_trusted():
+        return False
+    if not bwrap_available():
+        wanted = "bubblewrap that works here (apt-get install bubblewrap; docs/instructors.md), or their user's trust"
+        raise PlayerError(expected("agents", wanted, f"neither: --trusted or {TRUSTED}=1 runs them as you, unconfined"))
+    return True
 
 
 @lru_cache(maxsize=1)
 def bwrap_available() -> bool:
-    """Whether this machine has a sandbox that works: some have bubblewrap and no user namespaces."""
+    """Return whether this machine has a sandbox that works: some have bubblewrap and no user namespaces."""
     if shutil.which("bwrap") is None:
         return False
     # The interpreter is run: where its files are root's alone, an agent could not.
     command = (sys.executable, "-I", "-S", "-c", "")
     try:
         with TemporaryDirectory() as nothing:
-            inside = _launched(command, Path(nothing), Limits(fence=True), 10)
+            inside = launched(command, Path(nothing), Limits(), fenced=True)
             tried = subprocess.run(inside, capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return tried.returncode == 0
 
 
-class Usage:
-    """Watches the processes and folders of one agent.
+def launched(command: tuple[str, ...], folder: Path, limits: Limits, *, fenced: bool) -> list[str]:
+    """Return a command that runs ``command`` within limits, in a sandbox if it is ``fenced``, see ``launch.py``."""
+    # The agent ends with its referee, killed or not. Processes that it has put beside itself do not, but they end by
+    # themselves at last: they cannot compute for ever.
+    seconds = 4 * int(limits.start_s + limits.total_s + 1)
+    bounds = [limits.memory_mb * 2**20, _FILE_BYTES, seconds, os.getpid()]
+    inner = bwrap_command(command, folder, limits.disk_mb) if fenced else command
+    return [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, bounds), *inner]
+
+
+def bwrap_command(command: tuple[str, ...], folder: Path, disk_mb: int) -> list[str]:
+    """Return a command that runs ``command`` in a sandbox.
 
     Args:
-        pid: the process that all others come from.
-        folders: where it may write; a sandbox's own are found through its processes.
-        limits: what it may use.
-
-    Attributes:
-        found: what there was too much of, in words.
-        watched: of all agents that run.
+        command: run in a copy of ``folder``.
+        folder: what the agent handed in.
+        disk_mb: size of everything that it may write.
     """
-
-    watched: ClassVar[set["Usage"]] = set()
-
-    def __init__(self, pid: int, folders: Iterable[Path], limits: Limits) -> None:
-        self.pid, self.folders, self.limits = pid, tuple(folders), limits
-        self.found: str | None = None
-        self._next = 0.0
-        self._reserve = _free_memory() // 10
-        self.watched.add(self)
-
-    def excess(self) -> str | None:
-        """Return what there is too much of, in words; looks only if some time has passed."""
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _LOOK_S
-            self.found = self.found or self._excess()
-            if _free_memory() < self._reserve and not any(its.found for its in self.watched):
-                self._end_largest()
-        return self.found
-
-    def _excess(self) -> str | None:
-        pids = self._processes()
-        if len(pids) > MAX_PROCESSES:
-            return f"more than {MAX_PROCESSES} processes"
-        if sum(map(_threads, pids)) > MAX_THREADS:
-            return f"more than {MAX_THREADS} threads"
-        if sum(map(_memory, pids)) > self.limits.memory_mb * 2**20:
-            return f"more than {self.limits.memory_mb} MB of memory in all processes"
-        size, files = _within(pids, self.limits.disk_mb * 2**20) if self.limits.fence else _below(self.folders)
-        if size > self.limits.disk_mb * 2**20:
-            return f"more than {self.limits.disk_mb} MB of files"
-        return f"more than {MAX_FILES} files" if files > MAX_FILES else None
-
-    def _end_largest(self) -> None:
-        """End the agent that holds the most before the kernel ends processes of its own choice, the referee's too."""
-        held, _, largest = max((sum(map(_memory, its._processes())), its.pid, its) for its in self.watched)
-        largest.found = f"the machine runs out of memory, and of all agents this one holds the most: {held >> 20} MB"
-        with suppress(ProcessLookupError):
-            os.killpg(largest.pid, signal.SIGKILL)
-
-    def _processes(self) -> set[int]:
-        parents = parents_of_all()
-        return family_of({self.pid, *self._astray(parents)}, parents)
-
-    def _astray(self, parents: dict[int, int]) -> set[int]:
-        """Return processes that left their parents and were adopted by this one, known by their scratch folder."""
-        marks = [b"=" + os.fsencode(folder) for folder in self.folders]
-        found, own = set(), os.getpid()
-        for pid in [] if self.limits.fence else [pid for pid, parent in parents.items() if parent == own != self.pid]:
-            with suppress(OSError):
-                environment = Path(f"/proc/{pid}/environ").read_bytes()
-                found |= {pid} if any(mark in environment for mark in marks) else set()
-        return found
+    # Namespaces of its own for users, processes, network and the rest; everything in it ends with this process.
+    arguments = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--uid", _NOBODY, "--gid", _NOBODY]
+    arguments += ["--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "agent"]
+    arguments += ["--perms", "1777", "--size", str(disk_mb * 2**20), "--tmpfs", _OWN]
+    made: set[Path] = set()
+    for path, readable in _places().items():
+        for parent in [*path.parents][-2::-1]:  # else made for root alone
+            arguments += [] if parent in made else ["--perms", "0755", "--dir", str(parent)]
+            made.add(parent)
+        if not readable:
+            arguments += ["--size", str(_SHARED_MEMORY), "--tmpfs", str(path)]
+        elif path.is_symlink():
+            arguments += ["--symlink", os.readlink(path), str(path)]  # noqa: PTH115 - as it is written
+        else:
+            arguments += ["--ro-bind-try", str(path), str(path)]
+    arguments += ["--proc", "/proc", "--dev", "/dev", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"]
+    arguments += ["--ro-bind", str(folder), _HANDED_IN]
+    # The kernel's settings in /proc/sys among them.
+    arguments += [word for place in ("/proc", "/dev", "/") for word in ("--remount-ro", place)]
+    arguments += ["--chdir", _OWN, "--setenv", "HOME", _OWN, "--setenv", "TMPDIR", _OWN]
+    return [*arguments, "--", "/bin/sh", "-ec", _RUN, "sh", *command]
 
 
-def _free_memory() -> int:
-    """Return bytes that programs can still have; 0 where that is not known."""
-    with suppress(OSError):
-        if found := re.search(r"MemAvailable: +(\d+) kB", _MEMORY.read_text()):
-            return 1024 * int(found[1])
-    return 0
+def _places() -> dict[Path, bool]:
+    """Return what of this machine lies in a sandbox, whole folders, and of these what is hidden again."""
+    interpreter = [Path(root, part) for root in (sys.prefix, sys.base_prefix) for part in _INTERPRETER]
+    package = Path(__file__).parents[1]
+    wanted = dict.fromkeys([*map(Path, _SYSTEM), *interpreter, package], True)
+    # A wheel has players and rubrics in the package.
+    wanted |= {} if data_root() == package.parent else {data_root(): False}
+    places: dict[Path, bool] = {}
+    for path, readable in (wanted | {data_root() / "configs" / "scenario": True}).items():
+        around = [place for place in places if path.is_relative_to(place)]
+        if not around or places[around[-1]] != readable:
+            places[path] = readable
+    return places
 
 
-def _threads(pid: int) -> int:
-    with suppress(OSError):  # it left
-        return len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - thousands of them
-    return 0
+def check_not_bound(*paths: Path) -> None:
+    """Check that agents in a sandbox cannot read what lies at ``paths``.
+
+    Raises:
+        PlayerError: one is within what every agent can read.
+    """
+    places = _places()
+    for path in paths:
+        around = [place for place in places if path.resolve().is_relative_to(place.resolve())]
+        if around and places[around[-1]]:
+            raise PlayerError(expected(path, "a place that agents in a sandbox cannot read", f"one in {around[-1]}"))
 
 
-def _memory(pid: int) -> int:
-    """Return bytes that a process holds: its own, and its share of what it has in common with others but for files."""
+@contextmanager
+def kill_descendants() -> Iterator[None]:
+    """End, with the block, every process that was started in it, also by others on behalf of this one.
+
+    Within the block a process whose parent leaves becomes a child of this one: no daemon gets out of sight.
+    """
+    before = _children(parents_of_all())
+    _adopt(yes=True)
     try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        return 1024 * sum(map(int, re.findall(r"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+)", text, re.MULTILINE)))
-    except PermissionError:  # it hides from its own user: all that it has counts
-        with suppress(OSError, ValueError, IndexError):
-            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        pass  # it left
-    return 0
+        yield
+    finally:
+        _end_all(before)
+        _adopt(yes=False)
 
 
-def _within(pids: Iterable[int], room: int) -> tuple[int, int]:
-    """Return bytes and files of a sandbox's own file system of ``room`` bytes, seen through a process in it."""
-    for pid in pids:
-        with suppress(OSError):  # it left
-            found = os.statvfs(f"/proc/{pid}/root/tmp")
-            if found.f_blocks * found.f_frsize == room:
-                # What is full is too much, if only by the byte that did not fit.
-                full = found.f_bavail == 0
-                return room + full - found.f_bavail * found.f_frsize, found.f_files - found.f_ffree
-    return 0, 0
+def _adopt(*, yes: bool) -> None:
+    with suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
 
 
-def _below(folders: Iterable[Path]) -> tuple[int, int]:
-    size = files = 0
-    for folder in folders:
-        for here, _, names in os.walk(folder):
-            files += len(names) + 1
-            if files > MAX_FILES:
-                return size, files
-            for name in names:
-                with suppress(OSError):
-                    size += os.lstat(os.path.join(here, name)).st_size  # noqa: PTH118 - thousands of them
-    return size, files
+def _end_all(spared: set[int]) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        parents = parents_of_all()
+        new = _children(parents) - spared
+        if not new:
+            return
+        for pid in family_of(new, parents):
+            with suppress(OSError):  # it ended, or its number is another's by now
+                os.kill(pid, signal.SIGKILL)
+        for pid in new:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.002)
+
+
+def parents_of_all() -> dict[int, int]:
+    """Return the parent of each process of this machine; nothing where there is no process table to read."""
+    found = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            found[int(status.parent.name)] = int(status.read_bytes().rpartition(b")")[2].split()[1])
+    return found
+
+
+def _children(parents: dict[int, int]) -> set[int]:
+    own = os.getpid()
+    return {pid for pid, parent in parents.items() if parent == own}
+
+
+def family_of(pids: set[int], parents: dict[int, int]) -> set[int]:
+    """Return processes and all that they started, and those started, by :func:`parents_of_all`."""
+    family: set[int] = set()
+    young = pids
+    while young:
+        family |= young
+        young = {pid for pid, parent in parents.items() if parent in young} - family
+    return family

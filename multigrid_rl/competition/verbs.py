@@ -1,4 +1,4 @@
-"""The ``cup`` verb: entries, progress and results of a cup."""
+"""Verbs of competitions: ``export`` and ``inspect`` what is handed in, play a ``cup``."""
 
 from __future__ import annotations
 
@@ -7,27 +7,36 @@ import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread, refused
+from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import reason
+from multigrid_rl.trust import agents_trusted, strangers, trusting_agents
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from multigrid_rl.competition.cup.entries import CupConfig, Entry
-    from multigrid_rl.competition.cup.results import CupResults, Pairing
+    from multigrid_rl.competition.cup.folder import Pairing
+    from multigrid_rl.evaluation.cup_results import CupResults
 
 
+#: What is said where agents are trusted.
+UNCONFINED = "agents run without a sandbox: they could read and change what you can (docs/instructors.md)"
 FOLDER = (
     "Folder with one folder for each entry, a bundle or an agent; or a run with a league. After verify, that of a cup: "
     "its tables are computed again, some of its pairings are replayed, and all is compared."
 )
 #: Pairings that ``cup verify`` replays.
 AGAIN = 10
+Trusted = Annotated[
+    bool, typer.Option("--trusted", help="Run agents without a sandbox, as programs that can do what you can.")
+]
 
 
 def cup(
@@ -56,18 +65,16 @@ def cup(
     allow_copies: Annotated[
         bool, typer.Option("--allow-copies", help="Let copies of the catalogue's players play.")
     ] = False,
-    isolate: Annotated[
-        bool | None, typer.Option(help="Run agents in sandboxes; by default where bubblewrap is available.")
-    ] = None,
+    trusted: Trusted = False,
     every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
 ) -> None:
     """Round robin of all entries from both sides; resumes, and takes late entries; the last line is JSON."""
-    from multigrid_rl.competition.bubblewrap import check_not_bound
+    from multigrid_rl.competition.agents import ScratchError, exclusive_lock
     from multigrid_rl.competition.copies import Originals
+    from multigrid_rl.competition.cup.cup import check_agents
     from multigrid_rl.competition.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.competition.cup.folder import read_manifest
-    from multigrid_rl.competition.leftovers import ScratchError, exclusive_lock
-    from multigrid_rl.competition.sandbox import Limits, bwrap_available
+    from multigrid_rl.competition.sandbox import Limits, check_not_bound
     from multigrid_rl.config.compose import data_root, load_scenario
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.runs.reader import run_config
@@ -76,10 +83,11 @@ def cup(
 
     one_thread()
     if len(folders) == 2 and str(folders[0]) == "verify":
-        verify(folders[1], None if every else AGAIN)
+        with trusting_agents(trusted):
+            verify(folders[1], None if every else AGAIN)
         return
     folder = _only(folders)
-    with ended_by_signals("the same command resumes the cup"):
+    with ended_by_signals("the same command resumes the cup"), trusting_agents(trusted):
         if scenario is None:
             scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
         chosen = load_scenario(scenario)
@@ -88,19 +96,16 @@ def cup(
             teams = f"{scenario} with {spec.red} red and {spec.blue} blue"
             raise refused("--scenario", "one with two teams of the same size", teams)
         place = output or Path("runs") / "cups" / f"{folder.resolve().name}-{name}"
-        if isolate is not False and bwrap_available():
-            check_not_bound(folder, place)
+        check_not_bound(folder, place)
         before = read_manifest(place)  # a resumed cup keeps its settings, unless others are given
         if seed is None:
             seed = before.seed if before else secrets.randbits(63)
-        if isolate and not bwrap_available():
-            raise refused("--isolate", "bubblewrap that works on this machine (docs/instructors.md)", "none")
-        fence = bwrap_available() if isolate is None else isolate
-        limits = Limits(start_s, step_s, total_s, memory_mb, fence=fence)
+        limits = Limits(start_s, step_s, total_s, memory_mb)
         config = CupConfig(name, spec, games, seed, limits, cup_s=cup_s)
         if before:
             config = replace(config, agents_key=before.agents_key)
         entries = find_entries(folder, list(also or ()), Catalogue(), config)
+        check_agents(entries)
         originals = Originals(spec, Catalogue(data_root() / "checkpoints"))
         try:
             with exclusive_lock(place), warnings_on_screen():
@@ -130,28 +135,21 @@ def verify(folder: Path, most: int | None) -> None:
     Raises:
         PlayerError, ConfigError: no cup, an unfinished or a damaged one.
     """
-    from multigrid_rl.competition.cup.cup import kept_pairings, play_again, repeatable, unfounded
-    from multigrid_rl.competition.cup.folder import RESULTS_FILE, forged, kept_cup, tables, versions
+    from multigrid_rl.competition.agents import ScratchError
+    from multigrid_rl.competition.cup.cup import check_agents, kept_pairings, play_again, repeatable, unfounded
+    from multigrid_rl.competition.cup.folder import forged, kept_cup, tables, versions
     from multigrid_rl.competition.cup.standings import results
-    from multigrid_rl.competition.leftovers import ScratchError
-    from multigrid_rl.competition.sandbox import bwrap_available
-    from multigrid_rl.evaluation.replays import ReplayError
-    from multigrid_rl.players.cards import PlayerError
-    from multigrid_rl.show.cup_page import cup_page
-    from multigrid_rl.show.report import REPORT_FILE, read_results
+    from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 
-    config, entries = kept_cup(folder, fence=bwrap_available())
+    config, entries = kept_cup(folder)
+    check_agents(entries)
     made_with = read_results(folder / RESULTS_FILE).versions
     pairings = kept_pairings(entries, config, folder)
     found = results(entries, pairings, config, made_with)
     screen, replayed, different = console(120), 0, 0
     if made_with != versions():
         screen.print(f"played with {_listed(made_with)}; here are {_listed(versions())}: the page and games may differ")
-    try:
-        page = cup_page(found)
-    except ReplayError as error:
-        raise PlayerError(f"{folder}: a game kept for replay: {error}") from error
-    files = tables(found, pairings) | {REPORT_FILE: page.encode(errors="replace")}
+    files = _with_page(tables(found, pairings), folder)
     wrong_files = forged(folder, files, entries)
     for line in wrong_files or [f"tables and page: as cup.json and the {len(pairings)} pairings give"]:
         screen.print(line)
@@ -184,6 +182,23 @@ def verify(folder: Path, most: int | None) -> None:
         raise typer.Exit(1)
 
 
+def _with_page(files: dict[str, bytes], cup: Path) -> dict[str, bytes]:
+    """Return the tables of a ``cup`` and its page; no page where the add-on that writes it was left out."""
+    from multigrid_rl.config.compose import ConfigError
+
+    with TemporaryDirectory() as folder:
+        for name, content in files.items():
+            Path(folder, name).write_bytes(content)
+        try:
+            return files | {path.name: path.read_bytes() for path in _write_page(Path(folder))}
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(folder, str(cup))) from error
+
+
+def _write_page(folder: Path) -> list[Path]:
+    return [find(PAGES, "cup")(folder)] if has(PAGES, "cup") else []
+
+
 def _listed(made_with: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in made_with.items())
 
@@ -196,7 +211,6 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     from multigrid_rl.competition.cup.cup import play_cup
     from multigrid_rl.competition.cup.folder import pairs_of, versions, write_results
     from multigrid_rl.competition.cup.standings import results
-    from multigrid_rl.show.report import write_cup_report
 
     screen, began = console(120), time.perf_counter()
     pairings = f"{len(pairs_of(entries))} pairings, {config.games} games each"
@@ -205,8 +219,8 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
         screen.print(f"  {entry.name}: {entry.about if entry.problem is None else f'cannot play: {entry.problem}'}")
         if entry.same_as:
             screen.print(f"    like {'; '.join(entry.same_as)}")
-    if not config.limits.fence and any(entry.kind == "external" for entry in entries):
-        screen.print("agents run without a sandbox: they could read and change what you can (docs/instructors.md)")
+    if agents_trusted() and any(entry.kind == "external" for entry in entries):
+        screen.print(UNCONFINED)
     out: set[str | None] = {None}
 
     def show(number: int, of: int, pairing: Pairing, now: bool) -> None:
@@ -218,7 +232,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
 
     played = play_cup(entries, config, folder, show)
     outcome = results(entries, played, config, versions())
-    files = [*write_results(outcome, played, folder), write_cup_report(folder, results=outcome)]
+    files = [*write_results(outcome, played, folder), *_write_page(folder)]
     _show_results(outcome, screen)
     screen.print(f"wrote {', '.join(map(str, files))}")
     last = {
@@ -235,8 +249,6 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
 
 
 def _show_results(outcome: CupResults, screen: Console) -> None:
-    from multigrid_rl.show.cup_page import history_sentence
-
     screen.print(f"winner: {', '.join(row.name for row in outcome.standings if row.rank == 1) or 'none'}")
     for cycle in outcome.cycles:
         screen.print(f"cycle: {' beats '.join([*cycle, cycle[0]])}")
@@ -248,7 +260,8 @@ def _show_results(outcome: CupResults, screen: Console) -> None:
         shares = f"{pair.share:.0%} of the points for {pair.one}, {pair.expected:.0%} expected from all other games"
         screen.print(f"contradicts the ratings: {pair.one} - {pair.two}: {shares}")
     if outcome.history:
-        screen.print(f"history: {history_sentence(outcome.history)}")
+        worst = min(outcome.history, key=lambda pair: pair.share)
+        screen.print(f"history: {worst.one} takes {worst.share:.0%} of the points or more; least from {worst.two}")
 
 
 def _pairing_line(number: int, of: int, pairing: Pairing, now: bool) -> str:
@@ -268,3 +281,55 @@ def _standings(results: CupResults) -> Table:
         counts = (row.games, row.win, row.draw, row.loss, row.forfeited)
         grid.add_row(str(row.rank), row.name, rating, f"{row.points:g}", *map(str, counts), f"{row.margin:+.2f}")
     return grid
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    seat: Annotated[str, typer.Option(help="Whose player: a seat, for example red_0, or a whole team, red.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; never an existing one.")],
+    name: Annotated[str | None, typer.Option(help="What it is called; the folder's name by default.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")] = None,
+    push: Annotated[str | None, typer.Option(help="Put it on Hugging Face's hub, too, as USER/NAME.")] = None,
+    agent: Annotated[
+        bool,
+        typer.Option("--agent", help="Write a program that plays a network of your own, its class's file included."),
+    ] = False,
+) -> None:
+    """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
+    from multigrid_rl.competition import bundle, hub
+    from multigrid_rl.runs.players import players_for
+
+    if agent and push is not None:
+        raise refused("--push", "nothing with --agent: what comes from the hub is data, never a program", push)
+    pushed: list[str] = []
+    publish = None if push is None else lambda whole: pushed.append(hub.push(whole, push))
+    cards = bundle.export(players_for(run, seat, checkpoint), output, name=name, agent=agent, publish=publish)
+    if agent:
+        typer.echo(f"exported {output}, an agent; multigrid-rl inspect {output} shows whether it plays by itself")
+        return
+    for part, card in cards.items():
+        typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}")
+    if needs := bundle.needs_module(card):
+        typer.echo(f"warning: {needs}")
+    for address in pushed:
+        typer.echo(f"pushed {address}; it plays as hf:{push}")
+
+
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="A bundle, or an agent (docs/agents.md).")],
+    scenario: Annotated[
+        str | None, typer.Option(help="Game that it is to play; a bundle's own by default, 1v1 for an agent.")
+    ] = None,
+    trusted: Trusted = False,
+) -> None:
+    """Show what a bundle or an agent is, check everything and play a few games; the last line says ok."""
+    from multigrid_rl.competition.agents import ScratchError
+    from multigrid_rl.competition.inspection import inspect_folder
+
+    one_thread()
+    with ended_by_signals(), strangers(), trusting_agents(trusted):
+        try:
+            for line in inspect_folder(folder, scenario):
+                typer.echo(line)
+        except ScratchError as error:
+            raise fail(error) from error

@@ -46,16 +46,16 @@ def load_scenario(name: str) -> ScenarioConfig:
 def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     expanded = expand_overrides(overrides)
-    return _validated(RunConfig, {**_compose(expanded.values, trusted=expanded.trusted), "experiment": expanded.recipe})
+    return _validated(RunConfig, {**_compose(expanded.values), "experiment": expanded.recipe})
 
 
-def _compose(settings: Mapping[str, Any], *, trusted: bool) -> dict[str, Any]:
+def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return all values: those of the files, then ``settings`` by dotted key."""
     values = read_config_file("", "config")
     chosen = {group: name for line in values.pop("defaults") if line != "_self_" for group, name in line.items()}
     chosen = {group: str(settings.get(group, name)) for group, name in chosen.items() if group != "experiment"}
     files = {group: group_values(group, name) for group, name in chosen.items() if group != "scenario"}
-    values = {"scenario": whole_scenario(chosen["scenario"], trusted=trusted), **files, **values}
+    values = {"scenario": whole_scenario(chosen["scenario"]), **files, **values}
     values["train"]["name"] = chosen["train"]
     texts = {key: value for key, value in settings.items() if is_text(key)}
     for key, value in settings.items():

@@ -1,7 +1,7 @@
 """Scenarios and recipes by name or by file, and the overrides that they expand to.
 
-A file outside of ``configs/``, such as a search's winner, may come from other people. It may set values, but neither
-run code, nor read this machine's environment, nor set where files go, unless the user types ``trust_recipe=true``.
+A file outside of ``configs/`` may name code, which then runs, and is told. With ``--safe`` it may set values, but
+neither run code, nor read this machine's environment, nor set where files go: see ``trust.py``.
 """
 
 import os
@@ -22,11 +22,10 @@ from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
 from multigrid_rl.tables import ENV_IDS
 from multigrid_rl.text import ConfigError, expected, unknown
+from multigrid_rl.trust import check_code, safe
 from multigrid_rl.user_code import CODE
 
-#: Override that lets a file set everything that the user could type.
-TRUST = "trust_recipe"
-#: Keys that only a trusted file may set: code to import, folders (a run's state is unpickled) and machines.
+#: Keys that no file may set where code is refused: code to import, folders (a run's state is unpickled) and machines.
 TRUSTED_ONLY = (
     "train.shaping", "run_dir", "checkpoints", "data", "init", "cluster", "address", "scenario.env_path", "env_path",
     "tracking", "train.adversarial.reward", "train.dagger.expert", "expert",
@@ -61,7 +60,6 @@ class ExpandedOverrides(NamedTuple):
 
     values: dict[str, Any]  # dotted key -> value, those of the recipe first
     recipe: str | None  # the recipe that they begin with: its name in ``configs/``, or its file as it was typed
-    trusted: bool  # files outside of configs/ may set everything
 
 
 def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
@@ -70,9 +68,6 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
     Raises ``ConfigError``.
     """
     typed = parse(overrides)
-    trusted = typed.pop(TRUST, False)
-    if not isinstance(trusted, bool):
-        raise ConfigError(expected(TRUST, "true or false", trusted))
     settings = _canonical_names(typed)
     network = str(settings.get("model.name", ""))
     for key in _OF_OURS:
@@ -80,13 +75,13 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
             got = written(settings[key])
             raise ConfigError(expected(key, f"nothing with model={network}, whose code decides that", got))
     named = typed.get("experiment", "")
-    recipe = written(named) if "experiment" in typed else _own_recipe(settings, trusted=trusted)
+    recipe = written(named) if "experiment" in typed else _own_recipe(settings)
     if recipe in ("none", "null"):
-        return ExpandedOverrides(settings, None, trusted)
-    defaults = _canonical_names(recipe_values(recipe, trusted=trusted))
+        return ExpandedOverrides(settings, None)
+    defaults = _canonical_names(recipe_values(recipe))
     home = defaults.get("scenario")
     scenario = settings.get("scenario", home)
-    fits = home is None or scenario is None or home in _homes(scenario, trusted=trusted)
+    fits = home is None or scenario is None or home in _homes(scenario)
     if "experiment" in typed and not fits:
         raise ConfigError(expected("scenario", f"{home} with experiment={recipe}, or experiment=none", scenario))
     defaults = _under(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
@@ -95,7 +90,7 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
     if CODE.fullmatch(str({**rest, **settings}.get("model.name", ""))):
         rest = {key: value for key, value in rest.items() if key not in _OF_OURS}
     used = "experiment" in typed or not rest.keys() <= {"scenario", "train"}
-    return ExpandedOverrides({**rest, **settings}, recipe if used else None, trusted)
+    return ExpandedOverrides({**rest, **settings}, recipe if used else None)
 
 
 def _canonical_names(typed: dict[str, Any]) -> dict[str, Any]:
@@ -126,11 +121,11 @@ def check_choice(key: str, value: str) -> None:
         raise ConfigError(unknown(key, value, names_in(key)))
 
 
-def _own_recipe(settings: dict[str, Any], *, trusted: bool) -> str:
+def _own_recipe(settings: dict[str, Any]) -> str:
     """Return the recipe that a scenario, or the one named like its package, names for what is trained."""
     kinds = [*_builds_on(settings.get("train", "ppo")), settings.get("scheme"), "default"]
-    for home in _homes(settings.get("scenario", "1v1"), trusted=trusted):
-        named = whole_scenario(home, trusted=trusted).get("recipe")
+    for home in _homes(settings.get("scenario", "1v1")):
+        named = whole_scenario(home).get("recipe")
         named = named if isinstance(named, dict) else {"default": named}
         found = next((named[kind] for kind in kinds if named.get(kind)), None)
         if found is not None:
@@ -138,9 +133,9 @@ def _own_recipe(settings: dict[str, Any], *, trusted: bool) -> str:
     return "none"
 
 
-def _homes(scenario: str, *, trusted: bool) -> list[str]:
+def _homes(scenario: str) -> list[str]:
     """Return whose recipes fit a scenario: its own and, of an environment, the one that its package is named after."""
-    package = whole_scenario(scenario, trusted=trusted).get("package")
+    package = whole_scenario(scenario).get("package")
     return [scenario, *([package] if isinstance(package, str) else [])]
 
 
@@ -235,22 +230,21 @@ def scenario_id(name: str) -> str:
     raise ConfigError(unknown("scenario", name, [*names, *outside, "a file such as ./mine.yaml"]))
 
 
-def whole_scenario(name: str, *, trusted: bool = False) -> dict[str, Any]:
+def whole_scenario(name: str) -> dict[str, Any]:
     """Return a scenario with its name, by the id from :func:`scenario_id`. Raises ``ConfigError``."""
     if name.endswith(FILES):
-        return {**read_scenario(name, trusted=trusted), "name": Path(name).stem}
+        return {**read_scenario(name), "name": Path(name).stem}
     return {**read_config_file("scenario", name), "name": name}
 
 
-def recipe_values(recipe: str, *, trusted: bool) -> dict[str, Any]:
+def recipe_values(recipe: str) -> dict[str, Any]:
     """Return the values that a recipe stands for by dotted key, groups first.
 
     Args:
         recipe: name of one in ``configs/``, or path of a file.
-        trusted: the file may set everything, as those in ``configs/`` may.
 
     Raises:
-        ConfigError: it cannot be read, is no recipe, or sets what only a trusted one may.
+        ConfigError: it cannot be read, is no recipe, or names code where that is refused.
     """
     configs = data_root() / "configs"
     shipped = files_of("experiment")
@@ -275,23 +269,22 @@ def recipe_values(recipe: str, *, trusted: bool) -> dict[str, Any]:
     if len(found) > _MAX_LEAVES:
         raise ConfigError(expected("experiment", f"a recipe of at most {_MAX_LEAVES} values", f"{path} with more"))
     values = {**groups, **{key: as_typed(key, value) if is_text(key) else value for key, value in found}}
-    if not trusted and not path.resolve().is_relative_to(configs.resolve()):
+    if not path.resolve().is_relative_to(configs.resolve()):
         check_harmless("experiment", path, values)
     return values
 
 
-def read_scenario(file: str, *, trusted: bool) -> dict[str, Any]:
+def read_scenario(file: str) -> dict[str, Any]:
     """Return the content of a scenario's file outside of ``configs/``.
 
     Raises:
-        ConfigError: it cannot be read, or sets what only a trusted one may.
+        ConfigError: it cannot be read, or names code where that is refused.
     """
     try:
         content = read_plain_yaml(Path(file))
         if not isinstance(content, dict):
             raise ValueError(type(content).__name__)
-        if not trusted:
-            check_harmless("scenario", Path(file), dict(leaves(content, "scenario.")))
+        check_harmless("scenario", Path(file), dict(leaves(content, "scenario.")))
     except ConfigError:
         raise
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -308,7 +301,7 @@ def plugin_folders() -> Iterator[str]:
 
 
 def check_harmless(what: str, path: Path, values: dict[str, Any]) -> None:
-    """Raise ``ConfigError`` for values out of a file that could do more than set numbers and names."""
+    """Say which code values out of a file name; where code is refused, raise ``ConfigError`` for any such value."""
     for typed, value in values.items():
         key, text = typed.lstrip("+~").partition("=")[0], written(value)
         override = f"{typed}={text}"
@@ -316,9 +309,10 @@ def check_harmless(what: str, path: Path, values: dict[str, Any]) -> None:
         restricted |= key in IMPORTING and ":" in text
         restricted |= key.startswith(_SEATING) and (CODE.search(override) is not None or _names_agent(text))
         if (restricted and value is not None) or "${" in override:
-            wanted = "a file that neither interpolates, nor imports code, nor names folders and machines"
-            got = f"{override[:80]!r} in {path}; {TRUST}=true if you have read it"
-            raise ConfigError(expected(what, wanted, got))
+            if safe():
+                wanted = "a file that neither interpolates, nor imports code, nor names folders and machines (--safe)"
+                raise ConfigError(expected(what, wanted, f"{override[:80]!r} in {path}"))
+            check_code(path, [] if "${" in override else CODE.findall(override), "")
 
 
 def _names_agent(value: str) -> bool:

@@ -10,75 +10,13 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
-from multigrid_rl.config.network import MAX_LAYERS, MAX_UNITS, ModelConfig, networks_with
+from multigrid_rl.config.network import ModelConfig, networks_with
 from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, whole
-from multigrid_rl.tables import HEADS
+from multigrid_rl.tables import SECTIONS, TRAINERS, find, installed
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import WITHOUT_VALUES, Psi, Schedule
-
-#: What ``train.runner=stock`` can do: the values of RLlib's own PPO.
-_OF_STOCK = {
-    "objective": "ppo", "psi": "gae", "standardise": True, "pi_iters": None, "v_iters": None, "recompute": False,
-    "time_limits": "bootstrap",
-    "target_kl": None, "clip_final": None,
-}  # fmt: skip
-
-
-class CloningOptions(Part):
-    """Learning from recorded play."""
-
-    held_out: float = Field(ge=0, lt=1)
-    """share of the episodes that are kept out of training: their loss shows overfitting. More: a surer sign, less to
-    learn from"""
-    weight_decay: float = Field(ge=0)
-    """AdamW's pull of all weights towards 0 (Loshchilov and Hutter 2019). Larger: simpler functions"""
-    play_every: Steps
-    """recorded or labelled steps between evaluations of the learner alone: scenario.report_episodes whole episodes,
-    which decide the gates"""
-    patience: int | None = Field(ge=1)
-    """end the run after this many evaluations in a row without a new lowest held-out loss. null: never"""
-
-
-class AdversarialOptions(Part):
-    """Learning from a discriminator's rewards."""
-
-    kind: Literal["gail", "airl"]
-    """gail: D is a network of (s, a); airl: logit D = f - log pi"""
-    hidden: tuple[Annotated[int, Field(ge=1, le=MAX_UNITS)], ...] = Field(min_length=1, max_length=MAX_LAYERS)
-    """units of each hidden layer of the discriminator, with ReLU. More: can represent more, slower"""
-    lr: float = Field(gt=0)
-    """Adam step size of the discriminator. Higher: follows the policy faster, may become unstable"""
-    steps: int = Field(ge=1)
-    """gradient steps of the discriminator before each update of the policy. More: sharper rewards, but no gradient once
-    it tells both apart perfectly"""
-    minibatch_size: int = Field(ge=1)
-    """rows of recorded play, and as many of the batch, in each of these steps. Smaller: noisier steps"""
-    payoff: Literal["softplus", "logit", "f"]
-    """the reward: softplus, -log(1 - D), near 0 once the discriminator tells both apart; logit, log D - log(1 - D),
-    which also pays entropy with airl; f, airl's f alone"""
-    gradient_penalty: float = Field(ge=0)
-    """weight of (slope - 1)^2 of the reward between the policy's steps and recorded ones. More: smoother. 0: none"""
-    replay: int = Field(default=0, ge=0)
-    """steps of earlier policies that are kept; half of the policy's rows are drawn from them. 0: none"""
-    allow_variable_horizon: bool
-    """true: allow environments whose episodes end early; the horizon then leaks reward information"""
-    reward: str | None
-    """with train=airl: a run of train=airl whose reward g(s, a) is paid and learned no further. null: learn one"""
-
-
-class DaggerOptions(Part):
-    """Learning from an expert who is asked."""
-
-    expert: str | None
-    """player, its folder or a run that labels every step; expert=key-runner for short. It must be named"""
-    schedule: Literal["linear", "exponential"]
-    """how the share of steps in which the expert acts falls from 1: linear or exponential"""
-    rounds: int = Field(ge=1)
-    """with schedule=linear: rounds after which the learner acts alone. More: labels nearer to the expert's own path"""
-    base: float = Field(ge=0, lt=1)
-    """with schedule=exponential: the share is base ** round. Higher: the expert acts for longer"""
 
 
 class TrainConfig(Part):
@@ -91,8 +29,8 @@ class TrainConfig(Part):
     with the batch that reaches it. Same as --until"""
     stop_when_held: bool
     """true: end the run once every gate is held"""
-    runner: Literal["batched", "stock"] = "batched"
-    """who samples: batched (all games in one pass) or stock (RLlib's own env runner and learner, many times slower)"""
+    trainer: str = "ppo"
+    """who samples and who learns: ppo, bc, dagger, gail or airl; train=NAME sets it with all that it needs"""
     objective: str = "ppo"
     """what the policy maximises: ppo (clipped surrogate), policy_gradient (log pi(a|s) Psi, nothing is clipped), or
     module:function"""
@@ -162,12 +100,6 @@ class TrainConfig(Part):
     warm_up: Annotated[int, Field(ge=0), BeforeValidator(whole)] = 0
     """with init: environment steps in which the values alone learn. More: lets the critic catch up before the
     pretrained policy changes"""
-    cloning: CloningOptions | None = None
-    """how recorded or labelled play is learned from, with train=bc or dagger"""
-    adversarial: AdversarialOptions | None = None
-    """how rewards are learned from recorded play, with train=gail or airl"""
-    dagger: DaggerOptions | None = None
-    """which expert is asked, and how often it acts, with train=dagger"""
 
     @property
     def batch_size(self) -> int:
@@ -261,7 +193,7 @@ class RunConfig(Part):
 
     scenario: ScenarioConfig
     """a file of configs/scenario/ or your own: the game, who sits where, the gates"""
-    train: TrainConfig
+    train: SerializeAsAny[TrainConfig]
     """a file of configs/train/: the algorithm and its batch"""
     model: ModelConfig
     """a file of configs/model/: the network"""
@@ -291,29 +223,45 @@ class RunConfig(Part):
     """csv, wandb or mlflow: where rows go beside metrics.jsonl and TensorBoard; csv writes metrics.csv. null:
     nowhere"""
 
+    @field_validator("train", mode="before")
+    @classmethod
+    def _by_trainer(cls, values: Any) -> Any:
+        """Validate ``train`` with the sections of its trainer, also in files older than ``train.trainer``."""
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        if values.pop("runner", "batched") != "batched":
+            raise ValueError(expected("train.runner", "none: RLlib's own is run by benchmarks.stock", "stock"))
+        others = [name for section, name in SECTIONS.items() if values.get(section) is not None]
+        values.setdefault("trainer", next(iter(others), "ppo"))
+        settings = trainer_of(str(values["trainer"])).settings
+        known = {key: value for key, value in values.items() if value is not None or key not in SECTIONS}
+        return settings.model_validate(known)
+
     @model_validator(mode="after")
     def _fits_together(self) -> "RunConfig":
         train, model = self.train, self.model
-        self._require(bool(self.scenario.learning), "scenario.seats", "learn on at least one seat")
+        self.require(bool(self.scenario.learning), "scenario.seats", "learn on at least one seat")
         self._check_scheme()
         self._check_objective()
-        self._check_imitation()
+        trainer = trainer_of(train.trainer)
+        trainer.check(self)
+        self.require(self.data is None or trainer.reads_data, "data", f"null with train={train.name or train.trainer}")
         self._check_init()
-        self._check_runner()
         self._check_cluster()
         self._check_curriculum()
         allowed = f"at most num_envs * num_steps = {train.batch_size}"
-        self._require(train.minibatch <= train.batch_size, "train.minibatch_size", allowed)
+        self.require(train.minibatch <= train.batch_size, "train.minibatch_size", allowed)
         able = model.entry.activations
         allowed = f"{' or '.join(able or ())} with model={model.name}"
-        self._require(able is None or model.activation in able, "model.activation", allowed)
+        self.require(able is None or model.activation in able, "model.activation", allowed)
         if model.recurrent:
             allowed = f"a multiple of num_steps={train.num_steps} for a network with memory"
-            self._require(train.minibatch % train.num_steps == 0, "train.minibatch_size", allowed)
-            self._require(len(model.hidden) == 1, "model.hidden", "one size for a recurrent core", list(model.hidden))
+            self.require(train.minibatch % train.num_steps == 0, "train.minibatch_size", allowed)
+            self.require(len(model.hidden) == 1, "model.hidden", "one size for a recurrent core", list(model.hidden))
         return self
 
-    def _require(self, condition: bool, key: str, allowed: str, value: Any = None) -> None:
+    def require(self, condition: bool, key: str, allowed: str, value: Any = None) -> None:
         """Raise ``ConfigError`` for ``key`` unless ``condition``; ``value``: reported in place of the key's value."""
         if not condition:
             got = reduce(getattr, key.split("."), self) if value is None else value
@@ -321,128 +269,71 @@ class RunConfig(Part):
 
     def _check_scheme(self) -> None:
         able = self.scheme != "ctde" or self.model.entry.central
-        self._require(able, "model", f"{networks_with('central')} with scheme=ctde", self.model.name)
+        self.require(able, "model", f"{networks_with('central')} with scheme=ctde", self.model.name)
         scenario = self.scenario
         learning = list(scenario.learning.values())
         if self.scheme != "dtde":
             for team in dict.fromkeys(learning):
                 mates = scenario.kind.seats_of(team)
                 whole = all(seat in scenario.learning for seat in mates)
-                self._require(len(mates) > 1, "scheme", f"dtde, as {team} of {scenario.name} has one agent")
-                self._require(whole, "scheme", f"dtde, as not every agent of team {team} learns")
+                self.require(len(mates) > 1, "scheme", f"dtde, as {team} of {scenario.name} has one agent")
+                self.require(whole, "scheme", f"dtde, as not every agent of team {team} learns")
         if self.shared:
-            self._require(self.scheme != "ctce", "shared", "false, as under ctce a team is one agent")
+            self.require(self.scheme != "ctce", "shared", "false, as under ctce a team is one agent")
             several = any(learning.count(team) > 1 for team in learning)
-            self._require(several, "shared", f"false, as no team of {scenario.name} has two agents that learn")
+            self.require(several, "shared", f"false, as no team of {scenario.name} has two agents that learn")
 
     def _check_objective(self) -> None:
         train, model = self.train, self.model
-        others = ", ".join(head for head, entry in HEADS.items() if entry.probability)
-        able = train.cloning is not None or model.head is None or HEADS[model.head].probability
-        allowed = f"{others} or null with train.objective={train.objective}, as actions need a probability"
-        self._require(able, "model.head", allowed)
         if train.vf_coef == 0:
             allowed = f"{' or '.join(WITHOUT_VALUES)} with vf_coef=0: no value network is trained"
-            self._require(train.psi in WITHOUT_VALUES, "train.psi", allowed)
-            self._require(train.v_iters is None, "train.v_iters", "null with vf_coef=0")
-            self._require(not train.recompute, "train.recompute", "false with vf_coef=0")
+            self.require(train.psi in WITHOUT_VALUES, "train.psi", allowed)
+            self.require(train.v_iters is None, "train.v_iters", "null with vf_coef=0")
+            self.require(not train.recompute, "train.recompute", "false with vf_coef=0")
         apart = train.v_iters is not None
         both = (train.pi_iters is None) == (train.v_iters is None) or train.vf_coef == 0
-        self._require(both, "train.v_iters", "a number with pi_iters, null without")
-        self._require(train.v_lr is None or apart, "train.v_lr", "null without v_iters")
-        self._require(model.entry.towers or not apart, "train.v_iters", f"null with model={model.name}: not two towers")
+        self.require(both, "train.v_iters", "a number with pi_iters, null without")
+        self.require(train.v_lr is None or apart, "train.v_lr", "null without v_iters")
+        self.require(model.entry.towers or not apart, "train.v_iters", f"null with model={model.name}: not two towers")
         allowed = f"null with scenario={self.scenario.name}: networks over tokens share their first layer"
-        self._require(self.scenario.kind.vectors or not apart, "train.v_iters", allowed)
-        self._require(not (train.recompute and model.recurrent), "train.recompute", f"false with model={model.name}")
-
-    def _check_imitation(self) -> None:
-        """Check that there is something to imitate, and nothing that recorded steps do not hold."""
-        train, model, cluster = self.train, self.model, self.cluster
-        cloning, adversarial, dagger = train.cloning, train.adversarial, train.dagger
-        if cloning is None and adversarial is None:
-            self._require(self.data is None, "data", "null without train=bc, dagger, gail or airl")
-            return
-        condition = "with train=" + ("dagger" if dagger else "bc" if adversarial is None else adversarial.kind)
-        wanted = f"a folder that `multigrid-rl record` wrote, {condition}"
-        self._require(self.data is not None or dagger is not None, "data", wanted, "null")
-        memory = model.recurrent and (dagger is None or self.data is not None)
-        self._require(not memory, "model", f"a network without memory {condition} and data", model.name)
-        self._require(model.bound == "clip", "model.bound", f"clip {condition}")
-        self._require(train.runner == "batched", "train.runner", f"batched {condition}")
-        self._require(cluster.num_learners == 0, "cluster.num_learners", f"0 {condition}")
-        if adversarial is not None:
-            allowed = f"one of Gymnasium {condition}: discriminators read vectors"
-            self._require(self.scenario.kind.discriminators, "scenario", allowed, self.scenario.name)
-            self._require(train.vf_coef > 0, "train.vf_coef", f"above 0 {condition}")
-            paid = ("logit", "f") if adversarial.kind == "airl" else ("softplus", "logit")
-            self._require(adversarial.payoff in paid, "train.adversarial.payoff", f"{' or '.join(paid)} {condition}")
-        if cloning is None:
-            return
-        self._require(adversarial is None, "train.adversarial", "null with train=bc or dagger", "settings")
-        if dagger is None:
-            allowed = f"1 {condition}: train.until sets how often data is passed over"
-            self._require(train.epochs == 1, "train.epochs", allowed)
-        else:
-            self._require(dagger.expert is not None, "expert", f"a player, its folder or a run, {condition}", "null")
-            self._require(cloning.patience is None, "train.cloning.patience", f"null {condition}: nothing is held out")
-        self._require(self.scheme != "ctde", "scheme", f"dtde or ctce {condition}: no critic is trained")
-        self._require(not self.curriculum, "curriculum", f"[] {condition}", "stages")
-        self._require(self.scenario.league is None, "scenario.league", f"null {condition}", "settings")
-        self._require(cluster.num_env_runners == 0, "cluster.num_env_runners", f"0 {condition}")
+        self.require(self.scenario.kind.vectors or not apart, "train.v_iters", allowed)
+        self.require(not (train.recompute and model.recurrent), "train.recompute", f"false with model={model.name}")
 
     def _check_init(self) -> None:
         warm_up = self.train.warm_up
-        self._require(self.train.runner == "batched" or self.init is None, "train.runner", "batched with init")
-        self._require(self.init is not None or not warm_up, "train.warm_up", "0 without init")
-        self._require(self.train.cloning is None or not warm_up, "train.warm_up", "0 with train=bc: no values")
+        self.require(self.init is not None or not warm_up, "train.warm_up", "0 without init")
         allowed = f"0 with model={self.model.name}, whose values share its policy"
-        self._require(self.model.entry.towers or not warm_up, "train.warm_up", allowed)
+        self.require(self.model.entry.towers or not warm_up, "train.warm_up", allowed)
 
     def _check_cluster(self) -> None:
         train, cluster, model = self.train, self.cluster, self.model
         runners = cluster.num_env_runners
         kind, condition = self.scenario.kind, f"with scenario={self.scenario.package}"
-        self._require(kind.remote or runners == 0, "cluster.num_env_runners", f"0 {condition}")
+        self.require(kind.remote or runners == 0, "cluster.num_env_runners", f"0 {condition}")
         able = kind.memory or not model.recurrent
-        self._require(able, "model", f"a network without memory {condition}", model.name)
+        self.require(able, "model", f"a network without memory {condition}", model.name)
         if isinstance(runners, str):
-            self._require(cluster.address is not None, "cluster.num_env_runners", "a number without cluster.address")
+            self.require(cluster.address is not None, "cluster.num_env_runners", "a number without cluster.address")
         else:
             cpus = available_cpus()
             here = runners <= cpus or cluster.address is not None
-            self._require(here, "cluster.num_env_runners", f"0 to {cpus}, the CPUs of this machine")
+            self.require(here, "cluster.num_env_runners", f"0 to {cpus}, the CPUs of this machine")
             shares = max(runners, 1)
-            self._require(train.num_envs % shares == 0, "train.num_envs", f"a multiple of {shares} env runners")
+            self.require(train.num_envs % shares == 0, "train.num_envs", f"a multiple of {shares} env runners")
         learners = max(cluster.num_learners, 1)
         allowed = f"what {learners} learners can share equally"
-        self._require(self.rows_per_minibatch % learners == 0, "train.minibatch_size", allowed)
+        self.require(self.rows_per_minibatch % learners == 0, "train.minibatch_size", allowed)
 
     def _check_curriculum(self) -> None:
         own = self.scenario
         league = [stage.scenario for stage in self.curriculum if stage.scenario.league is not None or own.league]
-        self._require(not league, "curriculum", "[] with a league", f"stages before scenario={own.name}")
+        self.require(not league, "curriculum", "[] with a league", f"stages before scenario={own.name}")
         for k, stage in enumerate(self.curriculum):
             key, other = f"curriculum.{k}.scenario", stage.scenario
-            self._require(own.kind.board, key, f"no curriculum with scenario={own.name}", other.name)
-            self._require(other.kind.board, key, "a scenario of the red/blue-door game", other.name)
+            self.require(own.kind.board, key, f"no curriculum with scenario={own.name}", other.name)
+            self.require(other.kind.board, key, "a scenario of the red/blue-door game", other.name)
             allowed = f"a scenario in which {', '.join(own.learning)} learn, as in {own.name}"
-            self._require(other.learning == own.learning, key, allowed, other.name)
-
-    def _check_runner(self) -> None:
-        if self.train.runner == "batched":
-            return
-        cluster = self.cluster
-        values = {key: (getattr(self.train, key), own) for key, own in _OF_STOCK.items()}
-        for able, allowed in (
-            (not self.curriculum, "with a curriculum"),
-            (self.scenario.league is None, "with a league"),
-            (self.scenario.kind.stock, f"with scenario={self.scenario.package}"),
-            *((value == own, f"with train.{key}={value}") for key, (value, own) in values.items()),
-            (cluster.num_learners == 0 and cluster.address is None, "on a cluster or with remote learners"),
-            (not self.model.recurrent, f"with model={self.model.name}, which has memory"),
-            (self.scheme != "ctde", "with scheme=ctde"),
-        ):
-            self._require(able, "train.runner", f"batched {allowed}")
+            self.require(other.learning == own.learning, key, allowed, other.name)
 
     @property
     def rows_per_minibatch(self) -> int:
@@ -462,6 +353,14 @@ class RunConfig(Part):
     def checkpoint_root(self) -> Path | None:
         """Return the folder of frozen players; ``None``: the user's and the project's."""
         return Path(self.checkpoints) if self.checkpoints else None
+
+
+def trainer_of(name: str) -> Any:
+    """Return the :class:`~multigrid_rl.training.trainers.Trainer` of that name. Raises ``ConfigError``."""
+    known = {**TRAINERS, **installed("trainers")}
+    if name not in known:
+        raise ConfigError(expected("train.trainer", f"one of {', '.join(known)}", name))
+    return find(known, name)
 
 
 def available_cpus() -> int:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from multigrid_rl.config.schema import RunConfig, TrainConfig
+from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
 from multigrid_rl.text import ConfigError, expected
 
 
@@ -62,8 +62,7 @@ def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:
     """Describe training rewards other than the game's own; empty where there are none."""
     only = "training reward only; gates score the game's own"
     facts = [("shaping", f"{train.shaping} ({only})")] if train.shaping else []
-    if train.adversarial is not None:
-        facts.append(("imitation", f"{train.adversarial.kind}, what a discriminator takes for recorded play ({only})"))
+    facts += [(name, f"{fact} ({only})") for name, fact in trainer_of(train.trainer).facts(train)]
     for seat, weights in train.bonus.items():
         listed = ", ".join(f"{event} {weight:+g}" for event, weight in weights.items())
         facts.append(("bonus", f"{listed} for {seat} ({only})"))

@@ -15,8 +15,8 @@ from multigrid_rl.players.factories import env_factory, seat_players
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import code_of_run, opponent_hashes, run_config
 from multigrid_rl.text import expected
+from multigrid_rl.trust import check_code
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy
-from multigrid_rl.user_code import check_listed
 from multigrid_rl.world.symmetry import other_seat
 
 Sides = Literal["own", "other", "red", "blue", "both"]
@@ -152,7 +152,7 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     if config is None:
         own_blue = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own}
         opponents, hashes = {**trained.scenario.opponents, **own_blue}, opponent_hashes(run)
-        check_listed(f"{run}: opponents", code_of_run(trained), "a player of this project")
+        check_code(f"{run}: opponents", code_of_run(trained), "a player of this project")
     else:
         opponents, hashes = config.scenario.opponents, {}
     scenario = (config or trained).scenario

@@ -13,9 +13,7 @@ from pathlib import Path
 
 import torch
 
-from multigrid_rl.config.compose import RunConfig, available_cpus
 from multigrid_rl.jit import most_threads, use_threads
-from multigrid_rl.ops.machine import cpu_quota
 
 #: Threads that a pass has work for, as ``train.threads`` allows them: on the way back a network has two towers.
 USEFUL = 2
@@ -52,22 +50,23 @@ class Team:
     """Shares passes out to threads: as many as are asked for or, with ``auto``, as there are free cores.
 
     Args:
-        config: the run.
+        threads: how many, or ``auto``.
+        cores: that this process may use.
+        others: processes of this run that take a core each.
+        alone: one thread: other processes compute gradients.
 
     Attributes:
         most: threads that it may take.
         count: threads that it has taken.
     """
 
-    def __init__(self, config: RunConfig) -> None:
-        threads, cluster = config.train.threads, config.cluster
+    def __init__(self, threads: int | str, cores: float, *, others: int = 0, alone: bool = False) -> None:
         self._cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-        #: A container's quota may allow fewer than are visible.
-        self._cores: float = min(available_cpus(), cpu_quota() or float("inf"))
+        self._cores = cores
         self._sampled = self._idle()
         self._auto = threads == "auto"
-        room = min(USEFUL, int(self._cores) - cluster.runners) if threads == "auto" else threads
-        self.most = 1 if cluster.num_learners else max(1, min(room, most_threads()))
+        room = min(USEFUL, int(cores) - others) if isinstance(threads, str) else threads
+        self.most = 1 if alone else max(1, min(room, most_threads()))
         self._wait, self._since = 0.0, time.monotonic()
         self._looked, self._free, self._alone = math.nan, math.nan, math.nan
         self._paces: deque[float] = deque(maxlen=COMPARED)

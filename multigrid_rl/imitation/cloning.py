@@ -15,6 +15,7 @@ from multigrid_rl.clock import Clock
 from multigrid_rl.fast import forward
 from multigrid_rl.imitation.demonstrations import read_demonstrations
 from multigrid_rl.imitation.passes import Pairs, ShuffledReader
+from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import SECONDS, take_over
@@ -36,9 +37,10 @@ class CloningConfig:
 
     data: str | None
     held_out: float
+    env_steps: int  # of the budget, for one call of ``learn``
     batch_size: int  # rows of one call of ``learn``
     minibatch_size: int
-    dagger: bool  # an expert labels the learner's steps
+    play_every: int  # steps of the budget between two measures of the held-out loss
     lr: Schedule
     weight_decay: float
     grad_clip: float
@@ -113,18 +115,25 @@ class Cloning:
         for name, tensors in weights.items():
             take_over(self._networks[name], tensors)
 
-    def learn(self, position: int, after: int) -> dict[str, dict[str, float]]:
+    def learn(
+        self,
+        batches: Mapping[str, Batch],  # noqa: ARG002 - what was recorded, only, is learned from
+        env_steps: int,
+        paths: Mapping[str, list[Paths]] | None = None,  # noqa: ARG002
+    ) -> dict[str, dict[str, float]]:
         """Learn from the next ``batch_size`` rows.
 
         Args:
-            position: environment steps before.
-            after: environment steps afterwards, for the schedules.
+            batches: what was sampled, by module.
+            env_steps: steps of the budget afterwards, for the schedules.
+            paths: not read.
 
         Returns:
-            Statistics of each module: ``cloning_loss``, the mean over the rows, others of the last minibatch. Under
-            ``SECONDS`` the seconds spent, by part.
+            Statistics of each module: ``cloning_loss``, the mean over the rows, others of the last minibatch; every
+            ``play_every`` steps of the budget ``held_out_loss``. Under ``SECONDS`` the seconds spent, by part.
         """
         metrics: dict[str, dict[str, float]] = {}
+        position, often = env_steps - self.config.env_steps, self.config.play_every
         self.clock.begin()
         for name, flat in self._flat.items():
             rows = self._rows(name, position)
@@ -148,7 +157,10 @@ class Cloning:
                 "dropped_updates": float(flat.dropped),
                 "gradient_steps": float(steps),
             }
-        self.schedule(after)
+        self.schedule(env_steps)
+        if env_steps // often > position // often:
+            for name, held_out in self.held_out_losses().items():
+                metrics[name]["held_out_loss"] = held_out
         return {**metrics, SECONDS: {"loss": 0.0, **self.clock.drain()}}
 
     def _rows(self, name: str, position: int) -> Any:  # noqa: ARG002 - every network learns the same rows

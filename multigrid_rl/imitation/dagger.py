@@ -16,6 +16,7 @@ from torch import Tensor
 
 from multigrid_rl.imitation.cloning import Cloning
 from multigrid_rl.imitation.demonstrations import read_demonstrations
+from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.rows import Moments
 from multigrid_rl.models.vector import Normaliser
@@ -86,13 +87,13 @@ class LabellingCollector(Collector):
         for expert in self._experts.values():
             expert.restart(step.done)
 
-    def labelled(self) -> dict[str, list[Labelled]]:
-        """Return the steps of the last rollout with their labels, by module, copied."""
-        result: dict[str, list[Labelled]] = {}
-        for name, agent in self.agents.items():
-            r = self.rollouts[name]
-            rows = Labelled._make(r.rows((r.obs, self.labels[name], r.active)))
-            result.setdefault(agent.module, []).append(rows)
+    def labelled(self) -> dict[str, Batch]:
+        """Return the steps of the last rollout with the experts' actions, by agent, copied; no values."""
+        result = {}
+        for name, r in self.rollouts.items():
+            obs, labels, mask, memory, starts = r.rows((r.obs, self.labels[name], r.mask))
+            none = np.empty((len(obs), 0), np.float32)
+            result[name] = Batch(obs, labels, mask, *(none,) * 5, memory, starts)
         return result
 
     def get_state(self) -> dict[str, Any]:
@@ -128,18 +129,29 @@ class Dagger(Cloning):
             active, starts = np.ones(data.card.rows, np.bool_), none.astype(np.bool_)
             for name, distribution in self._distributions.items():
                 actions = data.actions.astype(distribution.dtype)
-                self.add({name: [Labelled(data.observations, actions, active, none, starts)]})
+                self.add({name: Labelled(data.observations, actions, active, none, starts)})
 
-    def add(self, labelled: Mapping[str, list[Labelled]]) -> int:
+    def learn(
+        self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]] | None = None
+    ) -> dict[str, dict[str, float]]:
+        """Add what was labelled, then learn from all labels; see ``Cloning.learn``."""
+        labels = self.add(
+            {name: Labelled(b.obs, b.actions, b.active, b.memory, b.starts) for name, b in batches.items()}
+        )
+        metrics = super().learn({}, env_steps, paths)
+        for name in self._networks:
+            metrics[name]["dagger/labels"] = float(labels)
+        return metrics
+
+    def add(self, labelled: Mapping[str, Labelled]) -> int:
         """Add labelled steps, by module, and update the normalisers; returns the number of steps."""
         for name, rows in labelled.items():
-            before = [self.known[name]] if name in self.known else []
-            self.known[name] = Labelled._make(map(np.concatenate, zip(*before, *rows, strict=True)))
+            parts = [self.known[name], rows] if name in self.known else [rows]
+            self.known[name] = Labelled._make(map(np.concatenate, zip(*parts, strict=True)))
             normaliser = getattr(self._networks[name], "normaliser", None)
             if isinstance(normaliser, Normaliser):
                 moments = self._moments.setdefault(name, Moments(len(normaliser.mean)))
-                for part in rows:
-                    moments.add(part.obs[part.active])
+                moments.add(rows.obs[rows.active])
                 normaliser.set_statistics(moments.mean, moments.std)
         return sum(int(rows.active.sum()) for rows in self.known.values())
 

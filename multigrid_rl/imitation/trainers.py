@@ -1,150 +1,365 @@
-"""Behaviour cloning in place of PPO: learns from recorded steps and is measured by play-outs."""
+"""Trainers: behavioural cloning, DAgger, GAIL and AIRL. Light to import, as they check configurations."""
 
-import math
-import time
-from typing import Any
+from __future__ import annotations
 
-from multigrid_rl.imitation.cloning import play_out
-from multigrid_rl.imitation.dagger import Beta, LabellingCollector
-from multigrid_rl.rllib.algorithm import BatchPPO, learner_metrics
-from multigrid_rl.runs.players import player_in_place_of
-from multigrid_rl.runs.tracker import episode_metrics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from multigrid_rl.config.network import MAX_LAYERS, MAX_UNITS
+from multigrid_rl.config.scenario import Part, Steps
+from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.types import EpisodeTable
+from multigrid_rl.training.trainers import Trainer
+
+if TYPE_CHECKING:
+    from multigrid_rl.imitation.adversarial import AdversarialConfig
+    from multigrid_rl.imitation.cloning import CloningConfig
+    from multigrid_rl.training.protocols import Sampler
+    from multigrid_rl.types import MultiAgentSpec
 
 
-class CloningPPO(BatchPPO):
+class CloningOptions(Part):
+    """Learning from recorded play."""
+
+    held_out: float = Field(ge=0, lt=1)
+    """share of the episodes that are kept out of training: their loss shows overfitting. More: a surer sign, less to
+    learn from"""
+    weight_decay: float = Field(ge=0)
+    """AdamW's pull of all weights towards 0 (Loshchilov and Hutter 2019). Larger: simpler functions"""
+    play_every: Steps
+    """recorded or labelled steps between evaluations of the learner alone: scenario.report_episodes whole episodes,
+    which decide the gates"""
+    patience: int | None = Field(ge=1)
+    """end the run after this many evaluations in a row without a new lowest held-out loss. null: never"""
+
+
+class DaggerOptions(Part):
+    """Learning from an expert who is asked."""
+
+    expert: str | None
+    """player, its folder or a run that labels every step; expert=key-runner for short. It must be named"""
+    schedule: Literal["linear", "exponential"]
+    """how the share of steps in which the expert acts falls from 1: linear or exponential"""
+    rounds: int = Field(ge=1)
+    """with schedule=linear: rounds after which the learner acts alone. More: labels nearer to the expert's own path"""
+    base: float = Field(ge=0, lt=1)
+    """with schedule=exponential: the share is base ** round. Higher: the expert acts for longer"""
+
+
+class AdversarialOptions(Part):
+    """Learning from a discriminator's rewards."""
+
+    kind: Literal["gail", "airl"]
+    """gail: D is a network of (s, a); airl: logit D = f - log pi"""
+    hidden: tuple[Annotated[int, Field(ge=1, le=MAX_UNITS)], ...] = Field(min_length=1, max_length=MAX_LAYERS)
+    """units of each hidden layer of the discriminator, with ReLU. More: can represent more, slower"""
+    lr: float = Field(gt=0)
+    """Adam step size of the discriminator. Higher: follows the policy faster, may become unstable"""
+    steps: int = Field(ge=1)
+    """gradient steps of the discriminator before each update of the policy. More: sharper rewards, but no gradient once
+    it tells both apart perfectly"""
+    minibatch_size: int = Field(ge=1)
+    """rows of recorded play, and as many of the batch, in each of these steps. Smaller: noisier steps"""
+    payoff: Literal["softplus", "logit", "f"]
+    """the reward: softplus, -log(1 - D), near 0 once the discriminator tells both apart; logit, log D - log(1 - D),
+    which also pays entropy with airl; f, airl's f alone"""
+    gradient_penalty: float = Field(ge=0)
+    """weight of (slope - 1)^2 of the reward between the policy's steps and recorded ones. More: smoother. 0: none"""
+    replay: int = Field(default=0, ge=0)
+    """steps of earlier policies that are kept; half of the policy's rows are drawn from them. 0: none"""
+    allow_variable_horizon: bool
+    """true: allow environments whose episodes end early; the horizon then leaks reward information"""
+    reward: str | None
+    """with train=airl: a run of train=airl whose reward g(s, a) is paid and learned no further. null: learn one"""
+
+
+class CloningTrain(TrainConfig):
+    """Settings of ``train=bc``."""
+
+    cloning: CloningOptions
+    """how recorded or labelled play is learned from, with train=bc or dagger"""
+
+
+class DaggerTrain(CloningTrain):
+    """Settings of ``train=dagger``."""
+
+    dagger: DaggerOptions
+    """which expert is asked, and how often it acts, with train=dagger"""
+
+
+class AdversarialTrain(TrainConfig):
+    """Settings of ``train=gail`` and ``train=airl``."""
+
+    adversarial: AdversarialOptions
+    """how rewards are learned from recorded play, with train=gail or airl"""
+
+
+class Imitation(Trainer):
+    """What all trainers that learn from recorded play have in common."""
+
+    reads_data = True
+
+    def check(self, config: RunConfig) -> None:
+        """Check that there is something to imitate, and nothing that recorded steps do not hold."""
+        condition, asks = self._condition(config.train), isinstance(config.train, DaggerTrain)
+        wanted = f"a folder that `multigrid-rl record` wrote, {condition}"
+        config.require(config.data is not None or asks, "data", wanted, "null")
+        memory = config.model.recurrent and (not asks or config.data is not None)
+        config.require(not memory, "model", f"a network without memory {condition} and data", config.model.name)
+        config.require(config.model.bound == "clip", "model.bound", f"clip {condition}")
+        config.require(config.cluster.num_learners == 0, "cluster.num_learners", f"0 {condition}")
+
+    def _condition(self, train: TrainConfig) -> str:
+        return f"with train={train.trainer}"
+
+    def load(self, config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
+        """Check the recorded play; it must be what the run ``before`` has learned from. Raises ``ConfigError``."""
+        from multigrid_rl.imitation.demonstrations import read_demonstrations
+        from multigrid_rl.players.factories import env_signature
+        from multigrid_rl.runs.reader import read_provenance
+
+        if config.data is None:
+            return
+        env = env_signature(config.scenario)
+        found = [read_demonstrations(Path(config.data), specs.agent_of(module), env).card for module in specs.modules]
+        known = read_provenance(before).get("data", {}).get("sha256") if before else found[0].sha256
+        if known != found[0].sha256:
+            raise ConfigError(expected(f"data: {config.data}: sha256", f"{known}, as before", found[0].sha256))
+
+    def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
+        """Return lines of the preflight; first what is learned from."""
+        from multigrid_rl.imitation.demonstrations import read_data_card
+
+        data = [] if config.data is None else [f"data:     {read_data_card(Path(config.data)).summary()}"]
+        return data + self._played(config, threads, games)
+
+    def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
+        return super().describe(config, threads, games)
+
+
+class CloningTrainer(Imitation):
     """Learns ``train.batch_size`` recorded steps in each iteration, which count as its environment steps.
 
     Whenever ``play_every`` of them were learned from, it plays fresh episodes: these are its finished episodes.
-
-    Attributes:
-        lowest: smallest loss on held-out episodes so far, mean over modules.
-        since_lowest: play-outs since then.
     """
 
-    def setup(self, config: Any) -> None:
-        """Build runner and learner, which reads what was recorded."""
-        self.lowest, self.since_lowest = math.inf, 0
-        super().setup(config)
+    settings: type[TrainConfig] = CloningTrain
+    brings = ("learner/*/cloning_loss", "learner/*/held_out_loss")
+    learns_values = False
+    counts = ("learned", "recorded")
 
-    def training_step(self) -> None:
-        """Learn from the next recorded steps; play, if it is time."""
-        before, start = self.env_steps, time.perf_counter()
-        facts = self._label()
-        began = time.perf_counter()
-        self.env_steps += self.config.train_batch_size
-        results = self.ask("learn", position=before, after=self.env_steps)[0]
-        learned = time.perf_counter()
-        self.policy_updates += 1
-        self.gradient_steps += int(max(results[name]["gradient_steps"] for name in self.sent_weights))
-        self.send_weights()
-        sent = time.perf_counter()
-        self.latest = {**learner_metrics(results), **facts}
-        self.finished = None
-        options = self.config.env_config["cloning"]
-        if self.env_steps // options.play_every > before // options.play_every:
-            self._play()
-        spent = {"learn": learned - began, "sync": sent - learned, "sample": time.perf_counter() - sent + began - start}
-        self.latest |= {f"timing/{part}_s": seconds for part, seconds in spent.items()}
+    def check(self, config: RunConfig) -> None:
+        """Check what cloning adds."""
+        super().check(config)
+        train, condition = config.train, self._condition(config.train)
+        config.require(
+            getattr(train, "adversarial", None) is None, "train.adversarial", f"null {condition}", "settings"
+        )
+        self._check_own(config, condition)
+        config.require(config.scheme != "ctde", "scheme", f"dtde or ctce {condition}: no critic is trained")
+        config.require(not config.curriculum, "curriculum", f"[] {condition}", "stages")
+        config.require(config.scenario.league is None, "scenario.league", f"null {condition}", "settings")
+        config.require(config.cluster.num_env_runners == 0, "cluster.num_env_runners", f"0 {condition}")
+        config.require(not train.warm_up, "train.warm_up", f"0 {condition}: no values")
 
-    def _label(self) -> dict[str, float]:
-        """Collect more labelled steps and return metrics; cloning has only what was recorded."""
-        return {}
+    def _check_own(self, config: RunConfig, condition: str) -> None:
+        allowed = f"1 {condition}: train.until sets how often data is passed over"
+        config.require(config.train.epochs == 1, "train.epochs", allowed)
 
-    def last_report(self) -> dict[str, float]:
-        """Return lengths and returns of what was learned last: of a play-out of its own, which changes no state."""
-        if self.finished is None and (episodes := self._play_out()[0]).episodes:
-            return episode_metrics(episodes, self.stages[0].factory.specs)
-        return super().last_report()
+    def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:  # noqa: ARG002
+        train = config.train
+        assert isinstance(train, CloningTrain)
+        often = f"every {train.cloning.play_every:,} recorded steps"
+        lines = [
+            f"playing:  {config.scenario.report_episodes} whole episodes {often}; gates go by them",
+            f"{threads}, {train.batch_size:,} recorded steps an iteration, minibatches of {train.minibatch}",
+        ]
+        if any(gate.of_values for gate in config.scenario.gates):
+            lines.append("gates:    all but that on explained_variance: no value network is trained")
+        return lines
 
-    def _play_out(self) -> tuple[EpisodeTable, dict[str, float]]:
-        """Play fresh episodes with what was learned; returns them and the entropy by module."""
-        stage, settings = self.stages[0], self.config.env_config
-        return play_out(
-            stage.factory,
-            {name: self.env_runner.module[name].net for name in stage.factory.specs.modules},
-            stage.scenario.report_episodes,
-            num_envs=settings["num_envs"],
-            first=self.policy_updates * settings["num_envs"],
-            seed=settings["seed"],
-            bound=settings["bound"],
+    def absent(self, config: RunConfig) -> dict[str, str]:
+        """Return what rows of cloning do not have."""
+        train = config.train
+        assert isinstance(train, CloningTrain)
+        absent = super().absent(config)
+        if isinstance(train, DaggerTrain) or not train.cloning.held_out:
+            absent["learner/*/held_out_loss"] = "no episodes are held out"
+        return absent
+
+    def learner(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Any:
+        """Return the learner from recorded steps."""
+        from multigrid_rl.imitation.cloning import Cloning
+
+        return Cloning(networks, action_spaces, self._config(config), options["device"])
+
+    def _config(self, config: RunConfig, passes: int = 1) -> CloningConfig:
+        from multigrid_rl.imitation.cloning import CloningConfig
+
+        train = config.train
+        assert isinstance(train, CloningTrain)
+        return CloningConfig(
+            data=config.data,
+            held_out=train.cloning.held_out,
+            env_steps=train.batch_size,
+            batch_size=train.batch_size * passes,
+            minibatch_size=train.minibatch,
+            play_every=train.cloning.play_every,
+            lr=train.schedules["lr"],
+            weight_decay=train.cloning.weight_decay,
+            grad_clip=train.grad_clip,
+            seed=config.seed,
         )
 
-    def _play(self) -> None:
-        """Play fresh episodes, and measure the loss on held-out data."""
-        self.finished, entropies = self._play_out()
-        self.latest |= {f"entropy/{module}": value for module, value in entropies.items()}
-        losses = self.ask("held_out_losses")[0]
-        self.latest |= {f"learner/{module}/held_out_loss": loss for module, loss in losses.items()}
-        if losses:
-            mean = sum(losses.values()) / len(losses)
-            self.since_lowest = 0 if mean < self.lowest else self.since_lowest + 1
-            self.lowest = min(mean, self.lowest)
-            self._look_for_plateau()
+    def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:
+        """Return who plays fresh episodes to judge by."""
+        from multigrid_rl.imitation.samplers import PlayOuts
 
-    def _look_for_plateau(self) -> None:
-        patience = self.config.env_config["cloning"].patience
-        self.plateau = patience is not None and self.since_lowest >= patience
+        return PlayOuts(config, stages[0], networks)
 
-    def run_state(self) -> dict[str, Any]:
-        """Return what a run remembers beside RLlib's own state, the lowest loss included."""
-        return {**super().run_state(), "lowest": (self.lowest, self.since_lowest)}
+    def patience(self, config: RunConfig) -> tuple[str, int | None]:
+        """Return the loss on held-out episodes, and after how many play-outs without a new lowest one it ends."""
+        train = config.train
+        assert isinstance(train, CloningTrain)
+        return "held_out_loss", train.cloning.patience
 
-    def restore_run(self, path: Any, state: dict[str, Any]) -> bool:
-        """Go on from a checkpoint; see ``TrackedPPO.restore_run``."""
-        self.lowest, self.since_lowest = state["lowest"]
-        self._look_for_plateau()
-        return super().restore_run(path, state)
+    def beyond_plateau(self, train: TrainConfig) -> TrainConfig:
+        """Return the settings without patience."""
+        assert isinstance(train, CloningTrain)
+        return train.model_copy(update={"cloning": train.cloning.model_copy(update={"patience": None})})
 
 
-class DaggerPPO(CloningPPO):
+class DaggerTrainer(CloningTrainer):
     """Plays ``train.batch_size`` steps in each iteration, has an expert label them, and learns from all labels."""
 
-    def setup(self, config: Any) -> None:
-        """Build runner and learner, and what the learner and the expert play."""
-        super().setup(config)
-        settings, run = self.config.env_config, self.config.env_config["run"]
-        factory, options = self.stages[0].factory, run.train.dagger
-        self._beta = Beta(options.schedule, options.rounds, options.base)
-        experts = {agent.name: player_in_place_of(agent, options.expert, run) for agent in factory.specs.agents}
-        self._experts = {name: row.sha256 for name, row in experts.items()}
-        self._collector = LabellingCollector(
-            factory.build(settings["num_envs"], 0),
-            factory.specs,
-            {name: self.env_runner.module[name].net for name in factory.specs.modules},
-            seed=run.seed,
-            first=0,
-            steps=settings["num_steps"],
-            bound=settings["bound"],
-            experts={name: row.player for name, row in experts.items()},
-        )
+    settings = DaggerTrain
+    brings = ("learner/*/cloning_loss", "dagger/*")
+    counts = ("played", "environment")
 
-    def _label(self) -> dict[str, float]:
-        self._collector.beta = self._beta.at(self.policy_updates)
-        self._collector.collect()
-        self._collector.env.drain_episodes()  # partly the expert's, so no measure of the learner
-        labels = self.ask("add", labelled=self._collector.labelled())[0]
-        return {"dagger/beta": self._collector.beta, "dagger/labels": float(labels)}
+    def _check_own(self, config: RunConfig, condition: str) -> None:
+        train = config.train
+        assert isinstance(train, DaggerTrain)
+        wanted = f"a player, its folder or a run, {condition}"
+        config.require(train.dagger.expert is not None, "expert", wanted, "null")
+        wanted = f"null {condition}: nothing is held out"
+        config.require(train.cloning.patience is None, "train.cloning.patience", wanted)
 
-    def run_state(self) -> dict[str, Any]:
-        """Return what a run remembers beside RLlib's own state, and the experts' sha256."""
-        return {**super().run_state(), "experts": self._experts}
+    def load(self, config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
+        """Check the expert, too."""
+        from multigrid_rl.runs.players import player_in_place_of
 
-    def restore_run(self, path: Any, state: dict[str, Any]) -> bool:
-        """Go on from a checkpoint; see ``TrackedPPO.restore_run``. Raises ``ConfigError`` for another expert."""
-        if state["experts"] != self._experts:
-            wanted = f"the player of sha256 {', '.join(map(str, state['experts'].values()))}, as before"
-            raise ConfigError(expected("expert", wanted, ", ".join(map(str, self._experts.values()))))
-        return super().restore_run(path, state)
+        super().load(config, specs, before)
+        train = config.train
+        assert isinstance(train, DaggerTrain)
+        for agent in specs.agents:
+            player_in_place_of(agent, str(train.dagger.expert), config)
 
-    def games_state(self) -> dict[int, Any]:
-        """State of the games that the expert labels."""
-        return {0: self._collector.get_state()}
+    def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
+        train = config.train
+        assert isinstance(train, DaggerTrain)
+        expert = f"expert:   {train.dagger.expert} labels every step of {train.num_envs} {games}"
+        return [expert, *super()._played(config, threads, games)]
 
-    def go_on(self, games: dict[int, Any], env_runners: int) -> bool:  # noqa: ARG002
-        """Take up the games where they stood."""
-        self.ask("schedule", env_steps=self.env_steps)
-        self.send_weights()
-        self._collector.set_state(games[0])
+    def learner(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Any:
+        """Return the learner from all labels."""
+        from multigrid_rl.imitation.dagger import Dagger
+
+        return Dagger(networks, action_spaces, self._config(config, config.train.epochs), options["device"])
+
+    def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:
+        """Return who plays, and has an expert label it."""
+        from multigrid_rl.imitation.samplers import Labelling
+
+        return Labelling(config, stages[0], networks)
+
+
+class AdversarialTrainer(Imitation):
+    """Learns by the rewards of a discriminator, which tells the policy's steps from recorded ones."""
+
+    settings = AdversarialTrain
+    brings = (*Trainer.brings, "learner/*/learnt_reward", "learner/*/discriminator_*")
+
+    def check(self, config: RunConfig) -> None:
+        """Check what discriminators read and pay."""
+        Trainer.check(self, config)
+        super().check(config)
+        train = config.train
+        assert isinstance(train, AdversarialTrain)
+        condition = self._condition(train)
+        allowed = f"one of Gymnasium {condition}: discriminators read vectors"
+        config.require(config.scenario.package == "gymnasium", "scenario", allowed, config.scenario.name)
+        config.require(train.vf_coef > 0, "train.vf_coef", f"above 0 {condition}")
+        paid = ("logit", "f") if train.adversarial.kind == "airl" else ("softplus", "logit")
+        config.require(train.adversarial.payoff in paid, "train.adversarial.payoff", f"{' or '.join(paid)} {condition}")
+
+    def _condition(self, train: TrainConfig) -> str:
+        assert isinstance(train, AdversarialTrain)
+        return f"with train={train.adversarial.kind}"
+
+    def facts(self, train: TrainConfig) -> list[tuple[str, str]]:
+        """Return the training reward that it brings."""
+        assert isinstance(train, AdversarialTrain)
+        return [("imitation", f"{train.adversarial.kind}, what a discriminator takes for recorded play")]
+
+    def absent(self, config: RunConfig) -> dict[str, str]:
+        """Return what rows do not have where a learned reward is used as it is, and what cloning alone reports."""
+        train = config.train
+        assert isinstance(train, AdversarialTrain)
+        absent = super().absent(config)
+        if train.adversarial.reward is not None:
+            absent["learner/*/discriminator_*"] = "no discriminator is trained"
+        return absent
+
+    def recomputes(self, config: RunConfig) -> bool:  # noqa: ARG002
+        """Return true: rewards of a batch are known after it was played."""
         return True
+
+    def learner(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Any:
+        """Return an update with learned rewards."""
+        from multigrid_rl.imitation.adversarial import AdversarialUpdate
+        from multigrid_rl.imitation.demonstrations import read_demonstrations
+        from multigrid_rl.runs.checkpoints import read_learner_state
+        from multigrid_rl.training.settings import update_config
+
+        settings = self._config(config)
+        options |= {"scale_values": config.model.scale_values}
+        data = read_demonstrations(Path(settings.data))
+        update = AdversarialUpdate(settings, data, networks, action_spaces, update_config(config), **options)
+        if settings.reward is not None:
+            adversaries = read_learner_state(Path(settings.reward))["update"]["adversaries"]
+            for name, adversary in update.adversaries.items():
+                adversary.take(adversaries[name]["discriminator"])
+        return update
+
+    def _config(self, config: RunConfig) -> AdversarialConfig:
+        """Return the settings of learning rewards.
+
+        Raises ``ConfigError``: the run named in ``train.adversarial.reward`` has no reward that fits.
+        """
+        from multigrid_rl.imitation.adversarial import AdversarialConfig
+        from multigrid_rl.runs.reader import run_config
+        from multigrid_rl.training.settings import estimator_of
+
+        train = config.train
+        assert isinstance(train, AdversarialTrain)
+        options = train.adversarial
+        if options.reward is not None:
+            source = run_config(Path(options.reward))
+            learnt = source.train.adversarial if isinstance(source.train, AdversarialTrain) else None
+            if learnt is None or (learnt.kind, learnt.reward, options.kind) != ("airl", None, "airl"):
+                wanted = "a run of train=airl, with train=airl"
+                raise ConfigError(expected("train.adversarial.reward", wanted, Path(options.reward)))
+            for key, needed, value in (
+                ("scenario.env_id", source.scenario.env_id, config.scenario.env_id),
+                ("train.adversarial.hidden", learnt.hidden, options.hidden),
+            ):
+                if needed != value:
+                    raise ConfigError(expected(key, f"{needed}, as the run that train.adversarial.reward names", value))
+        shared: dict[str, Any] = {"data": str(config.data), "estimator": estimator_of(config), "seed": config.seed}
+        return AdversarialConfig(**options.model_dump(), **shared)
+
+
+CLONING, DAGGER, ADVERSARIAL = CloningTrainer(), DaggerTrainer(), AdversarialTrainer()

@@ -30,7 +30,7 @@ def record(
     from multigrid_rl.runs.folder import versions
     from multigrid_rl.runs.players import config_of, is_run, player_in_place_of
     from multigrid_rl.runs.reader import code_of_run
-    from multigrid_rl.user_code import check_listed
+    from multigrid_rl.trust import check_code
 
     one_thread()
     run = is_run(who)
@@ -39,7 +39,7 @@ def record(
     config = config_of(who, overrides or [])
     if run and not overrides and config.scenario.env_id is None:
         names = [*code_of_run(config), *([config.train.shaping] if config.train.shaping else [])]
-        check_listed(f"{who}/config.yaml", names, "players and rewards of this project")
+        check_code(f"{who}/config.yaml", names, "players and rewards of this project")
     try:
         factory = env_factory(config)
         factory.load()

@@ -154,9 +154,9 @@ class Experience(NamedTuple):
 
     batches: dict[str, Batch]  # by agent; advantages not standardised yet
     paths: dict[str, Paths]  # by agent; empty unless advantages are recomputed
-    episodes: EpisodeTable
+    episodes: EpisodeTable | None  # None: it is no measure of the weights
     env_steps: int
-    weights: dict[str, str]  # checksum of the sampling weights, by module
+    weights: dict[str, str]  # checksum of the sampling weights, by module; empty: not compared
     seconds: dict[str, float]  # spent on engine, players, tokens, forward, draw and gae
 
 

@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 from multigrid_rl import jit
 from multigrid_rl.config.compose import available_cpus, data_root
+from multigrid_rl.jit import cpu_quota
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.text import expected
@@ -100,20 +101,6 @@ def tested_versions(constraints: Path) -> dict[str, str]:
     pins = [Requirement(line) for line in lines if line]
     holding = [pin for pin in pins if pin.marker is None or pin.marker.evaluate()]
     return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in holding}
-
-
-def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Read how many CPUs a container's quota gives, by either version of control groups; ``None`` without a quota."""
-    try:
-        quota, period = (root / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            quota, period = ((root / "cpu" / f"cpu.cfs_{part}_us").read_text() for part in ("quota", "period"))
-        except OSError:
-            return None
-    if not quota.strip().isdigit() or int(period) <= 0:  # "max", or -1
-        return None
-    return int(quota) / int(period)
 
 
 def check_cpus(cpus: int | None = None, quota: float | None = None) -> Finding:

@@ -22,8 +22,8 @@ from multigrid_rl.config.scenario import Strict, packages
 from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
 from multigrid_rl.text import ConfigError, expected, first_error, printable, shown
+from multigrid_rl.trust import check_code
 from multigrid_rl.types import MAX_CHOICES, AgentSpec
-from multigrid_rl.user_code import check_listed
 from multigrid_rl.world.constants import NUM_CODES
 
 MODEL_FILE = "model.safetensors"
@@ -337,7 +337,7 @@ def read_network(source: Source, card: Card) -> nn.Module:
 def _network(card: Card) -> nn.Module:
     name = card.architecture["name"]
     if ":" in name:
-        check_listed("architecture.name", [name], "a network of this project")
+        check_code("architecture.name", [name], "a network of this project")
     seen = card.observation
     reads: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (seen.size or 0,))
     if seen.categories is not None:

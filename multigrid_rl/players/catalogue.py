@@ -1,22 +1,14 @@
-"""The catalogue of players: scripted ones by name, frozen ones by name or folder, agents by their folder.
-
-One's own classes are named ``module:Class``: they are tried before anything starts, and watched while they play.
-"""
+"""The catalogue of players: scripted ones by name, frozen ones by name or folder, others as ``tables.PLAYERS`` says."""
 
 import copy
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import yaml
-from numpy.typing import NDArray
 
-from multigrid_rl.competition.agents import Part, is_agent, read_agent, read_parts
-from multigrid_rl.competition.external import SeatedAgent
-from multigrid_rl.competition.hub import fetched
 from multigrid_rl.files import player_folders
 from multigrid_rl.players.cards import (
     CARD_FILE,
@@ -29,14 +21,12 @@ from multigrid_rl.players.cards import (
     read_files,
     read_network,
 )
+from multigrid_rl.players.classes import watched
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.players.naming import Program, namings
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
-from multigrid_rl.streams import Streams
-from multigrid_rl.text import ConfigError, expected, shown, unknown
-from multigrid_rl.types import GameSpec, Policy, RunError, SeatView, UniformSource
-from multigrid_rl.user_code import CODE, import_object, user_code
-from multigrid_rl.world.constants import ACTIONS
-from multigrid_rl.world.engine import World
+from multigrid_rl.text import expected, shown, unknown
+from multigrid_rl.types import GameSpec, Policy
 
 #: Players that need no file. Each is made for one game.
 BUILT_IN: dict[str, Callable[[GameSpec], Policy]] = {
@@ -53,94 +43,23 @@ WHAT = {
     "hunter": "knows the board; chases and eliminates opponents",
 }
 CATALOGUE_FILE = "catalogue.yaml"
-#: Entry points by which an installed package gives its classes of players names.
-PLUGGED_IN = "multigrid_rl.players"
-#: In which a player of the user's own is tried.
-_GAMES = 3
+#: The folder of a player's seat among those of a team.
+_SEAT = re.compile(r"(red|blue)_\d")
 
 
-def code_of(name: str) -> str | None:
-    """Return the ``module:Class`` of a player of the user's own, also by the name that its package gives it."""
-    if CODE.fullmatch(name):
-        return name
-    return next((point.value for point in entry_points(group=PLUGGED_IN, name=name)), None)
+class Scripted(NamedTuple):
+    """A player of :data:`BUILT_IN`, as a program."""
 
+    title: str
+    folder: Path | None = None
 
-def is_program(name: str) -> bool:
-    """Whether a player is code, ours or the user's class, and has no folder."""
-    return name in BUILT_IN or code_of(name) is not None
+    def packed(self) -> "Scripted":
+        """Return itself: it has no files."""
+        return self
 
-
-def refuse_class(key: str, name: str) -> None:
-    """Refuse a player of the user's own where one must have a folder. Raises :class:`PlayerError`."""
-    if code_of(name) is not None:
-        wanted = "a player with a folder (a Python class takes part as an agent that calls it, docs/extending.md)"
-        raise PlayerError(expected(key, wanted, name))
-
-
-class OwnPlayer:
-    """A player of the user's own as a match takes it; what it needs not have is added, what it answers is checked.
-
-    Args:
-        name: what it is called.
-        player: has ``act``; with memory also ``initial_state`` and ``reset_state``.
-    """
-
-    def __init__(self, name: str, player: Any) -> None:
-        self.name = name
-        self.player = player
-        self.reads_board = bool(getattr(player, "reads_board", True))
-        self._remembers = hasattr(player, "initial_state")
-
-    def initial_state(self, games: int) -> Any:
-        """Return its memory of ``games`` fresh games."""
-        return self.player.initial_state(games) if self._remembers else None
-
-    def reset_state(self, state: Any, done: NDArray[np.bool_]) -> Any:
-        """Return its memory with the games in ``done`` (N,) started afresh."""
-        return self.player.reset_state(state, done) if self._remembers else None
-
-    def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
-        """Return its actions (N,). Raises ``RunError``: it failed, or answered something else."""
-        try:
-            with user_code(f"player {self.name}"):
-                return self.checked(view, state, rng)
-        except ConfigError as error:
-            raise RunError(str(error)) from error
-
-    def checked(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
-        """Return its actions (N,). Raises :class:`ConfigError` for other ones, and whatever its code raises."""
-        answer = self.player.act(view, state, rng)
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            wanted = "actions and the next memory, a tuple of two"
-            raise ConfigError(expected(f"player {self.name}: act", wanted, type(answer).__name__))
-        actions = np.asarray(answer[0])
-        good = actions.shape == (len(view.tokens),) and actions.dtype.kind in "iu"
-        if not good or ((actions < 0) | (actions >= len(ACTIONS))).any():
-            wanted = f"integers 0 to {len(ACTIONS) - 1}, one for each of {len(view.tokens)} games"
-            got = f"{actions.dtype} of shape {actions.shape}: {shown(str(actions.tolist()), 40)}"
-            raise ConfigError(expected(f"player {self.name}: actions", wanted, got))
-        return actions.astype(np.int8), answer[1]
-
-
-def watched(name: str, own: Any, spec: GameSpec, seat: str) -> OwnPlayer:
-    """Return a player that acted once on ``seat`` of three games. Raises :class:`ConfigError`: it cannot."""
-    with user_code(f"player {name}"):
-        if not hasattr(own, "act"):
-            raise ConfigError(expected(f"player {name}", "something with act(view, state, rng)", type(own).__name__))
-        memory = [part for part in ("initial_state", "reset_state") if hasattr(own, part)]
-        if len(memory) == 1:
-            raise ConfigError(expected(f"player {name}", "both initial_state and reset_state, or neither", memory[0]))
-        player = OwnPlayer(name, own)
-        world, agent = World(spec, _GAMES), spec.seats.index(seat)
-        view = SeatView(world.outputs.tokens[:, agent], world.board(), agent)
-        state = player.initial_state(_GAMES)
-        _, state = player.checked(view, state, Streams(0, np.arange(_GAMES)))
-        if not memory and state is not None:
-            wanted = "None as the next memory without initial_state and reset_state"
-            raise ConfigError(expected(f"player {name}: act", wanted, type(state).__name__))
-        player.reset_state(state, np.ones(_GAMES, np.bool_))
-    return player
+    def seat(self, spec: GameSpec, seat: str) -> Policy:  # noqa: ARG002 - it plays any
+        """Make the player."""
+        return BUILT_IN[self.title](spec)
 
 
 class LoadedPlayer(NamedTuple):
@@ -179,7 +98,7 @@ class Catalogue:
         self.folders = player_folders() if root is None else [root]
         self.root = self.folders[0]
         self.objects: dict[str, Any] = {}
-        self._files: dict[str, PlayerFiles | list[Part]] = {}
+        self._packed: dict[str, PlayerFiles | Program] = {}
         self._read()
 
     def _read(self) -> None:
@@ -195,20 +114,43 @@ class Catalogue:
         """Return all players by name, built-in ones first."""
         return [*BUILT_IN, *(name for name in self.entries if name not in BUILT_IN)]
 
-    def folder(self, name: str) -> Path:
-        """Return the folder of a frozen player, by catalogue name or by path. Raises :class:`PlayerError`."""
-        if name in self.entries and name not in BUILT_IN:
+    def source_of(self, name: str) -> Source | Program:
+        """Return where a player comes from: the folder of a card, or whatever :data:`tables.PLAYERS` finds.
+
+        Raises:
+            PlayerError: unknown.
+        """
+        if name in self._packed:
+            return self._packed[name]
+        if name in BUILT_IN:
+            return Scripted(name)
+        if name in self.entries:
             return self._homes[name] / name
-        if name.startswith("hf:"):
-            return fetched(name)
+        known = list(namings())
+        for naming in known:
+            if (found := naming.find(name)) is not None:
+                return found
         if "/" in name and not os.path.lexists(name):
             wanted = "a name, a folder that is there, or module:Class without a path"
             raise PlayerError(expected("player", wanted, f"{name}: no such folder"))
         if "/" in name or Path(name).is_dir():
             return _player_folder(Path(name))
-        plugged = (point.name for point in entry_points(group=PLUGGED_IN))
-        more = "{}, a folder with a frozen player or an agent, module:Class, or hf:user/name"
-        raise PlayerError(unknown("player", name, [*self.names(), *plugged], more))
+        forms = [naming.form for naming in known]
+        more = ", ".join(["{}, a folder with a frozen player", *forms[:-1]]) + f" or {forms[-1]}"
+        raise PlayerError(unknown("player", name, [*self.names(), *(n for way in known for n in way.known())], more))
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of a player, by catalogue name or by path. Raises :class:`PlayerError`: it has none."""
+        source = self.source_of(name)
+        folder = source if isinstance(source, Path) else None if isinstance(source, PlayerFiles) else source.folder
+        if folder is None:
+            raise PlayerError(expected("player", "one with a folder", name))
+        return folder
+
+    def card_of(self, name: str) -> Card | None:
+        """Return the card of a player, ``None`` for a program. Raises :class:`PlayerError`: unknown, or damaged."""
+        source = self.source_of(name)
+        return read_card(source) if isinstance(source, Path | PlayerFiles) else None
 
     def packed(self, names: Iterable[str]) -> "Catalogue":
         """Return a catalogue of ``names`` alone, their files in it, for a process that may not see their folders.
@@ -218,8 +160,11 @@ class Catalogue:
         wanted = tuple(dict.fromkeys(names))
         result = copy.copy(self)
         result.entries = {name: self.entries[name] for name in wanted if name in self.entries}
-        sources = {name: self._source(name) for name in wanted if not is_program(name)}
-        result._files = {name: read_files(its) if isinstance(its, Path) else its for name, its in sources.items()}
+        sources = {name: self.source_of(name) for name in wanted if name not in self.objects}
+        result._packed = {
+            name: its if isinstance(its, PlayerFiles) else read_files(its) if isinstance(its, Path) else its.packed()
+            for name, its in sources.items()
+        }
         return result
 
     def home_of(self, name: str) -> tuple[str, str]:
@@ -228,23 +173,11 @@ class Catalogue:
         Raises:
             PlayerError: unknown or damaged.
         """
-        if is_program(name):
-            return name, "1v1"
-        folder = self.folder(name)
-        if is_agent(folder):
-            return read_agent(folder).name, "1v1"
-        card = read_card(folder)
+        source = self.source_of(name)
+        if not isinstance(source, Path | PlayerFiles):
+            return source.title, "1v1"
+        card = read_card(source)
         return (name if name in self.entries else card.name), card.scenario
-
-    def _source(self, name: str) -> Source | list[Part]:
-        """Return where a player that is no program comes from; of an agent all its files. Raises ``PlayerError``."""
-        if name in self._files:
-            return self._files[name]
-        folder = self.folder(name)
-        if not is_agent(folder):
-            return folder
-        read_agent(folder)
-        return list(read_parts(folder))
 
     def seat(self, name: str, spec: GameSpec, seat: str, *, greedy: bool = False) -> LoadedPlayer:
         """Load a player for a seat, checking hash and fit; a ``greedy`` network takes its likeliest action.
@@ -253,18 +186,12 @@ class Catalogue:
             PlayerError: unknown, damaged, or made for another seat or game.
             ConfigError: a player of the user's own (``module:Class``) that cannot be imported, or does not play.
         """
-        if name in BUILT_IN:
-            return LoadedPlayer(BUILT_IN[name](spec), name, None, self.strength(name))
         if name in self.objects:
             return LoadedPlayer(watched(name, self.objects[name], spec, seat), name, None, [])
-        if name not in self.entries and (code := code_of(name)) is not None:
-            with user_code(f"player {code}"):
-                own = import_object(f"player {code}", code, "module:Class")(spec)
-            return LoadedPlayer(watched(code, own, spec, seat), name, None, [])
-        source = self._source(name)
-        if isinstance(source, list):
-            agent = SeatedAgent(name, source, spec, (seat,))
-            return LoadedPlayer(agent, name, agent.sha256, [])
+        source = self.source_of(name)
+        if not isinstance(source, Path | PlayerFiles):
+            player = source.seat(spec, seat)
+            return LoadedPlayer(player, name, getattr(player, "sha256", None), self.strength(name))
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
         if listed != card.sha256:
@@ -292,10 +219,8 @@ class Catalogue:
 
     def strength(self, name: str) -> list[Strength]:
         """Return the measured results of a player. Raises :class:`PlayerError` for an unknown one."""
-        if is_program(name):
-            return [Strength(**row) for row in self.entries.get(name, {}).get("strength", [])]
-        source = self._source(name)
-        return [] if isinstance(source, list) else read_card(source).strength
+        card = self.card_of(name)
+        return card.strength if card else [Strength(**row) for row in self.entries.get(name, {}).get("strength", [])]
 
     def add(self, name: str, entry: dict[str, Any]) -> None:
         """Append an entry under a new name; existing lines stay as they are. Raises :class:`PlayerError`: it cannot."""
@@ -315,9 +240,21 @@ class Catalogue:
         self._read()
 
 
+def seat_folders(folder: Path) -> dict[str, Path]:
+    """Return the folders of single seats by seat, in order. Raises :class:`PlayerError` for one that is a link."""
+    try:
+        found = [path for path in sorted(folder.iterdir()) if _SEAT.fullmatch(path.name) and path.is_dir()]
+    except OSError as error:
+        raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
+    for path in found:
+        if path.is_symlink():
+            raise PlayerError(expected(path, "a folder", "a symbolic link"))
+    return {path.name: path for path in found}
+
+
 def _player_folder(folder: Path) -> Path:
     """Return a player's folder as it is. Raises :class:`PlayerError` for one that holds runs."""
-    if not (folder / CARD_FILE).exists() and not is_agent(folder):
+    if not (folder / CARD_FILE).exists():
         run = next(
             (file.parent for depth in ("*", "*/*") for file in sorted(folder.glob(f"{depth}/config.yaml"))), None
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from multigrid_rl.config.compose import ConfigError, ScenarioConfig
 from multigrid_rl.config.scenario import GateConfig
-from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import BEHAVIOUR, METRICS
@@ -239,11 +239,12 @@ def _one_of(rows: tuple[LoadedPlayer, ...]) -> Policy:
 
 
 def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
-    """Return the run's gates: cloning has no values, so gates on values are left out.
+    """Return the run's gates: without a value network gates on values are left out.
 
     Raises ``ConfigError`` for a metric that this run never reports.
     """
-    gates = [gate for gate in config.scenario.gates if config.train.cloning is None or not gate.of_values]
+    trainer = trainer_of(config.train.trainer)
+    gates = [gate for gate in config.scenario.gates if trainer.learns_values or not gate.of_values]
     found = [
         Gate(name, gate.comparison, gate.bound, hold=gate.hold, share=gate.share, window=gate.window)
         for gate in gates
@@ -259,30 +260,19 @@ def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
 
 def _unreported(config: RunConfig, specs: MultiAgentSpec) -> dict[str, str]:
     """Return what rows of this run do not have when gates are judged: patterns of metrics with the reason."""
-    train = config.train
-    cloning, adversarial, stock = train.cloning, train.adversarial, train.runner == "stock"
-    recorded = cloning is not None and train.dagger is None and cloning.held_out > 0
-    learns_rewards = adversarial is not None and adversarial.reward is None
+    trainer = trainer_of(config.train.trainer)
     head, able = config.model.head, [name for name, entry in HEADS.items() if entry.probability]
     cases: tuple[tuple[bool, str, str], ...] = (
         (True, "timing/* gates/* env_steps_per_s", "it is measured after the gates are judged"),
         (not specs.has_winner, "win/* draw/* defeat/*", f"{config.scenario.name} has no winner"),
         (config.scenario.league is None, "league/*", "there is no league"),
-        (train.dagger is None, "dagger/*", "train=dagger alone asks an expert"),
-        (cloning is None, "learner/*/cloning_loss", "train=bc and dagger alone clone"),
-        (not recorded, "learner/*/held_out_loss", "no episodes are held out"),
-        (
-            cloning is not None,
-            "approx_kl/* clip_fraction/* learner/*/policy_loss learner/*/vf_loss learner/*/entropy_coef",
-            "cloning has no such loss",
-        ),
         (head not in (None, *able), "entropy/*", f"model.head={head} has no probabilities"),
-        (adversarial is None, "learner/*/learnt_reward", "train=gail and airl alone learn rewards"),
-        (not learns_rewards, "learner/*/discriminator_*", "no discriminator is trained"),
-        (stock, "approx_kl/* clip_fraction/* learner/*/dropped_updates", "train.runner=stock does not report it"),
     )
     events = {f"behaviour/*/{name}": "there is no such event" for name in BEHAVIOUR if name not in specs.events}
-    return {pattern: why for absent, patterns, why in cases if absent for pattern in patterns.split()} | events
+    brought: dict[str, str] = trainer.absent(config)
+    return (
+        {pattern: why for absent, patterns, why in cases if absent for pattern in patterns.split()} | events | brought
+    )
 
 
 def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:

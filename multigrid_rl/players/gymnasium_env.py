@@ -11,7 +11,8 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, watched
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.classes import watched
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.match import Match
 from multigrid_rl.text import expected

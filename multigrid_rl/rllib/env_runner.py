@@ -8,35 +8,38 @@ from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.utils.checkpoints import Checkpointable
 
-from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Experience, estimate
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.ops.cluster import installed
-from multigrid_rl.players.factories import MatchFactory
-from multigrid_rl.players.growing import Roster
+from multigrid_rl.training.protocols import Sampler, Weights
+from multigrid_rl.training.settings import estimator_of
 from multigrid_rl.types import EnvFactory
+
+#: Numbers of games: a runner's replacement, and every stage of a curriculum, plays new games.
+GENERATION, STAGE = 1 << 32, 1 << 52
 
 
 class BatchedEnvRunner(EnvRunner, Checkpointable):
     """Plays ``num_envs`` environments for ``num_steps`` steps with the current weights.
 
-    ``config.env_config`` holds ``factory`` (a ``types.EnvFactory``), ``num_envs``, ``num_steps``, ``bound``,
-    ``estimator`` and ``recompute``. Numbers of environments are shared out so that number ``k`` is the same on any
-    runner. A remote runner is sent its factory with :meth:`begin`: what the configuration holds stays small enough
-    for every checkpoint.
+    ``config.env_config["settings"]`` is a :class:`~multigrid_rl.rllib.build.Settings`. Numbers of environments are
+    shared out so that number ``k`` is the same on any runner. A remote runner is sent its factory with :meth:`begin`:
+    what the configuration holds stays small enough for every checkpoint.
     """
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
-        settings = self.config.env_config
+        settings = self.config.env_config["settings"]
+        self.run = settings.run
+        self._estimator, self._recomputes = estimator_of(self.run), settings.trainer.recomputes(self.run)
         remote = bool(self.worker_index)
         if remote:
             torch.set_num_threads(1)  # runners share the cores; a second thread each would slow them down
-        self.num_envs: int = settings["num_envs"]
+        self.num_envs: int = self.run.games_per_sampler
         self.module = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=False).build()
         if not remote:
-            self.begin(settings["factory"], 0)
+            self.begin(settings.stages[0].factory, 0)
 
     def begin(self, factory: EnvFactory, offset: int) -> dict[str, str]:
         """Play the environments of ``factory`` from now on, all fresh; returns what is installed here, by package.
@@ -51,27 +54,26 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         self.offset = offset
         self.factory: Any = factory
         first = offset + max(self.worker_index - 1, 0) * self.num_envs
-        settings = self.config.env_config
         self.modules = factory.specs.modules
         self.collector = Collector(
             factory.build(self.num_envs, first),
             factory.specs,
             {name: self.module[name].net for name in self.modules},
-            seed=settings["seed"],
+            seed=self.run.seed,
             first=first,
-            steps=settings["num_steps"],
-            bound=settings["bound"],
+            steps=self.run.train.num_steps,
+            bound=self.run.model.bound,
         )
         return installed() if self.worker_index else {}
 
     def get_games(self) -> dict[str, Any]:
         """Return the state of environments, players and random streams; the weights are not part of it."""
-        factory = self.factory
-        league = isinstance(factory, MatchFactory) and factory.league
-        playing = {"opponents": factory.playing(self.collector.env)} if league else {}
+        playing = {}
+        if getattr(self.factory, "league", None):
+            playing["opponents"] = self.factory.playing(self.collector.env)
         return {"offset": self.offset, **playing, **self.collector.get_state()}
 
-    def set_opponents(self, roster: Roster) -> None:
+    def set_opponents(self, roster: Any) -> None:
         """Set the league's players from the next games on. Raises ``PlayerError`` for damaged files."""
         self.factory.join(self.collector.env, roster)
 
@@ -86,15 +88,14 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         collector = self.collector
         rollouts = collector.collect()
         collector.clock.begin()
-        estimator: Estimator = self.config.env_config["estimator"]
-        batches = {name: estimate(rollout, estimator) for name, rollout in rollouts.items()}
-        paths = collector.paths() if self.config.env_config["recompute"] else {}
+        batches = {name: estimate(rollout, self._estimator) for name, rollout in rollouts.items()}
+        paths = collector.paths() if self._recomputes else {}
         collector.clock.lap("gae")
         return Experience(
             batches,
             paths,
             collector.env.drain_episodes(),
-            self.num_envs * self.config.env_config["num_steps"],
+            self.num_envs * self.run.train.num_steps,
             self.weights_hash(),
             {**collector.clock.drain(), **collector.env.drain_seconds()},
         )
@@ -134,3 +135,46 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     def assert_healthy(self) -> None:
         """Raise unless the networks were built."""
         assert self.module is not None
+
+
+class LocalSampler(Sampler):
+    """The env runner of the driver itself."""
+
+    def __init__(self, runner: BatchedEnvRunner) -> None:
+        self._runner = runner
+
+    def sample(self) -> list[Experience]:
+        """Play ``num_steps`` steps of every environment."""
+        return [self._runner.sample()]
+
+    def set_weights(self, weights: Weights) -> None:
+        """Play with these weights from now on."""
+        self._runner.set_state({COMPONENT_RL_MODULE: weights})
+
+    def begin(self, factory: EnvFactory, stage: int) -> None:
+        """Play the games of another stage; a runner is built with those of the first."""
+        if stage:
+            self._runner.begin(factory, stage * STAGE)
+
+    def set_opponents(self, factory: EnvFactory, roster: Any) -> None:  # noqa: ARG002 - no other process starts
+        """Set a league's players from the next games on."""
+        self._runner.set_opponents(roster)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the games under way."""
+        return {"games": {0: self._runner.get_games()}}
+
+    def set_state(self, state: dict[str, Any], factory: EnvFactory) -> bool:
+        """Continue the games of a run's state, or start fresh ones if remote runners played them."""
+        if state["env_runners"]:
+            self._runner.begin(factory, state["stage"] * STAGE + fresh_generation(state) * GENERATION)
+            return False
+        games = state["games"][0]
+        self._runner.begin(factory, games["offset"])
+        self._runner.set_games(games)
+        return True
+
+
+def fresh_generation(state: dict[str, Any]) -> int:
+    """Return a generation of games that a run has not played before, from its state."""
+    return int(state["policy_updates"] % (STAGE // GENERATION))

@@ -10,17 +10,16 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.rllib.core import COMPONENT_RL_MODULE
 
+from multigrid_rl.config.schema import ClusterConfig
 from multigrid_rl.learn.batches import Experience
 from multigrid_rl.ops.cluster import differences, installed
-from multigrid_rl.players.growing import Roster
-from multigrid_rl.rllib.env_runner import BatchedEnvRunner
+from multigrid_rl.rllib.env_runner import GENERATION, STAGE, BatchedEnvRunner, fresh_generation
 from multigrid_rl.rllib.session import reason_of
 from multigrid_rl.text import expected
+from multigrid_rl.training.protocols import Sampler
 from multigrid_rl.types import EnvFactory, RunError
 
 LOG = logging.getLogger(__name__)
-#: Numbers of games: a runner's replacement, and every stage of a curriculum, plays new games.
-GENERATION, STAGE = 1 << 32, 1 << 52
 #: Seconds before a runner that was lost twice in a row is replaced again; doubled with every further loss.
 PAUSE_S = 2.0
 
@@ -42,7 +41,7 @@ class _Runner:
         return self.actor is not None and self.pending is None
 
 
-class EnvRunnerPool:
+class EnvRunnerPool(Sampler):
     """Sends weights to remote env runners and collects what they play.
 
     A runner that dies, whose node is lost or has other sources, or that does not answer in time is replaced by a new
@@ -52,24 +51,21 @@ class EnvRunnerPool:
     Args:
         actors: the runners that RLlib made, in the order of their numbers.
         config: RLlib's, that makes new ones.
-        timeout_s: seconds after which a runner that has not handed over its rollout counts as lost.
-        max_consecutive_failures: the run ends once one runner was lost so often without handing over anything between.
-
-    Attributes:
-        restarts: runners that were lost so far, and replaced.
+        limits: ``sample_timeout_s``, after which a runner that has not handed over its rollout counts as lost, and
+            ``max_consecutive_failures``: the run ends once one was lost so often without handing over anything between.
     """
 
-    def __init__(self, actors: list[Any], config: Any, timeout_s: float, max_consecutive_failures: int) -> None:
+    def __init__(self, actors: list[Any], config: Any, limits: ClusterConfig) -> None:
         self._runners = [_Runner(index, actor) for index, actor in enumerate(actors, 1)]
         self._config = config
-        self._timeout_s = timeout_s
-        self._max_consecutive_failures = max_consecutive_failures
+        self._timeout_s = limits.sample_timeout_s
+        self._max_consecutive_failures = limits.max_consecutive_failures
         self._weights: Any = None
         self._factory: EnvFactory | None = None
         self._game: Any = None  # the factory in Ray's object store; None: not put there yet
         self._offset = 0
         self._installed = installed()
-        self.restarts = 0
+        self.remote = len(actors)
         self._remote = ray.remote(num_cpus=config.num_cpus_per_env_runner)(BatchedEnvRunner)
 
     def begin(self, factory: EnvFactory, stage: int) -> None:
@@ -96,7 +92,7 @@ class EnvRunnerPool:
         """Let every runner that begins from now on play the games of ``factory``."""
         self._factory, self._game = factory, None
 
-    def set_opponents(self, factory: EnvFactory, roster: Roster) -> None:
+    def set_opponents(self, factory: EnvFactory, roster: Any) -> None:
         """Set a league's players: ``roster`` where games are under way, ``factory`` for new runners."""
         self.use(factory)
         sent = ray.put(roster)
@@ -104,7 +100,7 @@ class EnvRunnerPool:
             if runner.actor is not None:  # also one that is starting: actors run calls in order
                 runner.joining = runner.actor.set_opponents.remote(sent)
 
-    def send(self, weights: dict[str, Any]) -> None:
+    def set_weights(self, weights: dict[str, Any]) -> None:
         """Hand the learner's weights to every runner that is ready."""
         self._weights = ray.put(weights)
         for runner in self._runners:
@@ -132,6 +128,7 @@ class EnvRunnerPool:
                     runner.failures = 0
                     rollouts.append(rollout)
             if rollouts:
+                self.env_runners = len(rollouts)
                 return rollouts
 
     def _rollout(self, runner: _Runner, ref: Any) -> Any:
@@ -219,8 +216,8 @@ class EnvRunnerPool:
         if self._weights is not None:
             self._set_weights(runner)
 
-    def get_games(self) -> dict[int, Any]:
-        """State of every runner's games, by its number; runners that are not ready are left out."""
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of every runner's games, by its number; runners that are not ready are left out."""
         calls = {runner.index: runner.actor.get_games.remote() for runner in self._runners if runner.ready}
         games = {}
         for index, ref in calls.items():
@@ -229,13 +226,16 @@ class EnvRunnerPool:
             except RayError as error:  # the next rollout finds out that it is lost
                 message = "env runner %d did not send its games (%s); a resumed run has fresh ones"
                 LOG.warning(message, index, reason_of(error))
-        return games
+        return {"games": games}
 
-    def go_on(self, games: dict[int, Any], fresh: int) -> None:
-        """Take up ``games``, by number of their runner; one without any plays fresh ones of generation ``fresh``."""
+    def set_state(self, state: dict[str, Any], factory: EnvFactory) -> bool:
+        """Take up the games of a run's state, by number of their runner; one without any plays fresh ones."""
+        same, fresh = bool(state["env_runners"] == self.remote), fresh_generation(state)
+        games = state["games"] if same else {}
+        self.use(factory)
         for runner in self._runners:
-            state = games.get(runner.index)
-            runner.generation = fresh if state is None else (state["offset"] % STAGE) // GENERATION
+            known = games.get(runner.index)
+            runner.generation = fresh if known is None else (known["offset"] % STAGE) // GENERATION
             self._begin(runner)
         generations = {runner.index: runner.generation for runner in self._runners}
         self._await(self._runners)
@@ -246,6 +246,7 @@ class EnvRunnerPool:
         }
         for ref, runner in calls.items():
             self._answer(runner, ref, "could not go on")
+        return same
 
     def stop(self) -> None:
         """End every runner that this pool spawned."""

@@ -1,14 +1,17 @@
-"""RLlib's modules around our plain torch networks, its PPO learner around our own update (``learn.update``)."""
+"""RLlib's modules around our plain torch networks, its learners around what trainers update these with."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import ray
 import torch
+from ray.exceptions import RayError
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
@@ -17,14 +20,12 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor
 
 from multigrid_rl.fast import forward
-from multigrid_rl.imitation.adversarial import AdversarialConfig, AdversarialUpdate
-from multigrid_rl.imitation.cloning import Cloning, CloningConfig
-from multigrid_rl.imitation.dagger import Dagger
-from multigrid_rl.imitation.demonstrations import read_demonstrations
-from multigrid_rl.learn.update import Update
+from multigrid_rl.learn.batches import Batch, Experience, Paths
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.runs.checkpoints import read_learner_state
-from multigrid_rl.types import AgentSpec, MultiAgentSpec
+from multigrid_rl.rllib.private import WithoutWrapper
+from multigrid_rl.rllib.session import reason_of
+from multigrid_rl.training.protocols import Learner, Metrics, Weights
+from multigrid_rl.types import AgentSpec, MultiAgentSpec, RunError
 
 
 class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
@@ -71,42 +72,35 @@ def _full_space(agent: AgentSpec) -> gym.Space[Any]:
     return gym.spaces.MultiDiscrete(np.concatenate([own.nvec, critic.nvec]))
 
 
-class BatchLearner(PPOTorchLearner):
-    """A learner whose modules are trained by :class:`~multigrid_rl.learn.update.Update`, or by ``Cloning``.
+class BatchLearner(WithoutWrapper, PPOTorchLearner):
+    """A learner whose modules are updated by what the run's trainer brings.
 
     RLlib's own code does the rest: placing modules on devices, remote learner processes, checkpoints of weights
-    and optimisers. ``config.learner_config_dict`` holds the update's configuration.
+    and optimisers. ``config.env_config["settings"]`` is a :class:`~multigrid_rl.rllib.build.Settings`.
+
+    Attributes:
+        our_update: such as :class:`~multigrid_rl.learn.update.Update`.
     """
 
     def build(self) -> None:
         """Build as RLlib does, with a single thread for a process that shares its cores."""
         # Custom networks and objectives may draw from torch's generator.
-        torch.manual_seed(self.config.learner_config_dict["update"].seed)
+        torch.manual_seed(self.config.env_config["settings"].run.seed)
         if self.config.num_learners:
             torch.set_num_threads(1)
         super().build()
 
     def configure_optimizers(self) -> None:
-        """Register the one Adam of each network."""
+        """Register the optimisers of each network."""
         modules = {name: self._module[name] for name in self._module.keys()}  # noqa: SIM118 - no dict
-        settings, device = self.config.learner_config_dict, torch.device(self._device)
-        networks = {name: module.net for name, module in modules.items()}
-        action_spaces = {name: module.action_space for name, module in modules.items()}
-        adversarial: AdversarialConfig | None = settings["adversarial"]
-        kind: Any = Update
-        arguments: dict[str, Any] = {"device": device}
-        if isinstance(settings["update"], CloningConfig):
-            kind = Dagger if settings["update"].dagger else Cloning
-        else:
-            if adversarial is not None:
-                kind = partial(AdversarialUpdate, adversarial, read_demonstrations(Path(adversarial.data)))
-            part = (self._learner_index or 0, max(self.config.num_learners, 1))
-            arguments |= {"scale_values": settings["scale_values"], "part": part}
-        self.our_update: Any = kind(networks, action_spaces, settings["update"], **arguments)
-        if adversarial is not None and adversarial.reward is not None:
-            adversaries = read_learner_state(Path(adversarial.reward))["update"]["adversaries"]
-            for name, adversary in self.our_update.adversaries.items():
-                adversary.take(adversaries[name]["discriminator"])
+        settings = self.config.env_config["settings"]
+        self.our_update: Any = settings.trainer.learner(
+            settings.run,
+            {name: module.net for name, module in modules.items()},
+            {name: module.action_space for name, module in modules.items()},
+            device=torch.device(self._device),
+            part=(self._learner_index or 0, max(self.config.num_learners, 1)),
+        )
         for name, optimizers in self.our_update.optimizers.items():
             for k, optimizer in enumerate(optimizers):
                 self.register_optimizer(
@@ -114,11 +108,8 @@ class BatchLearner(PPOTorchLearner):
                     optimizer_name=("default_optimizer", "values")[k],
                     optimizer=optimizer,
                     params=optimizer.param_groups[0]["params"],
-                    lr_or_lr_schedule=self.our_update.config.lr.start,
+                    lr_or_lr_schedule=settings.run.train.lr,
                 )
-
-    def _make_modules_ddp_if_necessary(self) -> None:
-        """Skip torch's wrapper: gradients are one flat array, and its sum is all that learners exchange."""
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state, and what the update remembers beside it."""
@@ -131,7 +122,84 @@ class BatchLearner(PPOTorchLearner):
             self.our_update.set_state(state["update"])
 
 
-def call_update(learner: BatchLearner, what: str, **references: Any) -> Any:
-    """Call a method of a learner's update, references resolved; for ``LearnerGroup.foreach_learner``."""
-    arguments = {name: ray.get(ref) if isinstance(ref, ray.ObjectRef) else ref for name, ref in references.items()}
-    return getattr(learner.our_update, what)(**arguments)
+class GroupLearner(Learner):
+    """RLlib's group of learners: the driver's own, or one in each of several processes.
+
+    Args:
+        group: RLlib's.
+        specs: the agents, whose networks learn.
+    """
+
+    def __init__(self, group: Any, specs: MultiAgentSpec) -> None:
+        self._group, self._specs = group, specs
+
+    def learn(self, experience: list[Experience], env_steps: int) -> dict[str, Metrics]:
+        """Learn once; the statistics of the first learner, by module. Raises ``RunError``."""
+        batches, paths = self._by_module([part for part in experience if part.batches])
+        # A network whose seats were all out of every game has no data in this iteration.
+        active = {name: batch for name, batch in batches.items() if batch.mask.any()}
+        if batches and not active:
+            return {}
+        learners = len(self._group)
+        # Every learner gets the whole batch and computes its part of each minibatch: see `learn.update`.
+        sent = [ray.put(part) if learners else part for part in (active, paths)]
+        results = self._each(partial(_learn, batches=sent[0], env_steps=env_steps, paths=sent[1]))
+        if len(results) < max(learners, 1):
+            raise RunError(f"a learner process was lost: {len(results)} of {learners} answered")
+        metrics: dict[str, Metrics] = results[0]
+        return metrics
+
+    def _by_module(self, experience: list[Experience]) -> tuple[dict[str, Batch], dict[str, list[Paths]]]:
+        """Return batches by module, and what advantages are recomputed from (nothing if they are not), row for row."""
+        parts: dict[str, list[Batch]] = {}
+        paths: dict[str, list[Paths]] = {}
+        for agent in self._specs.agents if experience else ():  # those that one network plays learn together
+            parts.setdefault(agent.module, []).extend(part.batches[agent.name] for part in experience)
+            if experience[0].paths:
+                paths.setdefault(agent.module, []).extend(part.paths[agent.name] for part in experience)
+        return {name: Batch.concatenate(rows) for name, rows in parts.items()}, paths
+
+    def get_weights(self) -> Weights:
+        """Return the weights by module. Raises :class:`RunError`."""
+        with self.reporting():
+            state = self._group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
+        modules: Weights = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
+        return modules
+
+    def begin_with(self, weights: Weights, rows: int) -> None:
+        """Begin with a player's weights."""
+        self._each(lambda learner: learner.our_update.begin_with(weights, rows))
+
+    def schedule(self, env_steps: int) -> None:
+        """Set what changes with the environment steps."""
+        self._each(lambda learner: learner.our_update.schedule(env_steps))
+
+    def _each(self, call: Callable[[BatchLearner], Any]) -> list[Any]:
+        """Return what ``call`` returns for each learner. Raises ``RunError``."""
+        with self.reporting():
+            answers = list(self._group.foreach_learner(call))
+            for answer in answers:
+                if not answer.ok:
+                    raise answer.get()  # Ray returns an error here instead of raising it
+            return [answer.get() for answer in answers]
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Wrap calls of the learners: reports a lost learner as :class:`RunError`.
+
+        Raises:
+            RunError: a remote learner is lost.
+        """
+        try:
+            yield
+        except (RayError, AssertionError, IndexError) as error:  # RLlib counts the living ones before it asks
+            group = self._group
+            if group.is_remote and not all(r.ok for r in group.foreach_learner(lambda _: None, healthy_only=False)):
+                raise RunError(f"a learner process was lost: {reason_of(error)}") from error
+            raise
+
+
+def _learn(learner: BatchLearner, env_steps: int, **references: Any) -> Any:
+    """Let a learner's update learn, references resolved."""
+    data = {name: ray.get(ref) if isinstance(ref, ray.ObjectRef) else ref for name, ref in references.items()}
+    return learner.our_update.learn(data["batches"], env_steps, data["paths"])

@@ -16,15 +16,15 @@ from typing import Any
 
 import ray
 import torch
-from ray._private import ray_constants, services, worker
 from ray.exceptions import RayError, RayTaskError
 
 from multigrid_rl.config.compose import ConfigError, RunConfig, available_cpus
 from multigrid_rl.ops.machine import unreachable
+from multigrid_rl.rllib import private
 from multigrid_rl.text import expected, one_line
 from multigrid_rl.types import RunError
 
-__all__ = ["RayError", "ray_session", "reason_of", "without_object_store"]
+__all__ = ["RayError", "ray_session", "reason_of"]
 LOG = logging.getLogger(__name__)
 
 
@@ -50,7 +50,10 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
         ConfigError: the cluster that was asked for does not answer, or this machine has too few GPUs.
         RunError: Ray does not start on this machine.
     """
-    needed = config is None or config.train.runner == "stock"
+    needed = config is None
+    for name in ("ray", "ray.rllib"):  # they log advice about their own defaults at every start
+        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # the pool reports lost env runners
     if config is not None:
         _check_gpus(config)
         cluster = config.cluster
@@ -69,7 +72,7 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
     scratch = _start(settings, address)
     with ExitStack() as stack:
         if address is None:
-            raylet = worker._global_node.all_processes[ray_constants.PROCESS_TYPE_RAYLET][0].process.pid
+            raylet = private.raylet()
             stack.callback(_end_children, raylet)
             stack.callback(ray.shutdown)
             stack.enter_context(_watched(raylet))
@@ -90,22 +93,6 @@ def _check_gpus(config: RunConfig) -> None:
         raise ConfigError(expected("cluster.gpus_per_learner", wanted, got))
 
 
-@contextmanager
-def without_object_store() -> Iterator[None]:
-    """Let RLlib build its classes where there is no Ray session: what it puts into the object store stays as it is.
-
-    It puts its configuration there for env runners in other processes, of which there are none then.
-    """
-    if ray.is_initialized():
-        yield
-        return
-    put, ray.put = ray.put, lambda value, **_: value
-    try:
-        yield
-    finally:
-        ray.put = put
-
-
 def _start(settings: dict[str, Any], address: str | None) -> Path:
     """Start Ray, or connect to it; returns the session's folder for temporary files."""
     try:
@@ -113,8 +100,7 @@ def _start(settings: dict[str, Any], address: str | None) -> Path:
             if address is None:
                 _ensure_token()
             else:
-                # auto: of a process of Ray's that lives here, else of a file that a dead one may have left.
-                where = services.get_ray_address_from_environment(address, None) if address == "auto" else address
+                where = (private.local_address() or address) if address == "auto" else address
                 if silent := unreachable(where):
                     raise ConnectionError(f"{where}: {silent}" if where != address else silent)
             return Path(ray.init(**settings).address_info["session_dir"])
@@ -137,29 +123,13 @@ def _ray_settings(*, local: bool) -> Iterator[None]:
     must end its run first, and needs the raylet, which ignores SIGTERM, and its env runners for it. Where the
     kernel does not end children with their parent, Ray ends its own by their group.
     """
-    name, popen = "RAY_task_events_report_interval_ms", services.ConsolePopen
-    reachable = ray_constants.ENABLE_RAY_CLUSTER
+    name = "RAY_task_events_report_interval_ms"
     events, handler = os.environ.get(name), signal.getsignal(signal.SIGTERM)
-
-    def start(command: list[str], **settings: Any) -> Any:
-        prepare = settings.pop("preexec_fn")
-
-        def prepared() -> None:
-            prepare()
-            if Path(command[0]).name == ray_constants.PROCESS_TYPE_RAYLET:
-                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-        return popen(command, preexec_fn=prepared, start_new_session=True, **settings)
-
     os.environ[name] = events or "0"
-    ray_constants.ENABLE_RAY_CLUSTER = reachable and not local
-    if sys.platform == "linux":
-        services.ConsolePopen = start
     try:
-        yield
+        with private.starting(local):
+            yield
     finally:
-        services.ConsolePopen = popen
-        ray_constants.ENABLE_RAY_CLUSTER = reachable
         if events is None:
             del os.environ[name]
         if handler is not None and threading.current_thread() is threading.main_thread():

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from multigrid_rl.competition.agents import is_agent
-from multigrid_rl.competition.bundle import seat_folders
 from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import CARD_FILE, EnvSignature, PlayerError, read_card, read_network, task_of
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, is_program
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, seat_folders
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.runs.reader import check_env, run_config
 from multigrid_rl.text import expected, shown, suggestion
@@ -78,10 +76,8 @@ def env_of(who: str) -> EnvSignature | None:
     Raises:
         PlayerError: damaged, or a folder of something else.
     """
-    catalogue = Catalogue()
-    known = who in catalogue.entries or Path(who).is_dir() or who.startswith("hf:")
-    folder = catalogue.folder(who) if known and not is_program(who) else None
-    return None if folder is None or is_agent(folder) else read_card(folder).env
+    card = Catalogue().card_of(who)
+    return None if card is None else card.env
 
 
 def of_other_package(who: str) -> bool:
@@ -166,7 +162,7 @@ def env_player(
     """
     scenario, catalogue = config.scenario, Catalogue(config.checkpoint_root())
     key, wanted = f"player {who} does not fit this environment: env", scenario.env_id or scenario.name
-    if is_program(who) or is_agent(Path(who)):
+    if not is_run(who) and catalogue.card_of(who) is None:
         raise PlayerError(expected(key, wanted, _BOARD))
     folder = catalogue.folder(_folder_of(agent, who, checkpoint))
     card = read_card(folder)

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from multigrid_rl.competition.agents import is_agent
 from multigrid_rl.config.compose import RESUMABLE, ConfigError
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
+from multigrid_rl.players.naming import runs_code
 from multigrid_rl.text import expected, first_error
-from multigrid_rl.user_code import CODE, check_listed
+from multigrid_rl.trust import check_code
+from multigrid_rl.user_code import CODE
 
 Array = NDArray[np.float64]
 
@@ -204,7 +205,7 @@ def code_of_run(config: RunConfig) -> list[str]:
     """Return what of other people's code a run's scenario names: environments, players, agents' folders."""
     scenario = config.scenario
     names = [name for row in scenario.opponents.values() for name in row]
-    own = [name for name in names if CODE.fullmatch(name) or is_agent(Path(name))]
+    own = [name for name in names if runs_code(name)]
     return [*code_of_env(scenario.env_id, scenario.env_args), *own]
 
 
@@ -214,12 +215,9 @@ def code_of_env(env_id: str | None, env_args: dict[str, Any]) -> list[str]:
 
 
 def check_env(key: object, env_id: str | None, env_args: dict[str, Any]) -> None:
-    """Let an untrusted file name only environments whose modules may be imported, or are there already.
-
-    Raises ``ConfigError``.
-    """
+    """Say which code an environment of a file runs. Raises ``ConfigError`` where that is refused, see ``trust``."""
     names = [name for name in code_of_env(env_id, env_args) if name != env_id or name.split(":")[0] not in sys.modules]
-    check_listed(f"{key}: env_id", names, "an environment of Gymnasium or of this project")
+    check_code(f"{key}: env_id", names, "an environment of Gymnasium or of this project")
 
 
 def opponent_hashes(run: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from multigrid_rl.config.overrides import put
-from multigrid_rl.config.recipes import GROUPS, TRUST, expand_overrides
+from multigrid_rl.config.recipes import GROUPS, expand_overrides
 from multigrid_rl.files import csv_text, markdown_table
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
@@ -169,7 +169,7 @@ def recipe_of(overrides: list[str]) -> dict[str, Any]:
 
     Raises ``ConfigError``: the recipe that they name cannot be read.
     """
-    settings = expand_overrides([*overrides, f"{TRUST}=true"]).values  # the search composed it already
+    settings = expand_overrides(overrides).values
     tree: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in GROUPS:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multigrid_rl.competition.cup.results import CupResults, EntryResult, PairResult, SideResult, Standing
+from multigrid_rl.evaluation.cup_results import CupResults, EntryResult, PairResult, SideResult, Standing
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.runs.reader import Series

@@ -7,12 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.config.compose import ConfigError, ScenarioConfig
 from multigrid_rl.evaluation.lineups import run_target
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.catalogue import Catalogue, seat_folders
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.freeze import side
 from multigrid_rl.players.match import Match
@@ -98,31 +97,36 @@ def _display_name(name: str, player: Policy) -> str:
     return folder.resolve().name if folder.is_dir() and "/" in name and player.name != "random" else player.name
 
 
-def _run_refs(name: str) -> dict[str, str] | None:
-    return run_target(Path(name)).refs if (Path(name) / "config.yaml").is_file() else None
+def _seat_refs(name: str) -> dict[str, str] | None:
+    """Return the players of a run, or of a folder with one for each seat, by seat; ``None`` for another player."""
+    folder = Path(name)
+    if (folder / "config.yaml").is_file():
+        return run_target(folder).refs
+    homes = seat_folders(folder) if folder.is_dir() else {}
+    return {seat: f"{home}/" for seat, home in homes.items()} or None
 
 
 def _ref_of(refs: dict[str, str], seat: str, name: str) -> str:
     ref = refs.get(seat) or refs.get(other_seat(seat))
     if ref is None:
-        raise PlayerError(expected(name, f"a run that trained {seat} or its counterpart", f"one of {', '.join(refs)}"))
+        raise PlayerError(expected(name, f"a player of {seat} or its counterpart", f"one of {', '.join(refs)}"))
     return ref
 
 
 def _team(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[str, Policy]:
     seats = spec.seats_of(team)
-    refs = _run_refs(name)
+    refs = _seat_refs(name)
     if refs is not None:
         return seat_players(spec, {s: (catalogue.seat(_ref_of(refs, s, name), spec, s),) for s in seats})
     if name not in catalogue.names() and Path(name).is_dir():
-        return load_team(Path(name), spec, team)
+        return seat_players(spec, {s: (catalogue.seat(name, spec, s),) for s in seats})
     return side(catalogue, name, spec, team)
 
 
 def _mate(catalogue: Catalogue, wanted: str | None, usual: str, spec: GameSpec, seat: str) -> Policy:
     name = wanted or usual
     try:
-        refs = _run_refs(name)
+        refs = _seat_refs(name)
         seated = catalogue.seat(name if refs is None else _ref_of(refs, seat, name), spec, seat)
         if seated.members > 1:
             raise PlayerError(expected("--mate", "a player of one seat", f"{name}, which plays a whole team"))

@@ -4,18 +4,15 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from multigrid_rl.competition.cup.folder import RESULTS_FILE
-from multigrid_rl.competition.cup.results import CupResults
 from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, read_results
 from multigrid_rl.evaluation.replays import ReplayError
 from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.page import GENERATOR
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
-from multigrid_rl.text import expected, first_error, one_line
+from multigrid_rl.text import expected, one_line
 
 LOG = logging.getLogger(__name__)
 #: A report's name inside its own folder.
@@ -74,16 +71,6 @@ def write_cup_report(
     except ReplayError as error:
         raise ConfigError(f"{path}: games: {error}") from error
     return target
-
-
-def read_results(path: Path) -> CupResults:
-    """Read and check a cup's results. Raises :class:`ConfigError` with file, key and error."""
-    try:
-        return CupResults.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {first_error(error)}") from error
-    except OSError as error:
-        raise ConfigError(expected(path, "the file that a cup wrote", error.strerror)) from error
 
 
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:

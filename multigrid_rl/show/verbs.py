@@ -159,19 +159,20 @@ def _print_written(output: Path, steps: int, written: Written) -> None:
 
 def _default_side(source: str) -> Sides:
     """Return the default side of a player: the one that it learned."""
-    from multigrid_rl.competition.agents import AGENT_FILE, is_agent
-    from multigrid_rl.players.cards import CARD_FILE, read_card
-    from multigrid_rl.players.catalogue import Catalogue, is_program
+    from multigrid_rl.players.cards import CARD_FILE
+    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+    from multigrid_rl.players.naming import runs_code
 
     path = Path(source)
-    if path.is_dir() and not any((path / name).is_file() for name in ("config.yaml", CARD_FILE, AGENT_FILE)):
-        raise refused(source, "a folder with games.json, results.json, a run or a player", "none of them")
-    if is_program(source) or (path / "config.yaml").is_file() or is_agent(path):
+    if source in BUILT_IN or (path / "config.yaml").is_file() or runs_code(source):
         return "own"
+    if path.is_dir() and not (path / CARD_FILE).is_file():
+        raise refused(source, "a folder with games.json, results.json, a run or a player", "none of them")
     if not path.exists() and ("/" in source or path.suffix) and not source.startswith("hf:"):
         raise refused(source, "a file of games, a run folder or a player", "no such file or folder")
-    seats = read_card(Catalogue().folder(source)).seats
-    return "blue" if all(seat.startswith("blue") for seat in seats) else "red"
+    card = Catalogue().card_of(source)
+    seats = card.seats if card else ()
+    return "blue" if seats and all(seat.startswith("blue") for seat in seats) else "red"
 
 
 def play(

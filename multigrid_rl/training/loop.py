@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from multigrid_rl.config.compose import ConfigError, RunConfig
-from multigrid_rl.fast.threads import Team, share_out
+from multigrid_rl.config.schema import trainer_of
+from multigrid_rl.fast.threads import share_out
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
@@ -22,15 +23,16 @@ from multigrid_rl.models.registry import CENTRAL, network_of
 from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.players.factories import env_factory, env_signature
 from multigrid_rl.players.growing import growing_pool
-from multigrid_rl.rllib.build import algorithm_config, estimator_of, update_config
-from multigrid_rl.rllib.session import ray_session
-from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.players import initial_weights
 from multigrid_rl.runs.reader import opponent_hashes
+from multigrid_rl.tables import ENGINES, find
 from multigrid_rl.text import expected
+from multigrid_rl.training.protocols import Engine
+from multigrid_rl.training.run import Run
+from multigrid_rl.training.settings import estimator_of, team_of, update_config
 from multigrid_rl.training.stages import Stage, stages_of
 from multigrid_rl.types import EnvFactory, RunError
 
@@ -68,85 +70,83 @@ def train(
             checkpoint stay.
     """
     torch.set_num_threads(config.learner_threads)
-    for name in ("ray", "ray.rllib"):  # they log advice about their own defaults at every start
-        logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # the pool reports lost env runners
     stages = stages or stages_of(config, opponent_hashes(folder.path))
-    team = Team(config)
+    team = team_of(config)
     warm_up(config, stages[-1].factory, team.most)
-    with ray_session(config), ExitStack() as stack:
-        algorithm: TrackedPPO = algorithm_config(config, stages).build_algo()
-        stack.callback(algorithm.stop)
+    with find(ENGINES, "session")(config), ExitStack() as stack:
+        engine: Engine = find(ENGINES, "rllib")(config, stages)
+        stack.callback(engine.stop)
         stack.enter_context(team)
-        algorithm.league = growing_pool(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
+        run: Run = engine.run
+        run.league = growing_pool(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
         row, ended, divergence = folder.last_row(), None, Divergence(folder.path, config.train.objective)
         quiet = True
         if start is not None:
-            restore(algorithm, start)
+            restore(engine, start)
             if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing
-                ended = _ended(config, algorithm, lambda: False)
+                ended = _ended(config, run, lambda: False)
             if ended is None:  # a stage may have ended in the very iteration in which the run did
-                algorithm.go_further()
+                run.go_further()
         elif config.init is not None:
             weights, rows = initial_weights(config, stages[-1].factory.specs)
-            algorithm.begin_with(weights, rows)
-            folder.note("init", {"player": config.init, "weights": algorithm.fingerprints()})
-        last_checkpoint, written = algorithm.env_steps, time.monotonic()
+            run.begin_with(weights, rows)
+            folder.note("init", {"player": config.init, "weights": run.fingerprints()})
+        last_checkpoint, written = run.env_steps, time.monotonic()
         while ended is None:
             team.look()
-            row = algorithm.iterate()
-            algorithm.tracker.clock.begin()
+            engine.train()
+            row = run.row()
+            run.tracker.clock.begin()
             folder.record(row)
-            observe(row, algorithm.tracker.keeper)
-            divergence.check(row, algorithm.lost_returns, algorithm.learner_weights)
-            advance_league(algorithm, config, folder)
-            algorithm.tracker.clock.lap("metrics")
-            ended = _ended(config, algorithm, interrupted)
+            observe(row, run.tracker.keeper)
+            divergence.check(row, run.lost_returns, run.learner.get_weights)
+            advance_league(run, config, folder)
+            run.tracker.clock.lap("metrics")
+            ended = _ended(config, run, interrupted)
             quiet = quiet and _waits_for_an_end(row, config)
             if ended is None:
-                algorithm.go_further()
-            due = algorithm.env_steps - last_checkpoint >= config.train.checkpoint_every
+                run.go_further()
+            due = run.env_steps - last_checkpoint >= config.train.checkpoint_every
             if ended or due or time.monotonic() - written >= CHECKPOINT_S:
-                checkpoint(algorithm, config, folder)
-                algorithm.tracker.clock.lap("checkpoint")
-                last_checkpoint, written = algorithm.env_steps, time.monotonic()
+                checkpoint(engine, config, folder)
+                run.tracker.clock.lap("checkpoint")
+                last_checkpoint, written = run.env_steps, time.monotonic()
         assert row is not None
-        verdict = verdict_of(algorithm, config, folder, row, ended)
+        verdict = verdict_of(run, config, folder, row, ended)
         folder.verdict(verdict)
     return verdict
 
 
-def verdict_of(
-    algorithm: TrackedPPO, config: RunConfig, folder: RunFolder, row: dict[str, Any], ended: str
-) -> dict[str, Any]:
+def verdict_of(run: Run, config: RunConfig, folder: RunFolder, row: dict[str, Any], ended: str) -> dict[str, Any]:
     """Return what a run achieved, as in ``verdict.json``; ``row`` is its last one."""
-    report = algorithm.last_report()
+    report = run.last_report()
     return {
-        **algorithm.tracker.keeper.verdict(),
+        **run.tracker.keeper.verdict(),
         "ended": ended,
         "scenario": config.scenario.name,
         "scheme": config.scheme,
         "experiment": config.experiment,
         "train": config.train.name,
         "seed": config.seed,
-        "stage": algorithm.stage,
-        "stages": len(algorithm.stages),
+        "stage": run.stage,
+        "stages": len(run.stages),
         "env_steps": row["env_steps"],
         "policy_updates": row["policy_updates"],
         "seconds": row["seconds"],
         "env_steps_per_s": row["env_steps"] / row["seconds"],
-        "env_runner_restarts": algorithm.env_runner_restarts,
+        "env_runner_restarts": run.env_runner_restarts,
         "last_report": {name: value for name, value in report.items() if name.startswith(_REPORTED)},
         "opponents": folder.provenance["opponents"],
-        "weights": algorithm.fingerprints(),
-        "checkpoint": str(folder.checkpoint_path(algorithm.env_steps).relative_to(folder.path)),
+        "weights": run.fingerprints(),
+        "checkpoint": str(folder.checkpoint_path(run.env_steps).relative_to(folder.path)),
     }
 
 
 def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
     """Return whether no episode has ended yet, and none need have; warns where one should have."""
     steps = row["env_steps"] * config.train.num_steps // config.train.batch_size  # in each environment
-    if row["episodes"] or not config.scenario.kind.may_not_end or config.train.cloning is not None:
+    trainer = trainer_of(config.train.trainer)
+    if row["episodes"] or not config.scenario.kind.may_not_end or not trainer.learns_values:
         return False
     if steps >= QUIET_STEPS:
         limit = "env_args={max_episode_steps: 200} sets an end"
@@ -155,25 +155,26 @@ def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
     return True
 
 
-def _ended(config: RunConfig, algorithm: TrackedPPO, interrupted: Callable[[], bool]) -> str | None:
-    last_stage = algorithm.stage == len(algorithm.stages) - 1
-    if config.train.stop_when_held and last_stage and algorithm.tracker.keeper.held:
+def _ended(config: RunConfig, run: Run, interrupted: Callable[[], bool]) -> str | None:
+    last_stage = run.stage == len(run.stages) - 1
+    if config.train.stop_when_held and last_stage and run.tracker.keeper.held:
         return "held"
-    if algorithm.env_steps >= config.train.until:
+    if run.env_steps >= config.train.until:
         return "until"
-    if algorithm.plateau:
+    if run.stall is not None and run.stall.ended:
         return "plateau"
     return "interrupted" if interrupted() else None
 
 
-def restore(algorithm: TrackedPPO, start: Path) -> None:
+def restore(engine: Engine, start: Path) -> None:
     """Continue from a checkpoint; logs a warning where the games start afresh.
 
     Raises:
         ConfigError: its weights are not finite.
     """
-    games_restored = algorithm.restore_run(start / "rllib", read_state(start))
-    bad = not_finite(algorithm.learner_weights())
+    engine.restore(start / "rllib")
+    games_restored = engine.run.set_state(read_state(start))
+    bad = not_finite(engine.run.learner.get_weights())
     if bad is not None:
         raise ConfigError(expected(start, "a checkpoint whose weights are finite", f"{bad} is not finite"))
     if not games_restored:
@@ -194,7 +195,7 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
     for count in range(1, threads + 1):
         share_out(count)
         rollouts = collector.collect()
-        if config.train.cloning is not None:
+        if not trainer_of(config.train.trainer).learns_values:
             continue
         batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in factory.specs.agents}
         once = replace(update_config(config), epochs=1, minibatch_size=None, recompute=None)
@@ -202,35 +203,34 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
     share_out(1)
 
 
-def checkpoint(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> None:
+def checkpoint(engine: Engine, config: RunConfig, folder: RunFolder) -> None:
     """Write RLlib's state, the run's own and every module as a player, whole or not at all; remove what is too old.
 
     Raises:
         DivergedError: there are weights that are not finite; nothing was written.
         RunError: it could not be written; the checkpoints before are untouched.
     """
-    root = folder.path / "checkpoints"
+    run, root = engine.run, folder.path / "checkpoints"
     unfinished = root / UNFINISHED
     try:
         clear(unfinished)
-        _export(unfinished / "players", algorithm, config, folder)
-        with algorithm.learning():
-            algorithm.save_to_path(str((unfinished / "rllib").resolve()))
-        write_state(unfinished, algorithm.run_state())
-        margin = algorithm.tracker.keeper.margin()
+        _export(unfinished / "players", run, config, folder)
+        engine.save(unfinished / "rllib")
+        write_state(unfinished, run.get_state())
+        margin = run.tracker.keeper.margin()
         facts = {
-            "env_steps": algorithm.env_steps,
-            "stage": algorithm.stage,
+            "env_steps": run.env_steps,
+            "stage": run.stage,
             "gate_margin": margin if math.isfinite(margin) else None,
             "metrics_bytes": folder.sync_metrics(),
         }
         seal(unfinished, facts)
-        commit(unfinished, folder.checkpoint_path(algorithm.env_steps))
+        commit(unfinished, folder.checkpoint_path(run.env_steps))
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)  # room on a full disk
         raise RunError(
             f"{error.filename or unfinished}: {error.strerror or error}: no checkpoint at step "
-            f"{algorithm.env_steps:,}; those before it are whole"
+            f"{run.env_steps:,}; those before it are whole"
         ) from error
     try:
         prune(root, config.train.keep_checkpoints)
@@ -238,37 +238,31 @@ def checkpoint(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> N
         raise RunError(f"{error.filename or root}: {error.strerror or error}: old checkpoints stay") from error
 
 
-def advance_league(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> None:
+def advance_league(run: Run, config: RunConfig, folder: RunFolder) -> None:
     """Add a snapshot to the league and redraw its opponents, if there is a league and it is time.
 
     Raises:
         DivergedError: there are weights that are not finite; nothing was written.
         RunError: a snapshot could not be written.
     """
-    if algorithm.league is None:
-        return
     try:
-        roster = algorithm.league.advance(
-            algorithm.env_steps, lambda target: _export(target, algorithm, config, folder)
-        )
+        run.advance_league(lambda target: _export(target, run, config, folder))
     except OSError as error:
         reason = f"{error.filename or folder.path}: {error.strerror or error}"
-        raise RunError(f"{reason}: no snapshot at step {algorithm.env_steps:,}; those before it are whole") from error
-    if roster is not None:
-        algorithm.set_opponents(roster)
+        raise RunError(f"{reason}: no snapshot at step {run.env_steps:,}; those before it are whole") from error
 
 
-def _export(target: Path, algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> dict[str, str]:
+def _export(target: Path, run: Run, config: RunConfig, folder: RunFolder) -> dict[str, str]:
     """Write every network as a player below ``target``; returns their sha256 by module.
 
     A player is what its actor reads, and nothing that only a central critic has. Raises ``DivergedError``: weights are
     not finite; nothing was written.
     """
-    weights_of = algorithm.learner_weights()
+    weights_of = run.learner.get_weights()
     bad = not_finite(weights_of)
     if bad is not None:
-        raise diverged(algorithm.env_steps, f"{bad} is not finite", folder.path)
-    stage, hashes = algorithm.stages[algorithm.stage], {}
+        raise diverged(run.env_steps, f"{bad} is not finite", folder.path)
+    stage, hashes = run.stages[run.stage], {}
     specs, scenario = stage.factory.specs, stage.scenario
     for module, weights in weights_of.items():
         named = {name.removeprefix("net."): torch.as_tensor(value) for name, value in weights.items()}
@@ -279,7 +273,7 @@ def _export(target: Path, algorithm: TrackedPPO, config: RunConfig, folder: RunF
             "scenario": scenario.name,
             "env": env_signature(scenario),
             "seats": [seat for agent in specs.agents if agent.module == module for seat in agent.seats],
-            "provenance": {**folder.provenance, "env_steps": algorithm.env_steps},
+            "provenance": {**folder.provenance, "env_steps": run.env_steps},
         }
         actor = {name: value for name, value in named.items() if name != CENTRAL}
         hashes[module] = write_player(target / module, actor, card).sha256

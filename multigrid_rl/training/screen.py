@@ -19,18 +19,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from multigrid_rl.competition.external import SeatedAgent
 from multigrid_rl.config.compose import RunConfig
 from multigrid_rl.config.recipes import FILES
+from multigrid_rl.config.schema import trainer_of
 from multigrid_rl.config.sizes import reward_facts, schedules
-from multigrid_rl.fast.threads import Team
 from multigrid_rl.files import discard_output
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.imitation.demonstrations import read_data_card
 from multigrid_rl.metrics import STAGES
-from multigrid_rl.runs.reader import code_of_run
 from multigrid_rl.text import program
-from multigrid_rl.user_code import listing
+from multigrid_rl.training.settings import team_of
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
@@ -151,7 +148,7 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
             strength = f"wins {measured.win:.1%} of {measured.episodes} games against random"
         turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
         lines.append(f"opponent: {player.name} on {seat} ({turns}{made}; {strength})")
-    if any(isinstance(player.player, SeatedAgent) for row in seated.values() for player in row):
+    if any(hasattr(player.player, "seated") for row in seated.values() for player in row):
         lines.append("slow:     every step waits for an agent's process; our own players answer many times as fast")
     if config.scenario.league is not None:
         lines.append(f"league:   {config.scenario.league.summary}")
@@ -184,26 +181,9 @@ def recipe_of(config: RunConfig) -> str:
 
 def _learning(config: RunConfig) -> list[str]:
     """Tell what is learned from, and who plays and computes."""
-    train, runners = config.train, config.cluster.runners
-    threads = f"learner:  {Team(config).describe()}, {config.learner_threads} of torch"
-    data = [] if config.data is None else [f"data:     {read_data_card(Path(config.data)).summary()}"]
-    if train.cloning is not None:
-        often = f"every {train.cloning.play_every:,} recorded steps"
-        lines = list(data)
-        if train.dagger is not None:
-            lines.append(f"expert:   {train.dagger.expert} labels every step of {train.num_envs} {plays(config)}")
-        lines += [
-            f"playing:  {config.scenario.report_episodes} whole episodes {often}; gates go by them",
-            f"{threads}, {train.batch_size:,} recorded steps an iteration, minibatches of {train.minibatch}",
-        ]
-        if any(gate.of_values for gate in config.scenario.gates):
-            lines.append("gates:    all but that on explained_variance: no value network is trained")
-        return lines
-    who = f"{runners} remote env runner(s), 1 torch thread each" if runners else "the driver process, 0 env runners"
-    if train.runner == "stock":
-        who = f"RLlib's own env runner in {who}"
-    batch = f"{train.num_envs} {plays(config)} x {train.num_steps} steps = {train.batch_size} steps a batch"
-    return [*data, f"sampling: {who}; {batch}", f"{threads}, {train.epochs} epochs, minibatches of {train.minibatch}"]
+    threads = f"learner:  {team_of(config).describe()}, {config.learner_threads} of torch"
+    lines: list[str] = trainer_of(config.train.trainer).describe(config, threads, plays(config))
+    return lines
 
 
 def plays(config: RunConfig) -> str:
@@ -231,14 +211,10 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
         first = f"interrupted; {first}"
     run = shlex.quote(str(path))
     on = f"train --resume {run}" + ("" if v["ended"] == "interrupted" else f" --until {2 * v['env_steps']}")
-    model = config.model.name
-    own = [*code_of_run(config), *([model] if ":" in model else [])]
-    allowed = f"{listing(own)} " if own else ""
     # A page needs a report, an evaluation whole episodes.
     reported = v["last_report"].get("report_episodes", 0) >= config.scenario.report_episodes
-    then = [f"{allowed}{program()} {verb} {run}" for verb in ("report", "evaluate")[not reported :]]
-    train = config.train
-    done = ("played", "environment") if train.cloning is None or train.dagger is not None else ("learned", "recorded")
+    then = [f"{program()} {verb} {run}" for verb in ("report", "evaluate")[not reported :]]
+    done = trainer_of(config.train.trainer).counts
     return [
         first,
         *_result(v["last_report"]),

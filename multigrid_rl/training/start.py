@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from multigrid_rl.config.compose import ConfigError, RunConfig, compose, default_run_dir, resumed
+from multigrid_rl.config.schema import trainer_of
 from multigrid_rl.config.sizes import check_budget
 from multigrid_rl.files import write_whole
 from multigrid_rl.text import expected, program, reason
@@ -85,9 +86,9 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     if ended == "held" and not any(override.startswith("train.stop_when_held=") for override in overrides):
         # Its gates are held already: who goes on with it wants to see more of it.
         config = config.model_copy(update={"train": config.train.model_copy(update={"stop_when_held": False})})
-    if ended == "plateau" and config.train.cloning is not None:  # likewise
-        cloning = config.train.cloning.model_copy(update={"patience": None})
-        config = config.model_copy(update={"train": config.train.model_copy(update={"cloning": cloning})})
+    if ended == "plateau":  # likewise
+        train = trainer_of(config.train.trainer).beyond_plateau(config.train)
+        config = config.model_copy(update={"train": train})
     return _run(config, run, start)
 
 
@@ -98,7 +99,7 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
     """
     from multigrid_rl.ops.trackers import check_tracking
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.runs.players import initial_weights, player_in_place_of
+    from multigrid_rl.runs.players import initial_weights
     from multigrid_rl.runs.reader import opponent_hashes
     from multigrid_rl.training.stages import seated_in, stages_of
     from multigrid_rl.world.shaping import check_reward
@@ -115,33 +116,12 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
                 stage.factory.build(1, 0)
             if config.train.shaping:  # what has no events has refused it
                 check_reward(config.train.shaping, stage.scenario.spec.num_agents)
-        check_data(config, stages[-1].factory.specs, before)
-        if config.train.dagger is not None:
-            for agent in stages[-1].factory.specs.agents:
-                player_in_place_of(agent, str(config.train.dagger.expert), config)
+        trainer_of(config.train.trainer).load(config, stages[-1].factory.specs, before)
         if config.init is not None and before is None:
             initial_weights(config, stages[-1].factory.specs)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return stages, seated
-
-
-def check_data(config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
-    """Check the recorded play that a run learns from; it must be what the run ``before`` has learned from.
-
-    Raises ``ConfigError``.
-    """
-    from multigrid_rl.imitation.demonstrations import read_demonstrations
-    from multigrid_rl.players.factories import env_signature
-    from multigrid_rl.runs.reader import read_provenance
-
-    if config.data is None:
-        return
-    env = env_signature(config.scenario)
-    found = [read_demonstrations(Path(config.data), specs.agent_of(module), env).card for module in specs.modules]
-    known = read_provenance(before).get("data", {}).get("sha256") if before else found[0].sha256
-    if known != found[0].sha256:
-        raise ConfigError(expected(f"data: {config.data}: sha256", f"{known}, as before", found[0].sha256))
 
 
 def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def test_export_of_external_network_says_what_it_needs(folder, tmp_path, monkeyp
     result = call("export", "run", "--seat", "red_0", "-o", tmp_path / "theirs")
     assert "warning: its network own_nets:Wide is code, which does not lie in this folder" in result.output
     assert "But its network own_nets:Wide is code" in (tmp_path / "theirs" / "README.md").read_text()
-    assert "MULTIGRID_RL_MODULES=own_nets is set" in (tmp_path / "theirs" / "README.md").read_text()
+    assert "where Python finds the module own_nets, and in no cup" in (tmp_path / "theirs" / "README.md").read_text()
     assert "own_nets" not in (tmp_path / "ours" / "README.md").read_text()
 
 

@@ -15,8 +15,8 @@ from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE, PlayerError, read_card
 from multigrid_rl.players.match import play_games
 from multigrid_rl.players.scripted import RandomPlayer
-from multigrid_rl.rllib.algorithm import BatchPPO
-from multigrid_rl.rllib.session import without_object_store
+from multigrid_rl.rllib.algorithm import MultigridAlgorithm
+from multigrid_rl.rllib.private import without_object_store
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams
 from multigrid_rl.types import SeatView
 from tiny_runs import tiny_run
@@ -49,12 +49,14 @@ def played(run: Path):
     """The collector of the restored run after it has sampled from fresh games, and the seed that it draws from."""
     folder = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
     with without_object_store():
-        algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
+        algorithm = MultigridAlgorithm.from_checkpoint(str((folder / "rllib").resolve()))
     try:
-        learnt = {name: fingerprint(weights, quick=True) for name, weights in algorithm.learner_weights().items()}
+        learnt = {
+            name: fingerprint(weights, quick=True) for name, weights in algorithm.run.learner.get_weights().items()
+        }
         assert algorithm.env_runner.weights_hash() == learnt
         algorithm.env_runner.sample()
-        return algorithm.env_runner.collector, algorithm.config.env_config["seed"]
+        return algorithm.env_runner.collector, algorithm.config.env_config["settings"].run.seed
     finally:
         algorithm.stop()
 

@@ -25,7 +25,8 @@ from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_copies, 
 from multigrid_rl.competition.cup.standings import results
 from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.gradebook import KEY_FILE
-from multigrid_rl.competition.sandbox import MAX_FILES, MAX_PROCESSES, MAX_THREADS, Limits, bwrap_available
+from multigrid_rl.competition.process import MAX_FILES, MAX_PROCESSES, MAX_THREADS
+from multigrid_rl.competition.sandbox import Limits, bwrap_available
 from multigrid_rl.config.compose import data_root, load_scenario
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE
@@ -358,7 +359,7 @@ def test_cup_finds_agent_that_wraps_player(tmp_path, originals):
     codes = {"sizes": list(token_categories(SPEC)), "cells": cells, "missions": list(MISSIONS)}
     (tmp_path / "pupil" / "codes.json").write_text(json.dumps(codes))
     agent_of(tmp_path / "own")
-    table = replace(TABLE, games=64, limits=Limits(fence=True))
+    table = replace(TABLE, games=64, limits=Limits())
     found = find_copies(find_entries(tmp_path, [], CATALOGUE, table), originals, table, refuse=True)
     assert [(entry.name, entry.kind) for entry in found] == [("own", "external"), ("pupil", "broken")]
     assert "a copy of blue-rookie" in found[1].problem
@@ -390,7 +391,7 @@ def test_instructor_page_is_accurate():
     assert KEY_FILE in page
     for verb in ("cup", "grade"):
         message = call(verb, "--help").output
-        for option in ("--isolate", "--no-isolate") if verb == "cup" else ("--earlier",):
+        for option in ("--trusted",) if verb == "cup" else ("--earlier",):
             assert option in message
             assert option in page
         assert "--allow-copies" in message

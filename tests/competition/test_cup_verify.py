@@ -102,7 +102,7 @@ def test_forged_replay_is_one_line(cup):
     (forged,) = (cup / "pairings").glob("random--key-runner--*")
     kept = json.loads(forged.read_bytes())["kept"]
     edited(forged, kept=[{**kept[0], "actions": {seat: text[:1] for seat, text in kept[0]["actions"].items()}}])
-    assert "a game kept for replay: game" in complaint(call("cup", "verify", cup))
+    assert "results.json: games: game" in complaint(call("cup", "verify", cup))
 
 
 def test_changed_entries_and_unfinished_cups_are_refused(cup, tmp_path):

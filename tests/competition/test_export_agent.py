@@ -72,7 +72,6 @@ def own(tmp_path, monkeypatch):
     (home / "unused.py").write_text("secret = 1\n")
     monkeypatch.syspath_prepend(home)
     monkeypatch.chdir(home)
-    monkeypatch.setenv("MULTIGRID_RL_MODULES", "own_nets")
 
     def make(name: str, seats: tuple[str, ...] = ("red_0",), members: int = 1, scenario: str = "1v1"):
         architecture = {"name": f"own_nets:{name}", "hidden": [16]}
@@ -126,7 +125,6 @@ def test_agent_is_graded_and_inspected_without_its_module(own, tmp_path, monkeyp
     assert names == ["agent.py", "agent.yaml", "model.safetensors", "networks.json", *own_files]
     for name in ("own_nets", "own_parts", "own_parts.sizes"):
         sys.modules.pop(name, None)
-    monkeypatch.delenv("MULTIGRID_RL_MODULES")
     sys.path.remove(str(tmp_path / "home"))
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("own_nets")
@@ -144,7 +142,6 @@ def test_agent_export_wants_own_network_and_no_hub(own, tmp_path, monkeypatch):
     pushing = call("export", "run", "--seat", "red_0", "-o", tmp_path / "a", "--agent", "--push", "user/name")
     assert "--push: expected nothing with --agent" in complaint(pushing)
     (tmp_path / "home" / "agent.py").write_text((tmp_path / "home" / "own_nets.py").read_text())
-    monkeypatch.setenv("MULTIGRID_RL_MODULES", "own_nets,agent")
     edit(source, architecture={"name": "agent:Wide", "hidden": [16]})
     refused = complaint(call("export", "run", "--seat", "red_0", "-o", tmp_path / "a", "--agent"))
     assert "a module with another name than agent.py" in refused

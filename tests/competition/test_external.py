@@ -13,11 +13,13 @@ import pytest
 from agents import SPEC, agent_of, play, player_of
 from multigrid_rl.competition.agents import read_agent
 from multigrid_rl.competition.external import ExternalPlayer, act, check_ready, encoded, hello, read_actions
-from multigrid_rl.competition.sandbox import Limits, ProcessError
+from multigrid_rl.competition.process import ProcessError
+from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.match import Match, play_games
 from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.trust import TRUSTED
 from multigrid_rl.types import SeatView
 from multigrid_rl.world.constants import ACTIONS, BLUE, FORWARD, MISSIONS, RED
 from multigrid_rl.world.spaces import observation
@@ -32,6 +34,12 @@ def act(message): note(message); rules["act"](message)
 def end(message): note(message)
 def bye(message): note(message); note({"rest": sys.stdin.read()}); sys.exit()
 """
+
+
+@pytest.fixture(autouse=True)
+def trusted(monkeypatch):
+    """Agents write where the test reads."""
+    monkeypatch.setenv(TRUSTED, "1")
 
 
 def heard(agent) -> list[dict]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from agents import SPEC, agent_of
-from multigrid_rl.competition import external, grading
+from multigrid_rl.competition import grading
 from multigrid_rl.competition.agents import folder_sha256
 from multigrid_rl.competition.copies import Originals
 from multigrid_rl.competition.grading import Rubric
@@ -23,6 +23,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.match import Match
+from multigrid_rl.trust import SAFE, TRUSTED
 from multigrid_rl.types import RunError
 
 #: Writes what it is told where the test reads it, and plays its game's number.
@@ -40,7 +41,7 @@ def end(message): note(message)
 @pytest.fixture
 def unfenced(monkeypatch):
     """Agents of these tests write where the test reads."""
-    monkeypatch.setattr(external, "bwrap_available", lambda: False)
+    monkeypatch.setenv(TRUSTED, "1")
 
 
 @pytest.fixture
@@ -130,12 +131,13 @@ def test_agent_files_are_sent_to_processes_without_folder(recorder):
     assert messages()[0]["scenario"] == "own"
 
 
-def test_untrusted_file_seats_no_program(recorder, tmp_path):
+def test_file_seats_no_program_where_code_is_refused(recorder, tmp_path, monkeypatch):
     scenario = tmp_path / "duel.yaml"
     scenario.write_text(f"seats: {{red_0: learn, blue_0: {{idle: 1, {recorder[0]}: 2}}}}\n")
-    with pytest.raises(ConfigError, match="trust_recipe=true"):
-        read_scenario(str(scenario), trusted=False)
-    assert read_scenario(str(scenario), trusted=True)
+    assert read_scenario(str(scenario))
+    monkeypatch.setenv(SAFE, "1")
+    with pytest.raises(ConfigError, match="nor imports code"):
+        read_scenario(str(scenario))
 
 
 def test_agent_is_evaluated_under_own_name(recorder):
@@ -156,7 +158,7 @@ def test_grades_agent_only_in_sandbox(tmp_path, monkeypatch):
     monkeypatch.setattr(grading, "bwrap_available", lambda: False)
     with pytest.raises(PlayerError, match="bubblewrap"):
         grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle"), originals)
-    monkeypatch.setattr(grading, "bwrap_available", lambda: True)
+    monkeypatch.undo()
     result = grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle"), originals)
     assert (result["passed"], result["sha256"]) == (True, folder_sha256(folder))
     entropy = [{"metric": "entropy/*", "at_most": 1, "points": 1}]
@@ -175,7 +177,7 @@ def test_worst_of_several_seats_decides(bound, shown):
 def test_rubric_runs_code_only_if_allowed(tmp_path, monkeypatch):
     agent_of(tmp_path / "forward")
     spec = load_scenario("1v1").spec
-    with pytest.raises(ConfigError, match="MULTIGRID_RL_MODULES"):
-        grading._opponents("forward", "blue", spec, tmp_path)
-    monkeypatch.setenv("MULTIGRID_RL_MODULES", "forward")
     assert list(grading._opponents("forward", "blue", spec, tmp_path)) == ["blue_0"]
+    monkeypatch.setenv(SAFE, "1")
+    with pytest.raises(ConfigError, match=r"opponent: .*code is refused here.*, got forward"):
+        grading._opponents("forward", "blue", spec, tmp_path)

@@ -18,6 +18,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.recipes import check_harmless
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card
 from multigrid_rl.players.factories import env_factory
+from multigrid_rl.trust import SAFE
 from multigrid_rl.types import RunError
 
 pytest.importorskip("huggingface_hub")
@@ -138,6 +139,7 @@ def test_unreachable_hub_is_no_mistake_of_the_user(tmp_path, monkeypatch):
         hub.fetched("hf:user/other")
 
 
-def test_untrusted_recipe_fetches_nothing(tmp_path):
+def test_recipe_fetches_nothing_where_code_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv(SAFE, "1")
     with pytest.raises(ValueError, match="hf:user/mine"):
         check_harmless("experiment", tmp_path, {"scenario.seats.blue_0": "hf:user/mine"})

@@ -11,10 +11,10 @@ from bundles import edit
 from catalogues import make_player
 from multigrid_rl.competition.cup.cup import play_cup
 from multigrid_rl.competition.cup.entries import CupConfig, find_entries
-from multigrid_rl.competition.cup.results import CupResults
 from multigrid_rl.competition.cup.standings import results
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.evaluation.cup_results import CupResults
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.show.cup_page import cup_page, history_sentence
 

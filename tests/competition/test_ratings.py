@@ -9,8 +9,7 @@ import pytest
 
 from multigrid_rl.competition.cup.cup import forfeited
 from multigrid_rl.competition.cup.entries import CupConfig, Entry
-from multigrid_rl.competition.cup.folder import write_results
-from multigrid_rl.competition.cup.results import Pairing
+from multigrid_rl.competition.cup.folder import Pairing, write_results
 from multigrid_rl.competition.cup.standings import cycles, ratings, results
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.show.cup_page import cup_page

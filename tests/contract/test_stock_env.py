@@ -8,9 +8,9 @@ from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.utils.pre_checks.env import check_multiagent_environments
 
+from benchmarks.stock import GAMES_PER_RUNNER, GameEnv
 from multigrid_rl.config.compose import compose
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.rllib.stock import GAMES_PER_RUNNER, GameEnv
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from agents import agent_of, exists, gone, living, play, player_of
-from multigrid_rl.competition.sandbox import MAX_LINE, AgentProcess, Limits
+from multigrid_rl.competition.process import MAX_LINE, AgentProcess
+from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.players.match import PlayerFaultError
+from multigrid_rl.trust import TRUSTED
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
 
@@ -23,6 +25,12 @@ SLACK_S = 30.0
 PATIENT = Limits(start_s=20.0, step_s=10.0, total_s=20.0, memory_mb=512)
 #: For those that do not.
 QUICK = replace(PATIENT, step_s=0.3)
+
+
+@pytest.fixture(autouse=True)
+def trusted(monkeypatch):
+    """In a sandbox processes have other numbers; what it adds is in ``test_fence.py``."""
+    monkeypatch.setenv(TRUSTED, "1")
 
 
 @pytest.fixture

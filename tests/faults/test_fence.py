@@ -1,4 +1,4 @@
-"""What an agent may use, and what it can reach: with a sandbox, and without one."""
+"""What an agent may use, and what it can reach in its sandbox; without one it does not run, or is trusted."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ import pytest
 
 from agents import SPEC, agent_of, exists, play, player_of
 from commands import call, complaint
-from multigrid_rl.competition import bubblewrap, sandbox
-from multigrid_rl.competition.bubblewrap import check_not_bound
+from multigrid_rl.competition import process, sandbox
 from multigrid_rl.competition.external import ExternalPlayer
-from multigrid_rl.competition.leftovers import kill_descendants
-from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.competition.sandbox import Limits, check_not_bound, kill_descendants
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.match import play_games
 from multigrid_rl.streams import Streams
+from multigrid_rl.trust import TRUSTED
 
 LIMITS = Limits(start_s=20, step_s=10, total_s=30, memory_mb=512, disk_mb=32)
-HAS_BWRAP = pytest.mark.skipif(not sandbox.bwrap_available(), reason="bubblewrap is not available")
-FENCED = pytest.param(True, marks=HAS_BWRAP)
-pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
+pytestmark = pytest.mark.skipif(not sandbox.bwrap_available(), reason="bubblewrap is not available")
 
 FORK = "\n  while True:\n    if os.fork() == 0: %s; time.sleep(60)"
 MEMORY = "\n  while True:\n    if os.fork() == 0: x = b'x' * 150_000_000; time.sleep(60)\n    time.sleep(0.1)"
@@ -69,39 +66,39 @@ GREEDY = {
 }
 
 
-def fault_of(folder: Path, code: str, *, fenced: bool) -> str | None:
+def fault_of(folder: Path, code: str) -> str | None:
     """Why an agent gave up."""
-    with kill_descendants(), player_of(agent_of(folder, code), replace(LIMITS, fence=fenced)) as player:
+    with kill_descendants(), player_of(agent_of(folder, code), LIMITS) as player:
         fault = play(player).fault
     return None if fault is None else fault.reason
 
 
-@pytest.mark.parametrize("fenced", [FENCED, False])
 @pytest.mark.parametrize("name", GREEDY)
-def test_total_use_of_processes_is_bounded(name, fenced, tmp_path):
+def test_total_use_of_processes_is_bounded(name, tmp_path):
     code, message = GREEDY[name]
-    reason = fault_of(tmp_path / "greedy", f"def act(message): {code}", fenced=fenced)
+    reason = fault_of(tmp_path / "greedy", f"def act(message): {code}")
     # In a sandbox of this size the write itself may fail first.
-    assert message in str(reason) or (fenced and "No space left" in str(reason)), reason
+    assert message in str(reason) or "No space left" in str(reason), reason
 
 
-@pytest.mark.parametrize("fenced", [FENCED, False])
-def test_honest_agent_plays_and_writes_into_its_folder(fenced, tmp_path):
+@pytest.mark.parametrize("trusted", [False, True])
+def test_honest_agent_plays_and_writes_into_its_folder(trusted, tmp_path, monkeypatch):
+    monkeypatch.setenv(TRUSTED, str(int(trusted)))
     code = "open('log.txt', 'a').write('x'); open(os.environ['TMPDIR'] + '/y', 'w'); import numpy, torch"
     agent = agent_of(tmp_path / "a", code, "[python3, agent.py]")
-    with player_of(agent, replace(LIMITS, fence=fenced, memory_mb=4096)) as player:
+    with player_of(agent, replace(LIMITS, memory_mb=4096)) as player:
         assert play(player).fault is None
-    assert (tmp_path / "a" / "log.txt").exists() != fenced
+    assert (tmp_path / "a" / "log.txt").exists() == trusted
 
 
-@HAS_BWRAP
 def test_no_file_system_of_its_own_in_sandbox(tmp_path):
-    assert fault_of(tmp_path / "mounts", f"def act(message): {MOUNTS}", fenced=True).endswith(": True")
+    assert fault_of(tmp_path / "mounts", f"def act(message): {MOUNTS}").endswith(": True")
 
 
 def test_largest_agent_is_ended_where_memory_runs_out(tmp_path, monkeypatch):
     (tmp_path / "meminfo").write_text("MemAvailable: 4000000 kB")
-    monkeypatch.setattr(sandbox, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(process, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setenv(TRUSTED, "1")  # one of them writes there
     large = agent_of(tmp_path / "large", "def hello(m): global x; x = b'x' * 120_000_000; say('{\"type\":\"ready\"}')")
     small = agent_of(
         tmp_path / "small",
@@ -114,7 +111,6 @@ def test_largest_agent_is_ended_where_memory_runs_out(tmp_path, monkeypatch):
     assert "the machine runs out of memory, and of all agents this one holds the most: 1" in played.fault.reason
 
 
-@HAS_BWRAP
 def test_sandbox_has_no_kernel_settings_and_no_paths_of_the_machine(tmp_path):
     probe = """
 def act(message):
@@ -128,18 +124,17 @@ def act(message):
                 opened.append(os.path.join(here, name))
     sys.exit(str([opened[:3], os.path.isdir("/proc/sys/kernel"), open("/proc/1/cmdline").read().count("%s")]))
 """
-    assert fault_of(tmp_path / "a", probe % tmp_path, fenced=True).endswith(": [[], True, 0]")
+    assert fault_of(tmp_path / "a", probe % tmp_path).endswith(": [[], True, 0]")
 
 
 def found_inside(script: str, folder: Path) -> set[str]:
     """Lines that a script writes in a sandbox."""
-    command = sandbox._launched(("sh", "-c", script), folder, replace(LIMITS, fence=True), 10)
+    command = sandbox.launched(("sh", "-c", script), folder, LIMITS, fenced=True)
     return set(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
 
 
-@HAS_BWRAP
 def test_sandbox_holds_interpreter_and_scenarios_alone(tmp_path, monkeypatch):
-    there = {Path(line).name for line in found_inside(f"find {bubblewrap.data_root()} -maxdepth 2", tmp_path)}
+    there = {Path(line).name for line in found_inside(f"find {sandbox.data_root()} -maxdepth 2", tmp_path)}
     assert "scenario" in there
     assert not {"checkpoints", "grade"} & there
     # An environment that was made in the very folder of a class, with a package as a wheel installs it.
@@ -151,7 +146,7 @@ def test_sandbox_holds_interpreter_and_scenarios_alone(tmp_path, monkeypatch):
         (tmp_path / folder / "file").touch()
     (tmp_path / "lib64").symlink_to("lib")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(bubblewrap, "data_root", lambda: tmp_path / packaged)
+    monkeypatch.setattr(sandbox, "data_root", lambda: tmp_path / packaged)
     assert found_inside(f"find {tmp_path} -type f", tmp_path / "rubric") == {f"{tmp_path}/{name}/file" for name in seen}
     check_not_bound(*(tmp_path / name for name in hidden))
     for name in (*seen, "lib64/deep"):
@@ -161,7 +156,6 @@ def test_sandbox_holds_interpreter_and_scenarios_alone(tmp_path, monkeypatch):
         assert "agents in a sandbox cannot read" in complaint(call(*words, tmp_path / "lib" / "file"))
 
 
-@HAS_BWRAP
 def test_kernels_of_this_package_are_not_compiled_again_in_sandbox(tmp_path):
     package = Path(sandbox.__file__).parents[1]
     if not os.access(package / "world", os.W_OK):
@@ -170,11 +164,10 @@ def test_kernels_of_this_package_are_not_compiled_again_in_sandbox(tmp_path):
     code = "import numpy, multigrid_rl.streams as s; s.Streams(1, numpy.zeros(1, numpy.int64)); import pathlib\n"
     code += "def act(message): sys.exit(str(len([*pathlib.Path('/tmp').rglob('*.nbc')])))"
     agent = agent_of(tmp_path / "a", code, "[python3, agent.py]")
-    with player_of(agent, replace(LIMITS, fence=True, memory_mb=4096, start_s=60)) as player:
+    with player_of(agent, replace(LIMITS, memory_mb=4096, start_s=60)) as player:
         assert play(player).fault.reason == "step 0: exited with status 1: 0"
 
 
-@HAS_BWRAP
 def test_sandbox_hides_the_machine(tmp_path):
     (tmp_path / "secret").write_text("31337")
     listening = socket.create_server(("127.0.0.1", 0))
@@ -196,22 +189,37 @@ def act(message):
     found.append(len([name for name in os.listdir("/proc") if name.isdigit()]) < 9)
     sys.exit(" ".join(map(str, found)))
 """
-    message = fault_of(tmp_path / "curious", reach, fenced=True)
+    message = fault_of(tmp_path / "curious", reach)
     listening.close()
     nowhere = "FileNotFoundError FileNotFoundError ConnectionRefusedError ProcessLookupError"
     assert message == f"step 0: exited with status 1: {nowhere} OSError OSError OSError OSError True"
 
 
-@HAS_BWRAP
 def test_sandboxed_processes_end_with_game(tmp_path):
     code = "if os.fork() == 0: os.setsid(); os.close(0); os.close(1); os.close(2); time.sleep(300)"
     agent = agent_of(tmp_path / "a", code)
-    with player_of(agent, replace(LIMITS, fence=True)) as player:
+    with player_of(agent, LIMITS) as player:
         player.start(1)
         pid = player._process.pid
     assert not exists(pid)
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not any(str(tmp_path).encode() in line for line in lines)
+
+
+def test_agent_is_refused_without_sandbox_or_trust(tmp_path, monkeypatch):
+    monkeypatch.delenv(TRUSTED, raising=False)
+    monkeypatch.setattr(sandbox, "bwrap_available", lambda: False)
+    agent = agent_of(tmp_path / "in" / "a")
+    cup = ["cup", tmp_path / "in", "--with", "random", "--games", "1", "-o", tmp_path / "cup"]
+    seated = ["evaluate", "random", "scenario.seats.blue_0=" + str(agent.folder)]
+    for words in (cup, ["inspect", agent.folder], seated):
+        message = complaint(call(*words))
+        assert "agents: expected bubblewrap that works here (apt-get install bubblewrap" in message, words
+        assert "--trusted" in message
+    assert not (tmp_path / "cup" / "cup.json").exists()
+    result = call(*cup, "--trusted")
+    assert (result.exit_code, "agents run without a sandbox" in result.output) == (0, True), result.output
+    assert call("inspect", agent.folder, "--trusted").exit_code == 0
 
 
 def test_broken_bubblewrap_means_no_sandbox(tmp_path, monkeypatch):

@@ -20,12 +20,9 @@ from multigrid_rl.competition import sandbox
 from multigrid_rl.config.compose import data_root
 from multigrid_rl.players.cards import MODEL_FILE
 
-pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
-FENCED = pytest.param(
-    "--isolate", marks=pytest.mark.skipif(not sandbox.bwrap_available(), reason="bubblewrap is not available")
-)
+pytestmark = pytest.mark.skipif(not sandbox.bwrap_available(), reason="bubblewrap is not available")
 
-#: Where the referee, its parent, keeps things: an agent without a sandbox reads it from the process table.
+#: Where the referee, its parent, keeps things: an agent without a sandbox would read it from the process table.
 FIND = """
 import glob, signal, socket
 def referees():
@@ -107,9 +104,9 @@ def class_of(folder: Path, *hostile: str) -> Path:
     return folder
 
 
-def play(handed_in: Path, cup: Path, option: str, starts: int = 1) -> tuple[dict, int]:
+def play(handed_in: Path, cup: Path, *options: str, starts: int = 1) -> tuple[dict, int]:
     """Play a cup as a user would, again where it is killed. Returns its results and how often it was started."""
-    command = [sys.executable, "-m", "multigrid_rl.cli.main", "cup", handed_in, "-o", cup, option]
+    command = [sys.executable, "-m", "multigrid_rl.cli.main", "cup", handed_in, "-o", cup, *options]
     command += ["--games", "2", "--seed", "5", "--with", "random", "--step-s", "10"]
     codes = []
     while len(codes) < starts and (not codes or codes[-1] == -signal.SIGKILL):
@@ -143,37 +140,30 @@ HOSTILE = (
     "near",
     "renamed",
 )
-#: Why each gave up where it has a sandbox, and where not.
+#: Why each gave up; who leaves a process behind plays on.
 REASONS = {
-    "rewriter": ("no referee in sight", None),
-    "forger": ("no referee in sight", None),
-    "killer": ("no referee in sight", None),
-    "leaver": (None, None),
-    "guesser": ("no referee in sight", "the seed is 5"),
-    "reader": ("No such file or directory", "the instructor's secret"),
-    "caller": ("Connection refused", "Connection refused"),
-    "bomb": ("more than 64 processes", "more than 64 processes"),
-    "filler": ("more than 256 MB of files", "more than 256 MB of files"),
-    "sharer": ("more than 2048 MB of memory", "more than 2048 MB of memory"),
+    **dict.fromkeys(("rewriter", "forger", "killer", "guesser"), "no referee in sight"),
+    "reader": "No such file or directory",
+    "caller": "Connection refused",
+    "bomb": "more than 64 processes",
+    "filler": "more than 256 MB of files",
+    "sharer": "more than 2048 MB of memory",
 }
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("option", [FENCED, "--no-isolate"])
-def test_hostile_class_is_named_and_changes_no_result(option, tmp_path):
-    fenced = option == "--isolate"
-    names = (*HOSTILE, "killer") if fenced else HOSTILE
+def test_hostile_class_is_named_and_changes_no_result(tmp_path):
+    names = (*HOSTILE, "killer")
     alone = class_of(tmp_path / "alone" / "in")
-    play(alone, tmp_path / "quiet", option)
-    found, _ = play(class_of(tmp_path / "all" / "in", *names), tmp_path / "loud", option)
+    play(alone, tmp_path / "quiet")
+    found, _ = play(class_of(tmp_path / "all" / "in", *names), tmp_path / "loud")
     assert between_the_sound(tmp_path / "loud") == between_the_sound(tmp_path / "quiet")
     entries = {entry["name"]: entry for entry in found["entries"]}
     assert len(entries) == len(names) + 3
-    for name, reasons in REASONS.items():
-        if (reason := reasons[not fenced]) is not None and name in names:
-            text = " ".join(fault["reason"] for fault in entries[name]["faults"])
-            others = ("No space left", "no answer within") if name == "filler" else ()  # a slow disk
-            assert any(its in text for its in (reason, *others)), (name, text)
+    for name, reason in REASONS.items():
+        text = " ".join(fault["reason"] for fault in entries[name]["faults"])
+        others = ("No space left", "no answer within") if name == "filler" else ()  # a slow disk
+        assert any(its in text for its in (reason, *others)), (name, text)
     alike = {"clone": "blue-adept (the same)", "near": "blue-adept (9", "renamed": "blue-master (the same)"}
     for name, original in alike.items():
         assert entries[name]["same_as"][0].startswith(original)
@@ -186,10 +176,10 @@ def test_hostile_class_is_named_and_changes_no_result(option, tmp_path):
 
 
 @pytest.mark.long
-def test_without_sandbox_killer_of_cup_loses_and_is_named(tmp_path):
+def test_trusted_killer_of_cup_loses_and_is_named(tmp_path):
     handed_in = class_of(tmp_path / "in", "killer")
-    play(class_of(tmp_path / "alone" / "in"), tmp_path / "quiet", "--no-isolate")
-    found, starts = play(handed_in, tmp_path / "cup", "--no-isolate", starts=8)
+    play(class_of(tmp_path / "alone" / "in"), tmp_path / "quiet", "--trusted")
+    found, starts = play(handed_in, tmp_path / "cup", "--trusted", starts=8)
     assert 2 <= starts <= 7  # once for each pairing in which it was not out yet
     faults = next(entry for entry in found["entries"] if entry["name"] == "killer")["faults"]
     assert any("the cup was killed while it played this" in fault["reason"] for fault in faults)

@@ -14,13 +14,13 @@ import pytest
 
 from agents import agent_of
 from commands import call
-from multigrid_rl.competition import inspection, leftovers
-from multigrid_rl.competition.agents import read_parts
+from multigrid_rl.competition import agents
+from multigrid_rl.competition.agents import Scratch, read_parts, remove_leftovers
 from multigrid_rl.competition.cup.cup import play_pairing
 from multigrid_rl.competition.cup.entries import CupConfig, Entry
-from multigrid_rl.competition.leftovers import Scratch, kill_descendants, remove_leftovers
-from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.trust import TRUSTED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone gives a process its orphans")
 
@@ -44,14 +44,17 @@ def act(message):
     open(%(note)r, 'a').write('%%d ' %% os.getpid())
     while True: time.sleep(1)
 """
-#: As on a machine without bubblewrap, in which an agent's processes have other numbers and see no note.
-WITHOUT_SANDBOX = """
+COMMAND = """
 import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may have been started with nohup
-from multigrid_rl.competition import inspection, sandbox
-sandbox.bwrap_available = inspection.bwrap_available = lambda: False
 from multigrid_rl.cli.main import app
 app()
 """
+
+
+@pytest.fixture(autouse=True)
+def trusted(monkeypatch):
+    """In a sandbox an agent's processes have other numbers, and see no note."""
+    monkeypatch.setenv(TRUSTED, "1")
 
 
 def noted(note: Path) -> list[int]:
@@ -91,8 +94,7 @@ def test_agent_daemons_end_with_pairing(tmp_path):
         bystander.wait()
 
 
-def test_agent_daemons_end_with_inspection(tmp_path, monkeypatch):
-    monkeypatch.setattr(inspection, "bwrap_available", lambda: False)
+def test_agent_daemons_end_with_inspection(tmp_path):
     note = tmp_path / "note"
     agent = agent_of(tmp_path / "agent", DAEMON % {"note": str(note)})
     assert call("inspect", agent.folder).exit_code == 0
@@ -126,7 +128,7 @@ def stubborn(tmp_path):
             what = ["cup", tmp_path / "in", "--with", "random", "-o", tmp_path / "cup"]
             what += ["--games", "2", "--start-s", "60", "--step-s", "600"]
         environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "-c", WITHOUT_SANDBOX, *map(str, what)]
+        command = [sys.executable, "-c", COMMAND, *map(str, what)]
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
         processes.append(process)
         assert soon(lambda: noted(note), 120)
@@ -160,7 +162,7 @@ def test_agent_ends_with_killed_referee(stubborn, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     remove_leftovers()
     assert list((tmp_path / "tmp").iterdir()) == left  # too young: nobody may have come to lock it
-    monkeypatch.setattr(leftovers, "_YOUNG_S", -1.0)
+    monkeypatch.setattr(agents, "_YOUNG_S", -1.0)
     with closing(Scratch()) as used:  # that of the next agent, or training
         assert list((tmp_path / "tmp").iterdir()) == [used.path]
         remove_leftovers()

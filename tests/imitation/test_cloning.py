@@ -44,7 +44,9 @@ def cloning_of(folder, head: str | None, net=None, **changes) -> Cloning:
     net = net or network_of(AGENT, {**architecture, "head": head, "head_size": head and HEADS[head].size})
     options = {"held_out": 0.1, "batch_size": 1800, "minibatch_size": 100, "weight_decay": 0.0, "grad_clip": 10.0}
     lr = Schedule(1e-2, 1e-3, 8000)
-    config = CloningConfig(data=str(folder), dagger=False, lr=lr, **{"seed": 1, **options, **changes})
+    config = CloningConfig(
+        data=str(folder), env_steps=1800, play_every=10**9, lr=lr, **{"seed": 1, **options, **changes}
+    )
     return Cloning({"a": net}, {"a": ACTS}, config, torch.device("cpu"))
 
 
@@ -54,7 +56,7 @@ def test_every_head_learns_recorded_actions(folder, learning, head):
     net = cloning._networks["a"]
     np.testing.assert_allclose(net.normaliser.mean.numpy(), [0, 300, 5], atol=5)
     before, value = cloning.held_out_losses()["a"], [part.detach().clone() for part in net.value.parameters()]
-    statistics = [cloning.learn(1800 * k, 1800 * (k + 1)) for k in range(4)]
+    statistics = [cloning.learn({}, 1800 * (k + 1)) for k in range(4)]
     assert statistics[0][SECONDS].keys() == {"loss", "minibatch", "network", "optimizer"}
     assert statistics[0]["a"]["gradient_steps"] == 18
     assert statistics[3]["a"]["lr"] == pytest.approx(1e-2 - 5400 / 8000 * 9e-3)
@@ -65,13 +67,13 @@ def test_every_head_learns_recorded_actions(folder, learning, head):
 
 def test_restored_state_determines_next_updates(folder):
     one = cloning_of(folder, None)
-    one.learn(0, 1800)
+    one.learn({}, 1800)
     other = cloning_of(folder, None)
     other._networks["a"].load_state_dict(one._networks["a"].state_dict())
     other.optimizers["a"][0].load_state_dict(deepcopy(one.optimizers["a"][0].state_dict()))
     other.set_state(one.get_state())
     other.schedule(1800)
-    assert other.learn(1800, 3600)["a"] == one.learn(1800, 3600)["a"]
+    assert other.learn({}, 3600)["a"] == one.learn({}, 3600)["a"]
     assert len({fingerprint(cloning._networks["a"].state_dict()) for cloning in (one, other)}) == 1
 
 
@@ -79,7 +81,7 @@ def test_weight_decay_pulls_weights_towards_zero(folder):
     sizes = []
     for decay in (0.0, 3.0):
         cloning = cloning_of(folder, None, weight_decay=decay)
-        cloning.learn(0, 1800)
+        cloning.learn({}, 1800)
         sizes.append(sum(float(part.detach().pow(2).sum()) for part in cloning._networks["a"].policy.parameters()))
     assert sizes[1] < sizes[0]
 

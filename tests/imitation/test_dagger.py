@@ -70,7 +70,7 @@ def test_labels_resume_exactly(model):
     one.collect(0.5)
     state = one.collector.get_state()
     expected = one.collect(0.5)
-    rows = one.collector.labelled()["red_0"][0]
+    rows = one.collector.labelled()["red_0"]
     other.collector.set_state(state)
     for mine, theirs in zip(other.collect(0.5), expected, strict=True):
         assert (mine == theirs).all()
@@ -82,17 +82,18 @@ def test_labels_resume_exactly(model):
 def test_learner_learns_expert_labels(learning, model):
     labelling = Labelling(model, games=8)
     config = CloningConfig(
-        data=None, held_out=0.0, batch_size=2400, minibatch_size=240, dagger=True, lr=CONSTANT, weight_decay=0.0,
-        grad_clip=10.0, seed=learning.seed,
+        data=None, held_out=0.0, batch_size=2400, minibatch_size=240, env_steps=240, play_every=10**9, lr=CONSTANT,
+        weight_decay=0.0, grad_clip=10.0, seed=learning.seed,
     )  # fmt: skip
     spaces = {"red_0": labelling.factory.specs.agents[0].action_space}
     learner = Dagger({"red_0": labelling.net}, spaces, config, torch.device("cpu"))
     losses = []
     for k in range(4):
         labelling.collect(0.5)
-        learner.add(labelling.collector.labelled())
+        metrics = learner.learn(labelling.collector.labelled(), 240 * (k + 1))["red_0"]
         state = learner.get_state()
-        losses.append(learner.learn(240 * k, 240 * (k + 1))["red_0"]["cloning_loss"])
+        losses.append(metrics["cloning_loss"])
+    assert metrics["dagger/labels"] == 960
     learning.check("gain", losses[0] - losses[-1], above=0.15)
     assert len(learner.known["red_0"].active.reshape(-1)) == 960
     # What comes next follows from weights, labels and the steps before.

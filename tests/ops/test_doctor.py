@@ -109,7 +109,7 @@ def test_reads_container_quota_from_either_cgroup_version(files, expected, tmp_p
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert machine.cpu_quota(tmp_path) == expected
+    assert jit.cpu_quota(tmp_path) == expected
 
 
 def test_unwritable_home_warns_and_ray_gets_token(tmp_path, monkeypatch):

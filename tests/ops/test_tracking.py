@@ -124,7 +124,8 @@ def test_rejects_missing_library_before_start(monkeypatch):
     tracking.check_tracking("csv")
 
 
-def test_untrusted_recipe_sends_nothing(tmp_path):
+def test_recipe_sends_nothing_where_code_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("MULTIGRID_RL_SAFE", "1")
     with pytest.raises(ConfigError, match="tracking=wandb"):
         check_harmless("experiment", tmp_path, {"tracking": "wandb"})
 

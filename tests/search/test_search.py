@@ -149,7 +149,7 @@ def test_asha_stops_lagging_trials_and_keeps_run_folders(tmp_path):
 def spied(monkeypatch) -> list[dict]:
     """What acts after each iteration: in the learner, and where games are played and advantages are counted."""
     seen: list[dict] = []
-    original = algorithms.BatchPPO.training_step
+    original = algorithms.MultigridAlgorithm.training_step
 
     def training_step(self):
         original(self)
@@ -166,7 +166,7 @@ def spied(monkeypatch) -> list[dict]:
             }
         )
 
-    monkeypatch.setattr(algorithms.BatchPPO, "training_step", training_step)
+    monkeypatch.setattr(algorithms.MultigridAlgorithm, "training_step", training_step)
     return seen
 
 

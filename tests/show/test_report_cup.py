@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from multigrid_rl.competition.cup.results import CupResults
 from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.evaluation.cup_results import CupResults, read_results
 from multigrid_rl.show.cup_page import (
     Cell,
     Scale,
@@ -28,7 +28,7 @@ from multigrid_rl.show.cup_page import (
     turned,
 )
 from multigrid_rl.show.page import templates
-from multigrid_rl.show.report import is_cup, read_results, write_cup_report
+from multigrid_rl.show.report import is_cup, write_cup_report
 from report_runs import EVILS, small_cup
 
 

@@ -235,7 +235,6 @@ def test_player_of_another_environment_is_left_out_of_cup_with_reason(frozen, tm
         (["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn"),
         (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping: expected null"),
         (["env_id=CartPole-v1", "scenario.agents=2"], "agents: expected 1 with package gymnasium, got 2"),
-        (["env_id=CartPole-v1", "train.runner=stock"], "train.runner: expected batched"),
         (
             ["env_id=CartPole-v1", "train.objective=best"],
             "train.objective: expected ppo, policy_gradient or module:function, got best",
@@ -262,12 +261,11 @@ def test_documented_objective_and_network_train_and_play(tmp_path, monkeypatch, 
     monkeypatch.syspath_prepend(str(tmp_path))
     own = ("train.objective=my_objectives:half_clipped", "model.name=my_networks:Wide")
     tiny_run(tmp_path / "pole", "env_id=CartPole-v1", "model.hidden=[32]", *own, *SHORT)
-    assert (
-        f"next:     MULTIGRID_RL_MODULES=my_networks multigrid-rl evaluate {tmp_path / 'pole'}\n"
-        in capsys.readouterr().out
-    )
-    assert complaint(call("evaluate", tmp_path / "pole", "-o", tmp_path / "refused")).count("MULTIGRID_RL_MODULES")
-    monkeypatch.setenv("MULTIGRID_RL_MODULES", "my_networks")
+    assert f"next:     multigrid-rl evaluate {tmp_path / 'pole'}\n" in capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        patch.setenv("MULTIGRID_RL_SAFE", "0")  # what the option sets is gone afterwards
+        refused = complaint(call("--safe", "evaluate", tmp_path / "pole", "-o", tmp_path / "refused"))
+        assert "my_networks:Wide" in refused
     assert judged(tmp_path / "judged", tmp_path / "pole", "--episodes", 4)["modes"]["argmax"]["episodes"] == 4
     assert set(json.loads((tmp_path / "pole/provenance.json").read_text())["modules"]) == {
         "my_networks",

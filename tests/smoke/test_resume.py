@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from multigrid_rl.config.compose import ConfigError, compose, resumed
-from multigrid_rl.rllib.build import algorithm_config
+from multigrid_rl.rllib.algorithm import engine
 from multigrid_rl.runs.checkpoints import read_state, seal, write_state
 from multigrid_rl.runs.reader import read_config
 from multigrid_rl.training.start import hints, resume_training
@@ -117,7 +117,7 @@ def test_broken_run_says_how_to_resume_it(copy, left, wanted):
 def test_training_makes_no_folder_in_the_temporary_one(monkeypatch, tmp_path):
     """A killed process would leave it behind."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    algorithm = algorithm_config(compose(TINY)).build_algo()
+    algorithm = engine(compose(TINY))
     assert list(tmp_path.iterdir()) == []
     algorithm.stop()
 
@@ -305,10 +305,11 @@ def test_full_disk_ends_run_with_one_line(tmp_path, monkeypatch):
 def test_configuration_values_override_checkpoint(half):
     # A search goes on from another trial's checkpoint with values of its own (ray issue 62173: they were overwritten).
     config = compose([*TINY, "train.lr=7e-4", "train.lr_final=7e-4", "train.entropy_coef=0.5", "train.clip=0.33"])
-    algorithm = algorithm_config(config).build_algo()
+    algorithm = engine(config)
     try:
         start = half / "checkpoints" / "step_000002048"
-        assert algorithm.restore_run(start / "rllib", read_state(start))
+        algorithm.restore(start / "rllib")
+        assert algorithm.run.set_state(read_state(start))
         learner = algorithm.learner_group._learner
         assert learner.get_optimizer("red_0").param_groups[0]["lr"] == pytest.approx(7e-4)
         update = learner.our_update
@@ -317,6 +318,6 @@ def test_configuration_values_override_checkpoint(half):
         moments = [state["exp_avg"].abs().sum() for state in learner.get_optimizer("red_0").state.values()]
         assert moments
         assert all(torch.isfinite(moment) and moment > 0 for moment in moments)
-        assert algorithm.env_steps == HALF
+        assert algorithm.run.env_steps == HALF
     finally:
         algorithm.stop()

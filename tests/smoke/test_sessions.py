@@ -67,7 +67,7 @@ def test_session_ignores_signals_and_leaves_no_files():
 def test_train_command_writes_folder_and_stops_ray(tmp_path):
     assert not ray.is_initialized()
     path = tmp_path / "run"
-    result = call("train", *TINY, "train.runner=stock", "seed=5", f"run_dir={path}", "--until", "512")
+    result = call("train", *TINY, "cluster.num_env_runners=1", "seed=5", f"run_dir={path}", "--until", "512")
     assert result.exit_code == 0, result.output
     assert "NOT HELD" in result.output
     assert not ray.is_initialized()

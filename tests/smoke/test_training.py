@@ -22,9 +22,8 @@ from multigrid_rl.metrics import METRICS, STAGES, WORK, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.rllib.algorithm import BatchPPO
-from multigrid_rl.rllib.build import algorithm_config
-from multigrid_rl.rllib.session import without_object_store
+from multigrid_rl.rllib.algorithm import MultigridAlgorithm, engine
+from multigrid_rl.rllib.private import without_object_store
 from multigrid_rl.types import RunError
 from tiny_runs import TINY, tiny_run, without_time
 
@@ -128,7 +127,7 @@ def test_checkpoint_loads_into_rllib_and_as_player(local):
     player = folder / "players" / "red_0"
     network = read_network(player, read_card(player))
     with without_object_store():
-        algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
+        algorithm = MultigridAlgorithm.from_checkpoint(str((folder / "rllib").resolve()))
     try:
         restored = algorithm.env_runner.module["red_0"].net.state_dict()
         assert all(torch.equal(value, restored[name]) for name, value in network.state_dict().items())
@@ -149,9 +148,14 @@ def test_team_game_with_eliminations_trains(tmp_path):
     assert rows[-1]["env_steps"] == 4096
 
 
+def iterated(algorithm):
+    algorithm.train()
+    return algorithm.run.row()
+
+
 @contextmanager
 def built(*overrides):
-    algorithm = algorithm_config(compose([*TINY, "seed=5", *overrides])).build_algo()
+    algorithm = engine(compose([*TINY, "seed=5", *overrides]))
     try:
         yield algorithm
     finally:
@@ -162,37 +166,38 @@ def test_wrong_driver_weights_end_run():
     with built() as algorithm:
         next(iter(algorithm.env_runner.module["red_0"].parameters())).data.add_(1e-3)
         with pytest.raises(RunError, match="an env runner played with weights"):
-            algorithm.iterate()
+            iterated(algorithm)
 
 
 def test_env_runners_play_driver_games_resume_and_are_replaced(session, local, tmp_path, cores):
     with built("cluster.num_env_runners=2") as algorithm:
-        row = algorithm.iterate()
+        row = iterated(algorithm)
         # Played with the same weights by the same games: only the order of a batch's rows differs.
         for name in ("entropy/red_0", "explained_variance/red_0", "episodes"):
             assert row[name] == pytest.approx(local[2][0][name], rel=1e-5)
         # Taken up where they stood, games and weights go on as before.
-        algorithm.save_to_path(str(tmp_path))
-        state = pickle.dumps(algorithm.run_state())
-        ahead, weights = [algorithm.iterate() for _ in range(2)], algorithm.fingerprints()
-        assert algorithm.restore_run(tmp_path, pickle.loads(state))
-        assert without_time([algorithm.iterate() for _ in range(2)]) == without_time(ahead)
-        assert algorithm.fingerprints() == weights
+        algorithm.save(tmp_path)
+        state = pickle.dumps(algorithm.run.get_state())
+        ahead, weights = [iterated(algorithm) for _ in range(2)], algorithm.run.fingerprints()
+        algorithm.restore(tmp_path)
+        assert algorithm.run.set_state(pickle.loads(state))
+        assert without_time([iterated(algorithm) for _ in range(2)]) == without_time(ahead)
+        assert algorithm.run.fingerprints() == weights
         # Whoever is killed is replaced; what the others play goes into smaller batches meanwhile.
         victim = algorithm.pool._runners[0].actor
         os.kill(ray.get(victim.__ray_call__.remote(lambda runner: os.getpid())), signal.SIGKILL)
-        rows, deadline = [ahead[-1], algorithm.iterate()], time.monotonic() + 120
+        rows, deadline = [ahead[-1], iterated(algorithm)], time.monotonic() + 120
         assert (rows[1]["env_runners"], rows[1]["env_runner_restarts"]) == (1, 1)
         while rows[-1]["env_runners"] == 1:
             assert time.monotonic() < deadline
             time.sleep(0.2)
-            rows.append(algorithm.iterate())
+            rows.append(iterated(algorithm))
         steps = [row["env_steps"] for row in rows]
         assert [after - before for before, after in pairwise(steps)] == [256 * row["env_runners"] for row in rows[1:]]
         for one in algorithm.pool._runners:
             one.actor.__ray_call__.remote(lambda actor: next(iter(actor.module["red_0"].parameters())).data.add_(1e-3))
         with pytest.raises(RunError, match="an env runner played with weights"):
-            algorithm.iterate()
+            iterated(algorithm)
 
 
 def test_runner_rejects_changed_opponent():
@@ -266,10 +271,10 @@ def test_every_scheme_exports_players_acting_as_trained(kind):
     name, path, verdict, _ = kind
     folder = path / verdict["checkpoint"]
     with without_object_store():
-        algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
+        algorithm = MultigridAlgorithm.from_checkpoint(str((folder / "rllib").resolve()))
     try:
         modules = {module: algorithm.env_runner.module[module].net for module in MODULES[name]}
-        specs = algorithm.config.env_config["factory"].specs
+        specs = algorithm.config.env_config["settings"].stages[0].factory.specs
     finally:
         algorithm.stop()
     assert {player.name for player in (folder / "players").iterdir()} == set(MODULES[name])

@@ -12,18 +12,20 @@ from multigrid_rl import jit
 from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.fast import threads as cores
 from multigrid_rl.fast.threads import Team, idle_seconds
+from multigrid_rl.training import settings
+from multigrid_rl.training.settings import team_of
 
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch):
-    monkeypatch.setattr(cores, "available_cpus", lambda: 2)
-    monkeypatch.setattr(cores, "cpu_quota", lambda: None)
+    monkeypatch.setattr(settings, "available_cpus", lambda: 2)
+    monkeypatch.setattr(settings, "cpu_quota", lambda: None)
     monkeypatch.setattr(cores, "most_threads", lambda: 2)
     monkeypatch.setattr(cores, "use_threads", lambda count: None)
 
 
 def team(*overrides: str) -> Team:
-    return Team(compose(["scenario=1v1", "train.threads=auto", *overrides]))
+    return team_of(compose(["scenario=1v1", "train.threads=auto", *overrides]))
 
 
 def test_idle_time_counts_requested_cores(tmp_path):

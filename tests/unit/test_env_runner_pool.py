@@ -7,11 +7,14 @@ from types import SimpleNamespace
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
+from multigrid_rl.config.schema import ClusterConfig
 from multigrid_rl.rllib import env_runner_pool
-from multigrid_rl.rllib.env_runner_pool import GENERATION, PAUSE_S, STAGE, EnvRunnerPool
+from multigrid_rl.rllib.env_runner import GENERATION, STAGE
+from multigrid_rl.rllib.env_runner_pool import PAUSE_S, EnvRunnerPool
 from multigrid_rl.types import RunError
 
 LATE = object()
+LIMITS = ClusterConfig(sample_timeout_s=60.0)
 
 
 class Ref:
@@ -91,9 +94,13 @@ def world(monkeypatch):
 
 
 def pool_of(*actors: Actor, stage: int = 0, most: int = 5) -> EnvRunnerPool:
-    pool = EnvRunnerPool(list(actors), SimpleNamespace(num_cpus_per_env_runner=1), 60.0, most)
+    pool = EnvRunnerPool(
+        list(actors),
+        SimpleNamespace(num_cpus_per_env_runner=1),
+        LIMITS.model_copy(update={"max_consecutive_failures": most}),
+    )
     pool.begin("factory", stage)
-    pool.send("weights")
+    pool.set_weights("weights")
     return pool
 
 
@@ -168,7 +175,7 @@ def test_resumed_runners_continue_games_and_new_ones_start_fresh(world):
     first, second = Actor(), Actor()
     state = {"offset": 3 * STAGE + 5 * GENERATION}
     pool = pool_of(first, second, stage=3)
-    pool.go_on({1: state}, fresh=7)
+    assert pool.set_state({"games": {1: state}, "env_runners": 2, "policy_updates": 7}, "factory")
     assert first.called("begin")[-1] == ("factory", state["offset"])
     assert first.called("set_games") == [(state,)]
     assert second.called("begin")[-1] == ("factory", 3 * STAGE + 7 * GENERATION)
@@ -179,7 +186,7 @@ def test_delayed_replacement_takes_up_games_later(world):
     world.fates = [[RayActorError()]]
     pool = pool_of(Actor(RayActorError()), Actor("a", "b"))
     assert [pool.sample(), pool.sample()] == [["a"], ["b"]]  # the first runner was lost twice by now
-    pool.go_on({}, fresh=3)
+    pool.set_state({"games": {}, "env_runners": 2, "policy_updates": 3}, "factory")
     assert (world.now, len(world.spawned)) == (0.0, 1)  # nobody waits for it while another one can play
     world.now = PAUSE_S
     assert pool.sample() == [3 * GENERATION, 3 * GENERATION]

@@ -28,7 +28,7 @@ from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.rllib.build import update_config
+from multigrid_rl.training.settings import update_config
 from multigrid_rl.types import Schedule
 from strangers import Target
 

@@ -23,6 +23,7 @@ from multigrid_rl.players.cards import PlayerError, read_card, read_network, wri
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.runs.tracker import MetricsTracker
+from multigrid_rl.trust import SAFE, strangers
 from multigrid_rl.types import EpisodeTable, RunError
 from own_code import LATER, SOURCE
 
@@ -159,7 +160,7 @@ def test_memory_network_needs_no_logits_and_changes_are_noticed(own_parts):
     assert "expected shape (64,) of the card's network, got (192,)" in output
 
 
-def test_card_imports_only_listed_modules(own_parts, monkeypatch):
+def test_card_imports_no_module_where_code_is_refused(own_parts, monkeypatch, caplog):
     network = custom("own_parts:Small", {"hidden": [8]}, SPACE, 2)
     card = {
         "name": "mine",
@@ -173,14 +174,15 @@ def test_card_imports_only_listed_modules(own_parts, monkeypatch):
     folder = own_parts / "player"
     write_player(folder, network.state_dict(), card)
     sys.modules.pop("own_parts")
-    with pytest.raises(PlayerError, match=r"architecture\.name: .*MULTIGRID_RL_MODULES.*, got own_parts:Small"):
+    refused = pytest.raises(PlayerError, match=r"architecture\.name: .*code is refused here.*, got own_parts:Small")
+    with strangers(), refused:
+        read_network(folder, read_card(folder))
+    with monkeypatch.context() as patch, refused:
+        patch.setenv(SAFE, "1")
         read_network(folder, read_card(folder))
     assert "own_parts" not in sys.modules
-    monkeypatch.setenv("MULTIGRID_RL_MODULES", "other, own_parts.py")
-    with pytest.raises(PlayerError, match=r"which holds other,own_parts\.py.*: set \w+=other,own_parts$"):
-        read_network(folder, read_card(folder))
-    monkeypatch.setenv("MULTIGRID_RL_MODULES", "other, own_parts")
     loaded = read_network(folder, read_card(folder))
+    assert caplog.messages in ([], ["architecture.name: runs code of yours, own_parts:Small"])  # once in a process
     assert torch.equal(loaded.policy.weight, network.policy.weight)
 
 
@@ -196,12 +198,13 @@ def test_card_imports_only_listed_modules(own_parts, monkeypatch):
         "curriculum: [{seats: {blue_0: 'a:B'}, steps: 3}]",
     ],
 )
-def test_only_trusted_recipes_may_name_code(tmp_path, line):
+def test_recipe_names_no_code_where_it_is_refused(tmp_path, monkeypatch, line):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"defaults: []\n{line}\n")
+    assert recipe_values(str(recipe))
+    monkeypatch.setenv(SAFE, "1")
     with pytest.raises(ConfigError, match="imports code"):
-        recipe_values(str(recipe), trusted=False)
-    assert recipe_values(str(recipe), trusted=True)
+        recipe_values(str(recipe))
 
 
 BOTS = """
@@ -316,10 +319,10 @@ def test_takes_scenario_and_network_by_name(own_parts, monkeypatch):
     ("name", "change", "message"),
     [
         ("1v1", {}, "scenario: expected a file with a name of its own, of letters, digits and -, got ./1v1.yaml"),
-        ("mine", {"seats": {"blue_0": "a:B", "red_0": "learn"}}, "'scenario.seats.blue_0=a:B' in mine.yaml; trust_rec"),
+        ("mine", {"seats": {"blue_0": "a:B", "red_0": "learn"}}, "'scenario.seats.blue_0=a:B' in mine.yaml"),
         ("mine", {"seats": {"blue_0": {"a:B": 1, "idle": 1}, "red_0": "learn"}}, "a:B: 1"),
-        ("mine", {"description": "${oc.env:HOME}"}, "trust_recipe=true if you have read it"),
-        ("mine", {"package": "gymnasium", "env_id": "a:B-v0"}, "trust_recipe=true if you have read it"),
+        ("mine", {"description": "${oc.env:HOME}"}, "nor imports code"),
+        ("mine", {"package": "gymnasium", "env_id": "a:B-v0"}, "nor imports code"),
         ("mine", {"colour": 3}, "scenario.colour: "),
         ("mine", None, "scenario: expected a file like those in configs/scenario, got ./mine.yaml: list"),
         ("none", None, "No such file"),
@@ -330,12 +333,13 @@ def test_rejects_invalid_and_unsafe_scenario_files(own_parts, monkeypatch, name,
     if name != "none":
         (own_parts / f"{name}.yaml").write_text(yaml.safe_dump([1] if change is None else {**mine, **change}))
     monkeypatch.chdir(own_parts)
+    if "seats" in (change or {}):
+        assert "a:B" in str(compose([f"scenario=./{name}.yaml"]).scenario.seats["blue_0"])
+    monkeypatch.setenv(SAFE, "1")
     with pytest.raises(ConfigError) as error:
         compose([f"scenario=./{name}.yaml"])
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-    if "trust_rec" in message and "seats" in (change or {}):
-        assert compose([f"scenario=./{name}.yaml", "trust_recipe=true"]).scenario.seats["blue_0"] == "a:B"
 
 
 def test_installed_package_registers_players_and_scenarios(tmp_path, monkeypatch):
@@ -387,5 +391,6 @@ def test_gate_may_use_custom_metric_function(tmp_path, monkeypatch):
         MetricsTracker([wrong]).row(counts, measured, table, specs)
     with pytest.raises(ConfigError, match=r"scenario.gates: metric: expected module:function, got plugged_gates:no"):
         MetricsTracker([Gate("own/plugged_gates:nobody", "<=", 1.0)])
-    with pytest.raises(ConfigError, match="trust_recipe=true"):
+    monkeypatch.setenv(SAFE, "1")
+    with pytest.raises(ConfigError, match="imports code"):
         check_harmless("scenario", tmp_path, {"scenario.gates": [{"metric": "plugged_gates:longest", "at_most": 40}]})

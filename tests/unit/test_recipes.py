@@ -24,7 +24,7 @@ def recipe(tmp_path):
 
 
 def test_file_sets_groups_and_keys(recipe):
-    assert recipe_values(str(recipe), trusted=False) == {
+    assert recipe_values(str(recipe)) == {
         "scenario": "single-obstacle",
         "model": "gru",
         "train.lr": 1e-05,
@@ -78,30 +78,27 @@ def test_rejects_non_recipe_files(recipe, tmp_path):
         ("defaults:\n- override /cluster: ray\n", "'cluster=ray'"),
     ],
 )
-def test_rejects_dangerous_values_of_untrusted_files(recipe, monkeypatch, text, expected):
+def test_rejects_dangerous_values_where_code_is_refused(recipe, monkeypatch, text, expected):
     monkeypatch.setenv("SECRET", "told")
     recipe.write_text(text)
+    assert recipe_values(str(recipe))
+    monkeypatch.setenv("MULTIGRID_RL_SAFE", "1")
     message = error_of(f"experiment={recipe}")
     assert expected in message
-    assert "trust_recipe=true" in message
-    # Whoever types it himself, or has read the file, may say all that.
-    assert recipe_values(str(recipe), trusted=True)
+    assert "--safe" in message
 
 
-def test_trusted_file_is_taken_unchanged(recipe, monkeypatch):
+def test_file_is_taken_unchanged_and_its_code_is_named(recipe, monkeypatch, caplog):
     monkeypatch.setenv("PLACE", "somewhere")
     recipe.write_text('run_dir: mine\ntrain: {shaping: "some:code"}\nscenario: {description: "${oc.env:PLACE}"}\n')
-    config = compose([f"experiment={recipe}", "trust_recipe=true"])
+    config = compose([f"experiment={recipe}"])
     values = (config.run_dir, config.train.shaping, config.scenario.description)
     assert values == ("mine", "some:code", "somewhere")
-    assert "trust_recipe=true" in error_of(f"experiment={recipe}", "trust_recipe=false")
-    assert error_of(f"experiment={recipe}", "trust_recipe=yes") == "trust_recipe: expected true or false, got yes"
-    recipe.write_text("trust_recipe: true\nrun_dir: mine\n")
-    assert "trust_recipe=true if" in error_of(f"experiment={recipe}")
-    assert compose(["scenario=coop", "trust_recipe=true"]) == compose(["scenario=coop"])
+    assert caplog.messages == [f"{recipe}: runs code of yours, some:code"]
 
 
-def test_null_is_harmless_in_untrusted_file(recipe):
+def test_null_is_harmless_where_code_is_refused(recipe, monkeypatch):
+    monkeypatch.setenv("MULTIGRID_RL_SAFE", "1")
     recipe.write_text("train: {shaping: null}\ncheckpoints: null\n")
     assert compose([f"experiment={recipe}"]).train.shaping is None
 
@@ -189,5 +186,5 @@ def test_file_is_named_and_compared_with(recipe, tmp_path):
     asked = ["scenario=halfcheetah", "experiment=halfcheetah", "train=dagger", "expert=random"]
     winner = tmp_path / "winner.yaml"
     winner.write_text(yaml.safe_dump(winner_of(asked)))
-    found = compose([f"experiment={winner}", "trust_recipe=true"])
+    found = compose([f"experiment={winner}"])
     assert found.model_copy(update={"experiment": "halfcheetah"}) == compose(asked)

@@ -118,7 +118,6 @@ REFUSED = [
     ("scenario=1v1-league scenario.league.size=3", "league.size: expected one of the keys anchors"),
     ("scenario=1v1-robust scenario.held_out=[idle,key-runner]", "held_out: expected players that it does not meet"),
     ("scenario=1v1-robust scenario.seats.blue_0=learn scenario.league=null", "held_out: expected [] without opponents"),
-    ("scenario=1v1-league train.runner=stock", "train.runner: expected batched with a league, got stock"),
     ("scenario=1v1-league curriculum=[{scenario:1v1,steps:5}]", "curriculum: expected [] with a league"),
     # objectives
     ("scenario=gymnasium train.psi=gae train.vf_coef=0", "train.psi", "total_reward or future_return", "gae"),
@@ -142,12 +141,11 @@ REFUSED = [
     (f"{BODY} model.head=best", "model.head: expected"),
     # recorded play
     ("scenario=1v1 train=bc", "data: expected a folder that `multigrid-rl record` wrote"),
-    ("scenario=1v1 data=x", "data: expected null without train=bc, dagger, gail or airl, got x"),
+    ("scenario=1v1 data=x", "data: expected null with train=ppo, got x"),
     ("scenario=1v1 train=dagger", "expert: expected a player, its folder or a run"),
     ("scenario=1v1 train.warm_up=5", "train.warm_up: expected 0 without init, got 5"),
     ("scenario=1v1 train=bc data=x model=gru", "model: expected "),
     ("scenario=1v1 train=bc data=x cluster.num_env_runners=1", "cluster.num_env_runners: expected "),
-    ("scenario=1v1 train=bc data=x train.runner=stock", "train.runner: expected "),
     (f"{BODY} train=gail", "data: expected a folder that `multigrid-rl record` wrote, with train=gail"),
     (f"{BODY} data=x", "data: expected null"),
     ("scenario=1v1 train=airl data=x experiment=none", "scenario: expected one of Gymnasium with train=airl"),
@@ -161,10 +159,8 @@ REFUSED = [
     (f"{BODY} train=airl data=x train.adversarial.payoff=softplus", "train.adversarial.payoff"),
     (f"{BODY} train=gail data=x train.adversarial.gradient_penalty=-1", "train.adversarial.gradient_penalty"),
     # RLlib's own sampling
-    ("train.runner=fast", "train.runner", "fast", "'batched' or 'stock'"),
-    ("train.runner=stock model=gru", "train.runner: expected batched with model=gru"),
-    ("train.runner=stock model=lstm", "train.runner: expected batched with model=lstm"),
-    ("train.runner=stock scenario=2v2 scheme=ctde", "train.runner: expected batched with scheme=ctde"),
+    ("train.runner=stock", "train.runner"),
+    ("train.trainer=sarsa", "train.trainer: expected one of ppo, bc, dagger, gail, airl, got sarsa"),
 ]
 
 

@@ -11,10 +11,9 @@ import torch
 from multigrid_rl.config.compose import compose
 from multigrid_rl.learn.batches import Experience
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
-from multigrid_rl.training.stages import stages_of
+from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.world.constants import EV_VICTIM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -207,8 +206,7 @@ def test_targets_bootstrap_from_right_value(network, scheme):
 def test_agents_sharing_network_learn_together():
     spied = Spied("shared=true")
     collected = [spied.sample(), spied.sample()]
-    holder = SimpleNamespace(stages=stages_of(spied.config), stage=0)
-    (batch,) = BatchPPO._by_module(holder, collected)[0].values()
+    (batch,) = GroupLearner(None, spied.specs)._by_module(collected)[0].values()
     rows = [experience.batches[name] for name in ("red_0", "red_1") for experience in collected]
     np.testing.assert_array_equal(batch.obs, np.concatenate([part.obs for part in rows]))
     np.testing.assert_array_equal(batch.advantages, np.concatenate([part.advantages for part in rows]))

@@ -18,7 +18,7 @@ from ray._private import services
 
 from commands import call, complaint
 from multigrid_rl.config.compose import ConfigError, compose
-from multigrid_rl.rllib import session
+from multigrid_rl.rllib import private, session
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.types import RunError
 
@@ -97,7 +97,7 @@ def test_scratch_files_are_removed_but_failed_session_logs_kept(monkeypatch, tmp
     for folder in (ours, another):
         (folder / "logs").mkdir(parents=True)
     monkeypatch.setattr(ray, "init", lambda **_: SimpleNamespace(address_info={"session_dir": str(ours)}))
-    monkeypatch.setattr(session.worker, "_global_node", node_of(raylet))
+    monkeypatch.setattr(private.worker, "_global_node", node_of(raylet))
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     with pytest.raises(RunError) if fails else nullcontext(), ray_session():
         if fails:

@@ -1,6 +1,5 @@
 """A cup: round robin of all entries, from both sides, on the same games. Resumes after a crash."""
 
-import logging
 import random
 import time
 from collections import Counter
@@ -11,16 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from multigrid_rl.competition.cup.entries import UNREADABLE, CupConfig, Entry, reason_of
-from multigrid_rl.competition.cup.folder import begin, begun, blamed, guarded, load_pairing, pairing_file, pairs_of
-from multigrid_rl.competition.cup.results import Pairing
+from multigrid_rl.competition.cup.folder import Pairing, begin, begun, blamed, load_pairing, pairing_file, pairs_of
 from multigrid_rl.competition.external import ExternalPlayer
-from multigrid_rl.competition.leftovers import kill_descendants
+from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
 from multigrid_rl.evaluation.replays import GameRecord, record
 from multigrid_rl.files import write_whole
 from multigrid_rl.players.match import Played, PlayerFaultError, play_games
 from multigrid_rl.types import Policy
 
-LOG = logging.getLogger(__name__)
 #: Pairings that an entry may forfeit before it is out of the cup: an agent that hangs would cost hours.
 STRIKES = 3
 #: Reason for agents that may have killed the cup; without mark and pairing file the pairing is played again.
@@ -62,48 +59,46 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
     ``show`` is called for each: its number from 1 on, of how many, the pairing, and whether it was played now.
 
     Every finished pairing is a file of its own, written atomically: a killed cup resumes with the first missing one.
-    Only files from before the start count as played; the rest is kept in memory and compared with its file at the end.
 
     Raises:
-        PlayerError: ``folder`` contains another cup, or other files.
+        PlayerError: ``folder`` contains another cup, or other files; an agent plays, and there is no sandbox.
         ScratchError, OSError: this machine has no room for results or agents.
     """
-    entries = begin(config, entries, folder)
+    check_agents(entries)
+    begin(config, entries, folder)
     pairs = {pairing_file(folder, red, blue): (red, blue) for red, blue in pairs_of(entries)}
     before = {path: load_pairing(folder, *pair, config.games) for path, pair in pairs.items() if path.exists()}
-    held = {path: data for path, (_, data) in before.items()}
-    to_blame = blamed(pairs)
-    conduct = Conduct(config)
-    for pairing, _ in before.values():  # a late entry's pairings lie between those that were played
+    to_blame, conduct, pairings = blamed(pairs), Conduct(config), []
+    for pairing in before.values():  # a late entry's pairings lie between those that were played
         conduct.add(pairing)
-    pairings = []
-    with guarded(folder, held, entries):
-        for number, (path, (red, blue)) in enumerate(pairs.items(), 1):
-            if path in before:
-                pairing = before[path][0]
+    for number, (path, (red, blue)) in enumerate(pairs.items(), 1):
+        if path in before:
+            pairing = before[path]
+        else:
+            if path in to_blame:
+                pairing = forfeited(red, blue, config, dict.fromkeys(to_blame[path], KILLED))
+            elif out := conduct.out(red, blue):
+                pairing = forfeited(red, blue, config, out).model_copy(update={"out": True})
             else:
-                if path in to_blame:
-                    pairing = forfeited(red, blue, config, dict.fromkeys(to_blame[path], KILLED))
-                elif out := conduct.out(red, blue):
-                    pairing = forfeited(red, blue, config, out).model_copy(update={"out": True})
-                else:
-                    # By memory that is not its own an agent may kill the cup from within a sandbox, too.
-                    with begun(path) if "external" in (red.kind, blue.kind) else nullcontext():
-                        pairing = play_pairing(red, blue, config)
-                conduct.add(pairing)
-                if path.exists():
-                    LOG.warning("%s: written while the cup ran, not by the cup; what was played takes its place", path)
-                data = pairing.model_dump_json().encode()
-                write_whole(path, data)
-                held[path] = data
-            pairings.append(pairing)
-            show(number, len(pairs), pairing, path not in before)
+                # By memory that is not its own an agent may kill the cup from within a sandbox, too.
+                with begun(path) if "external" in (red.kind, blue.kind) else nullcontext():
+                    pairing = play_pairing(red, blue, config)
+            conduct.add(pairing)
+            write_whole(path, pairing.model_dump_json().encode())
+        pairings.append(pairing)
+        show(number, len(pairs), pairing, path not in before)
     return pairings
+
+
+def check_agents(entries: list[Entry]) -> None:
+    """Check that agents among the entries can be run here. Raises ``PlayerError``: without a sandbox, nor trusted."""
+    if any(entry.kind == "external" for entry in entries):
+        sandboxed()
 
 
 def kept_pairings(entries: list[Entry], config: CupConfig, folder: Path) -> list[Pairing]:
     """Return all pairings of a finished cup. Raises ``PlayerError``: one is missing or damaged."""
-    return [load_pairing(folder, red, blue, config.games)[0] for red, blue in pairs_of(entries)]
+    return [load_pairing(folder, red, blue, config.games) for red, blue in pairs_of(entries)]
 
 
 def repeatable(pairing: Pairing, entries: list[Entry]) -> bool:

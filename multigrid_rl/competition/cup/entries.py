@@ -16,13 +16,14 @@ from multigrid_rl.competition.agents import AGENT_FILE, Part, fresh_copy, read_a
 from multigrid_rl.competition.bundle import bundle_sha256, load_team, read_cards
 from multigrid_rl.competition.copies import Originals, Watched, agent_fingerprint, watch
 from multigrid_rl.competition.external import ExternalPlayer
-from multigrid_rl.competition.leftovers import kill_descendants
-from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue, refuse_class
+from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue
+from multigrid_rl.players.classes import refuse_class
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.runs.checkpoints import LEAGUE
 from multigrid_rl.text import expected, printable, shown, unknown
+from multigrid_rl.trust import agents_trusted, strangers
 from multigrid_rl.types import GameSpec, Policy
 
 Kind = Literal["scripted", "frozen", "external", "broken"]
@@ -158,7 +159,7 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     prints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
     agents = [entry for entry in entries if entry.kind == "external"]
     prints |= {entry.name: agent_fingerprint(entry.files) for entry in agents}
-    watched = {entry.name: _watched(entry, config) for entry in agents if config.limits.fence}
+    watched = {entry.name: _watched(entry, config) for entry in agents if not agents_trusted()}
     checked = []
     for entry in entries:
         if entry.name not in prints or entry.known:
@@ -197,6 +198,7 @@ def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
     return replace(entry, known=True)
 
 
+@strangers()
 def entry_in(path: Path, config: CupConfig) -> Entry:
     """Return the entry at ``path``, ``broken`` if it cannot play."""
     name = entry_name(path.name)

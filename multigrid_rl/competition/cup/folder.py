@@ -1,12 +1,7 @@
-"""A cup's folder: its manifest, a copy of each entry, a file for each pairing, and the tables.
-
-Agents can write anywhere. So a cup plays copies of them, as submitted, and keeps every result in memory.
-"""
+"""A cup's folder: its manifest, a copy of each entry, a file for each pairing, and the tables."""
 
 import hashlib
 import json
-import logging
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,27 +11,59 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
-from multigrid_rl.competition.agents import folder_sha256, sha256_of_parts, write_parts
-from multigrid_rl.competition.cup.entries import UNREADABLE, CupConfig, Entry, Kind, entry_in, external
-from multigrid_rl.competition.cup.results import CupResults, Pairing, Standing
-from multigrid_rl.competition.leftovers import remove_tree
+from multigrid_rl.competition.agents import write_parts
+from multigrid_rl.competition.cup.entries import CupConfig, Entry, Kind, entry_in
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.scenario import Strict
-from multigrid_rl.files import csv_text, write_whole
+from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Standing
+from multigrid_rl.evaluation.replays import GameRecord
+from multigrid_rl.files import csv_text, unfinished, write_whole
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import expected, first_error
 
-LOG = logging.getLogger(__name__)
 #: Written before the first game, and compared when the cup is resumed.
 MANIFEST_FILE = "cup.json"
-#: Folder with a copy of each entry as submitted.
-COPIES = "entries"
-#: Folder with a file for each pairing.
-PAIRINGS = "pairings"
-RESULTS_FILE = "results.json"
+#: Folder with a copy of each entry as submitted, and folder with a file for each pairing.
+COPIES, PAIRINGS = "entries", "pairings"
+
+
+class Pairing(Strict):
+    """All games of ``red`` on the red side against ``blue`` on the blue side.
+
+    One letter a game: the winner (``R``, ``B``), a draw (``D``), the forfeiting entry (``r``, ``b``), or ``-`` where
+    both entries are out of the cup and the game does not count.
+    """
+
+    format: int = Field(default=1, ge=1, le=1)
+    red: str
+    blue: str
+    outcomes: str = Field(pattern=r"^[RBDrb-]+$")  # one letter a game, in the order of their numbers
+    length: list[int]  # steps of each game, 0 where it was not played
+    return_red: list[float]  # canonical return of the team in each game
+    return_blue: list[float]
+    reason: str | None = None  # why games were forfeited
+    out: bool = False  # not played: an entry was out of the cup before
+    seconds: dict[str, float] = Field(default={})  # agent -> what its start and its answers took
+    kept: list[GameRecord] = Field(default=[])  # to look at
+
+    @model_validator(mode="after")
+    def _rows_fit(self) -> "Pairing":
+        for name in ("length", "return_red", "return_blue"):
+            if len(getattr(self, name)) != len(self.outcomes):
+                raise ValueError(expected(name, f"{len(self.outcomes)} rows", len(getattr(self, name))))
+        return self
+
+    def count(self, letters: str) -> int:
+        """Count the games that ended with one of ``letters``."""
+        return sum(self.outcomes.count(letter) for letter in letters)
+
+    @property
+    def at_fault(self) -> str | None:
+        """The entry that forfeited games while it played, or could not begin."""
+        return self.red if "r" in self.outcomes else self.blue if "b" in self.outcomes else None
 
 
 class EntryLine(Strict):
@@ -60,7 +87,7 @@ class Manifest(Strict):
     games: int
     seed: int
     agents_key: str  # agents' seeds follow from this, not from `seed`
-    limits: dict[str, float]
+    limits: Limits
     cup_s: float
     entries: list[EntryLine]
 
@@ -87,20 +114,16 @@ def read_manifest(folder: Path) -> Manifest | None:
     return None
 
 
-def begin(config: CupConfig, entries: list[Entry], folder: Path) -> list[Entry]:
-    """Write the manifest, or check that the cup in ``folder`` has the same settings and add late entries to it.
+def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
+    """Write manifest and entries, or check that the cup in ``folder`` has the same settings and add late entries to it.
 
-    An entry that could not play may be replaced: it has no results. Returns the entries; an agent whose folder has
-    changed since it entered is logged, and plays as submitted.
+    An entry that could not play may be replaced: it has no results.
 
     Raises:
         PlayerError: other settings, an entry that is gone, or one with results that has changed.
+        OSError: it cannot be written.
     """
-    before = read_manifest(folder)
-    if before is not None:
-        hashes = {line.name: line.sha256 for line in before.entries if line.kind == "external"}
-        entries = [_submitted(entry, folder / COPIES, hashes.get(entry.name)) for entry in entries]
-    manifest = _manifest(config, entries)
+    before, manifest = read_manifest(folder), _manifest(config, entries)
     if before is not None:
         _check_settings(before, manifest, folder)
         now = {line.name: line for line in manifest.entries}
@@ -112,11 +135,15 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> list[Entry]:
                 raise PlayerError(expected(f"{folder}: entries", wanted, f"entry {line.name}, which {change}"))
     if manifest != before:
         write_whole(folder / MANIFEST_FILE, manifest.model_dump_json(indent=1).encode())
-    return entries
+    for entry in entries:
+        home = folder / COPIES / entry.filed
+        if entry.files and not home.exists():
+            with unfinished(home) as whole:
+                write_parts(entry.files, whole)
 
 
-def kept_cup(folder: Path, *, fence: bool) -> tuple[CupConfig, list[Entry]]:
-    """Return configuration and kept entries of the cup in ``folder``; ``fence`` as in ``Limits``.
+def kept_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
+    """Return configuration and kept entries of the cup in ``folder``.
 
     Raises:
         PlayerError: no cup, or copies of entries that have changed.
@@ -125,10 +152,8 @@ def kept_cup(folder: Path, *, fence: bool) -> tuple[CupConfig, list[Entry]]:
     before = read_manifest(folder)
     if before is None:
         raise PlayerError(expected(folder, "the folder of a cup", "nothing there"))
-    kept: dict[str, Any] = {key: int(value) if key.endswith("_mb") else value for key, value in before.limits.items()}
-    limits = replace(Limits(fence=fence), **kept)
     spec = load_scenario(before.scenario).spec
-    config = CupConfig(before.scenario, spec, before.games, before.seed, limits, before.agents_key, before.cup_s)
+    config = CupConfig(before.scenario, spec, before.games, before.seed, before.limits, before.agents_key, before.cup_s)
     _check_settings(before, _manifest(config, []), folder)
     return config, [_kept_entry(line, folder, config) for line in before.entries]
 
@@ -146,9 +171,7 @@ def _kept_entry(line: EntryLine, folder: Path, config: CupConfig) -> Entry:
 def _manifest(config: CupConfig, entries: list[Entry]) -> Manifest:
     """Return the manifest as it looks after writing: tuples become lists."""
     lines = [EntryLine(**{key: getattr(entry, key) for key in EntryLine.model_fields}) for entry in entries]
-    settings = asdict(config)
-    del settings["limits"]["fence"]  # decides no game
-    return Manifest.model_validate_json(Manifest(**settings, entries=lines).model_dump_json())
+    return Manifest.model_validate_json(Manifest(**asdict(config), entries=lines).model_dump_json())
 
 
 def _check_settings(before: Manifest, now: Manifest, folder: Path) -> None:
@@ -162,34 +185,6 @@ def _check_settings(before: Manifest, now: Manifest, folder: Path) -> None:
 
 def _identity(line: EntryLine) -> tuple[str, str | None, str | None]:
     return line.kind, line.sha256, line.problem
-
-
-def _submitted(entry: Entry, copies: Path, sha256: str | None) -> Entry:
-    if sha256 is not None and (entry.kind, entry.sha256) != ("external", sha256):
-        with suppress(*UNREADABLE):
-            kept = external(copies / entry.filed, entry.name)
-            if kept.sha256 == sha256:
-                LOG.warning("entry %s: its folder has changed since the cup began; it plays as submitted", entry.name)
-                return kept
-    return entry
-
-
-def keep_entries(entries: list[Entry], folder: Path) -> None:
-    """Write the files of all entries into ``folder`` where they are not there already. Raises ``OSError``."""
-    for entry in entries:
-        home = folder / COPIES / entry.filed
-        if entry.files and not _is_kept(entry, home):
-            if os.path.lexists(home):
-                LOG.warning("%s: changed, not by the cup; written again", home)
-                remove_tree(home)
-            write_parts(entry.files, home)
-
-
-def _is_kept(entry: Entry, home: Path) -> bool:
-    try:
-        return not home.is_symlink() and folder_sha256(home) == sha256_of_parts(entry.files)
-    except UNREADABLE:
-        return False
 
 
 # --- pairings
@@ -208,12 +203,11 @@ def pairing_file(folder: Path, red: Entry, blue: Entry) -> Path:
     return folder / PAIRINGS / f"{red.filed}--{blue.filed}--{hashlib.sha256(both.encode()).hexdigest()[:8]}.json"
 
 
-def load_pairing(folder: Path, red: Entry, blue: Entry, games: int) -> tuple[Pairing, bytes]:
-    """Read a pairing, parsed and as bytes. Raises :class:`PlayerError` for a damaged file or one of other games."""
+def load_pairing(folder: Path, red: Entry, blue: Entry, games: int) -> Pairing:
+    """Read a pairing. Raises :class:`PlayerError` for a damaged file or one of other games."""
     path = pairing_file(folder, red, blue)
     try:
-        data = path.read_bytes()
-        pairing = Pairing.model_validate_json(data)
+        pairing = Pairing.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         message = first_error(error) if isinstance(error, ValidationError) else error.strerror
         raise PlayerError(expected(path, "the result of a pairing (delete it to play it again)", message)) from error
@@ -221,7 +215,7 @@ def load_pairing(folder: Path, red: Entry, blue: Entry, games: int) -> tuple[Pai
         got = f"{len(pairing.outcomes)} of {pairing.red} and {pairing.blue}"
         wanted = f"{games} games of {red.name} and {blue.name} (delete it to play them again)"
         raise PlayerError(expected(path, wanted, got))
-    return pairing, data
+    return pairing
 
 
 @contextmanager
@@ -258,32 +252,6 @@ def _this_boot() -> bytes:
     with suppress(OSError):  # not Linux
         return Path("/proc/sys/kernel/random/boot_id").read_bytes()
     return b""
-
-
-@contextmanager
-def guarded(folder: Path, held: dict[Path, bytes], entries: list[Entry]) -> Iterator[None]:
-    """Restore, at the end of the block, the files of pairings to those in ``held`` and no others.
-
-    Manifest and copies of entries are restored, too.
-    """
-    manifest = folder / MANIFEST_FILE
-    held[manifest] = manifest.read_bytes()
-    keep_entries(entries, folder)
-    try:
-        yield
-    finally:
-        for path in sorted((folder / PAIRINGS).glob("*.json")):
-            if path not in held:
-                aside = path.with_suffix(".refused")
-                path.replace(aside)
-                LOG.warning("%s: written while the cup ran, not by the cup; now %s", path, aside.name)
-        for path, data in held.items():
-            with suppress(OSError):
-                if path.is_file() and path.read_bytes() == data:  # opening a pipe would block
-                    continue
-            LOG.warning("%s: changed while the cup ran, not by the cup; written again", path)
-            write_whole(path, data)
-        keep_entries(entries, folder)
 
 
 # --- tables

@@ -14,11 +14,11 @@ from evalica import Winner, bradley_terry
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.cup.entries import CupConfig, Entry
-from multigrid_rl.competition.cup.results import (
+from multigrid_rl.competition.cup.folder import Pairing
+from multigrid_rl.evaluation.cup_results import (
     CupResults,
     EntryResult,
     Fault,
-    Pairing,
     PairResult,
     SideResult,
     Standing,

@@ -1,64 +1,38 @@
-"""The same run on RLlib's own sampling path: its environment, env runner, connectors, advantages, learner and step.
+"""A run on RLlib's own path: its environment, env runner, connectors, advantages, learner and step, nothing replaced.
 
-It is the peer that the batched path is measured against: nothing of RLlib's is replaced, its metrics are translated.
+    python -m benchmarks.stock --iterations 8 scenario=1v1 train.num_envs=64    # prints {"env_steps_per_s": ...}
+
+It is the peer that the batched path is measured against, and the way in for RLlib's other
+algorithms (docs/extending.md).
 """
 
-import math
+import argparse
+import json
+import time
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.algorithms.ppo.ppo import (
-    LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY,
-    LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY,
-    LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY,
-)
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCategorical
-from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
-from ray.rllib.utils.metrics import (
-    ENV_RUNNER_RESULTS,
-    ENV_RUNNER_SAMPLING_TIMER,
-    LEARNER_RESULTS,
-    LEARNER_UPDATE_TIMER,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    NUM_MODULE_STEPS_TRAINED,
-    SYNCH_WORKER_WEIGHTS_TIMER,
-    TIMERS,
-)
 
-from multigrid_rl.config.compose import RunConfig
-from multigrid_rl.rllib.learner import ActorCriticModule
-from multigrid_rl.rllib.tracked import TrackedPPO
+from multigrid_rl.config.compose import RunConfig, compose
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.rllib.learner import ActorCriticModule, module_specs
+from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.text import expected
-from multigrid_rl.types import AgentSpec, BatchedEnv, EnvFactory, EpisodeTable, MultiAgentSpec
+from multigrid_rl.types import AgentSpec, BatchedEnv, EnvFactory
 
 #: Game numbers set aside for each env runner, so that no two runners play the same games.
 GAMES_PER_RUNNER = 2**20
 _ALL = "__all__"
 _SEEDS = 2**31
-#: Our key among an env runner's metrics: the episodes that finished.
-EPISODES = "multigrid_rl_episodes"
-_TIMERS = {
-    "timing/sample_s": (TIMERS, ENV_RUNNER_SAMPLING_TIMER),
-    "timing/learn_s": (TIMERS, LEARNER_UPDATE_TIMER),
-    "timing/sync_s": (TIMERS, SYNCH_WORKER_WEIGHTS_TIMER),
-}
-#: Our name of a network's metric -> RLlib's. All are of the last minibatch or of the schedules after it.
-_LEARNED = {
-    "learner/{}/policy_loss": POLICY_LOSS_KEY,
-    "learner/{}/vf_loss": LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY,
-    "learner/{}/grad_norm": "gradients_default_optimizer_global_norm",
-    "learner/{}/lr": "default_optimizer_learning_rate",
-    "learner/{}/entropy_coef": LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY,
-    "explained_variance/{}": LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY,
-    "entropy/{}": ENTROPY_KEY,
-}
 
 
 def rllib_spaces(agent: AgentSpec) -> tuple[gym.Space[Any], gym.Space[Any]]:
@@ -176,68 +150,78 @@ class StockModule(ActorCriticModule):
         return {Columns.ACTION_DIST_INPUTS: outputs[Columns.ACTION_DIST_INPUTS]}
 
 
-def send_episodes(*, env_runner: Any, metrics_logger: Any, **_: Any) -> None:
-    """Take the episodes that finished in a sample out of an env runner's games and send them with its metrics."""
-    tables = [env.unwrapped.env.drain_episodes() for env in env_runner.env.envs]
-    metrics_logger.log_value(EPISODES, EpisodeTable.concatenate(tables), reduce="item_series")
-
-
-class StockPPO(TrackedPPO):
-    """RLlib's PPO as it is; after each of its training steps its metrics are read for the training loop.
-
-    RLlib fills a batch up by less than one step of each game, so ``env_steps`` need not be a multiple of the batch.
-    """
-
-    def setup(self, config: Any) -> None:
-        """Build runners and learner."""
-        super().setup(config)
-        for timer in _TIMERS.values():
-            # RLlib's timers would average over a hundred iterations; created here, they hold the last one.
-            self.metrics.log_time(timer, reduce="mean", window=1)
-
-    def iterate(self) -> dict[str, float | None]:
-        """Train once; RLlib's own step is what reduces its metrics."""
-        self.train()
-        return self.row()
-
-    def training_step(self) -> None:
-        """Run one iteration of RLlib's, then its metrics by our names."""
-        super().training_step()
-        modules = self.stages[0].factory.specs.modules
-        self.policy_updates += 1
-        self.env_steps = int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME)))
-        self.finished = EpisodeTable.concatenate(self.metrics.peek((ENV_RUNNER_RESULTS, EPISODES)))
-        self.metrics.delete(ENV_RUNNER_RESULTS, EPISODES)  # RLlib would write the arrays into its own result files
-        # Every minibatch holds the same number of rows of every module that took part.
-        rows = max(self._learned(module, NUM_MODULE_STEPS_TRAINED, 0.0) for module in modules)
-        self.gradient_steps += round(rows / self.config.minibatch_size)
-        self.latest = {name: float(self.metrics.peek(key)) for name, key in _TIMERS.items()}
-        for module in modules:
-            self.latest |= {name.format(module): self._learned(module, key) for name, key in _LEARNED.items()}
-
-    def _learned(self, module: str, key: str, default: float = math.nan) -> float:
-        return float(self.metrics.peek((LEARNER_RESULTS, module, key), default=default))
-
-
-def stock_module_specs(spec: MultiRLModuleSpec, specs: MultiAgentSpec) -> MultiRLModuleSpec:
-    """Give the modules of ``spec`` the action spaces that RLlib's own distributions and connectors support."""
+def stock_config(config: RunConfig) -> PPOConfig:
+    """Return RLlib's own PPO on a run's games, networks and settings: one environment for each game, whole batches."""
+    factory, train = env_factory(config), config.train
+    specs = factory.specs
+    spec = module_specs(specs, config.model.model_dump(), config.seed)
     for name, module_spec in spec.rl_module_specs.items():
         module_spec.module_class = StockModule
         module_spec.observation_space, module_spec.action_space = rllib_spaces(specs.agent_of(name))
-    return spec
-
-
-def stock_sampling(config: RunConfig, env_config: dict[str, Any]) -> PPOConfig:
-    """Configure RLlib as far as it is about playing: one environment for each game, whole batches."""
+    modules = {agent.name: agent.module for agent in specs.agents}
+    lr, entropy = ([[0, s.start], [s.steps, s.end]] for s in map(train.schedules.get, ("lr", "entropy_coef")) if s)
     return (
-        PPOConfig(algo_class=StockPPO)
-        .environment(GameEnv, env_config=env_config)
+        PPOConfig()
+        .environment(GameEnv, env_config={"factory": factory})
         .env_runners(
             num_env_runners=config.cluster.runners,
             num_envs_per_env_runner=config.games_per_sampler,
-            rollout_fragment_length=config.train.num_steps,
+            rollout_fragment_length=train.num_steps,
             batch_mode="truncate_episodes",
         )
         .learners(num_learners=0, num_gpus_per_learner=0)
-        .callbacks(on_sample_end=send_episodes)
+        .rl_module(rl_module_spec=spec)
+        .multi_agent(policies=set(specs.modules), policy_mapping_fn=partial(_module_of, modules))
+        .training(
+            lr=lr,
+            gamma=train.gamma,
+            lambda_=train.lam,
+            clip_param=train.clip,
+            vf_loss_coeff=train.vf_coef,
+            vf_clip_param=float("inf"),
+            entropy_coeff=entropy,
+            use_kl_loss=False,
+            grad_clip=train.grad_clip,
+            grad_clip_by="global_norm",
+            num_epochs=train.passes,
+            minibatch_size=config.rows_per_minibatch,
+            train_batch_size=train.batch_size,
+        )
+        .debugging(seed=config.seed, log_level="ERROR", log_sys_usage=False)
     )
+
+
+def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:
+    return modules[agent]
+
+
+def measured(config: RunConfig, iterations: int, warmup: int) -> float:
+    """Return the environment steps a second of so many iterations after ``warmup`` ones."""
+    torch.set_num_threads(config.learner_threads)
+    with ray_session():
+        algorithm = stock_config(config).build_algo()
+        try:
+            steps, begin = 0, time.perf_counter()
+            for k in range(warmup + iterations):
+                if k == warmup:
+                    begin = time.perf_counter()
+                sampled = algorithm.train()["env_runners"]["num_env_steps_sampled"]
+                steps += int(sampled) if k >= warmup else 0
+            return steps / (time.perf_counter() - begin)
+        finally:
+            algorithm.stop()
+
+
+def main() -> None:
+    """Print the speed of a run as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--iterations", type=int, default=8)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("overrides", nargs="*")
+    options = parser.parse_args()
+    speed = measured(compose(options.overrides), options.iterations, options.warmup)
+    print(json.dumps({"env_steps_per_s": speed}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""An external agent's process: lines to it and from it, each within a time limit, and nothing left of it afterwards.
+
+It is held within limits of time, memory, processes, files and output: against accidents. Against malice it has a
+sandbox, see ``sandbox.py``: no network, and no sight of this machine's files and processes.
+"""
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from multigrid_rl.competition.agents import ExternalAgent, Scratch
+from multigrid_rl.competition.sandbox import Limits, family_of, launched, parents_of_all, sandboxed
+from multigrid_rl.text import shown
+
+#: An answer may take so many bytes, its end of line included: 50 times what 200 games of a team of two need.
+MAX_LINE = 1_000_000
+_NOTHING = memoryview(b"")
+_CHUNK = 65_536
+_STDERR_TAIL = 4_096  # bytes of stderr that are kept
+_LOOK_S = 0.1  # between two looks at what it uses, which take some milliseconds each
+_GRACE_S = 0.5  # to leave by itself after "bye", and to be found dead after its output ended
+_MEMORY = Path("/proc/meminfo")
+_BY_SIGNAL = 128
+#: Of all its processes together: it may start a thousand of which each keeps within the limits of one.
+MAX_PROCESSES, MAX_THREADS, MAX_FILES = 64, 1_024, 20_000
+
+
+class ProcessError(RuntimeError):
+    """The process failed, or answered something else; the message is one line that says how.
+
+    Args:
+        message: what happened.
+        words: the end of the message: what the process itself wrote, which may be anything.
+    """
+
+    def __init__(self, message: str = "", words: str = "") -> None:
+        super().__init__(message + words)
+        self.words = words
+
+
+def unexpected(key: str, wanted: str, got: object) -> ProcessError:
+    """Return the error of an answer that was not ``wanted``; ``got`` is its own, in one line."""
+    return ProcessError(f"{key}: expected {wanted}", f", got {got}")
+
+
+class TooSlowError(ProcessError):
+    """The process did not answer in time."""
+
+
+class AgentProcess:
+    """A running agent.
+
+    Args:
+        agent: what to run.
+        limits: memory and files are limited here, time in :meth:`ask`.
+        seed: of its hash function, where it is Python.
+
+    Raises:
+        PlayerError: there is no sandbox, and it is not trusted.
+    """
+
+    def __init__(self, agent: ExternalAgent, limits: Limits, seed: int) -> None:
+        scratch = Scratch()
+        fenced = sandboxed()
+        with ExitStack() as stack:
+            stack.callback(scratch.close)
+            self._process = subprocess.Popen(
+                launched(agent.command, agent.folder, limits, fenced=fenced),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                cwd=agent.folder,
+                env=_environment(str(scratch.path), seed),
+                start_new_session=True,
+            )
+            stack.pop_all()
+        self.pid = self._process.pid
+        self._fenced = fenced
+        self._usage = Usage(self.pid, limits)
+        pipes: tuple[Any, Any, Any] = (self._process.stdin, self._process.stdout, self._process.stderr)
+        self._stdin, self._stdout, self._stderr = pipes
+        self._selector = selectors.DefaultSelector()
+        for pipe in pipes:
+            os.set_blocking(pipe.fileno(), False)
+        self._selector.register(self._stdout, selectors.EVENT_READ)
+        self._selector.register(self._stderr, selectors.EVENT_READ)
+        self._heard = bytearray()
+        self._stderr_tail = b""
+        # Also called when this object is forgotten, or Python ends.
+        self._end = weakref.finalize(self, _end, self._process, self._selector, scratch, self._usage)
+
+    def ask(self, message: bytes, seconds: float) -> bytes:
+        """Write ``message`` and return the next line of the answer, without its end.
+
+        Raises:
+            TooSlowError: no answer within ``seconds``.
+            ProcessError: one that is too long or several lines, or its end.
+        """
+        deadline = time.monotonic() + seconds
+        self._pump(_NOTHING, 0.0)
+        if self._heard:
+            raise unexpected("output", "nothing before it is asked", shown(bytes(self._heard)))
+        rest = memoryview(message)
+        while rest or b"\n" not in self._heard:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TooSlowError
+            rest = self._pump(rest, min(left, _LOOK_S))
+            if (excess := self._usage.excess()) is not None:
+                raise ProcessError(excess)
+            if len(self._heard) > MAX_LINE:
+                raise unexpected("answer", f"at most {MAX_LINE} bytes", "more")
+        line, _, more = bytes(self._heard).partition(b"\n")
+        if more:
+            raise unexpected("answer", "one line", f"{shown(more)} behind it")
+        self._heard.clear()
+        return line
+
+    def close(self, farewell: bytes = b"") -> None:
+        """End the process and everything that it started. With a ``farewell`` it may leave by itself first."""
+        if not self._end.alive:
+            return
+        if farewell:
+            self._send_shutdown(farewell)
+        self._end()
+
+    def _send_shutdown(self, farewell: bytes) -> None:
+        deadline = time.monotonic() + _GRACE_S
+        try:
+            rest = self._pump(memoryview(farewell), 0.0)
+            if not rest:
+                self._stdin.close()
+            while (left := deadline - time.monotonic()) > 0:
+                self._pump(_NOTHING, left)
+                self._heard.clear()
+        except ProcessError:
+            return  # it left
+
+    def _pump(self, rest: memoryview, seconds: float) -> memoryview:
+        """Write what can be written of ``rest``, read what there is; waits for at most ``seconds``."""
+        if rest:
+            self._selector.register(self._stdin, selectors.EVENT_WRITE)
+        ready = {key.fileobj for key, _ in self._selector.select(seconds)}
+        if rest:
+            self._selector.unregister(self._stdin)
+        if self._stderr in ready and not self._listen():
+            self._selector.unregister(self._stderr)
+        if self._stdout in ready:
+            data = self._stdout.read(_CHUNK)  # None for nothing yet, empty at the end
+            if data == b"":
+                raise self._exit_reason()
+            self._heard += data or b""
+        if rest and self._stdin in ready:
+            try:
+                rest = rest[self._stdin.write(rest) or 0 :]
+            except BrokenPipeError as error:
+                raise self._exit_reason() from error
+        return rest
+
+    def _listen(self) -> bool:
+        """Keep the end of what it wrote to stderr; says whether there was anything."""
+        data = self._stderr.read(_CHUNK) or b""
+        self._stderr_tail = (self._stderr_tail + data)[-_STDERR_TAIL:]
+        return bool(data)
+
+    def _exit_reason(self) -> ProcessError:
+        if self._usage.found is not None:
+            return ProcessError(self._usage.found)
+        try:
+            status: int | None = self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            status = None
+        while self._listen():
+            pass
+        if self._fenced and status is not None and status > _BY_SIGNAL:
+            status = _BY_SIGNAL - status  # as the sandbox, like a shell, says it
+        if status is None:
+            how = "closed its output"
+        elif status < 0:
+            names = {number.value: number.name for number in signal.Signals}
+            how = f"was killed by {names.get(-status, f'signal {-status}')}"
+        else:
+            how = f"exited with status {status}"
+        lines = [line for line in self._stderr_tail.splitlines() if line.strip()]
+        return ProcessError(how, f": {shown(lines[-1], 200)}" if lines else "")
+
+
+def _environment(scratch: str, seed: int) -> dict[str, str]:
+    # First the folder of this interpreter: an agent's `python3` is then the one that has the packages of this project.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {
+        "PATH": path,
+        "LANG": "C.UTF-8",
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": str(seed % 2**32),
+        "PYTHONDONTWRITEBYTECODE": "1",  # the folder's hash must stay as it is
+    }
+
+
+def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: Scratch, usage: "Usage") -> None:
+    """Kill the process group, close pipes, wait for the process, remove its folder."""
+    usage.watched.discard(usage)
+    with process, suppress(ProcessLookupError):  # all of it left already
+        os.killpg(process.pid, signal.SIGKILL)
+    selector.close()
+    scratch.close()
+
+
+class Usage:
+    """Watches the processes of one agent, and what is written in its sandbox.
+
+    Args:
+        pid: the process that all others come from.
+        limits: what it may use.
+
+    Attributes:
+        found: what there was too much of, in words.
+        watched: of all agents that run.
+    """
+
+    watched: ClassVar[set["Usage"]] = set()
+
+    def __init__(self, pid: int, limits: Limits) -> None:
+        self.pid, self.limits = pid, limits
+        self.found: str | None = None
+        self._next = 0.0
+        self._reserve = _free_memory() // 10
+        self.watched.add(self)
+
+    def excess(self) -> str | None:
+        """Return what there is too much of, in words; looks only if some time has passed."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _LOOK_S
+            self.found = self.found or self._excess()
+            if _free_memory() < self._reserve and not any(its.found for its in self.watched):
+                self._end_largest()
+        return self.found
+
+    def _excess(self) -> str | None:
+        pids = self._processes()
+        if len(pids) > MAX_PROCESSES:
+            return f"more than {MAX_PROCESSES} processes"
+        if sum(map(_threads, pids)) > MAX_THREADS:
+            return f"more than {MAX_THREADS} threads"
+        if sum(map(_memory, pids)) > self.limits.memory_mb * 2**20:
+            return f"more than {self.limits.memory_mb} MB of memory in all processes"
+        size, files = _within(pids, self.limits.disk_mb * 2**20)
+        if size > self.limits.disk_mb * 2**20:
+            return f"more than {self.limits.disk_mb} MB of files"
+        return f"more than {MAX_FILES} files" if files > MAX_FILES else None
+
+    def _end_largest(self) -> None:
+        """End the agent that holds the most before the kernel ends processes of its own choice, the referee's too."""
+        held, _, largest = max((sum(map(_memory, its._processes())), its.pid, its) for its in self.watched)
+        largest.found = f"the machine runs out of memory, and of all agents this one holds the most: {held >> 20} MB"
+        with suppress(ProcessLookupError):
+            os.killpg(largest.pid, signal.SIGKILL)
+
+    def _processes(self) -> set[int]:
+        return family_of({self.pid}, parents_of_all())
+
+
+def _free_memory() -> int:
+    """Return bytes that programs can still have; 0 where that is not known."""
+    with suppress(OSError):
+        if found := re.search(r"MemAvailable: +(\d+) kB", _MEMORY.read_text()):
+            return 1024 * int(found[1])
+    return 0
+
+
+def _threads(pid: int) -> int:
+    with suppress(OSError):  # it left
+        return len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - thousands of them
+    return 0
+
+
+def _memory(pid: int) -> int:
+    """Return bytes that a process holds: its own, and its share of what it has in common with others but for files."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        return 1024 * sum(map(int, re.findall(r"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+)", text, re.MULTILINE)))
+    except PermissionError:  # it hides from its own user: all that it has counts
+        with suppress(OSError, ValueError, IndexError):
+            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        pass  # it left
+    return 0
+
+
+def _within(pids: Iterable[int], room: int) -> tuple[int, int]:
+    """Return bytes and files of a sandbox's own file system of ``room`` bytes, seen through a process in it."""
+    for pid in pids:
+        with suppress(OSError):  # it left
+            found = os.statvfs(f"/proc/{pid}/root/tmp")
+            if found.f_blocks * found.f_frsize == room:
+                # What is full is too much, if only by the byte that did not fit.
+                full = found.f_bavail == 0
+                return room + full - found.f_bavail * found.f_frsize, found.f_files - found.f_ffree
+    return 0, 0

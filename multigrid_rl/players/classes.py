@@ -1,0 +1,136 @@
+"""Players that are Python classes of the user's own, ``module:Class``, or objects that a program hands over.
+
+They are tried before anything starts, and watched while they play.
+"""
+
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.naming import Naming
+from multigrid_rl.streams import Streams
+from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
+from multigrid_rl.user_code import CODE, import_object, user_code
+from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.world.engine import World
+
+#: Entry points by which an installed package gives its classes of players names.
+PLUGGED_IN = "multigrid_rl.players"
+#: In which a player of the user's own is tried.
+_GAMES = 3
+
+
+def code_of(name: str) -> str | None:
+    """Return the ``module:Class`` of a player of the user's own, also by the name that its package gives it."""
+    if CODE.fullmatch(name):
+        return name
+    return next((point.value for point in entry_points(group=PLUGGED_IN, name=name)), None)
+
+
+def refuse_class(key: str, name: str) -> None:
+    """Refuse a player of the user's own where one must have a folder. Raises :class:`PlayerError`."""
+    if code_of(name) is not None:
+        wanted = "a player with a folder (a Python class takes part as an agent that calls it, docs/extending.md)"
+        raise PlayerError(expected(key, wanted, name))
+
+
+class OwnPlayer:
+    """A player of the user's own as a match takes it; what it needs not have is added, what it answers is checked.
+
+    Args:
+        name: what it is called.
+        player: has ``act``; with memory also ``initial_state`` and ``reset_state``.
+    """
+
+    def __init__(self, name: str, player: Any) -> None:
+        self.name = name
+        self.player = player
+        self.reads_board = bool(getattr(player, "reads_board", True))
+        self._remembers = hasattr(player, "initial_state")
+
+    def initial_state(self, games: int) -> Any:
+        """Return its memory of ``games`` fresh games."""
+        return self.player.initial_state(games) if self._remembers else None
+
+    def reset_state(self, state: Any, done: NDArray[np.bool_]) -> Any:
+        """Return its memory with the games in ``done`` (N,) started afresh."""
+        return self.player.reset_state(state, done) if self._remembers else None
+
+    def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
+        """Return its actions (N,). Raises ``RunError``: it failed, or answered something else."""
+        try:
+            with user_code(f"player {self.name}"):
+                return self.checked(view, state, rng)
+        except ConfigError as error:
+            raise RunError(str(error)) from error
+
+    def checked(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
+        """Return its actions (N,). Raises :class:`ConfigError` for other ones, and whatever its code raises."""
+        answer = self.player.act(view, state, rng)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            wanted = "actions and the next memory, a tuple of two"
+            raise ConfigError(expected(f"player {self.name}: act", wanted, type(answer).__name__))
+        actions = np.asarray(answer[0])
+        good = actions.shape == (len(view.tokens),) and actions.dtype.kind in "iu"
+        if not good or ((actions < 0) | (actions >= len(ACTIONS))).any():
+            wanted = f"integers 0 to {len(ACTIONS) - 1}, one for each of {len(view.tokens)} games"
+            got = f"{actions.dtype} of shape {actions.shape}: {shown(str(actions.tolist()), 40)}"
+            raise ConfigError(expected(f"player {self.name}: actions", wanted, got))
+        return actions.astype(np.int8), answer[1]
+
+
+def watched(name: str, own: Any, spec: GameSpec, seat: str) -> OwnPlayer:
+    """Return a player that acted once on ``seat`` of three games. Raises :class:`ConfigError`: it cannot."""
+    with user_code(f"player {name}"):
+        if not hasattr(own, "act"):
+            raise ConfigError(expected(f"player {name}", "something with act(view, state, rng)", type(own).__name__))
+        memory = [part for part in ("initial_state", "reset_state") if hasattr(own, part)]
+        if len(memory) == 1:
+            raise ConfigError(expected(f"player {name}", "both initial_state and reset_state, or neither", memory[0]))
+        player = OwnPlayer(name, own)
+        world, agent = World(spec, _GAMES), spec.seats.index(seat)
+        view = SeatView(world.outputs.tokens[:, agent], world.board(), agent)
+        state = player.initial_state(_GAMES)
+        _, state = player.checked(view, state, Streams(0, np.arange(_GAMES)))
+        if not memory and state is not None:
+            wanted = "None as the next memory without initial_state and reset_state"
+            raise ConfigError(expected(f"player {name}: act", wanted, type(state).__name__))
+        player.reset_state(state, np.ones(_GAMES, np.bool_))
+    return player
+
+
+@dataclass(frozen=True)
+class ClassPlayer:
+    """A class by its name, as :class:`~multigrid_rl.players.naming.Program`; it is imported when it is seated."""
+
+    title: str
+    folder: Path | None = None
+
+    def packed(self) -> "ClassPlayer":
+        """Return itself: classes are imported where they play."""
+        return self
+
+    def seat(self, spec: GameSpec, seat: str) -> OwnPlayer:
+        """Make the player and try it. Raises :class:`ConfigError`: it cannot be imported, or does not play."""
+        code = str(code_of(self.title))
+        with user_code(f"player {code}"):
+            own = import_object(f"player {code}", code, "module:Class")(spec)
+        return watched(code, own, spec, seat)
+
+
+def _find(name: str) -> ClassPlayer | None:
+    return None if code_of(name) is None else ClassPlayer(name)
+
+
+def _plugged_in() -> list[str]:
+    return [point.name for point in entry_points(group=PLUGGED_IN)]
+
+
+#: Entry of ``tables.PLAYERS``.
+NAMING = Naming("module:Class", _find, runs_code=True, known=_plugged_in)

@@ -1,0 +1,98 @@
+"""What only private names of Ray's give, each with its reason; a test fails when one of them is gone.
+
+Everything else of Ray is used by its public names alone.
+"""
+
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private import ray_constants, services, worker
+
+
+class OwnFolder:
+    """Beside an ``Algorithm``: outside of Tune it has no folder of its own.
+
+    Ray would leave one in the user's home for every run, and has no option against it; nothing is written into it.
+    """
+
+    def _setup_logdir(self) -> None:
+        if self._storage:  # type: ignore[attr-defined]
+            super()._setup_logdir()  # type: ignore[misc]
+        else:
+            self._logdir = tempfile.gettempdir()
+
+
+class WithoutWrapper:
+    """Beside a ``TorchLearner``: no torch wrapper around modules when several learners share a batch.
+
+    Gradients are one flat array, and its sum is all that they exchange; RLlib has no option to leave the wrapper out.
+    """
+
+    def _make_modules_ddp_if_necessary(self) -> None:
+        """Leave the modules as they are."""
+
+
+@contextmanager
+def without_object_store() -> Iterator[None]:
+    """Let RLlib build its classes where there is no Ray session: what it puts into the object store stays as it is.
+
+    It puts its configuration there for env runners in other processes, of which there are none then; ``ray.put`` would
+    start a session, which takes longer than all else that a run does before its first step.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    put, ray.put = ray.put, lambda value, **_: value
+    try:
+        yield
+    finally:
+        ray.put = put
+
+
+@contextmanager
+def starting(local: bool) -> Iterator[None]:
+    """Start Ray's processes in sessions of their own, whose raylet ignores SIGTERM; ``local``: on the loopback alone.
+
+    ``ray.init`` starts them, and takes no argument for how. Where the kernel does not end children with their parent,
+    Ray ends its own by their group, and the processes stay as they are.
+    """
+    popen, reachable = services.ConsolePopen, ray_constants.ENABLE_RAY_CLUSTER
+
+    def start(command: list[str], **settings: Any) -> Any:
+        prepare = settings.pop("preexec_fn")
+
+        def prepared() -> None:
+            prepare()
+            if Path(command[0]).name == ray_constants.PROCESS_TYPE_RAYLET:
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+        return popen(command, preexec_fn=prepared, start_new_session=True, **settings)
+
+    ray_constants.ENABLE_RAY_CLUSTER = reachable and not local
+    if sys.platform == "linux":
+        services.ConsolePopen = start
+    try:
+        yield
+    finally:
+        services.ConsolePopen, ray_constants.ENABLE_RAY_CLUSTER = popen, reachable
+
+
+def raylet() -> int:
+    """Return the process number of this session's raylet: Ray tells nobody, and it must be watched and ended."""
+    number: int = worker._global_node.all_processes[ray_constants.PROCESS_TYPE_RAYLET][0].process.pid
+    return number
+
+
+def local_address() -> str | None:
+    """Return the address that ``address=auto`` stands for; Ray would try an old one for minutes, so it is asked first.
+
+    That is of a Ray process that lives here, else of a file that a dead one may have left.
+    """
+    found: str | None = services.get_ray_address_from_environment("auto", None)
+    return found

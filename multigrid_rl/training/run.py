@@ -1,0 +1,257 @@
+"""A run while it trains: its iteration, counters, stages, league and metrics."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from multigrid_rl.learn.batches import Experience
+from multigrid_rl.learn.update import SECONDS
+from multigrid_rl.metrics import explained_variance
+from multigrid_rl.models.registry import fingerprint
+from multigrid_rl.runs.tracker import MetricsTracker, episode_metrics
+from multigrid_rl.training.protocols import Learner, Metrics, Sampler
+from multigrid_rl.training.stages import Stage
+from multigrid_rl.types import EnvFactory, RunError
+
+_COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_from", "env_runner_restarts")
+_COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage", "env_runners", "env_runner_restarts")
+#: Statistics of a whole update, not of its last minibatch.
+_OF_UPDATE = ("approx_kl", "clip_fraction", "explained_variance")
+
+
+class Stall:
+    """Ends a run once a metric, mean over the modules that report it, has reached no new low ``patience`` times.
+
+    Args:
+        metric: of a module's update.
+        patience: ``None``: it never ends.
+    """
+
+    def __init__(self, metric: str, patience: int | None) -> None:
+        self._metric, self._patience = metric, patience
+        self.lowest, self.since_lowest = math.inf, 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether learning has stalled."""
+        return self._patience is not None and self.since_lowest >= self._patience
+
+    def take(self, learned: dict[str, Metrics]) -> None:
+        """Take what an update reported; those without the metric do not count."""
+        values = [metrics[self._metric] for metrics in learned.values() if self._metric in metrics]
+        if values:
+            mean = sum(values) / len(values)
+            self.since_lowest = 0 if mean < self.lowest else self.since_lowest + 1
+            self.lowest = min(mean, self.lowest)
+
+
+class Run:
+    """Samples, learns and counts, whichever way its experience comes.
+
+    Args:
+        stages: its games, one after the other.
+        games: recipes of the stages' games, as the sampler needs them.
+        sampler: who plays.
+        learner: who learns.
+        stall: ends it when learning stalls; ``None``: nothing does.
+
+    Attributes:
+        env_steps: environment steps so far.
+        policy_updates: iterations so far.
+        gradient_steps: minibatch steps so far, per module.
+        measured: what the last iteration measured, by metric name.
+        lost_returns: modules whose returns in the last iteration were not finite though their values were.
+        stage: which of the stages it is in.
+        stage_from: environment steps when it was entered.
+        tracker: metrics, reports and gates.
+        league: the growing pool of opponents; ``None``: opponents are fixed.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        games: Sequence[EnvFactory],
+        sampler: Sampler,
+        learner: Learner,
+        stall: Stall | None = None,
+    ) -> None:
+        self.stages, self.sampler, self.learner, self.stall = stages, sampler, learner, stall
+        self.env_steps = self.policy_updates = self.gradient_steps = self.stage = self.stage_from = 0
+        self.measured: Metrics = {}
+        self.lost_returns: list[str] = []
+        self.league: Any = None
+        self._games = list(games)
+        self._finished: Any = None
+        self._sent: dict[str, str] = {}
+        self.tracker = MetricsTracker(stages[0].gates, stages[0].scenario.report_episodes)
+        sampler.begin(self._games[0], 0)
+        self.send_weights()
+
+    @property
+    def env_runners(self) -> int:
+        """Processes that played in the last iteration."""
+        return self.sampler.env_runners
+
+    @property
+    def env_runner_restarts(self) -> int:
+        """Processes that were lost so far, and replaced."""
+        return self.sampler.restarts
+
+    @env_runner_restarts.setter
+    def env_runner_restarts(self, count: int) -> None:
+        self.sampler.restarts = count
+
+    def iterate(self) -> None:
+        """Sample, learn and set weights once."""
+        marks = [time.perf_counter()]
+        experience = self.sampler.sample()
+        for part in experience:
+            if part.weights and part.weights != self._sent:
+                raise RunError(f"an env runner played with weights {part.weights}; sent were {self._sent}")
+        marks.append(time.perf_counter())
+        self.env_steps += sum(part.env_steps for part in experience)
+        learned = self.learner.learn(experience, self.env_steps)
+        marks.append(time.perf_counter())
+        self.send_weights()
+        marks.append(time.perf_counter())
+        self.policy_updates += 1
+        self._finished, told = self.sampler.finished(experience)
+        sample_s, learn_s, sync_s = np.diff(marks).tolist()
+        spent = {"sample": sample_s + time.perf_counter() - marks[-1], "learn": learn_s, "sync": sync_s}
+        for part in experience:
+            spent |= {name: spent.get(name, 0.0) + s / len(experience) for name, s in part.seconds.items()}
+        spent |= learned.pop(SECONDS, {})
+        self.gradient_steps += int(max((metrics["gradient_steps"] for metrics in learned.values()), default=0))
+        if self.stall is not None:
+            self.stall.take(learned)
+        league = {} if self.league is None else self.league.take(self._finished)
+        timing = {f"timing/{name}_s": seconds for name, seconds in spent.items()}
+        self.measured = {**league, **timing, **self._of_batches(experience), **told, **_of_update(learned)}
+
+    def _of_batches(self, experience: list[Experience]) -> Metrics:
+        """Return entropy and explained variance of what was sampled, and note whose returns are not finite."""
+        row, self.lost_returns = {}, []
+        for module in self.specs.modules:
+            names = [agent.name for agent in self.specs.agents if agent.module == module]
+            batches = [part.batches[name] for name in names for part in experience if part.batches]
+            if not batches or (len(batches[0].obs) and not batches[0].entropy.size):  # nothing was sampled, or labels
+                continue
+            active = np.concatenate([batch.active for batch in batches])
+            targets, values, entropy = (
+                np.concatenate([getattr(batch, column) for batch in batches])[active]
+                for column in ("targets", "values", "entropy")
+            )
+            if not np.isfinite(targets).all() and np.isfinite(values).all():
+                self.lost_returns.append(module)
+            # Where rewards are learnt, the learner reports it for those.
+            row[f"explained_variance/{module}"] = explained_variance(targets, values) if len(targets) else math.nan
+            row[f"entropy/{module}"] = float(entropy.mean()) if len(entropy) else math.nan
+        return row
+
+    @property
+    def specs(self) -> Any:
+        """The agents in the games of the current stage."""
+        return self.stages[self.stage].factory.specs
+
+    def row(self) -> dict[str, float | None]:
+        """Return the metrics of the iteration that has just ended, by name."""
+        counts = {name: getattr(self, name) for name in _COUNTED}
+        return self.tracker.row(counts, self.measured, self._finished, self.specs)
+
+    def last_report(self) -> dict[str, float]:
+        """Return lengths and returns of the newest finished episodes; empty if none has ended."""
+        episodes = self.sampler.last_episodes() if self._finished is None else None
+        if episodes is not None and episodes.episodes:
+            return episode_metrics(episodes, self.specs)
+        return self.tracker.last_report(self.specs)
+
+    def go_further(self) -> None:
+        """Enter the next stage of the curriculum if the current one has ended; the last one has no end."""
+        stage, steps = self.stages[self.stage], self.env_steps - self.stage_from
+        if (stage.steps is not None and steps >= stage.steps) or (stage.held and self.tracker.keeper.held):
+            self.enter(self.stage + 1)
+
+    def enter(self, stage: int) -> None:
+        """Play the games of another stage of the curriculum from now on, judged by its gates."""
+        self.stage, self.stage_from = stage, self.env_steps
+        self.tracker.set_gates(self.stages[stage].gates, self.stages[stage].scenario.report_episodes)
+        self.sampler.begin(self._games[stage], stage)
+
+    def begin_with(self, weights: dict[str, Any], rows: int) -> None:
+        """Begin with a player's weights, by module; ``rows`` observations are behind their normalisers."""
+        self.learner.begin_with(weights, rows)
+        self.send_weights()
+
+    def send_weights(self) -> None:
+        """Hand the learner's weights to the sampler, and remember their checksums."""
+        weights = self.learner.get_weights()
+        self._sent = {name: fingerprint(tensors, quick=True) for name, tensors in weights.items()}
+        self.sampler.set_weights(weights)
+
+    def advance_league(self, export: Any) -> None:
+        """Add a snapshot to the league and redraw its opponents, if there is a league and it is time.
+
+        ``export`` writes every network below a folder and returns their sha256. Raises ``OSError``.
+        """
+        roster = None if self.league is None else self.league.advance(self.env_steps, export)
+        if roster is not None:
+            self._set_roster(self.league.roster())
+            self.sampler.set_opponents(self._games[0], roster)
+
+    def _set_roster(self, roster: Any) -> None:
+        games: Any = self._games[0]
+        self._games[0] = games.with_roster(roster)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Fingerprints of the learner's weights, by module."""
+        return {module: fingerprint(weights) for module, weights in self.learner.get_weights().items()}
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the run's state beside the engine's: counters, stage, gates, episodes, games under way."""
+        state = {name: getattr(self, name) for name in _COUNTERS} | self.sampler.get_state()
+        if self.league is not None:
+            state["league"] = self.league.get_state()
+        if self.stall is not None:
+            state["lowest"] = (self.stall.lowest, self.stall.since_lowest)
+        return {**state, "env_runners": self.sampler.remote, "tracker": self.tracker.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> bool:
+        """Continue from a state, when the engine has its own back.
+
+        Returns:
+            Whether the games are taken up where they stood; else fresh ones are played.
+        """
+        if state["stage"]:
+            self.enter(state["stage"])
+        for name in _COUNTERS:
+            setattr(self, name, state[name])
+        self.tracker.set_state(state["tracker"])
+        if self.stall is not None:
+            self.stall.lowest, self.stall.since_lowest = state["lowest"]
+        self.learner.schedule(self.env_steps)
+        self.send_weights()
+        if self.league is not None:
+            self.league.set_state(state["league"])
+            same = state["env_runners"] == self.sampler.remote
+            playing = {number for games in state["games"].values() for number in games["opponents"]} if same else ()
+            self._set_roster(self.league.roster(playing))
+        return self.sampler.set_state(state, self._games[self.stage])
+
+
+def _of_update(learned: dict[str, Metrics]) -> Metrics:
+    """Return what the learner reported, as metrics of a row."""
+    row = {}
+    for module, statistics in learned.items():
+        # Gates use the entropy of the sampling policy; this one is of the last minibatch.
+        excluded = ("entropy", "gradient_steps", *_OF_UPDATE)
+        for name, value in statistics.items():
+            if "/" in name:
+                row[name] = value
+            elif name not in excluded:
+                row[f"learner/{module}/{name}"] = value
+            elif name in _OF_UPDATE:
+                row[f"{name}/{module}"] = value
+    return row
