@@ -129,7 +129,7 @@ def test_pages_are_as_schema_and_verbs_say():
         ("lr: 1.0e-3", False, "lr: 1.0e-3"),
         ("# lr: above", True, "# lr: above"),
         ("mine: 3  # stays", True, "mine: 3  # stays"),
-        ("defaults:\n  - lr: a#b\nlr: c", True, "defaults:\n  - lr: a#b           # how fast\nlr: c                 # how fast"),
+        ("defaults:\n  - lr: a#b\nx: 1", True, "defaults:\n  - lr: a#b           # how fast\nx: 1"),
         ("part:\n  key: x  # y\nkey: z", True, "part:\n  key: x  # what\nkey: z"),
     ],
 )  # fmt: skip
