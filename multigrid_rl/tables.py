@@ -59,6 +59,9 @@ ENGINES: dict[str, str] = {
     "rllib": "multigrid_rl.rllib.algorithm:engine",
 }
 
+#: Modules that have moved since checkpoints were written that name them: old name -> new one.
+MOVED: dict[str, str] = {"multigrid_rl.players.league": "multigrid_rl.league.league"}
+
 
 @dataclass(frozen=True)
 class Network:
@@ -151,6 +154,7 @@ PLAYERS: dict[str, str] = {
 #: Pages of what commands have written, by what they wrote: a function of its folder that writes the page.
 PAGES: dict[str, str] = {
     "cup": "multigrid_rl.show.report:write_cup_report",
+    "exploit": "multigrid_rl.show.exploit:draw_exploit",
 }
 
 #: Verbs of the command line, in the order of typical use.

@@ -14,6 +14,7 @@ from multigrid_rl.competition.bundle import bundle_folders, folder_kind, load_te
 from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.sandbox import Limits, kill_descendants, sandboxed
 from multigrid_rl.config.compose import ConfigError, load_scenario
+from multigrid_rl.config.scenario import kind_named
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.cards import BoxSignature, Card, PlayerError, read_network
 from multigrid_rl.players.classes import refuse_class
@@ -61,8 +62,8 @@ def inspect_folder(folder: Path, scenario: str | None, limits: Limits = Limits()
     card = next(iter(cards.values()))
     if card.env is not None and scenario is None:
         there = f"multigrid-rl evaluate {shown(str(folder))} plays it there"
-        # Unity's agents come and go: no episode can be asked for.
-        yield f"ok: for {card.env.env_id}; {there if card.env.package != 'unity' else 'of Unity, where none is played'}"
+        judged = kind_named(card.env.package).judged
+        yield f"ok: for {card.env.env_id}; {there if judged else f'of {card.env.package}, where none is played'}"
         return
     try:
         spec = load_scenario(scenario or card.scenario).spec

@@ -136,7 +136,7 @@ def _own_recipe(settings: dict[str, Any]) -> str:
 def _homes(scenario: str) -> list[str]:
     """Return whose recipes fit a scenario: its own and, of an environment, the one that its package is named after."""
     package = whole_scenario(scenario).get("package")
-    return [scenario, *([package] if isinstance(package, str) else [])]
+    return [scenario, *([package] if package in names_in("scenario") else [])]
 
 
 def _builds_on(train: str) -> list[str]:

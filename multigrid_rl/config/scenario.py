@@ -1,11 +1,11 @@
 """Schema of a scenario: its game or environment, the player of each seat, gates, and a league of opponents."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from multigrid_rl.tables import POOLS, entries, load
-from multigrid_rl.text import ConfigError, expected, shown, unknown
+from multigrid_rl.text import ConfigError, expected, first_error, shown, unknown
 from multigrid_rl.types import RULE_SETS, EnvFactory, GameSpec
 
 LEARN = "learn"
@@ -49,6 +49,7 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+Model = TypeVar("Model", bound=BaseModel)
 #: A number of environment steps.
 Steps = Annotated[int, Field(ge=1), BeforeValidator(whole)]
 
@@ -132,12 +133,17 @@ class GateConfig(Bound):
         return self.metric.startswith("explained_variance/")
 
 
+def _checked(model: type[Model], values: Any) -> Model:
+    """Return what a model of an entry of a table makes of ``values``, its errors below the key that asks."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(first_error(error)) from error
+
+
 def _pool_settings(value: Any) -> Any:
     """Return the settings of a growing pool, checked by its own model."""
-    if value is None:
-        return None
-    settings: type[BaseModel] = load(POOLS[LEAGUE])
-    return settings.model_validate(value)
+    return None if value is None else _checked(load(POOLS[LEAGUE]), value)
 
 
 def _one_agent(value: int) -> int:
@@ -267,7 +273,8 @@ class ScenarioConfig(Part):
         if self.env_id is not None and self.package not in packages():
             wanted = f"{', '.join(packages()[:-1])} or {packages()[-1]} with env_id={self.env_id}"
             raise ValueError(expected("package", wanted, self.package or "null"))
-        if self.held_out and not self.kind.opponents:
+        opponents = self.kind.opponents  # its kind refuses what does not fit
+        if self.held_out and not opponents:
             raise ValueError(expected("held_out", "[] without opponents", list(self.held_out)))
         return self
 
@@ -275,7 +282,7 @@ class ScenarioConfig(Part):
     def kind(self) -> EnvironmentKind:
         """What is played, with all that its kind takes of this scenario."""
         kind = kind_named(self.package if self.env_id else None)
-        return kind.model_validate({name: getattr(self, name) for name in kind.model_fields})
+        return _checked(kind, {name: getattr(self, name) for name in kind.model_fields})
 
     @property
     def spec(self) -> GameSpec:
@@ -283,6 +290,11 @@ class ScenarioConfig(Part):
         if self.game is None:
             raise ConfigError(expected("scenario", "one of the red/blue-door game", f"{self.name} ({self.env_id})"))
         return self.game.spec()
+
+    @property
+    def view_size(self) -> int | None:
+        """Edge of what one agent sees of the board; ``None`` where there is none."""
+        return None if self.game is None else self.game.view_size
 
     @property
     def learning(self) -> dict[str, str]:

@@ -34,8 +34,8 @@ def distinct_rows(tokens: NDArray[Any], sizes: NDArray[np.int64], slots: NDArray
     slots[:] = -1
     count = 0
     for b in range(tokens.shape[0]):
-        # Two independent chains of multiplications: one chain would stall on its latency. A hash need not be perfect:
-        # rows in one slot are compared as a whole.
+        # Two independent chains of multiplications: one chain would stall on its latency. A hash need not be perfect,
+        # as rows in one slot are compared as a whole.
         even, odd = prime, np.uint64(1)
         for d in range(0, tokens.shape[1] - 1, 2):
             even = (even ^ np.uint64(tokens[b, d])) * prime

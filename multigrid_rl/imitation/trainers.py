@@ -290,7 +290,7 @@ class AdversarialTrainer(Imitation):
         assert isinstance(train, AdversarialTrain)
         condition = self._condition(train)
         allowed = f"one of Gymnasium {condition}: discriminators read vectors"
-        config.require(config.scenario.package == "gymnasium", "scenario", allowed, config.scenario.name)
+        config.require(config.scenario.kind.discriminators, "scenario", allowed, config.scenario.name)
         config.require(train.vf_coef > 0, "train.vf_coef", f"above 0 {condition}")
         paid = ("logit", "f") if train.adversarial.kind == "airl" else ("softplus", "logit")
         config.require(train.adversarial.payoff in paid, "train.adversarial.payoff", f"{' or '.join(paid)} {condition}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from multigrid_rl.league.exploit import Exploitability
 
 #: Files of the folder: the request, and the results.
-REQUEST, RESULT, GAMES, CURVES, BEATEN = "request.json", "exploit.json", "games.json", "curves.png", "beaten.gif"
+REQUEST, RESULT, GAMES = "request.json", "exploit.json", "games.json"
 
 
 def exploit(
@@ -110,17 +110,13 @@ def trained(run: Path, overrides: list[str]) -> Path:
 
 def _write(target: Path, player: str, measured: Exploitability) -> None:
     from multigrid_rl.files import write_whole
-    from multigrid_rl.show.figures import draw_best_responses, save_figure
-    from multigrid_rl.show.video import choose, write_video
+    from multigrid_rl.tables import PAGES, load
 
     curves = [{**curve.model_dump(), "half_steps": curve.half_steps} for curve in measured.curves]
     result = {"format": 1, "player": player, "best_response": measured.best.model_dump(), "curves": curves}
     for name, content in ((RESULT, result), (GAMES, [game.model_dump() for game in measured.games])):
         write_whole(target / name, (json.dumps(content, indent=2) + "\n").encode())
-    save_figure(
-        draw_best_responses(player, {f"{c.team}, seed {c.seed}": c.points for c in measured.curves}), target / CURVES
-    )
-    write_video(choose(measured.games, "median", target / GAMES), target / BEATEN, force=True)
+    load(PAGES["exploit"])(target)
 
 
 def _show(target: Path, player: str, result: Exploitability) -> None:
@@ -137,4 +133,4 @@ def _show(target: Path, player: str, result: Exploitability) -> None:
     by = f"the best of {best.runs} that trained {best.env_steps:,} steps"
     screen.print(f"{player}: beaten in {share} by {by}")
     screen.print("A lower bound: another recipe, or more steps, may find more.")
-    screen.print(f"wrote {target}: {', '.join((RESULT, GAMES, CURVES, BEATEN))}")
+    screen.print(f"wrote {target}: {', '.join(sorted(file.name for file in target.iterdir() if file.is_file()))}")

@@ -5,7 +5,7 @@ equation 1. Arrays are (T, N): ``T`` steps of ``N`` environments.
 """
 
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,32 +27,8 @@ class Estimator(NamedTuple):
     timeout_terminates: bool = False  # a truncation counts as a termination
 
 
-class Steps(Protocol):
-    """``T`` steps of ``N`` environments, each (T, N): a :class:`~multigrid_rl.learn.batches.Rollout` or ``Paths``."""
-
-    @property
-    def rewards(self) -> Floats:
-        """Rewards of the steps."""
-
-    @property
-    def terminated(self) -> Flags:
-        """The agent's episode ended for good: no bootstrap."""
-
-    @property
-    def done(self) -> Flags:
-        """The environment's episode ended in this step, by termination or truncation."""
-
-    @property
-    def active(self) -> Flags:
-        """The agent was still in the game; other rows are not experience and get 0."""
-
-    @property
-    def starts(self) -> Flags:
-        """An episode begins with this step."""
-
-
 def gae(
-    steps: Steps,
+    steps: Any,
     values: Floats,
     next_values: Floats,
     *,
@@ -67,7 +43,9 @@ def gae(
     off-policy rows such as V-trace (https://arxiv.org/abs/1802.01561): all were drawn by the weights that learn first.
 
     Args:
-        steps: rewards, ends, and who was in the game.
+        steps: a ``Rollout`` or ``Paths``. Of it are read, each (T, N): ``rewards``; ``terminated``, the agent's episode
+            ended for good; ``done``, the environment's episode ended, also by truncation; ``active``, the agent was in
+            the game: other rows are not experience and get 0; by :func:`weigh` ``starts``, an episode begins.
         values: (T, N) ``V(s_t)``.
         next_values: (T, N) ``V(s_{t+1})``; of the final observation where the episode ended in this step.
         gamma: discount per step.
@@ -96,7 +74,7 @@ def _gae(floats: Floats, flags: Flags, discount: np.float32, carry: np.float32, 
                 result[t, n] = delta + (zero if terminated[t, n] or done[t, n] else carry) * later
 
 
-def weigh(steps: Steps, values: Floats, next_values: Floats, how: Estimator) -> tuple[Floats, Floats]:
+def weigh(steps: Any, values: Floats, next_values: Floats, how: Estimator) -> tuple[Floats, Floats]:
     """Compute the weights of the log-probabilities and the targets of the value network; both (T, N).
 
     With ``G_t`` the discounted reward from ``t`` on, bootstrapped by ``V`` where a path is cut off, and ``A_t`` of

@@ -33,6 +33,8 @@ class Head(nn.Module):
 
     components = 1
     dtype = np.float32
+    #: Whether actions have a log-probability.
+    density = True
 
     def __init__(self, low: Array, high: Array, outputs: int) -> None:
         super().__init__()
@@ -82,21 +84,19 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def _statistics(self, outputs: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies (N, 1) of the drawn actions."""
+        """Return log-probabilities and entropies (N, 1) of the drawn actions; NaN where they have none."""
+        if not self.density:
+            return (outputs.new_full((len(outputs), 1), math.nan),) * 2
         return self.log_prob(outputs, drawn * self.reach + self.middle), self.entropy(outputs)
 
     def _mode(self, outputs: Tensor) -> Tensor:
         raise NotImplementedError
 
 
-class _NoDensity(Head):
-    def _statistics(self, outputs: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        unknown = outputs.new_full((len(outputs), 1), math.nan)
-        return unknown, unknown
-
-
-class Deterministic(_NoDensity):
+class Deterministic(Head):
     """A point estimate, fitted by mean squared error. Two modes of an expert are averaged."""
+
+    density = False
 
     def __init__(self, low: Array, high: Array, *_: object) -> None:
         super().__init__(low, high, len(low))
@@ -265,7 +265,7 @@ class Bins(Head):
         return (share * self._values(numbers)).sum(2) / share.sum(2)
 
 
-class Diffusion(_NoDensity):
+class Diffusion(Head):
     """Actions from noise in ``T`` steps: DDPM (Ho et al. 2020, https://arxiv.org/abs/2006.11239) as a policy.
 
     A small network predicts the noise in an action, conditioned on the outputs and an embedding of the step.
@@ -276,6 +276,8 @@ class Diffusion(_NoDensity):
         features: outputs ``H`` of the network.
         generator: source of the initial weights.
     """
+
+    density = False
 
     def __init__(self, low: Array, high: Array, size: int, features: int, generator: torch.Generator) -> None:
         super().__init__(low, high, features)

@@ -1,6 +1,5 @@
 """A Ray cluster before a run: its nodes, whether they fit together, and how many env runners they have room for."""
 
-import hashlib
 import platform
 import secrets
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,8 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from multigrid_rl.config.compose import ConfigError, RunConfig, data_root
+from multigrid_rl.config.compose import ConfigError, RunConfig
+from multigrid_rl.rllib.nodes import differences, installed, release
 from multigrid_rl.runs.folder import versions
 from multigrid_rl.text import expected
 from multigrid_rl.training.stages import Stage, seated_in
@@ -146,24 +146,6 @@ def look_around(token: str, factories: Sequence[EnvFactory]) -> Answer:
     return Answer(platform.node(), installed(), content, {row.name: row.sha256 for row in arrived if row.sha256})
 
 
-def installed() -> dict[str, str]:
-    """Versions of what decides a run, and the hash of this package's own files and configurations, in this process."""
-    digest = hashlib.sha256()  # two checkouts of one version may differ
-    for root, ending in ((Path(__file__).parents[1], "*.py"), (data_root() / "configs", "*.yaml")):
-        for source in sorted(root.rglob(ending)):
-            digest.update(f"{source.relative_to(root).as_posix()}\0".encode() + source.read_bytes())
-    return {**versions(), "multigrid-rl sources": digest.hexdigest()[:12]}
-
-
-def differences(versions: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
-    """List packages whose versions differ from the driver's; CPU and GPU builds of a release count as the same."""
-    return [
-        expected(name, version, versions.get(name, "none"))
-        for name, version in own.items()
-        if _release(versions.get(name, "")) != _release(version)
-    ]
-
-
 def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Node, Answer]:
     # No CPU is requested, so that a node whose CPUs are all in use can still answer.
     task: Any = ray.remote(num_cpus=0, max_retries=0)(look_around)
@@ -191,10 +173,6 @@ def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Nod
     return answers
 
 
-def _release(version: str) -> str:
-    return version.partition("+")[0]
-
-
 def _check(node: Node, answer: Answer, opponents: Mapping[str, str]) -> None:
     differing = differences(answer.versions, installed())
     differing += [
@@ -208,7 +186,7 @@ def _check(node: Node, answer: Answer, opponents: Mapping[str, str]) -> None:
 
 def _lines(folder: Path, answers: Mapping[Node, Answer], blind: list[Node], opponents: Mapping[str, str]) -> list[str]:
     cpus, gpus = (sum(getattr(node, kind) for node in answers) for kind in ("cpus", "gpus"))
-    packages = ", ".join(f"{name} {_release(version)}" for name, version in versions().items())
+    packages = ", ".join(f"{name} {release(version)}" for name, version in versions().items())
     lines = [f"cluster:  {len(answers)} node(s), {cpus:g} CPUs, {gpus:g} GPUs"]
     lines += [
         f"node:     {node.address} ({node.id[:8]}), host {answer.hostname}: {node.cpus:g} CPUs, {node.gpus:g} GPUs"

@@ -12,7 +12,8 @@ from typing import Any
 
 from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.ops import machine
-from multigrid_rl.ops.machine import ADDRESS, Finding, unreachable
+from multigrid_rl.ops.machine import Finding
+from multigrid_rl.rllib.nodes import ADDRESS, unreachable
 from multigrid_rl.text import expected
 
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")

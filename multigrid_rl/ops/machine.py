@@ -6,10 +6,8 @@ whether it is good, and what to change.
 
 import os
 import platform
-import re
 import resource
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -37,10 +35,6 @@ SHM_BYTES = 512 * _MIB
 #: A run writes some MiB, Ray's session and its logs some hundred.
 DISK_BYTES, DISK_LEAST = 2048 * _MIB, 256 * _MIB
 OPEN_FILES = 4096
-#: Seconds until a host that does not answer counts as unreachable.
-CONNECT_S = 5.0
-#: Address of a Ray cluster.
-ADDRESS = re.compile(r"auto|(ray://)?(?P<host>\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
 #: A second thread that makes matrix products slower than this share of one thread's speed does harm.
 _THREADS_PAY = 0.8
 
@@ -267,18 +261,6 @@ def check_opponents(root: Path | None = None) -> list[Finding]:
         return findings or [Finding("opponents", "ok", f"{len(names)} frozen players, hashes as in the catalogue")]
     where = " and ".join(map(str, catalogue.folders))
     return [Finding("opponents", "warning", f"no frozen player in {where}", "restore them, or name another folder")]
-
-
-def unreachable(address: str) -> str:
-    """Return why nothing answers at a cluster's address, within seconds, or nothing: Ray itself tries for minutes."""
-    match = ADDRESS.fullmatch(address)
-    if match is None or match["port"] is None:
-        return ""  # auto: Ray knows where
-    try:
-        socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=CONNECT_S).close()
-    except (OSError, OverflowError) as error:  # a port beyond 65535
-        return f"nothing answers there: {getattr(error, 'strerror', None) or error}"
-    return ""
 
 
 def check_gpu(names: list[str] | None = None, devices: Path = Path("/dev")) -> Finding:

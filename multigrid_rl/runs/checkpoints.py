@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.files import write_whole
+from multigrid_rl.tables import MOVED
 from multigrid_rl.text import expected
 
 LOG = logging.getLogger(__name__)
@@ -42,9 +43,17 @@ def write_state(folder: Path, state: dict[str, Any]) -> None:
     (folder / _STATE).write_bytes(pickle.dumps(state, protocol=5))
 
 
+class _Unpickler(pickle.Unpickler):
+    """Finds classes where they are today."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return super().find_class(MOVED.get(module, module), name)
+
+
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """Read what :func:`write_state` wrote: a pickle, so only for a checkpoint of an own run."""
-    state: dict[str, Any] = pickle.loads((checkpoint / _STATE).read_bytes())
+    with (checkpoint / _STATE).open("rb") as file:
+        state: dict[str, Any] = _Unpickler(file).load()
     return state
 
 

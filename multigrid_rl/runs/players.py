@@ -83,7 +83,7 @@ def env_of(who: str) -> EnvSignature | None:
 def of_other_package(who: str) -> bool:
     """Return whether a player or a run is one of another package's environment. Raises as :func:`env_of`."""
     if is_run(who):
-        return run_config(Path(who)).scenario.game is None
+        return not run_config(Path(who)).scenario.kind.board
     return env_of(who) is not None
 
 
@@ -113,7 +113,7 @@ def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
         wanted = f"no paths and ${{...}}; of a card that you trust, type env_id={env.env_id} env_args=..."
         raise ConfigError(expected(f"{card}: env.env_args", wanted, shown(str(env.env_args), 200)))
     own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}"]
-    own += [f"scenario.agents={env.agents}"] if env.package == "multigrid" else []
+    own += [f"scenario.agents={env.agents}"] if env.agents != 1 else []
     own += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
     return compose([*own, *overrides])
 
@@ -140,7 +140,7 @@ def player_in_place_of(
     Raises:
         PlayerError: no such player, a damaged one, or one that does not fit.
     """
-    if config.scenario.game is None:
+    if not config.scenario.kind.board:
         folder = env_player(agent, who, config, checkpoint, any_env=any_env)
         card = read_card(folder)
         player = FrozenPlayer.of(card, read_network(folder, card), greedy=greedy)

@@ -269,7 +269,7 @@ def _export(target: Path, run: Run, config: RunConfig, folder: RunFolder) -> dic
         card = {
             "name": f"{scenario.name}-{module}",
             "architecture": config.model.model_dump(mode="json"),
-            **signature(specs.agent_of(module), None if scenario.game is None else scenario.game.view_size),
+            **signature(specs.agent_of(module), scenario.view_size),
             "scenario": scenario.name,
             "env": env_signature(scenario),
             "seats": [seat for agent in specs.agents if agent.module == module for seat in agent.seats],

@@ -46,7 +46,7 @@ def test_card_with_strange_environment_is_refused_in_one_line(tmp_path, env, mes
 
 def test_inspect_promises_no_evaluation_in_unity(tmp_path):
     player = changed(tmp_path / "player", package="unity")
-    assert call("inspect", player).output.splitlines()[-1].endswith("of Unity, where none is played")
+    assert call("inspect", player).output.splitlines()[-1].endswith("of unity, where none is played")
 
 
 def test_environment_that_is_typed_replaces_that_of_card(tmp_path):
