@@ -118,7 +118,7 @@ class TrainConfig(Part):
 
     @property
     def passes(self) -> int:
-        """ShuffledReader of the policy over a batch."""
+        """Passes of the policy over a batch."""
         return self.epochs if self.pi_iters is None else self.pi_iters
 
     @property
@@ -332,7 +332,7 @@ class RunConfig(Part):
             key, other = f"curriculum.{k}.scenario", stage.scenario
             self.require(own.kind.board, key, f"no curriculum with scenario={own.name}", other.name)
             self.require(other.kind.board, key, "a scenario of the red/blue-door game", other.name)
-            allowed = f"a scenario in which {', '.join(own.learning)} learn, as in {own.name}"
+            allowed = f"a scenario whose learning seats are {', '.join(own.learning)}, as in {own.name}"
             self.require(other.learning == own.learning, key, allowed, other.name)
 
     @property
