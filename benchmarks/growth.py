@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.measure import Run, alternate, spread, train_once
 from benchmarks.tables import Report, add_common, describe, measure_all, range_of, table
-from multigrid_rl.config.schema import available_cpus
+from multigrid_rl.cores import available_cpus
 
 GAMES = (16, 64, 256, 1024, 4096)
 WIDTHS = (32, 64, 128, 256, 512)

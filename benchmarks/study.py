@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.tables import table
-from multigrid_rl.config.schema import available_cpus
+from multigrid_rl.cores import available_cpus
 from multigrid_rl.evaluation.seeds import improvement_interval, iqm, iqm_interval
 from multigrid_rl.show.figures import add_legend, fill, format_axes, panel_grid, save_figure
 

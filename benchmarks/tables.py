@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import BenchmarkError, Spread, spread
-from multigrid_rl.config.schema import available_cpus
+from multigrid_rl.cores import available_cpus
 from multigrid_rl.files import markdown_table
-from multigrid_rl.runs.folder import git_commit, versions
+from multigrid_rl.runs.provenance import git_commit, versions
 
 #: Share of all cores that others may use, now and in the last minute, before a report says that it was busy.
 BUSY, BUSY_LAST_MINUTE = 0.1, 0.5

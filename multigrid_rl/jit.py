@@ -208,17 +208,3 @@ def float_inlined(function: F) -> F:
 def float_dot(function: F) -> F:
     """As :func:`float_inlined`; additions may be reordered, without which a sum of products is not vectorised."""
     return _compile(function, forceinline=True, fastmath={"contract", "reassoc"})
-
-
-def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Read how many CPUs a container's quota gives, by either version of control groups; ``None`` without a quota."""
-    try:
-        quota, period = (root / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            quota, period = ((root / "cpu" / f"cpu.cfs_{part}_us").read_text() for part in ("quota", "period"))
-        except OSError:
-            return None
-    if not quota.strip().isdigit() or int(period) <= 0:  # "max", or -1
-        return None
-    return int(quota) / int(period)

@@ -157,6 +157,23 @@ PAGES: dict[str, str] = {
     "exploit": "multigrid_rl.show.exploit:draw_exploit",
 }
 
+#: Where a run's rows go, too: what ``tracking`` may name; each is a ``runs.folder.Tracker``.
+TRACKERS: dict[str, str] = {
+    "csv": "multigrid_rl.ops.trackers:Csv",
+    "wandb": "multigrid_rl.ops.trackers:Wandb",
+    "mlflow": "multigrid_rl.ops.trackers:Mlflow",
+}
+
+#: What a run's provenance says of an input, by the key of the configuration that names it: RunConfig -> plain data.
+FACTS: dict[str, str] = {"data": "multigrid_rl.imitation.demonstrations:facts"}
+
+#: What looks at a connected cluster before it is used. ``cluster``, for a run: (RunConfig, folder, stages) -> the run
+#: with as many env runners as fit, lines to print. ``nodes``: (folder, stages, trials=whether it is a search) -> lines.
+PREFLIGHTS: dict[str, str] = {
+    "cluster": "multigrid_rl.ops.cluster:fit_to_cluster",
+    "nodes": "multigrid_rl.ops.cluster:preflight",
+}
+
 #: Verbs of the command line, in the order of typical use.
 VERBS: dict[str, str] = {
     "train": "multigrid_rl.cli.train:train",

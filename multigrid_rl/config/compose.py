@@ -20,13 +20,13 @@ from multigrid_rl.config.recipes import (
     whole_scenario,
 )
 from multigrid_rl.config.scenario import ScenarioConfig
-from multigrid_rl.config.schema import RunConfig, available_cpus
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import data_root
 from multigrid_rl.text import ConfigError, expected, first_error, one_line
 
 #: Of other modules, for all who read configurations.
 __all__ = [
-    "ConfigError", "RunConfig", "ScenarioConfig", "available_cpus", "data_root", "scenario_id", "scenario_names",
+    "ConfigError", "RunConfig", "ScenarioConfig", "data_root", "scenario_id", "scenario_names",
 ]  # fmt: skip
 
 #: What may change when a run goes on, beside the cluster.

@@ -5,7 +5,6 @@ below its field, from which `make reference-pages` writes the comments in yaml a
 """
 
 import math
-import os
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +13,8 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 
 from multigrid_rl.config.network import ModelConfig, networks_with
 from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, whole
-from multigrid_rl.tables import SECTIONS, TRAINERS, find, installed
+from multigrid_rl.cores import available_cpus
+from multigrid_rl.tables import SECTIONS, TRACKERS, TRAINERS, find, installed
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import WITHOUT_VALUES, Psi, Schedule
 
@@ -219,7 +219,7 @@ class RunConfig(Part):
     """folder of recorded play to learn from (`multigrid-rl record`), with train=bc, dagger, gail or airl"""
     init: str | None = None
     """player, its folder or run whose policy and normaliser training begins with. null: fresh ones"""
-    tracking: Literal["csv", "wandb", "mlflow"] | None = None
+    tracking: str | None = None
     """csv, wandb or mlflow: where rows go beside metrics.jsonl and TensorBoard; csv writes metrics.csv. null:
     nowhere"""
 
@@ -242,6 +242,7 @@ class RunConfig(Part):
     def _fits_together(self) -> "RunConfig":
         train, model = self.train, self.model
         self.require(bool(self.scenario.learning), "scenario.seats", "learn on at least one seat")
+        self.require(self.tracking in (None, *TRACKERS), "tracking", ", ".join(TRACKERS))
         self._check_scheme()
         self._check_objective()
         trainer = trainer_of(train.trainer)
@@ -361,8 +362,3 @@ def trainer_of(name: str) -> Any:
     if name not in known:
         raise ConfigError(expected("train.trainer", f"one of {', '.join(known)}", name))
     return find(known, name)
-
-
-def available_cpus() -> int:
-    """Return how many CPUs this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

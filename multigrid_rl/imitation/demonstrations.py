@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from multigrid_rl.config.scenario import Strict
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import (
     ActionSignature,
     BoxSignature,
@@ -238,6 +239,12 @@ def read_data_card(folder: Path) -> DataCard:
         raise ConfigError(f"data: {error}") from error
     except ValidationError as error:
         raise ConfigError(f"data: {path}: {first_error(error)}") from error
+
+
+def facts(config: RunConfig) -> dict[str, Any]:
+    """Return what a run's provenance says of its recorded play. Raises ``ConfigError``: its card is damaged."""
+    card = read_data_card(Path(str(config.data))).model_dump(include={"who", "sha256", "rows", "episodes"})
+    return {"folder": config.data, **card}
 
 
 def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any = None) -> Demonstrations:

@@ -27,8 +27,8 @@ def record(
     from multigrid_rl.imitation import demonstrations, recording
     from multigrid_rl.players.cards import signature
     from multigrid_rl.players.factories import env_factory, env_signature
-    from multigrid_rl.runs.folder import versions
     from multigrid_rl.runs.players import config_of, is_run, player_in_place_of
+    from multigrid_rl.runs.provenance import versions
     from multigrid_rl.runs.reader import code_of_run
     from multigrid_rl.trust import check_code
 
@@ -124,7 +124,7 @@ def _import(source: str, output: Path, overrides: list[str], who: str) -> None:
     from multigrid_rl.imitation import demonstrations, interchange
     from multigrid_rl.players.cards import signature
     from multigrid_rl.players.factories import env_factory, env_signature
-    from multigrid_rl.runs.folder import versions
+    from multigrid_rl.runs.provenance import versions
 
     config = compose(overrides)
     try:

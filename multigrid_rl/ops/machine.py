@@ -6,25 +6,20 @@ whether it is good, and what to change.
 
 import os
 import platform
-import resource
 import shutil
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from multigrid_rl import jit
-from multigrid_rl.config.compose import available_cpus, data_root
-from multigrid_rl.jit import cpu_quota
-from multigrid_rl.players.cards import PlayerError, read_card, read_network
-from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+from multigrid_rl.config.compose import data_root
+from multigrid_rl.cores import available_cpus, cpu_quota
 from multigrid_rl.text import expected
 
 Level = Literal["ok", "warning", "problem"]
@@ -34,9 +29,6 @@ _MIB = 2**20
 SHM_BYTES = 512 * _MIB
 #: A run writes some MiB, Ray's session and its logs some hundred.
 DISK_BYTES, DISK_LEAST = 2048 * _MIB, 256 * _MIB
-OPEN_FILES = 4096
-#: A second thread that makes matrix products slower than this share of one thread's speed does harm.
-_THREADS_PAY = 0.8
 
 
 class Finding(NamedTuple):
@@ -97,79 +89,6 @@ def tested_versions(constraints: Path) -> dict[str, str]:
     return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in holding}
 
 
-def check_cpus(cpus: int | None = None, quota: float | None = None) -> Finding:
-    """Check that programs get the CPUs that they see, and not only a container's ``quota``."""
-    cpus = available_cpus() if cpus is None else cpus
-    quota = cpu_quota() if quota is None else quota
-    if quota is None or quota >= cpus:
-        return Finding("cpus", "ok", f"{cpus} for this process")
-    cores = max(1, int(quota))
-    most = f"train.torch_threads={cores} cluster.num_env_runners={cores}"
-    change = f"give it whole cores (--cpuset-cpus), or {most} at most"
-    return Finding("cpus", "warning", f"{cpus} seen, but this container gets the time of {quota:g}", change)
-
-
-def check_threads(environment: Mapping[str, str] | None = None, cpus: int | None = None) -> Finding:
-    """Check that ``OMP_NUM_THREADS`` asks for no more threads than there are CPUs."""
-    cpus = available_cpus() if cpus is None else cpus
-    setting = (os.environ if environment is None else environment).get("OMP_NUM_THREADS")
-    if setting is None:
-        return Finding("threads", "ok", f"OMP_NUM_THREADS is not set; torch would use {torch.get_num_threads()}")
-    if setting.isdigit() and 1 <= int(setting) <= cpus:
-        return Finding("threads", "ok", f"OMP_NUM_THREADS={setting} on {cpus} CPU(s)")
-    level: Level = "warning" if setting.isdigit() and int(setting) > cpus else "problem"
-    change = "unset it, or set it lower: more threads than CPUs wait for each other"
-    return Finding("threads", level, expected("OMP_NUM_THREADS", f"1 to {cpus}", setting), change)
-
-
-def products_per_second(threads: int, seconds: float = 0.15) -> float:
-    """Measure products of two 384 x 384 matrices a second with so many torch threads, and put their number back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        left, right = torch.ones(384, 384), torch.ones(384, 384)
-        left @ right  # the first one starts the threads
-        products, begun = 0, time.perf_counter()
-        while time.perf_counter() - begun < seconds:
-            left @ right
-            products += 1
-        return products / (time.perf_counter() - begun)
-    finally:
-        torch.set_num_threads(before)
-
-
-def check_torch(speeds: tuple[float, float] | None = None, cpus: int | None = None) -> Finding:
-    """Check that more torch threads are faster.
-
-    Args:
-        speeds: matrix products a second with one thread and with ``cpus`` threads; measured by default.
-        cpus: for this process.
-    """
-    cpus = available_cpus() if cpus is None else cpus
-    single, many = speeds or (products_per_second(1), products_per_second(cpus))
-    message = f"{single:,.0f} matrix products a second with 1 thread, {many:,.0f} with {cpus}"
-    if cpus > 1 and many < _THREADS_PAY * single:
-        change = "the cores are busy or fewer than they seem: set train.torch_threads=1, or end what else runs"
-        return Finding("torch", "warning", message, change)
-    return Finding("torch", "ok", message)
-
-
-def home() -> Path:
-    """Return the user's folder, whether or not it is there."""
-    return Path(os.path.expanduser("~"))  # noqa: PTH111  Path.home() fails for a user without one
-
-
-def check_home() -> Finding:
-    """Check that the home can be written: in services and containers it often cannot."""
-    folder = home()
-    try:
-        _write_into(folder)
-    except OSError as error:
-        text = f"nothing can be written in {folder}: {error.strerror}"
-        return Finding("home", "warning", text, "set HOME to a folder that can be written: Ray keeps its token there")
-    return Finding("home", "ok", f"{folder} can be written")
-
-
 def check_kernels(folder: Path | None = None) -> Finding:
     """Check that compiled kernels can be kept: without a folder for them every start takes most of a minute.
 
@@ -187,7 +106,8 @@ def check_kernels(folder: Path | None = None) -> Finding:
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write_into(folder)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_MIB))  # on a full disk empty files can still be made
     except OSError as error:
         return Finding("kernels", "problem", f"compiled kernels cannot be kept: {error}", change)
     if Path(tempfile.gettempdir(), jit.TEMPORARY) in folder.parents:
@@ -196,10 +116,29 @@ def check_kernels(folder: Path | None = None) -> Finding:
     return Finding("kernels", "ok", f"kept in {folder}")
 
 
-def _write_into(folder: Path) -> None:
-    # On a full disk empty files can still be made.
-    with tempfile.TemporaryFile(dir=folder) as file:
-        file.write(bytes(_MIB))
+def check_cores(
+    cpus: int | None = None, quota: float | None = None, environment: Mapping[str, str] | None = None
+) -> Finding:
+    """Check that programs get the CPUs that they see, and that ``OMP_NUM_THREADS`` asks for no more threads than that.
+
+    Args:
+        cpus: for this process.
+        quota: of its container, in CPUs.
+        environment: its variables.
+    """
+    cpus = available_cpus() if cpus is None else cpus
+    quota = cpu_quota() if quota is None else quota
+    setting = (os.environ if environment is None else environment).get("OMP_NUM_THREADS")
+    if setting is not None and not (setting.isdigit() and 1 <= int(setting) <= cpus):
+        level: Level = "warning" if setting.isdigit() and int(setting) > cpus else "problem"
+        change = "unset it, or set it lower: more threads than CPUs wait for each other"
+        return Finding("cores", level, expected("OMP_NUM_THREADS", f"1 to {cpus}", setting), change)
+    if quota is None or quota >= cpus:
+        return Finding("cores", "ok", f"{cpus} for this process, OMP_NUM_THREADS={setting or 'not set'}")
+    cores = max(1, int(quota))
+    most = f"train.torch_threads={cores} cluster.num_env_runners={cores}"
+    change = f"give it whole cores (--cpuset-cpus), or {most} at most"
+    return Finding("cores", "warning", f"{cpus} seen, but this container gets the time of {quota:g}", change)
 
 
 def check_shm(folder: Path = Path("/dev/shm"), enough: int = SHM_BYTES) -> Finding:
@@ -230,46 +169,3 @@ def check_disk(folder: Path) -> Finding:
     enough, least = DISK_BYTES / _MIB, DISK_LEAST / _MIB
     change = f"make room: {enough:,.0f} MiB are enough, a run with less than {least:,.0f} will break off"
     return Finding("disk", "warning" if free >= DISK_LEAST else "problem", message, change)
-
-
-def check_open_files(limit: int | None = None) -> Finding:
-    """Check that a process may open as many files and sockets as Ray's do; ``limit`` is this shell's."""
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
-    if soft >= OPEN_FILES or soft == resource.RLIM_INFINITY:
-        return Finding("files", "ok", f"{soft} may be open at a time")
-    return Finding("files", "warning", f"{soft} may be open at a time", "ulimit -n 65536 before starting Ray")
-
-
-def check_opponents(root: Path | None = None) -> list[Finding]:
-    """Check that every frozen player, of the folder ``root`` or all, is the one its card and the catalogue name."""
-    findings, names = [], []
-    try:
-        catalogue = Catalogue(root)
-        names = [name for name in catalogue.names() if name not in BUILT_IN]
-    except PlayerError as error:
-        findings.append(Finding("opponents", "problem", str(error), "restore it"))
-    for name in names:
-        try:
-            card = read_card(catalogue.folder(name))
-            read_network(catalogue.folder(name), card)
-            listed = catalogue.entries[name].get("sha256", card.sha256)
-            if listed != card.sha256:
-                raise PlayerError(expected(f"{name}: sha256 of its card", f"the catalogue's {listed}", card.sha256))
-        except PlayerError as error:
-            findings.append(Finding("opponents", "problem", str(error), f"restore {catalogue.folder(name)}"))
-    if names or findings:
-        return findings or [Finding("opponents", "ok", f"{len(names)} frozen players, hashes as in the catalogue")]
-    where = " and ".join(map(str, catalogue.folders))
-    return [Finding("opponents", "warning", f"no frozen player in {where}", "restore them, or name another folder")]
-
-
-def check_gpu(names: list[str] | None = None, devices: Path = Path("/dev")) -> Finding:
-    """Report which GPUs torch sees; ``names`` of them, and where the system's devices are."""
-    if names is None:
-        names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
-    if names:
-        return Finding("gpu", "ok", f"{', '.join(names)}; learners use it with cluster.gpus_per_learner=1")
-    if any(devices.glob("nvidia[0-9]")):
-        change = "install torch's build for CUDA, and start containers with --gpus all"
-        return Finding("gpu", "warning", f"the system has one, torch {torch.__version__} sees none", change)
-    return Finding("gpu", "ok", "none; the recipes are made for CPUs")

@@ -11,7 +11,7 @@ from ray.rllib.utils.checkpoints import Checkpointable
 from multigrid_rl.learn.batches import Experience, estimate
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.registry import fingerprint
-from multigrid_rl.rllib.nodes import installed
+from multigrid_rl.runs.provenance import installed
 from multigrid_rl.training.protocols import Sampler, Weights
 from multigrid_rl.training.settings import estimator_of
 from multigrid_rl.types import EnvFactory

@@ -13,8 +13,8 @@ from ray.rllib.core import COMPONENT_RL_MODULE
 from multigrid_rl.config.schema import ClusterConfig
 from multigrid_rl.learn.batches import Experience
 from multigrid_rl.rllib.env_runner import GENERATION, STAGE, BatchedEnvRunner, fresh_generation
-from multigrid_rl.rllib.nodes import differences, installed
 from multigrid_rl.rllib.session import reason_of
+from multigrid_rl.runs.provenance import differences, installed
 from multigrid_rl.text import expected
 from multigrid_rl.training.protocols import Sampler
 from multigrid_rl.types import EnvFactory, RunError

@@ -4,61 +4,44 @@ import fcntl
 import json
 import logging
 import os
-import platform
-import re
-import shlex
 import shutil
-import subprocess
-import sys
-import time
+from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timezone
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-from multigrid_rl.config.compose import ConfigError, RunConfig, available_cpus, data_root, to_yaml
+from multigrid_rl.config.compose import ConfigError, RunConfig, to_yaml
 from multigrid_rl.files import free_path, write_whole
-from multigrid_rl.imitation.demonstrations import read_data_card
-from multigrid_rl.ops.trackers import Tracking
-from multigrid_rl.players.cards import PlayerError, sha256_of
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import LoadedPlayer
-from multigrid_rl.runs.checkpoints import (
-    Checkpoint,
-    read_state,
-    set_aside_newer,
-    start_of,
-)
+from multigrid_rl.runs.board import Board
+from multigrid_rl.runs.checkpoints import Checkpoint, read_state, set_aside_newer, start_of
+from multigrid_rl.runs.provenance import circumstances, own_modules
 from multigrid_rl.runs.reader import config_hash, read_provenance, read_verdict
-from multigrid_rl.tables import load
+from multigrid_rl.tables import TRACKERS, find, load
 from multigrid_rl.text import expected
-from multigrid_rl.user_code import CODE
 
 LOG = logging.getLogger(__name__)
 #: File by which a run belongs to one process.
 LOCK = "run.lock"
-PACKAGES = ("multigrid-rl", "ray", "torch", "numpy", "numba", "gymnasium", "pettingzoo", "multigrid")
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of what decides a run."""
-    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+class Tracker(Protocol):
+    """Takes a run's rows, too: what an entry of ``TRACKERS`` names, made without arguments."""
 
+    @classmethod
+    def check(cls) -> None:
+        """Raise ``ConfigError`` where it cannot be had, before the run starts."""
 
-def git_commit() -> str | None:
-    """Return the commit of the project's checkout, ``+changes`` if files differ from it; ``None`` outside of one."""
-    git, root = shutil.which("git"), data_root()
-    if git is None or not (root / ".git").exists():
-        return None
-    commands = (("rev-parse", "HEAD"), ("status", "--porcelain"))
-    head, dirty = (
-        subprocess.run([git, "-C", str(root), *args], capture_output=True, text=True, check=False) for args in commands
-    )
-    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "") if head.returncode == 0 else None
+    def begin(self, folder: Path, values: dict[str, Any]) -> None:
+        """Take the run's folder, whose ``metrics.jsonl`` holds what was reported so far, and its configuration."""
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Take the row of an iteration."""
+
+    def end(self, verdict: dict[str, Any] | None) -> None:
+        """Take the verdict, ``None`` if the run broke off, and close."""
 
 
 class RunFolder:
@@ -68,12 +51,19 @@ class RunFolder:
         path: of the folder; must not exist yet.
         config: the run.
         seated: background players by seat, of all stages.
+        facts: of its inputs, for its provenance; see :func:`runs.provenance.facts_of`.
 
     Raises:
         FileExistsError: the folder exists already.
     """
 
-    def __init__(self, path: Path, config: RunConfig, seated: dict[str, tuple[LoadedPlayer, ...]]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: RunConfig,
+        seated: dict[str, tuple[LoadedPlayer, ...]],
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
         path.mkdir(parents=True, exist_ok=False)
         self.path = path
         self._lock = locked(path / LOCK)
@@ -87,10 +77,8 @@ class RunFolder:
                 for seat, players in seated.items()
                 for player in players
             ],
+            **(facts or {}),
         }
-        if config.data is not None:
-            card = read_data_card(Path(config.data)).model_dump(include={"who", "sha256", "rows", "episodes"})
-            self.provenance["data"] = {"folder": config.data, **card}
         self._open(config, first_step=None)
 
     @classmethod
@@ -139,13 +127,11 @@ class RunFolder:
         self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger("multigrid_rl").addHandler(self._log)
         self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
-        self._board = EventFileWriter(str(self.path / "tensorboard"))
-        values = config.model_dump(mode="json")
-        self._tracking = Tracking(config.tracking, self.path, values) if config.tracking else None
-        if first_step is not None:
-            # TensorBoard forgets what another process wrote for these steps.
-            start = SessionLog(status=SessionLog.START)
-            self._board.add_event(Event(wall_time=time.time(), step=first_step, session_log=start))
+        self._board = Board(self.path / "tensorboard", first_step)
+        self._verdict: dict[str, Any] | None = None
+        self._tracker: Tracker | None = find(TRACKERS, config.tracking)() if config.tracking else None
+        if self._tracker is not None:
+            self._tracker.begin(self.path, config.model_dump(mode="json"))
 
     def note(self, name: str, facts: Any) -> None:
         """Put something more into the provenance of this run and of its players."""
@@ -156,17 +142,9 @@ class RunFolder:
         """Append one iteration's row to ``metrics.jsonl``, TensorBoard and what else tracks the run."""
         self._metrics.write(json.dumps(row) + "\n")
         self._metrics.flush()
-        # One event with all values: forty events take a tenth of an iteration. TensorBoard groups by what stands before
-        # the first slash.
-        gated = {name.removesuffix("/met"): row.get(name[6:-4]) for name in row if re.fullmatch("gates/.+/met", name)}
-        values = [
-            Summary.Value(tag=name if "/" in name else f"run/{name}", simple_value=value)
-            for name, value in (row | gated).items()
-            if value is not None
-        ]
-        self._board.add_event(Event(wall_time=time.time(), step=row["env_steps"], summary=Summary(value=values)))
-        if self._tracking is not None:
-            self._tracking.log(row)
+        self._board.row(row)
+        if self._tracker is not None:
+            self._tracker.row(row)
 
     def last_row(self) -> dict[str, Any] | None:
         """Return the last row of ``metrics.jsonl``, as :meth:`record` took it; ``None``: there is none yet."""
@@ -194,37 +172,22 @@ class RunFolder:
 
     def verdict(self, verdict: dict[str, Any]) -> None:
         """Write ``verdict.json``."""
+        self._verdict = verdict
         self._write_json("verdict.json", verdict)
 
     def close(self) -> None:
         """Flush and close all files."""
         logging.getLogger("multigrid_rl").removeHandler(self._log)
-        for part in filter(None, (self._tracking, self._metrics, self._board, self._log, self._lock)):
+        ends = [part.close for part in (self._metrics, self._board, self._log, self._lock)]
+        if self._tracker is not None:
+            ends.insert(0, partial(self._tracker.end, self._verdict))
+        for end in ends:
             # A row that a full disk refused is refused once more here; the run has reported it.
             with suppress(OSError):
-                part.close()
+                end()
 
     def _write_json(self, name: str, content: Any) -> None:
         write_whole(self.path / name, f"{json.dumps(content, indent=2)}\n".encode())
-
-
-def circumstances() -> dict[str, Any]:
-    """Return command, time, commit, versions and machine of this process, for provenance."""
-    return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "commit": git_commit(),
-        "versions": versions(),
-        "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": available_cpus()},
-    }
-
-
-def own_modules(config: RunConfig) -> dict[str, dict[str, str]]:
-    """Return, as ``modules``, the sha256 of the file of every module of the user's own that a run imports, if any."""
-    names = sorted({name.partition(":")[0] for name in CODE.findall(to_yaml(config))})
-    files = {name: Path(getattr(sys.modules.get(name), "__file__", None) or "") for name in names}
-    found = {name: sha256_of(file.read_bytes()) for name, file in files.items() if file.is_file()}
-    return {"modules": found} if found else {}
 
 
 def locked(file: Path) -> IO[str]:

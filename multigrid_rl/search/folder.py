@@ -1,29 +1,30 @@
 """A search folder: the request, every trial's run folder, outcomes and the winner."""
 
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
+from optuna.pruners import SuccessiveHalvingPruner
 
 from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.config.overrides import parse
 from multigrid_rl.files import write_whole
 from multigrid_rl.players.factories import env_factory, gates_of
-from multigrid_rl.runs.folder import circumstances, locked
-from multigrid_rl.search.outcomes import Outcome, TrialSpec
+from multigrid_rl.runs.folder import locked
+from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.search.plans import plan_of
-from multigrid_rl.search.settings import Settings, load_settings, parse_settings
+from multigrid_rl.search.settings import AshaSettings, Settings, load_settings, parse_settings
 from multigrid_rl.search.space import OWN_KEYS, Space, load_space, read_yaml
+from multigrid_rl.search.study import STUDY, Record, truncated
 from multigrid_rl.text import expected
 
-Row = TypeVar("Row")
-_REQUEST, _BEGUN, _OUTCOMES = "search.yaml", "begun.jsonl", "outcomes.jsonl"
-#: Trials end with a checkpoint when they see this file.
+_REQUEST = "search.yaml"
+#: Trials end with a checkpoint when they see this file in the search's folder, and one that sees it in its own.
 STOP = "stop"
 
 
@@ -52,7 +53,7 @@ class SearchRequest:
         space = load_space(settings.space, base)
         plan_of(settings, space, seed)
         # One configuration out of the middle stands for all.
-        config = compose(space.overrides({variable.key: 0.5 for variable in space.variables}))
+        config = compose(space.overrides({variable.key: variable.at(0.5) for variable in space.variables}))
         if not config.scenario.kind.board and any(v.key.startswith("train.bonus.") for v in space.variables):
             wanted = f"one without train.bonus for scenario={config.scenario.name}, such as control"
             raise ConfigError(expected("search.space", wanted, space.name))
@@ -72,7 +73,7 @@ class SearchRequest:
         return cls(name, seed, settings, space)
 
     def as_data(self) -> dict[str, Any]:
-        """Return it as plain data, for ``search.yaml`` and ``results.json``."""
+        """Return it as plain data, for ``search.yaml``."""
         space, settings = self.space, self.settings.model_dump(mode="json")
         data = {"search": self.name, "settings": settings, "space": space.name, "variables": space.content}
         return {**data, "base": list(space.base), "seed": self.seed}
@@ -133,6 +134,8 @@ class SearchFolder:
         """Open the folder of a search that is to go on. Raises ``ConfigError``: no search folder, or a damaged one."""
         if not (path / _REQUEST).is_file():
             raise ConfigError(f"--resume {path}: expected the folder of a search, got one without {_REQUEST}")
+        if (path / "outcomes.jsonl").exists():
+            raise ConfigError(f"--resume {path}: expected a search of this version, got one of an earlier: start anew")
         content = read_yaml(path / _REQUEST)
         if set(content) != {"search", "settings", "space", "variables", "base", "seed"}:
             raise ConfigError(f"{path / _REQUEST}: expected the file that search wrote, got keys {', '.join(content)}")
@@ -144,51 +147,23 @@ class SearchFolder:
         settings = parse_settings(content["settings"])
         return cls(path, SearchRequest(content["search"], content["seed"], settings, space), provenance)
 
+    @cached_property
+    def record(self) -> Record:
+        """What was begun and what came of it. Raises ``ConfigError``: it is damaged."""
+        settings = self.request.settings
+        pruner = None
+        if isinstance(settings, AshaSettings):
+            pruner = SuccessiveHalvingPruner(min_resource=settings.grace, reduction_factor=settings.reduction)
+        return Record(self.path / STUDY, self.request.space, self.request.seed, pruner)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep other processes from searching in the same folder meanwhile. Raises ``ConfigError``: one does."""
         with locked(self.path / "lock"):
-            for path in (self.path / _BEGUN, self.path / _OUTCOMES):
-                # A kill left an incomplete last line: the next one must start on a new line.
-                content = path.read_bytes() if path.exists() else b""
-                if content and not content.endswith(b"\n"):
-                    os.truncate(path, content.rfind(b"\n") + 1)
+            truncated(self.path / STUDY)
+            self.__dict__.pop("record", None)  # read anew
             (self.path / STOP).unlink(missing_ok=True)
             yield
-
-    def begin(self, spec: TrialSpec) -> None:
-        """Write a trial down for good, before it starts: its run folder is of this configuration and no other."""
-        self._append(_BEGUN, asdict(spec))
-
-    def record(self, outcome: Outcome) -> None:
-        """Write an outcome down for good, before anything is made of it."""
-        self._append(_OUTCOMES, outcome.as_data())
-
-    def _append(self, name: str, data: dict[str, Any]) -> None:
-        with (self.path / name).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(data) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def begun(self) -> list[TrialSpec]:
-        """Read all trials that were ever started, in this order. Raises ``ConfigError``: a line is damaged."""
-        return self._read(_BEGUN, lambda data: TrialSpec(**data))
-
-    def outcomes(self) -> list[Outcome]:
-        """Read all recorded outcomes, in the order in which trials ended. Raises ``ConfigError``: a line is damaged."""
-        return self._read(_OUTCOMES, Outcome.from_data)
-
-    def _read(self, name: str, parse: Callable[[dict[str, Any]], Row]) -> list[Row]:
-        path = self.path / name
-        rows = []
-        for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], 1):
-            if not line.endswith(b"\n"):
-                break  # torn in two by a kill, or half written at this moment
-            try:
-                rows.append(parse(json.loads(line)))
-            except (ValueError, TypeError, KeyError) as error:
-                raise ConfigError(f"{path}: line {number}: damaged, expected what search wrote") from error
-        return rows
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file completely, or not at all."""

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from multigrid_rl.gates import Gate
 
-#: Coordinates of a configuration in [0, 1), by key of the variable.
-Point = dict[str, float]
+#: Optuna's parameters of a configuration, by key of the variable.
+Params = dict[str, float | int | str]
 #: A trial ends by itself, because it lags behind, or by an error.
 Status = Literal["finished", "stopped", "failed"]
 #: More environment steps than any trial plays: what the number of a score is scaled by.
@@ -31,7 +31,7 @@ class Score:
 
     @property
     def number(self) -> float:
-        """The objective to maximise, of plans, searchers and schedulers alike.
+        """The objective to maximise, of plans, samplers and pruners alike.
 
         From -1 to 1 for a trial that did not hold its gates, above 1 for one that did. Steps keep their order exactly;
         margins nearer than a ten-thousandth of a bound may fall together.
@@ -61,11 +61,12 @@ class TrialSpec:
 
     id: str  # its name, and that of its folder
     stage: str  # the part of the plan that it belongs to
-    point: Point
+    params: Params | None  # None: Optuna draws them when it begins
     seed: int
     until: int  # environment steps at which its run ends at the latest
-    origin: str | None = None  # the trial whose configuration it confirms or refines, or whose policy it continues
+    origin: str | None = None  # the trial whose configuration it confirms, or whose policy it continues
     warm_start: bool = False  # whether it starts from the last checkpoint of its origin
+    guided: bool = False  # whether TPE draws it by what has ended; else it is drawn at random
 
 
 @dataclass(frozen=True)
@@ -84,21 +85,6 @@ class Outcome:
         """Whether it held all gates."""
         return self.score is not None and self.score.held
 
-    def as_data(self) -> dict[str, Any]:
-        """Return it as plain data; a margin of minus infinity, of a trial that never reported, is ``None``."""
-        data = asdict(self)
-        if self.score is not None and math.isinf(self.score.margin):
-            data["score"]["margin"] = None
-        return data
-
-    @staticmethod
-    def from_data(data: dict[str, Any]) -> "Outcome":
-        """Rebuild it from what :meth:`as_data` made."""
-        score = data["score"]
-        if score is not None:
-            score = Score(score["env_steps_to_held"], -math.inf if score["margin"] is None else score["margin"])
-        return Outcome(**{**data, "spec": TrialSpec(**data["spec"]), "score": score})
-
 
 def ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Sort the outcomes that have a score, best first; of equals, the earlier."""
@@ -110,7 +96,7 @@ def ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
 class Winner:
     """What a search recommends."""
 
-    point: Point
+    params: Params
     trials: tuple[str, ...]  # that it was judged by, best first
     score: Score  # the worst of them
     confirmed: bool  # whether it held its gates in all trials that the plan asks of a winner
@@ -136,4 +122,4 @@ def winner_of(outcomes: Sequence[Outcome], seeds: int) -> Winner | None:
 def _judged(rows: list[Outcome], *, confirmed: bool) -> Winner:
     order = ranked(rows)
     worst = order[-1].score or Score(None, -math.inf)
-    return Winner(rows[0].spec.point, tuple(row.spec.id for row in order), worst, confirmed and worst.held)
+    return Winner(rows[0].spec.params or {}, tuple(row.spec.id for row in order), worst, confirmed and worst.held)

@@ -1,12 +1,9 @@
-"""What a search found, in files: results.json, trials.csv, winner.yaml and the page report.md."""
+"""What a search found, in files: trials.csv, winner.yaml and the page report.md."""
 
-import json
 import math
 import shlex
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import yaml
 
@@ -15,20 +12,11 @@ from multigrid_rl.config.recipes import GROUPS, expand_overrides
 from multigrid_rl.files import csv_text, markdown_table
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
-from multigrid_rl.search.plans import as_parameters, distributions
 from multigrid_rl.search.settings import ThreeStageSettings
-from multigrid_rl.search.space import Space, in_words
+from multigrid_rl.search.space import in_words
+from multigrid_rl.search.study import Importance, importance_of
 
-WINNER, RESULTS, TRIALS, REPORT = "winner.yaml", "results.json", "trials.csv", "report.md"
-#: Fewer trials than this are too few to estimate the importance of a dozen variables.
-FEWEST = 20
-
-
-class Importance(NamedTuple):
-    """Shares of each variable that add up to 1; or why they are not known."""
-
-    shares: dict[str, float]  # by key, largest first; empty if they are not known
-    note: str  # from which trials, or why not
+WINNER, TRIALS, REPORT = "winner.yaml", "trials.csv", "report.md"
 
 
 @dataclass(frozen=True)
@@ -49,107 +37,39 @@ class SearchResult:
 
 def result_of(folder: SearchFolder, *, complete: bool, seconds: float) -> SearchResult:
     """Judge the recorded outcomes of a search."""
-    outcomes, settings = folder.outcomes(), folder.request.settings
+    outcomes, settings = folder.record.outcomes(), folder.request.settings
     seeds = settings.confirm.seeds if isinstance(settings, ThreeStageSettings) else 0
     importance = importance_of(folder.request.space, outcomes)
     return SearchResult(outcomes, winner_of(outcomes, seeds), importance, complete, seconds)
 
 
-def importance_of(space: Space, outcomes: Sequence[Outcome]) -> Importance:
-    """Measure how far the best quarter of the trials differs from all of them, along each variable.
-
-    PED-ANOVA (Watanabe, Bansal and Hutter 2023, https://arxiv.org/abs/2304.10255), by Optuna. Only trials that a plan
-    drew over the whole space count: those near a good configuration are alike by construction.
-    """
-    drawn = [
-        (outcome.spec.point, outcome.score.number)
-        for outcome in outcomes
-        if outcome.score is not None and outcome.spec.stage in ("broad", "asha", "generation 0")
-    ]
-    if len(drawn) < FEWEST:
-        return Importance({}, f"{len(drawn)} trials were drawn over the whole space: importance needs {FEWEST}")
-    if len({number for _, number in drawn}) < 2:
-        return Importance({}, f"all {len(drawn)} trials were equally good")
-    import optuna  # noqa: PLC0415
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study, known = optuna.create_study(direction="maximize"), distributions(space)
-    for point, number in drawn:
-        study.add_trial(
-            optuna.trial.create_trial(params=as_parameters(space, point), distributions=known, value=number)
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
-        shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return Importance(dict(shares), f"the best quarter of {len(drawn)} trials against all of them (PED-ANOVA)")
-
-
 def write_result(folder: SearchFolder, result: SearchResult) -> None:
-    """Write ``results.json``, ``trials.csv`` and, if there is a winner, ``winner.yaml``."""
-    folder.write_text(RESULTS, json.dumps(as_data(folder, result), indent=1) + "\n")
+    """Write ``trials.csv`` and, if there is a winner, ``winner.yaml``."""
     folder.write_text(TRIALS, as_csv(folder, result.outcomes))
     if result.winner is not None:
         folder.write_text(WINNER, as_recipe(folder, result.winner))
 
 
-def as_data(folder: SearchFolder, result: SearchResult) -> dict[str, Any]:
-    """Return a search's result as plain data; what cannot be a number in JSON is ``null``."""
-    request, winner = folder.request, result.winner
-    return {
-        "format": 1,
-        **request.as_data(),
-        **folder.provenance,
-        "complete": result.complete,
-        "seconds": round(result.seconds, 1),
-        "winner": winner
-        and {
-            "confirmed": winner.confirmed,
-            "env_steps_to_held": winner.score.env_steps_to_held,
-            "margin": _finite(winner.score.margin),
-            "trials": list(winner.trials),
-            "values": request.space.values(winner.point),
-            "command": winning_command(folder, winner),
-        },
-        "importance": {"shares": result.importance.shares, "note": result.importance.note},
-        "trials": [_row(folder, outcome) for outcome in result.outcomes],
-    }
-
-
-def _row(folder: SearchFolder, outcome: Outcome) -> dict[str, Any]:
-    spec, score = outcome.spec, outcome.score
-    return {
-        "id": spec.id,
-        "stage": spec.stage,
-        "status": outcome.status,
-        "held": outcome.held,
-        "env_steps_to_held": score.env_steps_to_held if score else None,
-        "margin": _finite(score.margin) if score else None,
-        "env_steps": outcome.env_steps,
-        "seconds": round(outcome.seconds, 1),
-        "seed": spec.seed,
-        "until": spec.until,
-        "origin": spec.origin,
-        "reason": outcome.reason,
-        "values": folder.request.space.values(spec.point),
-    }
-
-
-def _finite(number: float) -> float | None:
-    return round(number, 6) if math.isfinite(number) else None
-
-
 def as_csv(folder: SearchFolder, outcomes: list[Outcome]) -> str:
     """Write one line a trial, one column a key."""
     rows = []
-    for row in (_row(folder, outcome) for outcome in outcomes):
-        rows.append({**row, **{key: in_words(value) for key, value in row.pop("values").items()}})
+    for outcome in outcomes:
+        spec, score = asdict(outcome.spec), outcome.score
+        values = folder.request.space.values(spec.pop("params"))
+        margin = score.margin if score is not None and math.isfinite(score.margin) else None
+        rows.append(
+            spec
+            | {"status": outcome.status, "held": outcome.held, "env_steps": outcome.env_steps}
+            | {"env_steps_to_held": score and score.env_steps_to_held, "margin": margin}
+            | {"seconds": round(outcome.seconds, 1), "reason": outcome.reason}
+            | {key: in_words(value) for key, value in values.items()}
+        )
     return csv_text(rows)
 
 
 def winning_command(folder: SearchFolder, winner: Winner) -> str:
     """Return the command that trains the winning configuration."""
-    return shlex.join(["multigrid-rl", "train", *folder.request.space.overrides(winner.point)])
+    return shlex.join(["multigrid-rl", "train", *folder.request.space.overrides(winner.params)])
 
 
 def as_recipe(folder: SearchFolder, winner: Winner) -> str:
@@ -160,7 +80,7 @@ def as_recipe(folder: SearchFolder, winner: Winner) -> str:
         f"# Found by: {folder.provenance['command']}",
         f"# Trains: {winning_command(folder, winner)}",
     ]
-    content = recipe_of(folder.request.space.overrides(winner.point))
+    content = recipe_of(folder.request.space.overrides(winner.params))
     return "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False, default_flow_style=False)
 
 
@@ -239,7 +159,7 @@ def as_markdown(folder: SearchFolder, result: SearchResult, pictures: list[str])
     rows = []
     for outcome in [*ranked(result.outcomes), *result.failed]:
         status = outcome.status if outcome.reason is None else f"failed: {outcome.reason}"
-        rows.append([outcome.spec.id, status, *cells(outcome), *space.in_short(outcome.spec.point)])
+        rows.append([outcome.spec.id, status, *cells(outcome), *space.in_short(outcome.spec.params or {})])
     names = [variable.name for variable in space.variables]
     lines += ["", *markdown_table(["trial", "status", *columns, *names], rows, left=(0, 1))]
     return "\n".join(lines) + "\n"

@@ -30,12 +30,10 @@ class Broad(_Part):
 
 
 class Refine(_Part):
-    """Stage 2: configurations near the best of stage 1."""
+    """Stage 2: configurations that TPE proposes by the outcomes of stage 1."""
 
     trials: int = Field(ge=0)
     until: int = Field(ge=1)
-    best: int = Field(ge=1)
-    width: float = Field(gt=0, le=1)
 
 
 class Confirm(_Part):
@@ -57,7 +55,10 @@ class ThreeStageSettings(_Search):
 
 
 class AshaSettings(_Search):
-    """Optuna proposes; asynchronous successive halving (Li et al. 2020) ends what lags behind."""
+    """Optuna's TPE proposes (Bergstra et al. 2011), its asynchronous successive halving ends what lags behind.
+
+    https://papers.nips.cc/paper/4443-algorithms-for-hyper-parameter-optimization, https://arxiv.org/abs/1810.05934
+    """
 
     kind: Literal["asha"]
     trials: int = Field(ge=1)

@@ -1,24 +1,18 @@
-"""Named spaces: which overrides of ``train`` a search varies, how each is drawn, and what fits together.
-
-Everything random works on *coordinates* in [0, 1): evenly distributed coordinates are what "random" means here.
-Sampling, shrinking around a good configuration, perturbing, importance and plots use them; only training sees values.
-"""
+"""Named spaces: which overrides of ``train`` a search varies, how Optuna draws each, and what fits together."""
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import yaml
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from multigrid_rl.config.compose import ConfigError, RunConfig, compose, data_root
 from multigrid_rl.config.network import network_entry
-from multigrid_rl.search.outcomes import Point
+from multigrid_rl.search.outcomes import Params
 from multigrid_rl.text import expected, unknown
 
-#: The largest coordinate: 1 itself belongs to no level.
-LAST: Final = math.nextafter(1.0, 0.0)
 #: How a variable can be drawn, by the names of Ray Tune; as in Optuna, both bounds are included.
 DRAWS: Final = ("uniform", "loguniform", "randint", "lograndint", "choice")
 #: From what is drawn to the value, and for which draws (rl-zoo3 has such variables, too): a discount is even in the
@@ -38,53 +32,55 @@ class Variable:
     """One variable of a space."""
 
     key: str  # override of train that it sets, for example train.lr
-    draw: str  # of DRAWS
-    bounds: tuple[float, float] = (0.0, 1.0)  # of what is drawn, before the transform; of no meaning for a choice
+    distribution: BaseDistribution  # Optuna's, of what is drawn, before the transform; of a choice, its words
     choices: tuple[Value, ...] = ()  # empty for a number
     transform: str | None = None  # of TRANSFORMS
     also: tuple[str, ...] = ()  # further keys that get the same value
 
     @property
     def name(self) -> str:
-        """The last word of its key: what tables and plots call it."""
+        """The last word of its key: what tables call it."""
         return self.key.rpartition(".")[2]
+
+    @property
+    def label(self) -> str:
+        """What is drawn, as pictures call it."""
+        return {"one_minus": "1 - ", "power_of_two": "log2 "}.get(self.transform or "", "") + self.name
 
     @property
     def keys(self) -> tuple[str, ...]:
         """All keys that it sets."""
         return (self.key, *self.also)
 
-    @property
-    def levels(self) -> int | None:
-        """How many values it can have; ``None`` where they count as continuous."""
-        if self.draw == "choice":
-            return len(self.choices)
-        return int(self.bounds[1] - self.bounds[0]) + 1 if self.draw == "randint" else None
-
-    def level(self, coordinate: float) -> int:
-        """Return which of its levels a coordinate belongs to."""
-        levels = self.levels or 1
-        return min(int(coordinate * levels), levels - 1)
-
-    def value(self, coordinate: float) -> Value:
-        """Return the value at a coordinate in [0, 1); larger coordinates have larger values."""
-        if self.draw == "choice":
-            return self.choices[self.level(coordinate)]
-        low, high = self.bounds
-        if self.draw == "randint":
-            number = int(low) + self.level(coordinate)
-            return 2**number if self.transform == "power_of_two" else number
-        if self.transform == "one_minus":
-            low, high = high, low
-        if self.draw == "uniform":
-            drawn = low + coordinate * (high - low)
-        else:
-            drawn = math.exp(math.log(low) + coordinate * (math.log(high) - math.log(low)))
-        if self.draw == "lograndint":
-            return round(drawn)
+    def value(self, drawn: Any) -> Value:
+        """Return the value that ``train`` gets for what Optuna drew."""
+        if isinstance(self.distribution, CategoricalDistribution):
+            return self.choices[self.distribution.choices.index(drawn)]
+        if isinstance(self.distribution, IntDistribution):
+            return int(2**drawn if self.transform == "power_of_two" else drawn)
         value = 1 - drawn if self.transform == "one_minus" else drawn
         # What is printed, written and trained is the same; a discount of 0.996999 needs its digits after the nines.
         return float(f"{value:.{8 if 0.9 <= abs(value) < 1 else 6}g}")
+
+    def at(self, share: float) -> float | int | str:
+        """Return what is drawn at a share of the range, from 0 to 1, on the scale that it is drawn on."""
+        kind: Any = self.distribution
+        if self.choices:
+            return str(kind.choices[min(int(share * len(self.choices)), len(self.choices) - 1)])
+        low, high = self._scaled(kind.low), self._scaled(kind.high)
+        drawn = low + share * (high - low)
+        drawn = min(max(math.exp(drawn) if kind.log else drawn, kind.low), kind.high)
+        return round(drawn) if isinstance(kind, IntDistribution) else float(drawn)
+
+    def share(self, drawn: Any) -> float:
+        """Return at which share of its range a drawn number is."""
+        kind: Any = self.distribution
+        low, high = self._scaled(kind.low), self._scaled(kind.high)
+        return (self._scaled(drawn) - low) / (high - low)
+
+    def _scaled(self, drawn: float) -> float:
+        kind: Any = self.distribution
+        return math.log(drawn) if kind.log else float(drawn)
 
     @classmethod
     def parse(cls, key: str, value: Any) -> "Variable":
@@ -102,11 +98,16 @@ class Variable:
         if transform is not None and draw not in TRANSFORMS.get(str(transform), ()):
             allowed = ", ".join(f"{name} of {' or '.join(draws)}" for name, draws in TRANSFORMS.items())
             raise ConfigError(f"{key}.transform: expected {allowed}, got {transform} of {draw}")
-        if draw != "choice":
-            return cls(key, draw, _bounds(key, draw, transform, content), (), transform, tuple(also))
-        if not isinstance(content, list) or len(content) < 2 or any(content.count(each) > 1 for each in content):
-            raise ConfigError(f"{key}.choice: expected a list of at least two different values, got {content}")
-        return cls(key, draw, choices=tuple(content), also=tuple(also))
+        if draw == "choice":
+            if not isinstance(content, list) or len(content) < 2 or any(content.count(each) > 1 for each in content):
+                raise ConfigError(f"{key}.choice: expected a list of at least two different values, got {content}")
+            words = CategoricalDistribution([in_words(each) for each in content])
+            return cls(key, words, choices=tuple(content), also=tuple(also))
+        low, high = _bounds(key, draw, transform, content)
+        if draw in ("randint", "lograndint"):
+            whole = IntDistribution(int(low), int(high), log=draw == "lograndint")
+            return cls(key, whole, transform=transform, also=tuple(also))
+        return cls(key, FloatDistribution(low, high, log=draw == "loguniform"), transform=transform, also=tuple(also))
 
 
 def _bounds(key: str, draw: str, transform: str | None, content: Any) -> tuple[float, float]:
@@ -157,52 +158,38 @@ class Space:
         space.check()
         return space
 
-    def sample(self, rng: np.random.Generator) -> Point:
-        """Draw a configuration evenly."""
-        return {variable.key: float(rng.random()) for variable in self.variables}
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """Optuna's distributions, by key."""
+        return {variable.key: variable.distribution for variable in self.variables}
 
-    def near(self, centre: Point, width: float, rng: np.random.Generator) -> Point:
-        """Draw a configuration of the space shrunken around ``centre``.
-
-        ``width`` is half of the range of each number, in coordinates, and the probability that a choice is drawn anew.
-        """
-        drawn = {}
-        for variable in self.variables:
-            middle, fresh, toss = centre[variable.key], float(rng.random()), rng.random()
-            low, high = max(middle - width, 0.0), min(middle + width, LAST)
-            if variable.draw == "choice":
-                drawn[variable.key] = fresh if toss < width else middle
-            else:
-                drawn[variable.key] = low + fresh * (high - low)
-        return drawn
-
-    def values(self, point: Point) -> dict[str, Value]:
-        """Return what every key is at ``point``, after the rules that tie keys together."""
-        chosen = {key: v.value(point[v.key]) for v in self.variables for key in v.keys}
+    def values(self, params: Params) -> dict[str, Value]:
+        """Return what every key is for what was drawn, after the rules that tie keys together."""
+        chosen = {key: v.value(params[v.key]) for v in self.variables for key in v.keys}
         if any(override.startswith("model.hidden=") for override in self.base):
             # A network with memory has one hidden layer: of those that the user asked for, it gets the last.
             chosen.setdefault("model.hidden", list(self.config.model.hidden))
         return fitted(chosen, self.config)
 
-    def overrides(self, point: Point) -> list[str]:
-        """Return the overrides of ``train`` at ``point``."""
-        return [*self.base, *(f"{key}={in_words(value)}" for key, value in self.values(point).items())]
+    def overrides(self, params: Params) -> list[str]:
+        """Return the overrides of ``train`` for what was drawn."""
+        return [*self.base, *(f"{key}={in_words(value)}" for key, value in self.values(params).items())]
 
-    def in_short(self, point: Point) -> list[str]:
-        """Return the variables' values at ``point``, rounded for reading; trials.csv has them in full."""
-        values = self.values(point)
+    def in_short(self, params: Params) -> list[str]:
+        """Return the variables' values, rounded for reading; trials.csv has them in full."""
+        values = self.values(params)
         row = [values[variable.key] for variable in self.variables]
         return [f"{value:.4g}" if isinstance(value, float) else in_words(value) for value in row]
 
     def check(self) -> None:
         """Compose configurations that hold every choice and both ends of every number. Raises ``ConfigError``."""
         for turn in range(max(2, *(len(variable.choices) for variable in self.variables))):
-            point = {}
-            for v in self.variables:
-                number = LAST if turn % 2 else 0.0
-                point[v.key] = (turn % len(v.choices) + 0.5) / len(v.choices) if v.choices else number
+            params = {
+                v.key: v.at((turn % len(v.choices) + 0.5) / len(v.choices) if v.choices else turn % 2)
+                for v in self.variables
+            }
             try:
-                compose(self.overrides(point))
+                compose(self.overrides(params))
             except ConfigError as error:
                 raise ConfigError(f"space={self.name}: {error}") from error
 
@@ -238,16 +225,13 @@ def in_words(value: Value) -> str:
     return " ".join(yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").split())
 
 
-def space_names() -> list[str]:
-    """List the names of all shipped spaces, sorted."""
-    return sorted(path.stem for path in (data_root() / "configs" / "search" / "spaces").glob("*.yaml"))
-
-
 def load_space(name: str, base: list[str]) -> Space:
     """Build a named space, or that of a yaml file, around the overrides ``base``. Raises ``ConfigError``."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else data_root() / f"configs/search/spaces/{name}.yaml"
+    folder = data_root() / "configs" / "search" / "spaces"
+    path = Path(name) if name.endswith((".yaml", ".yml")) else folder / f"{name}.yaml"
     if not path.is_file():
-        raise ConfigError(unknown("search.space", name, space_names(), "{} or a yaml file"))
+        known = sorted(file.stem for file in folder.glob("*.yaml"))
+        raise ConfigError(unknown("search.space", name, known, "{} or a yaml file"))
     return Space.build(path.stem, read_yaml(path), base)
 
 

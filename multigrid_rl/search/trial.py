@@ -4,17 +4,17 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ray import tune
-
 from multigrid_rl.config.compose import ConfigError, RunConfig, compose
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.runs.checkpoints import newest_good
 from multigrid_rl.runs.folder import LOCK, RunFolder, locked
+from multigrid_rl.runs.provenance import facts_of
 from multigrid_rl.runs.reader import read_verdict
 from multigrid_rl.search.folder import STOP, run_path
 from multigrid_rl.search.outcomes import TrialSpec, score_of
@@ -23,8 +23,8 @@ from multigrid_rl.training.stages import Stage, seated_in, stages_of
 
 #: Keys of what a trial reports: its score's number, environment steps, and in its last report how it ended.
 METRIC, TIME, ENDED = "score", "env_steps", "ended"
-#: How a trial ended that the search's end ended.
-INTERRUPTED = "interrupted"
+#: How a trial ended that the search's end ended, and one that lagged behind.
+INTERRUPTED, STOPPED = "interrupted", "stopped"
 #: Seconds that what is left of a killed search has to let go of a run.
 PATIENCE_S = 30.0
 
@@ -45,9 +45,14 @@ class TrialConfig:
         own = (f"seed={self.spec.seed}", f"train.until={self.spec.until}", "train.torch_threads=1", "train.threads=1")
         return [*self.overrides, *own, "cluster.num_env_runners=0"]
 
+    @property
+    def path(self) -> Path:
+        """Its run folder."""
+        return run_path(self.search, self.spec.id)
 
-def run_trial(trial: TrialConfig) -> dict[str, Any] | None:
-    """Train; returns the last report, or nothing if Tune ended it. Runs in a Tune trial's thread.
+
+def run_trial(trial: TrialConfig, report: Callable[[dict[str, Any]], None]) -> None:
+    """Train, with a report every now and then, and one of how it ended.
 
     Raises ``ConfigError`` or ``PlayerError`` or ``RunError``: the run failed; Tune records why.
     """
@@ -56,18 +61,33 @@ def run_trial(trial: TrialConfig) -> dict[str, Any] | None:
     os.chdir(trial.working)
     verdict: dict[str, Any] = {"ended": None}
     with suppress(ConfigError):
-        verdict = read_verdict(run_path(trial.search, trial.spec.id))
+        verdict = read_verdict(trial.path)
     if verdict["ended"] not in ("held", "until"):  # else a kill kept a run that reached its end from saying so
-        reporter = _TuneReporter(trial)
-        config = compose(trial.command)
-        folder, start, stages = _open_run(trial, config)
-        try:
-            verdict = train(config, folder, reporter.observe, reporter.interrupted, start, stages)
-        finally:
-            folder.close()
-        if reporter.stopped:
-            return None
-    return {**report_of(verdict, verdict["env_steps"]), ENDED: verdict["ended"]}
+        verdict = _play(trial, report)
+    ended = STOPPED if (trial.path / STOP).exists() else verdict["ended"]
+    report({**report_of(verdict, verdict["env_steps"]), ENDED: ended})
+
+
+def _play(trial: TrialConfig, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    every, later = trial.report_every, trial.report_every
+
+    def observe(row: dict[str, Any], keeper: GateKeeper) -> None:
+        nonlocal later
+        steps = row["env_steps"]
+        # The end of a run is its verdict's to report.
+        if later <= steps < trial.spec.until and not keeper.held:
+            later = steps - steps % every + every
+            report(report_of(keeper.verdict(), steps))
+
+    def interrupted() -> bool:
+        return (trial.path / STOP).exists() or Path(trial.search, STOP).exists()
+
+    config = compose(trial.command)
+    folder, start, stages = _open_run(trial, config)
+    try:
+        return train(config, folder, observe, interrupted, start, stages)
+    finally:
+        folder.close()
 
 
 def report_of(verdict: dict[str, Any], env_steps: int) -> dict[str, Any]:
@@ -79,7 +99,7 @@ def report_of(verdict: dict[str, Any], env_steps: int) -> dict[str, Any]:
 
 def _open_run(trial: TrialConfig, config: RunConfig) -> tuple[RunFolder, Path | None, list[Stage] | None]:
     """Open a trial's run folder; returns with it where to start from, and the games whose players are loaded."""
-    path = run_path(trial.search, trial.spec.id)
+    path = trial.path
     if path.exists():
         _wait_until_free(path)
         try:
@@ -89,7 +109,7 @@ def _open_run(trial: TrialConfig, config: RunConfig) -> tuple[RunFolder, Path | 
         else:
             return RunFolder.reopened(path, config, checkpoint), checkpoint.path, None
     stages = stages_of(config)
-    folder = RunFolder(path, config, seated_in(stages))
+    folder = RunFolder(path, config, seated_in(stages), facts_of(config))
     donor = run_path(trial.search, str(trial.spec.origin))
     return folder, newest_good(donor).path if trial.spec.warm_start else None, stages
 
@@ -104,27 +124,3 @@ def _wait_until_free(run: Path) -> None:
             if time.monotonic() > last:
                 raise
             time.sleep(0.5)
-
-
-class _TuneReporter:
-    """Reports to Tune how a trial goes, and notices when Tune or the search wants it to end."""
-
-    def __init__(self, trial: TrialConfig) -> None:
-        self._trial = trial
-        self._next = trial.report_every
-        self.stopped = False  # by Tune
-
-    def observe(self, row: dict[str, Any], keeper: GateKeeper) -> None:
-        # The end of a run is its verdict's to report: a scheduler would take the last step for one too many.
-        steps, every = row["env_steps"], self._trial.report_every
-        if self.stopped or not self._next <= steps < self._trial.spec.until or keeper.held:
-            return
-        self._next = steps - steps % every + every
-        try:
-            tune.report(report_of(keeper.verdict(), steps))
-        except SystemExit:
-            # So does Tune end a function. The run is to leave a checkpoint and a verdict, as it does after Ctrl-C.
-            self.stopped = True
-
-    def interrupted(self) -> bool:
-        return self.stopped or Path(self._trial.search, STOP).exists()

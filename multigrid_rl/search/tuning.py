@@ -1,6 +1,5 @@
-"""A search on Ray Tune, from its folder to its result: Tune starts its trials and stops those that lag behind."""
+"""A search on Ray Tune, from its folder to its result: Tune runs the trials that the plan and Optuna propose."""
 
-import json
 import logging
 import os
 import tempfile
@@ -12,20 +11,16 @@ from typing import Any
 
 import ray
 from ray import cloudpickle, tune
-from ray.train._internal.session import get_session
-from ray.tune.schedulers import AsyncHyperBandScheduler
 from ray.tune.search import Searcher
-from ray.tune.trainable.function_trainable import FunctionTrainable
 
-from multigrid_rl.config.compose import ConfigError
-from multigrid_rl.ops.cluster import preflight
 from multigrid_rl.rllib.session import ray_session, reason_of
-from multigrid_rl.search.folder import STOP, SearchFolder
+from multigrid_rl.search.folder import STOP, SearchFolder, run_path
 from multigrid_rl.search.outcomes import Outcome, Score, Status, TrialSpec
-from multigrid_rl.search.plans import plan_of
-from multigrid_rl.search.results import RESULTS, SearchResult, result_of, write_result
+from multigrid_rl.search.plans import Plan, plan_of
+from multigrid_rl.search.results import SearchResult, result_of, write_result
 from multigrid_rl.search.settings import AshaSettings
-from multigrid_rl.search.trial import ENDED, INTERRUPTED, METRIC, TIME, TrialConfig, run_trial
+from multigrid_rl.search.trial import ENDED, INTERRUPTED, METRIC, STOPPED, TIME, TrialConfig, run_trial
+from multigrid_rl.tables import PREFLIGHTS, find
 from multigrid_rl.training.stages import stages_of
 
 #: Seconds that a trial gets to end its iteration and to write its checkpoint and verdict when it is stopped.
@@ -57,13 +52,14 @@ def search(folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[]
     with folder.held():
         began = time.monotonic()
         # An interrupted search has written how long it took so far; a killed one has not: that session is not counted.
-        path = folder.path / RESULTS
-        before = float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) if path.exists() else 0.0
+        study = folder.record.study
+        before = study.user_attrs.get("seconds", 0.0)
         run = SearchRun(folder, on_outcome, interrupted)
         try:
             run_on_tune(run)
         finally:
             result = result_of(folder, complete=run.plan.finished, seconds=before + time.monotonic() - began)
+            study.set_user_attr("seconds", result.seconds)
             write_result(folder, result)
     return result
 
@@ -77,30 +73,25 @@ def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
     config = folder.request.space.config
     cluster = config.cluster.model_copy(update={"address": address})
     with ray_session(config.model_copy(update={"cluster": cluster})):
-        yield preflight(folder.path, stages_of(config), trials=True)
+        yield find(PREFLIGHTS, "nodes")(folder.path, stages_of(config), trials=True)
 
 
-class _Unpicklable:
-    """Tune writes its objects down to go on from them; a search goes on from its own records."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-
-class SearchRun(_Unpicklable, tune.Callback, tune.Stopper):
-    """A running search: takes the outcomes of trials from Tune; ends the experiment on request or on an error."""
+class SearchRun(tune.Callback, tune.Stopper):
+    """A running search: starts trials, takes their outcomes from Tune; ends on request or on an error."""
 
     def __init__(self, folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> None:
         self.folder = folder
         self._on_outcome, self._interrupted = on_outcome, interrupted
-        self._recorded = {outcome.spec.id: outcome for outcome in folder.outcomes()}
-        self._begun = {spec.id: spec for spec in folder.begun()}
-        unfinished = [spec for name, spec in self._begun.items() if name not in self._recorded]
-        request, known = folder.request, list(self._recorded.values())
-        self.plan = plan_of(request.settings, request.space, request.seed, known, unfinished)
+        request = folder.request
+        self._recorded = {outcome.spec.id: outcome for outcome in folder.record.outcomes()}
+        self.plan = Plan(plan_of(request.settings, request.space, request.seed))
         self.running: dict[str, tuple[TrialSpec, float]] = {}  # trials that have not ended, and when they began
         self.broken: OSError | None = None  # why the folder could not be written
         self._ends_at: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return nothing: Tune writes its objects down to go on from them; a search goes on from its own record."""
+        return {}
 
     @property
     def ending(self) -> bool:
@@ -122,30 +113,32 @@ class SearchRun(_Unpicklable, tune.Callback, tune.Stopper):
                 self.broken = error
         return not self.running or time.monotonic() > self._ends_at
 
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
+        """Stop no single trial: one that lags is asked to end by itself."""
+        return False
+
     def start_next(self) -> TrialConfig | None:
         """Record the beginning of the next trial that is to be run, if there is one now. Raises ``ConfigError``."""
-        spec = self._next_spec()
-        if spec is None:
-            return None
         try:
-            if spec.id not in self._begun:
-                self.folder.begin(spec)
-        except OSError as error:  # not raised here, in the middle of a callback of Tune
+            spec = self._next_spec()
+        except OSError as error:
             self.broken = error
+            return None
+        if spec is None or spec.params is None:
             return None
         self.running[spec.id] = (spec, time.monotonic())
         request = self.folder.request
-        overrides, every = tuple(request.space.overrides(spec.point)), request.settings.report_every
+        overrides, every = tuple(request.space.overrides(spec.params)), request.settings.report_every
         return TrialConfig(spec, overrides, every, str(self.folder.path.resolve()), str(Path.cwd()))
 
     def _next_spec(self) -> TrialSpec | None:
+        record = self.folder.record
         while (spec := self.plan.propose()) is not None:
-            known = self._recorded.get(spec.id)
-            if spec != (known.spec if known else self._begun.get(spec.id, spec)):
-                raise ConfigError(
-                    f"trial {spec.id}: expected the values that this version draws, got a record of others"
-                )
-            if known is None:
+            spec = record.begin(spec)
+            if not isinstance(self.folder.request.settings, AshaSettings):
+                # What a round tries hangs on earlier rounds, and not on which of its own trials ended first.
+                self.plan.waiting[:] = [each if each.params else record.begin(each) for each in self.plan.waiting]
+            if (known := self._recorded.get(spec.id)) is None:
                 return spec
             self.plan.complete(known)
         return None
@@ -155,35 +148,43 @@ class SearchRun(_Unpicklable, tune.Callback, tune.Stopper):
         spec, began = self.running.pop(trial)
         outcome = Outcome(spec, status, score, seconds=time.monotonic() - began, **rest)
         try:
-            self.folder.record(outcome)
+            self.folder.record.end(outcome)
             self._on_outcome(outcome)
         except OSError as error:
             self.broken = self.broken or error
         else:
             self.plan.complete(outcome)
 
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:  # noqa: ARG002
+        """Ask a trial that lags behind to end; it plays on only when it has been told."""
+        name = trial.config[_KEY].spec.id
+        if ENDED not in result and isinstance(self.folder.request.settings, AshaSettings):
+            try:
+                if self.folder.record.lags(name, result[TIME], result[METRIC]):
+                    (run_path(self.folder.path, name) / STOP).touch()
+            except OSError as error:
+                self.broken = self.broken or error
+
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
         """Take from Tune what came of a trial that ended without an error."""
-        name, report = trial.config[_KEY].spec.id, trial.last_result or {}
-        if report.get(ENDED) == INTERRUPTED:  # it goes on with the search
+        self.take(trial.config[_KEY].spec.id, trial.last_result or {})
+
+    def take(self, name: str, report: dict[str, Any]) -> None:
+        """Take a trial's last report."""
+        ended = report.get(ENDED, INTERRUPTED)  # Tune ended it, as it did not end in time
+        if ended == INTERRUPTED:  # it goes on with the search
             self.running.pop(name)
-        elif METRIC not in report:
-            self.complete(name, "failed", reason=why_failed(trial))
         else:
             score = Score(report["env_steps_to_held"], report["margin"])
-            self.complete(name, "finished" if ENDED in report else "stopped", score, env_steps=report[TIME])
+            self.complete(name, "stopped" if ended == STOPPED else "finished", score, env_steps=report[TIME])
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
         """Take from Tune that a trial failed."""
         env_steps = (trial.last_result or {}).get(TIME, 0)
         self.complete(trial.config[_KEY].spec.id, "failed", env_steps=env_steps, reason=why_failed(trial))
 
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
-        """Stop no single trial."""
-        return False
 
-
-class _PlanSearcher(_Unpicklable, Searcher):
+class _PlanSearcher(Searcher):
     """Hands the plan's trials to Tune."""
 
     def __init__(self, run: SearchRun) -> None:
@@ -204,7 +205,7 @@ class _PlanSearcher(_Unpicklable, Searcher):
         """Do nothing: outcomes come by :class:`SearchRun`, which gets reasons, too."""
 
     def save_to_dir(self, checkpoint_dir: str, session_str: str) -> None:
-        """Do nothing: a search goes on from its own records."""
+        """Do nothing: a search goes on from its own record."""
 
 
 def why_failed(trial: Any) -> str:
@@ -212,27 +213,13 @@ def why_failed(trial: Any) -> str:
     # Tune's own reader looks where files arrive later.
     file = Path(trial.pickled_error_file) if trial.pickled_error_file else None
     if file is None or not file.exists():
-        return "it ended without a word"
+        return "its process ended without a reason"
     error: BaseException = cloudpickle.loads(file.read_bytes())
     return reason_of(error)
 
 
-class Trainable(FunctionTrainable):
-    """A trial that is given time to write its checkpoint and verdict before its process ends."""
-
-    _name = "trial"
-
-    def _trainable_func(self, config: dict[str, Any]) -> None:
-        last = run_trial(config[_KEY])
-        if last is not None:
-            tune.report({**last, "done": True})
-
-    def cleanup(self) -> None:
-        """Wait for the run's last report, then clean up."""
-        session = get_session()
-        if session.training_started and session.training_thread.is_alive():
-            session.finish(timeout=PATIENCE_S)
-        super().cleanup()
+def _trial(config: dict[str, Any]) -> None:
+    run_trial(config[_KEY], tune.report)
 
 
 def run_on_tune(run: SearchRun) -> None:
@@ -240,26 +227,14 @@ def run_on_tune(run: SearchRun) -> None:
 
     Raises ``OSError``: the search's folder cannot be written.
     """
-    settings = run.folder.request.settings
-    scheduler = None  # nothing is stopped early
-    if isinstance(settings, AshaSettings):
-        scheduler = AsyncHyperBandScheduler(
-            time_attr=TIME,
-            metric=METRIC,
-            mode="max",
-            max_t=settings.until,
-            grace_period=settings.grace,
-            reduction_factor=settings.reduction,
-        )
     os.environ.update(_QUIET)
     # A failed trial is one line of the search's own; Tune would print it as pages.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     with ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
         tuner = tune.Tuner(
-            tune.with_resources(Trainable, {"cpu": 1}),
+            tune.with_resources(_trial, {"cpu": 1}),
             tune_config=tune.TuneConfig(
                 search_alg=_PlanSearcher(run),
-                scheduler=scheduler,
                 num_samples=-1,
                 # A process that has loaded everything plays the next trial, too.
                 reuse_actors=True,

@@ -72,8 +72,8 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
         RunError: the folder cannot be written, or Ray failed; finished trials are recorded.
     """
     from multigrid_rl.rllib.session import RayError, ray_session, reason_of
-    from multigrid_rl.search.plots import write_plots
     from multigrid_rl.search.results import REPORT, as_markdown
+    from multigrid_rl.search.study import write_pictures
     from multigrid_rl.search.tuning import on_cluster, search
     from multigrid_rl.training.screen import interruption, live_console
     from multigrid_rl.types import RunError
@@ -89,7 +89,7 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
             interrupted = stack.enter_context(interruption(screen))
             result = search(folder, lambda o: screen.print(outcome_line(folder, o), markup=False), interrupted)
             stopped = interrupted() and not result.complete
-        pictures = [path.name for path in write_plots(folder, result)]
+        pictures = write_pictures(folder.path, folder.request.space, result.outcomes, result.importance)
         folder.write_text(REPORT, as_markdown(folder, result, pictures))
     except (RayError, OSError, RunError) as error:
         message = str(error)
@@ -109,9 +109,9 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
 
 def preflight(folder: SearchFolder, address: str | None) -> list[str]:
     """Return lines on the search space, the folder, and finished trials of a resumed search."""
-    from multigrid_rl.config.compose import available_cpus
+    from multigrid_rl.cores import available_cpus
 
-    request, known = folder.request, len(folder.outcomes())
+    request, known = folder.request, len(folder.record.outcomes())
     space = request.space
     at_a_time = request.settings.max_concurrent or ("as many as the cluster has CPUs" if address else available_cpus())
     return [
@@ -136,7 +136,7 @@ def outcome_line(folder: SearchFolder, outcome: Outcome) -> str:
 
 def _values(folder: SearchFolder, outcome: Outcome) -> str:
     space = folder.request.space
-    texts = zip(space.variables, space.in_short(outcome.spec.point), strict=True)
+    texts = zip(space.variables, space.in_short(outcome.spec.params or {}), strict=True)
     return ", ".join(f"{variable.name} {text}" for variable, text in texts)
 
 
@@ -160,7 +160,7 @@ def table(folder: SearchFolder, result: SearchResult) -> Table:
 
 def closing(folder: SearchFolder, result: SearchResult, pictures: list[str]) -> list[str]:
     """Return the closing lines: the winner, and the files."""
-    from multigrid_rl.search.results import REPORT, RESULTS, TRIALS, WINNER, verdict_of, winning_command
+    from multigrid_rl.search.results import REPORT, TRIALS, WINNER, verdict_of, winning_command
 
     lines = [f"failed:   {outcome.spec.id}: {outcome.reason}" for outcome in result.failed]
     if not result.complete:
@@ -171,5 +171,5 @@ def closing(folder: SearchFolder, result: SearchResult, pictures: list[str]) -> 
         lines.append(f"train it: {winning_command(folder, result.winner)}")
     shares = [f"{key.rpartition('.')[2]} {share:.0%}" for key, share in result.importance.shares.items()]
     lines.append(f"matters:  {', '.join(shares[:6]) + '; ' if shares else ''}{result.importance.note}")
-    files = [REPORT, RESULTS, TRIALS, *([WINNER] if result.winner else []), *pictures]
+    files = [REPORT, TRIALS, *([WINNER] if result.winner else []), *pictures]
     return [*lines, f"written:  {folder.path}: {', '.join(files)}"]

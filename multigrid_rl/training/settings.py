@@ -2,9 +2,9 @@
 
 import math
 
-from multigrid_rl.config.compose import RunConfig, available_cpus
+from multigrid_rl.config.compose import RunConfig
+from multigrid_rl.cores import available_cpus, cpu_quota
 from multigrid_rl.fast.threads import Team
-from multigrid_rl.jit import cpu_quota
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.update import UpdateConfig
 from multigrid_rl.types import Schedule

@@ -18,6 +18,7 @@ from multigrid_rl.config.compose import ConfigError, RunConfig, compose, default
 from multigrid_rl.config.schema import trainer_of
 from multigrid_rl.config.sizes import check_budget
 from multigrid_rl.files import write_whole
+from multigrid_rl.tables import PREFLIGHTS, TRACKERS, find
 from multigrid_rl.text import expected, program, reason
 from multigrid_rl.types import MultiAgentSpec, RunError
 from multigrid_rl.user_code import MISTAKES, mistake, own_place
@@ -97,14 +98,14 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
 
     ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.
     """
-    from multigrid_rl.ops.trackers import check_tracking
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.runs.players import initial_weights
     from multigrid_rl.runs.reader import opponent_hashes
     from multigrid_rl.training.stages import seated_in, stages_of
     from multigrid_rl.world.shaping import check_reward
 
-    check_tracking(config.tracking)
+    if config.tracking is not None:
+        find(TRACKERS, config.tracking).check()
     try:
         stages = stages_of(config, None if before is None else opponent_hashes(before))
         seated = seated_in(stages)
@@ -134,7 +135,6 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
     checkpoint = start.path if start is not None and start.env_steps else None
     if checkpoint is not None and ":" in config.model.name:
         check_networks(config, stages[-1].factory.specs, checkpoint)
-    from multigrid_rl.ops.cluster import fit_to_cluster
     from multigrid_rl.rllib.session import RayError, ray_session, reason_of
     from multigrid_rl.training.loop import train
 
@@ -143,7 +143,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
         try:
             if config.cluster.address is not None:
                 stack.enter_context(ray_session(config))
-                config, lines = fit_to_cluster(config, path, stages)
+                config, lines = find(PREFLIGHTS, "cluster")(config, path, stages)
                 for line in lines:
                     screen.print(line, markup=False)
             for line in live.preflight(config, seated, path):
@@ -193,14 +193,15 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
         ConfigError: another process has made it meanwhile, or writes to it.
     """
     from multigrid_rl.runs.folder import RunFolder
+    from multigrid_rl.runs.provenance import facts_of
 
     try:
-        folder = RunFolder.reopened(path, config, start) if start else RunFolder(path, config, seated)
+        folder = RunFolder.reopened(path, config, start) if start else RunFolder(path, config, seated, facts_of(config))
     except FileExistsError as error:
         if config.run_dir:
             raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already")) from error
         # Another run began in the same second, with the same seed.
-        folder = RunFolder(default_run_dir(config, datetime.now()), config, seated)
+        folder = RunFolder(default_run_dir(config, datetime.now()), config, seated, facts_of(config))
         LOG.warning("%s: another run has this folder; this one goes to %s", path, folder.path)
     whole = False
     try:

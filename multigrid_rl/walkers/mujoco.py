@@ -27,7 +27,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from multigrid_rl.config.schema import available_cpus
+from multigrid_rl.cores import available_cpus
 from multigrid_rl.envs.base import SingleAgentEnvs
 from multigrid_rl.jit import shared, threads
 from multigrid_rl.walkers.bodies import Body, body_of

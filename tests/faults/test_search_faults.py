@@ -12,17 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from multigrid_rl.search.folder import SearchFolder
+from multigrid_rl.search.outcomes import Outcome
+from multigrid_rl.search.study import STUDY
+
 BASE = [
     *("scenario=1v1", "train.num_envs=32", "train.num_steps=16", "train.minibatch_size=256", "train.epochs=2"),
     *("search=three-stage", "search.report_every=1024", "search.broad.trials=5", "search.broad.until=20000"),
-    *("search.refine.trials=1", "search.refine.until=6000", "search.refine.best=1", "search.confirm.until=6000"),
+    *("search.refine.trials=1", "search.refine.until=6000", "search.confirm.until=6000"),
     *("search.confirm.candidates=1", "search.confirm.attempts=1", "search.confirm.seeds=1"),
 ]
 pytestmark = [pytest.mark.long, pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")]
 
 
-def outcomes(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "outcomes.jsonl").read_text().splitlines()]
+def outcomes(folder: Path) -> list[Outcome]:
+    return SearchFolder.reopen(folder).record.outcomes()
 
 
 def started(folder: Path, trials: int, *arguments: str) -> subprocess.Popen:
@@ -37,7 +41,7 @@ def started(folder: Path, trials: int, *arguments: str) -> subprocess.Popen:
         start_new_session=True,
     )
     deadline = time.monotonic() + 240
-    while not (folder / "outcomes.jsonl").exists() or len(outcomes(folder)) < trials:
+    while not (folder / STUDY).exists() or len(outcomes(folder)) < trials:
         assert time.monotonic() < deadline, "no trial ended in time"
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.05)
@@ -73,8 +77,8 @@ def test_search_completes_after_kill_and_interrupt(tmp_path):
     killed.communicate()
     # Nobody trains on for a search that is dead. Ray's own agents wait a minute for what died with it.
     assert all_gone(folder.name, 90, but="DashboardAgent"), left_behind(folder.name)
-    known = (folder / "outcomes.jsonl").read_bytes()
-    assert 1 <= len(outcomes(folder)) < 3
+    known = outcomes(folder)
+    assert 1 <= len(known) < 3
     for number in (signal.SIGINT, signal.SIGTERM):
         resumed = started(folder, len(outcomes(folder)) + 1, "--resume", str(folder))
         os.killpg(resumed.pid, number)  # as a terminal does, and timeout: to the whole group
@@ -83,14 +87,12 @@ def test_search_completes_after_kill_and_interrupt(tmp_path):
         assert f"interrupted: go on with multigrid-rl search --resume {folder}" in output
         assert "Traceback" not in output
         assert all_gone(folder.name, 30), left_behind(folder.name)
-    data = json.loads((folder / "results.json").read_text())
-    assert data["complete"] is False
-    assert [row["id"] for row in data["trials"]] == [row["spec"]["id"] for row in outcomes(folder)]
+    assert "; interrupted." in (folder / "report.md").read_text()
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "search", "--resume", str(folder)]
     last = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert last.returncode == 0, last.stdout + last.stderr
-    assert (folder / "outcomes.jsonl").read_bytes().startswith(known)
-    names = [row["spec"]["id"] for row in outcomes(folder)]
+    assert [row for row in outcomes(folder) if row in known] == known
+    names = [row.spec.id for row in outcomes(folder)]
     assert len(names) == len(set(names)) == 7
     # What was under way when the search was interrupted went on, and no report is missing or there twice.
     for name in names:

@@ -19,7 +19,7 @@ from multigrid_rl.ops import cluster as cluster_module
 from multigrid_rl.ops import doctor
 from multigrid_rl.ops.cluster import ClusterError, fit_to_cluster, nodes, preflight, runners_for
 from multigrid_rl.players.cards import read_files
-from multigrid_rl.runs.folder import versions
+from multigrid_rl.runs.provenance import versions
 from multigrid_rl.training.stages import stages_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray warns about its own future at every start

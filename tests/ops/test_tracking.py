@@ -7,16 +7,24 @@ import json
 import os
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
+from multigrid_rl import tables
 from multigrid_rl.config.compose import ConfigError, compose
 from multigrid_rl.config.recipes import check_harmless
 from multigrid_rl.ops import trackers as tracking
-from multigrid_rl.ops.trackers import Tracking
 from multigrid_rl.runs.folder import RunFolder
 
 ROWS = [{"env_steps": 4, "a": 1.0}, {"env_steps": 8, "a": None, "gates/x": 2.0}, {"env_steps": 12, "a": 3.0}]
+
+
+def begun(kind, folder, values):
+    """A tracker as a run has it."""
+    tracker = tables.find(tables.TRACKERS, kind)()
+    tracker.begin(folder, values)
+    return tracker
 
 
 def _table(folder):
@@ -35,10 +43,37 @@ def test_run_also_writes_rows_as_csv(tmp_path):
 def test_csv_of_resumed_run_holds_only_valid_rows(tmp_path):
     (tmp_path / "metrics.csv").write_text("of a row that came after the checkpoint\n")
     (tmp_path / "metrics.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
-    sheet = Tracking("csv", tmp_path, {})
-    sheet.log({"env_steps": 8, "a": 2.0})
-    sheet.close()
+    sheet = begun("csv", tmp_path, {})
+    sheet.row({"env_steps": 8, "a": 2.0})
+    sheet.end(None)
     assert _table(tmp_path) == [["env_steps", "a"], ["4", "1.0"], ["8", "2.0"]]
+
+
+class Diary:
+    """A tracker of somebody else's."""
+
+    heard: ClassVar[list] = []
+
+    def begin(self, folder, values):
+        self.heard.append((folder.name, values["seed"]))
+
+    def row(self, row):
+        self.heard.append(row["env_steps"])
+
+    def end(self, verdict):
+        self.heard.append(verdict)
+
+
+def test_entry_of_table_adds_a_tracker(tmp_path, monkeypatch):
+    monkeypatch.setitem(tables.TRACKERS, "diary", f"{__name__}:Diary")
+    monkeypatch.setattr(Diary, "heard", [])
+    run = RunFolder(tmp_path / "run", compose(["scenario=1v1", "tracking=diary", "seed=4"]), {})
+    run.record(ROWS[0])
+    run.verdict({"ended": "until"})
+    run.close()
+    assert Diary.heard == [("run", 4), 4, {"ended": "until"}]
+    with pytest.raises(ConfigError, match="tracking: expected csv, wandb, mlflow, diary, got letter"):
+        compose(["scenario=1v1", "tracking=letter"])
 
 
 class FakeError(Exception):
@@ -68,12 +103,12 @@ def wandb(monkeypatch):
 
 
 def test_library_receives_config_and_metrics(tmp_path, wandb):
-    tracker = Tracking("wandb", tmp_path, {"seed": 3})
-    tracker.log(ROWS[1])
-    tracker.close()
+    tracker = begun("wandb", tmp_path, {"seed": 3})
+    tracker.row(ROWS[1])
+    tracker.end(None)
     assert (wandb[0]["config"], wandb[0]["name"]) == ({"seed": 3}, tmp_path.name)
     assert wandb[1:] == [{"env_steps": 8, "gates/x": 2.0}, "finish"]
-    Tracking("wandb", tmp_path, {})
+    begun("wandb", tmp_path, {})
     assert (wandb[-1]["id"], wandb[-1]["resume"]) == ("abc", "allow")
 
 
@@ -90,17 +125,17 @@ def test_mlflow_server_that_is_dead_is_given_up_soon(tmp_path, monkeypatch, capl
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
-    Tracking("mlflow", tmp_path, {})
+    begun("mlflow", tmp_path, {})
     assert found == [("1", "3")]
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
     assert caplog.messages == ["tracking=mlflow: FakeError: no server; the run goes on without"]
 
 
 def test_run_survives_failing_library(tmp_path, wandb, caplog):
-    tracker = Tracking("wandb", tmp_path, {})
+    tracker = begun("wandb", tmp_path, {})
     for row in ({"fail": 1, "env_steps": 4}, {"fail": 1, "env_steps": 8}, ROWS[0]):
-        tracker.log(row)
-    tracker.close()
+        tracker.row(row)
+    tracker.end(None)
     assert len(wandb) == 1
     assert [record.message for record in caplog.records] == [
         "tracking=wandb: FakeError: no network; the run goes on without"
@@ -112,7 +147,7 @@ def test_variable_that_a_library_does_not_take_is_one_warning(tmp_path, wandb, m
         raise ValueError("1 validation error for Settings\nmode\n  Input should be 'online'")
 
     monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
-    Tracking("wandb", tmp_path, {}).log({"env_steps": 8})
+    begun("wandb", tmp_path, {}).row({"env_steps": 8})
     said = "ValueError: 1 validation error for Settings mode Input should be 'online'"
     assert [record.message for record in caplog.records] == [f"tracking=wandb: {said}; the run goes on without"]
 
@@ -120,8 +155,8 @@ def test_variable_that_a_library_does_not_take_is_one_warning(tmp_path, wandb, m
 def test_rejects_missing_library_before_start(monkeypatch):
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'multigrid-rl\[mlflow\]'"):
-        tracking.check_tracking("mlflow")
-    tracking.check_tracking("csv")
+        tracking.Mlflow.check()
+    tracking.Csv.check()
 
 
 def test_recipe_sends_nothing_where_code_is_refused(tmp_path, monkeypatch):
@@ -151,8 +186,8 @@ def test_mlflow_itself_in_file(tmp_path, monkeypatch):
 
 def _track_twice(kind, folder):
     for rows in (ROWS[:2], ROWS[2:]):
-        tracker = Tracking(kind, folder, {"train": {"lr": 1e-3}})
+        tracker = begun(kind, folder, {"train": {"lr": 1e-3}})
         for row in rows:
-            tracker.log(row)
-        tracker.close()
-    assert tracker._tracker is not None
+            tracker.row(row)
+        tracker.end(None)
+    assert tracker._on

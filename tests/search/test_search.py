@@ -21,7 +21,8 @@ from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.search import trial, tuning
 from multigrid_rl.search import verbs as verb
-from multigrid_rl.search.outcomes import Outcome, Score
+from multigrid_rl.search.folder import SearchFolder
+from multigrid_rl.search.outcomes import Outcome
 from multigrid_rl.search.tuning import SearchRun, search
 from multigrid_rl.training.loop import train
 from tiny_runs import TINY, rows_of, without_time
@@ -30,7 +31,7 @@ from tiny_runs import TINY, rows_of, without_time
 BASE = ["scenario=1v1", *(part for part in TINY if "until" not in part), "train.checkpoint_every=1000000"]
 THREE = (
     "search=three-stage search.max_concurrent=1 search.report_every=1024 search.broad.trials=2 search.broad.until=6000 "
-    "search.refine.trials=1 search.refine.until=6000 search.refine.best=1 search.confirm.candidates=1 "
+    "search.refine.trials=1 search.refine.until=6000 search.confirm.candidates=1 "
     "search.confirm.attempts=1 search.confirm.seeds=1 search.confirm.until=6000"
 )
 
@@ -39,8 +40,8 @@ def invoke(*arguments: str):
     return call("search", *arguments)
 
 
-def outcomes(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "outcomes.jsonl").read_text().splitlines()]
+def outcomes(folder: Path) -> list[Outcome]:
+    return SearchFolder.reopen(folder).record.outcomes()
 
 
 def space_file(path: Path, **variables: str) -> str:
@@ -59,34 +60,31 @@ def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, 
         tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}", train__lr="{loguniform: [3e-4, 3e-3]}"
     )
     folder = tmp_path / "search"
-    place = verb.opened([*BASE, *THREE.split(), space, "seed=2"], folder, None)
+    place = verb.opened([*BASE, *THREE.split(), space, "seed=1"], folder, None)
     heard: list[Outcome] = []
     half = search(place, heard.append, lambda: bool(heard))
     assert not half.complete
-    assert json.loads((folder / "results.json").read_text())["complete"] is False
-    first_session = (folder / "outcomes.jsonl").read_bytes()
-    (failed,) = outcomes(folder)
-    assert (failed["spec"]["id"], failed["status"]) == ("s1-000", "failed")
-    assert failed["reason"] == "TypeError: math.floor() takes exactly one argument (2 given)"
+    (failed,) = first_session = outcomes(folder)
+    assert (failed.spec.id, failed.status) == ("s1-000", "failed")
+    assert failed.reason == "TypeError: math.floor() takes exactly one argument (2 given)"
     result = invoke("--resume", str(folder))
     assert result.exit_code == 0, result.output
     assert "1 trials have ended already" in result.output
-    assert f"failed:   s1-000: {failed['reason']}" in result.output
+    assert f"failed:   s1-000: {failed.reason}" in result.output
     # What had ended was not run again.
-    assert (folder / "outcomes.jsonl").read_bytes().startswith(first_session)
     rows = outcomes(folder)
-    assert [row["spec"]["stage"] for row in rows] == ["broad", "broad", "refine", "confirm"]
-    assert [row["status"] for row in rows] == ["failed", "finished", "finished", "finished"]
+    assert rows[:1] == first_session
+    assert [row.spec.stage for row in rows] == ["broad", "broad", "refine", "confirm"]
+    assert [row.status for row in rows] == ["failed", "finished", "finished", "finished"]
     assert "Traceback" not in capfd.readouterr().err
-    for name in ("results.json", "trials.csv", "winner.yaml", "parallel.png"):
+    for name in ("report.md", "trials.csv", "winner.yaml", "parallel.png"):
         assert (folder / name).is_file()
     assert "train it: multigrid-rl train scenario=1v1" in result.output
     assert "best 3 of 4 trials" in result.output
-    data = json.loads((folder / "results.json").read_text())
-    for row in [row for row in data["trials"] if row["status"] == "finished"]:
-        run = read_run(folder / "trials" / row["id"])  # what overlay, report and evaluate read
-        assert run.verdict["env_steps"] == row["env_steps"] == 6144
-        assert run.config["train"]["lr"] == row["values"]["train.lr"]
+    for row in [row for row in rows if row.status == "finished"]:
+        run = read_run(folder / "trials" / row.spec.id)  # what overlay, report and evaluate read
+        assert run.verdict["env_steps"] == row.env_steps == 6144
+        assert run.config["train"]["lr"] == place.request.space.values(row.spec.params)["train.lr"]
         assert run.provenance["command"].startswith("multigrid-rl train scenario=1v1")
     # A trial is the run that its command says.
     first = folder / "trials" / "s1-001"
@@ -117,14 +115,14 @@ def test_tune_isolates_trials_and_names_failed(tmp_path, capfd):
     space = space_file(tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}")
     tiny = "search=asha search.max_concurrent=1 search.trials=2 search.startup=2 search.until=1536 search.grace=1024"
     folder = tmp_path / "search"
-    result = invoke(*BASE, *tiny.split(), "search.report_every=1024", space, "seed=0", "--folder", str(folder))
+    result = invoke(*BASE, *tiny.split(), "search.report_every=1024", space, "seed=1", "--folder", str(folder))
     assert result.exit_code == 0, result.output
-    reported = {row["status"]: row for row in outcomes(folder)}
+    reported = {row.status: row for row in outcomes(folder)}
     assert sorted(reported) == ["failed", "finished"]
-    assert reported["failed"]["reason"] == "TypeError: math.floor() takes exactly one argument (2 given)"
+    assert reported["failed"].reason == "TypeError: math.floor() takes exactly one argument (2 given)"
     assert "Traceback" not in capfd.readouterr().err
-    run = folder / "trials" / reported["finished"]["spec"]["id"]
-    assert rows_of(run)[-1]["env_steps"] == reported["finished"]["env_steps"] == 1536
+    run = folder / "trials" / reported["finished"].spec.id
+    assert rows_of(run)[-1]["env_steps"] == reported["finished"].env_steps == 1536
     assert json.loads((run / "provenance.json").read_text())["command"].startswith("multigrid-rl train scenario=1v1")
 
 
@@ -136,14 +134,15 @@ def test_asha_stops_lagging_trials_and_keeps_run_folders(tmp_path):
     result = invoke(*BASE, *asha.split(), "search.reduction=2", "search.report_every=1024", "--folder", str(folder))
     assert result.exit_code == 0, result.output
     rows = outcomes(folder)
-    assert sorted(row["spec"]["id"] for row in rows) == [f"a00{k}" for k in range(4)]
-    stopped = [row for row in rows if row["status"] == "stopped"]
+    assert sorted(row.spec.id for row in rows) == [f"a00{k}" for k in range(4)]
+    stopped = [row for row in rows if row.status == "stopped"]
     assert stopped
     for row in stopped:
-        assert 4096 <= row["env_steps"] < 16384
-        verdict = json.loads((folder / "trials" / row["spec"]["id"] / "verdict.json").read_text())
-        assert verdict["ended"] == "interrupted"
-        assert (folder / "trials" / row["spec"]["id"] / verdict["checkpoint"] / "players").is_dir()
+        assert row.env_steps in (4096, 8192)  # it has heard before it plays on
+        run = folder / "trials" / row.spec.id
+        verdict = json.loads((run / "verdict.json").read_text())
+        assert (verdict["ended"], verdict["env_steps"]) == ("interrupted", row.env_steps)
+        assert (run / verdict["checkpoint"] / "players").is_dir()
 
 
 def spied(monkeypatch) -> list[dict]:
@@ -213,17 +212,16 @@ def here(monkeypatch) -> None:
 
     def run_here(run: SearchRun) -> None:
         while not run.ending and (started := run.start_next()) is not None:
+            reports = []
             try:
-                report = trial.run_trial(started)
+                trial.run_trial(started, reports.append)
             except TypeError as error:
                 run.complete(started.spec.id, "failed", reason=f"TypeError: {error}")
-                continue
-            score = Score(report["env_steps_to_held"], report["margin"])
-            run.complete(started.spec.id, "finished", score, env_steps=report["env_steps"])
+            else:
+                run.take(started.spec.id, reports[-1])
 
     monkeypatch.setattr(sys, "argv", sys.argv)  # trials put their own command there
     monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)  # none is needed
-    monkeypatch.setattr(trial.tune, "report", lambda report: None)
     monkeypatch.setattr(tuning, "run_on_tune", run_here)
 
 
@@ -238,13 +236,13 @@ def test_population_continues_from_best_with_own_values(tmp_path, monkeypatch):
     )
     assert result.exit_code == 0, result.output
     assert seen == 5 * ["blue-rookie"]  # once for the request, once for each of four trials
-    rows = {row["spec"]["id"]: row["spec"] for row in outcomes(folder)}
+    rows = {row.spec.id: row.spec for row in outcomes(folder)}
     assert len(rows) == 4
-    copied = [spec for name, spec in rows.items() if name.startswith("g01") and spec["origin"][3:] != name[3:]]
+    copied = [spec for name, spec in rows.items() if name.startswith("g01") and spec.origin[3:] != name[3:]]
     assert copied
     for spec in copied:
-        donor = read_run(folder / "trials" / spec["origin"])
-        run = folder / "trials" / spec["id"]
+        donor = read_run(folder / "trials" / spec.origin)
+        run = folder / "trials" / spec.id
         assert read(run / "config.yaml")["train"]["lr"] != donor.config["train"]["lr"]
         rows = rows_of(run)
         assert (rows[0]["env_steps"], rows[-1]["env_steps"]) == (4096 + 512, 8192)

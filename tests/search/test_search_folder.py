@@ -17,9 +17,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.search import verbs as verb
 from multigrid_rl.search.folder import SearchFolder, SearchRequest, sort_overrides
 from multigrid_rl.search.outcomes import Outcome, Score, TrialSpec
-from multigrid_rl.search.plots import ticks, write_plots
 from multigrid_rl.search.results import (
-    as_csv,
     as_markdown,
     as_recipe,
     recipe_of,
@@ -28,11 +26,11 @@ from multigrid_rl.search.results import (
     write_result,
 )
 from multigrid_rl.search.settings import load_settings
-from multigrid_rl.search.space import Space, Variable
+from multigrid_rl.search.space import Space
+from multigrid_rl.search.study import STUDY, write_pictures
 from multigrid_rl.search.tuning import why_failed
 
 BASE = ["scenario=single-obstacle", "train.num_envs=64", "experiment=none"]
-NAMES = {"train.lr": 0.3, "model": 0.75}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +48,8 @@ def folder(tmp_path, request_):
 
 
 def ended(name: str, lr: float, got: Score | None, stage: str = "broad", **more) -> Outcome:
-    spec = TrialSpec(name, stage, {"train.lr": lr, "model": 0.75}, 7, 1000, **more)
+    params = {"train.lr": 1e-4 * 100**lr, "model": "gru"}
+    spec = TrialSpec(name, stage, params, 7, 1000, **more)
     return Outcome(spec, "finished" if got else "failed", got, 900, 12.5, None if got else "no more memory")
 
 
@@ -62,39 +61,49 @@ ROWS = [
 ]
 
 
+def record(folder, rows):
+    for row in rows:
+        folder.record.begin(row.spec)
+        folder.record.end(row)
+
+
 def test_reads_outcomes_back_as_recorded(folder):
-    for row in ROWS:
-        folder.record(row)
-    assert folder.outcomes() == ROWS
-    lines = (folder.path / "outcomes.jsonl").read_text().splitlines()
+    record(folder, ROWS)
+    assert folder.record.outcomes() == ROWS
+    lines = (folder.path / STUDY).read_text().splitlines()
     assert all(json.loads(line, parse_constant=pytest.fail) for line in lines)  # JSON for everybody: no Infinity
     again = SearchFolder.reopen(folder.path)
-    assert again.outcomes() == ROWS
+    assert again.record.outcomes() == ROWS
     assert again.request == folder.request
     assert again.provenance == folder.provenance
 
 
 def test_cuts_off_torn_lines_and_rejects_damaged_lines(folder):
-    for row in ROWS[:2]:
-        folder.record(row)
-    file = folder.path / "outcomes.jsonl"
+    record(folder, ROWS[:2])
+    file = folder.path / STUDY
     whole = file.read_bytes()
     file.write_bytes(whole + whole.splitlines()[0][:40])
-    assert folder.outcomes() == ROWS[:2]
+    (folder.path / f"{STUDY}.lock").symlink_to(file)  # of what was killed while it wrote
+    assert SearchFolder.reopen(folder.path).record.outcomes() == ROWS[:2]
     assert file.read_bytes() != whole  # who only reads leaves it as it is: somebody may be writing that line
     with folder.held():
-        folder.record(ROWS[2])
-    assert folder.outcomes() == ROWS[:3]
+        assert file.read_bytes() == whole
+        record(folder, ROWS[2:3])
+    assert folder.record.outcomes() == ROWS[:3]
     file.write_bytes(b'{"spec": 3}\n' + whole)
-    with pytest.raises(ConfigError, match=r"outcomes.jsonl: line 1: damaged"):
-        folder.outcomes()
+    with pytest.raises(ConfigError, match=r"study.log: damaged, expected the record that search wrote"):
+        _ = SearchFolder.reopen(folder.path).record
 
 
-def test_records_trials_before_they_start(folder):
-    assert folder.begun() == []
-    for row in ROWS[:2]:
-        folder.begin(row.spec)
-    assert folder.begun() == [row.spec for row in ROWS[:2]]
+def test_kill_between_draw_and_name_costs_nothing(folder):
+    spec = replace(ROWS[0].spec, params=None)
+    known = folder.record.begin(spec)
+    lines = (folder.path / STUDY).read_bytes().splitlines(keepends=True)
+    (folder.path / STUDY).write_bytes(b"".join(lines[:-1]))  # its name is written last
+    again = SearchFolder.reopen(folder.path).record
+    assert again.begin(spec) == known
+    assert again.begin(spec) == known
+    assert again.outcomes() == []
 
 
 def test_searches_on_drives_without_locks(folder, monkeypatch, caplog):
@@ -123,34 +132,38 @@ def test_rejects_other_folders(folder, tmp_path):
     with pytest.raises(ConfigError, match="expected the file that search wrote, got keys seed"):
         SearchFolder.reopen(folder.path)
     (folder.path / "search.yaml").write_text(text)
+    (folder.path / "outcomes.jsonl").touch()
+    with pytest.raises(ConfigError, match="expected a search of this version, got one of an earlier: start anew"):
+        SearchFolder.reopen(folder.path)
+    (folder.path / "outcomes.jsonl").unlink()
     (folder.path / "provenance.json").write_text("{")
     with pytest.raises(ConfigError, match=r"provenance.json: damaged"):
         SearchFolder.reopen(folder.path)
 
 
 def found(folder, rows=ROWS):
-    for row in rows:
-        folder.record(row)
+    record(folder, rows)
     result = result_of(folder, complete=True, seconds=61.5)
     write_result(folder, result)
     return result
 
 
+def pictures(folder, result):
+    return write_pictures(folder.path, folder.request.space, result.outcomes, result.importance)
+
+
 def test_results_hold_every_trial_and_winner(folder):
-    found(folder)
-    data = json.loads((folder.path / "results.json").read_text(), parse_constant=pytest.fail)  # no NaN, no Infinity
-    assert [row["id"] for row in data["trials"]] == [row.spec.id for row in ROWS]
-    assert data["trials"][0]["margin"] is None
-    assert data["trials"][1]["reason"] == "no more memory"
-    assert data["winner"]["confirmed"] is True
-    assert data["winner"]["env_steps_to_held"] == 1500  # of its worst seed
-    assert data["winner"]["values"]["model"] == "gru"
-    assert data["complete"] is True
-    assert data["seed"] == 7
-    rows = list(csv.DictReader(io.StringIO(as_csv(folder, ROWS))))
+    result = found(folder)
+    rows = list(csv.DictReader(io.StringIO((folder.path / "trials.csv").read_text())))
+    assert [row["id"] for row in rows] == [row.spec.id for row in ROWS]
     assert [row["held"] for row in rows] == ["False"] * 3 + ["True"] * 3
-    assert float(rows[2]["train.lr"]) == data["winner"]["values"]["train.lr"]
+    assert (rows[0]["margin"], rows[1]["reason"]) == ("", "no more memory")
+    values = folder.request.space.values(result.winner.params)
+    assert values["model"] == "gru"
+    assert float(rows[2]["train.lr"]) == values["train.lr"]
     assert rows[2]["train.lr_final"] == rows[2]["train.lr"]
+    assert result.winner.confirmed
+    assert result.winner.score.env_steps_to_held == 1500  # of its worst seed
 
 
 def test_winner_recipe_composes_to_its_configuration(folder):
@@ -160,7 +173,7 @@ def test_winner_recipe_composes_to_its_configuration(folder):
     assert text.startswith("# @package _global_\n# Held all gates on 3 of 3 seeds")
     recipe = yaml.safe_load(text)
     assert recipe["defaults"] == [{"override /scenario": "single-obstacle"}, {"override /model": "gru"}]
-    config = compose(folder.request.space.overrides(result.winner.point))
+    config = compose(folder.request.space.overrides(result.winner.params))
     again = compose([f"experiment={folder.path / 'winner.yaml'}"])
     assert again == config.model_copy(update={"experiment": str(folder.path / "winner.yaml")})
     assert recipe["train"] == {"num_envs": 64, "lr": config.train.lr, "lr_final": config.train.lr}
@@ -194,7 +207,7 @@ def test_writes_no_recipe_without_winner(folder):
     result = found(folder, [ROWS[1]])
     assert result.winner is None
     assert not (folder.path / "winner.yaml").exists()
-    assert write_plots(folder, result) == []
+    assert pictures(folder, result) == []
     lines = verb.closing(folder, result, [])
     assert "failed:   s1-001: no more memory" in lines
     assert any("importance needs 20" in line for line in lines)
@@ -203,18 +216,9 @@ def test_writes_no_recipe_without_winner(folder):
 def test_draws_pictures(folder):
     many = [ended(f"s1-{k:03d}", k / 40, Score(100 + k, 0.1) if k > 20 else Score(None, -k)) for k in range(40)]
     result = found(folder, many)
-    assert [path.name for path in write_plots(folder, result)] == ["parallel.png", "importance.png"]
+    assert pictures(folder, result) == ["parallel.png", "importance.png"]
     for name in ("parallel.png", "importance.png"):
         assert (folder.path / name).read_bytes().startswith(b"\x89PNG")
-
-
-def test_labels_axes_in_units_of_variable():
-    lr = Variable.parse("train.lr", {"loguniform": [1e-4, 1e-2]})
-    assert [value for _, value in ticks(lr)] == pytest.approx([1e-4, 3.16228e-4, 1e-3, 3.16228e-3, 1e-2])
-    assert ticks(Variable.parse("train.minibatch_size", {"randint": [8, 9], "transform": "power_of_two"})) == [
-        (0.25, 256),
-        (0.75, 512),
-    ]
 
 
 def test_table_shows_best_first(folder):
@@ -238,12 +242,10 @@ def test_report_holds_winner_importance_and_every_trial(folder):
     assert [row[0] for row in rows][-3:] == ["| s1-002", "| s1-000", "| s1-001"]
     assert rows[-1][1] == "failed: no more memory"
     assert rows[0][3] == "500"
-    assert "Every trial failed." in as_markdown(folder, result_of_failures(folder), [])
 
 
-def result_of_failures(folder):
-    (folder.path / "outcomes.jsonl").unlink()
-    return found(folder, [ROWS[1]])
+def test_report_says_that_every_trial_failed(folder):
+    assert "Every trial failed." in as_markdown(folder, found(folder, [ROWS[1]]), [])
 
 
 def test_prints_outcomes_in_one_line(folder):
@@ -262,7 +264,7 @@ def test_prints_why_trial_failed(tmp_path):
     class Lost:
         pickled_error_file = str(tmp_path / "error.pkl")
 
-    assert why_failed(Silent()) == why_failed(Lost()) == "it ended without a word"
+    assert why_failed(Silent()) == why_failed(Lost()) == "its process ended without a reason"
     (tmp_path / "error.pkl").write_bytes(pickle.dumps(RuntimeError("The actor died.\nclass_name: x")))
     assert why_failed(Lost()) == "The actor died."
 

@@ -10,9 +10,9 @@ from scipy import stats
 
 from composing import CONFIGS, read
 from multigrid_rl.config.compose import ConfigError, compose
-from multigrid_rl.search.plans import plan_of
+from multigrid_rl.search.plans import Plan, plan_of
 from multigrid_rl.search.settings import load_settings, search_names
-from multigrid_rl.search.space import LAST, Space, Variable, fitted, in_words, load_space, space_names
+from multigrid_rl.search.space import Space, Variable, fitted, in_words, load_space
 
 DRAWS = 2000
 BASE = ["scenario=single-obstacle", "experiment=none"]
@@ -33,36 +33,37 @@ LEVELS = {
 }
 
 
-def coordinates(seed: int = 5) -> list[float]:
-    rng = np.random.default_rng(seed)
-    return rng.random(DRAWS).tolist()
+def values(variable: Variable) -> list:
+    """Values at even places of what Optuna draws from."""
+    return [variable.value(variable.at(share)) for share in np.random.default_rng(5).random(DRAWS)]
+
+
+def drawn(space: Space, k: int) -> dict:
+    rng = np.random.default_rng(k)
+    return {variable.key: variable.at(rng.random()) for variable in space.variables}
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_draws_numbers_evenly_on_scale_within_bounds(name):
+def test_numbers_are_even_on_their_scale_within_bounds(name):
     given, low, high, scale = CONTINUOUS[name]
     variable = Variable.parse("train.x", given)
-    values = [variable.value(c) for c in coordinates()]
-    assert (variable.value(0.0), variable.value(LAST)) == pytest.approx((low, high), rel=1e-5)
-    assert min(values) >= low * (1 - 1e-5)
-    assert max(values) <= high * (1 + 1e-5)
-    assert stats.kstest([scale(v) for v in values], "uniform").pvalue > 0.01
+    found = values(variable)
+    ends = sorted(variable.value(variable.at(share)) for share in (0, 1))
+    assert ends == pytest.approx([low, high], rel=1e-5)
+    assert ends[0] <= min(found) <= max(found) <= ends[1]
+    assert stats.kstest([scale(v) for v in found], "uniform").pvalue > 0.01
     # The scale matters: on the plain one a logarithmic variable is anything but even.
-    plain = stats.kstest([(v - low) / (high - low) for v in values], "uniform").pvalue
+    plain = stats.kstest([(v - low) / (high - low) for v in found], "uniform").pvalue
     assert (plain > 0.01) == (name == "uniform")
-    assert {type(value) for value in values} == {int if name == "lograndint" else float}
+    assert {type(value) for value in found} == {int if name == "lograndint" else float}
+    assert variable.share(variable.at(0.3)) == pytest.approx(0.3, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", LEVELS)
-def test_draws_every_level_equally_often(name):
+def test_every_level_can_be_drawn(name):
     given, expected = LEVELS[name]
     variable = Variable.parse("train.x", given)
-    values = [variable.value(c) for c in coordinates()]
-    counts = [values.count(level) for level in expected]
-    assert sum(counts) == DRAWS
-    assert stats.chisquare(counts).pvalue > 0.01
-    assert variable.levels == len(expected)
-    assert (variable.value(0.0), variable.value(LAST)) == (expected[0], expected[-1])
+    assert sorted(set(values(variable)), key=expected.index) == expected
 
 
 @pytest.mark.parametrize(
@@ -106,13 +107,13 @@ def test_overrides_read_back_as_their_values(value):
     assert parsed.value() == value
 
 
-@pytest.mark.parametrize("name", space_names())
+@pytest.mark.parametrize("name", ["control", "default", "pbt"])
 def test_shipped_spaces_draw_valid_training_values(name):
     space = load_space(name, [*BASE, "train.num_envs=64"])
     for k in range(5):
-        point = space.sample(np.random.default_rng(k))
-        config = compose(space.overrides(point)).model_dump()
-        for key, value in space.values(point).items():
+        params = drawn(space, k)
+        config = compose(space.overrides(params)).model_dump()
+        for key, value in space.values(params).items():
             node = config
             for part in key.split("."):
                 node = node[part]
@@ -124,7 +125,7 @@ def test_shipped_searches_are_valid_and_name_a_space(name):
     settings = load_settings(name, {})
     assert settings.kind == name
     space = load_space(settings.space, BASE)
-    assert not plan_of(settings, space, 0).finished
+    assert not Plan(plan_of(settings, space, 0)).finished
 
 
 def test_search_configs_begin_with_explanation():
@@ -133,27 +134,15 @@ def test_search_configs_begin_with_explanation():
         assert lines[0].startswith("# "), path
 
 
-def test_shrunken_space_is_centred_and_clipped_at_edges():
-    space = load_space("default", BASE)
-    centre = {v.key: 0.5 for v in space.variables} | {"train.clip": 0.02}
-    rng = np.random.default_rng(3)
-    near = [space.near(centre, 0.1, rng) for _ in range(DRAWS)]
-    lr, clip = ([p[key] for p in near] for key in ("train.lr", "train.clip"))
-    assert stats.kstest([(c - 0.4) / 0.2 for c in lr], "uniform").pvalue > 0.01
-    assert stats.kstest([c / 0.12 for c in clip], "uniform").pvalue > 0.01
-    moved = np.mean([p["model"] != 0.5 for p in near])
-    assert stats.binomtest(int(moved * DRAWS), DRAWS, 0.1).pvalue > 0.01
-
-
 def test_keys_set_by_user_do_not_vary():
     space = load_space("default", [*BASE, "train.lr_final=1e-4", "model=lstm"])
     assert {"train.lr", "model"}.isdisjoint(v.key for v in space.variables)
-    assert compose(space.overrides(space.sample(np.random.default_rng(0)))).model.name == "lstm"
+    assert compose(space.overrides(drawn(space, 0))).model.name == "lstm"
 
 
 def test_also_sets_several_keys_to_one_value():
     space = load_space("default", BASE)
-    train = compose(space.overrides(space.sample(np.random.default_rng(1)))).train
+    train = compose(space.overrides(drawn(space, 1))).train
     assert train.lr == train.lr_final != compose(BASE).train.lr
 
 
@@ -233,7 +222,7 @@ def test_draws_satisfy_rules_between_keys():
     }
     space = Space.build("tied", content, BASE)
     for k in range(15):
-        config = compose(space.overrides(space.sample(np.random.default_rng(k))))
+        config = compose(space.overrides(drawn(space, k)))
         assert config.train.minibatch_size <= config.train.batch_size
 
 
@@ -251,6 +240,7 @@ def test_draws_satisfy_rules_between_keys():
         ("pbt", {"quantile": 0.7}, "search.quantile: expected less than or equal to 0.5, got 0.7"),
         ("pbt", {"quantile": float("nan")}, "search.quantile: "),
         ("three-stage", {"broad.runs": 3}, "search.broad.runs: unknown key, expected search.space"),
+        ("three-stage", {"refine.width": 0.1}, "search.refine.width: unknown key"),
         ("three-stage", {"broad": 3}, "search.broad: unknown key"),
         ("three-stage", {"wide.trials": 3}, "search.wide.trials: unknown key"),
     ],

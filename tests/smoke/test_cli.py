@@ -12,7 +12,8 @@ import pytest
 from bundles import edit, everything
 from catalogues import make_player
 from commands import call, complaint
-from multigrid_rl.config.compose import available_cpus, compose
+from multigrid_rl.config.compose import compose
+from multigrid_rl.cores import available_cpus
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card
 from multigrid_rl.text import program

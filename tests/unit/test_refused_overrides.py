@@ -7,7 +7,7 @@ import re
 import pytest
 
 from composing import OF_OTHER_VERBS, SCENARIOS, error_of
-from multigrid_rl.config.compose import available_cpus
+from multigrid_rl.cores import available_cpus
 
 TOO_MANY = available_cpus() + 1
 MEMORY = "train.num_steps=16 train.minibatch_size=1000"

@@ -1,0 +1,86 @@
+"""Where a run's numbers come from: command, commit, versions, machine, modules of the user's own."""
+
+import hashlib
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from multigrid_rl.config.compose import RunConfig, data_root, to_yaml
+from multigrid_rl.cores import available_cpus
+from multigrid_rl.players.cards import sha256_of
+from multigrid_rl.tables import FACTS, find
+from multigrid_rl.text import expected
+from multigrid_rl.user_code import CODE
+
+PACKAGES = ("multigrid-rl", "ray", "torch", "numpy", "numba", "gymnasium", "pettingzoo", "multigrid")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of what decides a run."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def installed() -> dict[str, str]:
+    """Return versions of what decides a run, and the hash of this package's own files and configurations here."""
+    digest = hashlib.sha256()  # two checkouts of one version may differ
+    for root, ending in ((Path(__file__).parents[1], "*.py"), (data_root() / "configs", "*.yaml")):
+        for source in sorted(root.rglob(ending)):
+            digest.update(f"{source.relative_to(root).as_posix()}\0".encode() + source.read_bytes())
+    return {**versions(), "multigrid-rl sources": digest.hexdigest()[:12]}
+
+
+def differences(found: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
+    """List packages whose ``found`` versions differ from our ``own``; CPU and GPU builds of a release are the same."""
+    return [
+        expected(name, version, found.get(name, "none"))
+        for name, version in own.items()
+        if release(found.get(name, "")) != release(version)
+    ]
+
+
+def release(version: str) -> str:
+    """Return a version without the name of its build."""
+    return version.partition("+")[0]
+
+
+def git_commit() -> str | None:
+    """Return the commit of the project's checkout, ``+changes`` if files differ from it; ``None`` outside of one."""
+    git, root = shutil.which("git"), data_root()
+    if git is None or not (root / ".git").exists():
+        return None
+    commands = (("rev-parse", "HEAD"), ("status", "--porcelain"))
+    head, dirty = (
+        subprocess.run([git, "-C", str(root), *args], capture_output=True, text=True, check=False) for args in commands
+    )
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "") if head.returncode == 0 else None
+
+
+def circumstances() -> dict[str, Any]:
+    """Return command, time, commit, versions and machine of this process."""
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "commit": git_commit(),
+        "versions": versions(),
+        "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": available_cpus()},
+    }
+
+
+def facts_of(config: RunConfig) -> dict[str, Any]:
+    """Return what add-ons say of a run's inputs, by the key that names them. Raises ``ConfigError``: one is damaged."""
+    return {key: find(FACTS, key)(config) for key in FACTS if getattr(config, key) is not None}
+
+
+def own_modules(config: RunConfig) -> dict[str, dict[str, str]]:
+    """Return, as ``modules``, the sha256 of the file of every module of the user's own that a run imports, if any."""
+    names = sorted({name.partition(":")[0] for name in CODE.findall(to_yaml(config))})
+    files = {name: Path(getattr(sys.modules.get(name), "__file__", None) or "") for name in names}
+    found = {name: sha256_of(file.read_bytes()) for name, file in files.items() if file.is_file()}
+    return {"modules": found} if found else {}
