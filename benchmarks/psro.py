@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from benchmarks.tables import table
 from multigrid_rl.competition.bundle import export
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.evaluation.evaluation import evaluate, summary
-from multigrid_rl.evaluation.lineups import against, player_target
+from multigrid_rl.evaluation.targets import against, player_target
 from multigrid_rl.files import write_whole
 from multigrid_rl.league.rules import nash
 from multigrid_rl.league.verbs import trained
 from multigrid_rl.runs.players import players_for
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 
 Payoffs = NDArray[np.float64]
 #: Players with a smaller share of a mixture are left out of it.
@@ -133,7 +133,7 @@ def win_rate(one: str, other: str, overrides: list[str], games: int) -> float:
     """Return how often ``one`` beats ``other``, a draw as half a win, from both sides."""
     target = against(player_target(one, compose(overrides)), other)
     evaluation = evaluate(target, episodes=games, seed=SEED, modes=("stochastic",), sides="both")
-    row = summary(list(evaluation.parts), evaluation.spec)
+    row = summary(evaluation.parts)
     return float(row["win"] + row["draw"] / 2)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.tables import table
 from multigrid_rl.evaluation.evaluation import MODES, evaluate
-from multigrid_rl.evaluation.lineups import run_target
+from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.runs.reader import read_run, run_config
 from multigrid_rl.runs.reference import build_reference, save_reference

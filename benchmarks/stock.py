@@ -22,8 +22,9 @@ from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCateg
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-from multigrid_rl.config.compose import RunConfig, compose
-from multigrid_rl.players.factories import env_factory
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.learner import ActorCriticModule, module_specs
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.text import expected

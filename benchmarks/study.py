@@ -116,9 +116,10 @@ def prepare(study: Study, root: Path) -> None:
 def work(job: Job) -> tuple[Job, str]:
     """Train and judge one run unless it was done before; returns the error, if any."""
     from multigrid_rl.competition.inspection import seconds_per_action  # noqa: PLC0415
-    from multigrid_rl.config.compose import ConfigError  # noqa: PLC0415
-    from multigrid_rl.evaluation.environments import env_target, report  # noqa: PLC0415
+    from multigrid_rl.evaluation.evaluation import MODES, evaluate, summary  # noqa: PLC0415
+    from multigrid_rl.evaluation.targets import find_target  # noqa: PLC0415
     from multigrid_rl.players.cards import read_card, read_network  # noqa: PLC0415
+    from multigrid_rl.text import ConfigError  # noqa: PLC0415
     from multigrid_rl.training.start import run_training  # noqa: PLC0415 - in the process that trains
     from multigrid_rl.types import RunError  # noqa: PLC0415
 
@@ -132,17 +133,16 @@ def work(job: Job) -> tuple[Job, str]:
             contextlib.redirect_stderr(nowhere),
         ):
             verdict = run_training([*job.overrides, f"seed={job.seed}", f"run_dir={job.folder}"])
-            target = env_target(str(job.folder))
-            judged = report(target, episodes=job.episodes, seed=1_000_003, modes=("draw", "argmax"))
+            target = find_target(str(job.folder))
+            judged = evaluate(target, episodes=job.episodes, seed=1_000_003)
     except (ConfigError, RunError) as error:
         return job, str(error)
-    summary = {key: verdict[key] for key in ("env_steps", "seconds", "env_steps_per_s")}
-    for mode, row in judged["modes"].items():
-        summary[mode] = row["return_mean"]
-    source = next(iter(target.sources.values()))
+    found = {key: verdict[key] for key in ("env_steps", "seconds", "env_steps_per_s")}
+    found |= {name: summary([part])["return_mean"] for name, part in zip(("draw", MODES[1]), judged.parts, strict=True)}
+    source = Path(next(iter(target.refs.values())))
     card = read_card(source)
-    summary["ms_per_action"] = 1e3 * seconds_per_action(card, read_network(source, card))
-    result.write_text(json.dumps(summary) + "\n", encoding="utf-8")
+    found["ms_per_action"] = 1e3 * seconds_per_action(card, read_network(source, card))
+    result.write_text(json.dumps(found) + "\n", encoding="utf-8")
     return job, ""
 
 

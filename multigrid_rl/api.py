@@ -14,24 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from multigrid_rl.cli.evaluate import find_target
+from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig, TrainConfig
-from multigrid_rl.evaluation import environments
 from multigrid_rl.evaluation.evaluation import Mode, kept_games, summary
 from multigrid_rl.evaluation.evaluation import evaluate as play
-from multigrid_rl.evaluation.lineups import EvalTarget, Sides
-from multigrid_rl.evaluation.replays import GameRecord
+from multigrid_rl.evaluation.replays import GameRecord, choose
+from multigrid_rl.evaluation.targets import Target, find_target
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
 from multigrid_rl.runs.players import is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
-from multigrid_rl.show.page import render
-from multigrid_rl.show.replay import Pack
-from multigrid_rl.show.video import choose
 from multigrid_rl.text import ConfigError, expected, suggestion, unknown
 from multigrid_rl.training.start import resume_training, run_training
 from multigrid_rl.types import Policy
@@ -88,8 +84,7 @@ class Run(os.PathLike[str]):
             ValueError: a run of another package's environment, or an unknown opponent.
         """
         torch.set_num_threads(1)  # small networks gain nothing from more
-        judged, sides = _judged(self, [], opponent)
-        evaluation = play(judged, episodes=episodes, seed=seed, modes=("stochastic",), sides=sides)
+        evaluation = play(_judged(self, [], opponent), episodes=episodes, seed=seed, modes=("stochastic",))
         return Replay(choose(kept_games(evaluation), game, f"{episodes} games of {self.path}"))
 
 
@@ -98,9 +93,7 @@ class Replay:
 
     def __init__(self, game: GameRecord) -> None:
         self.game = game
-        seats = ", ".join(f"{seat} {player}" for seat, player in game.players.items())
-        lead = f"{game.label}, game {game.game} of seed {game.seed}: {seats}"
-        self.page = render("game.html", kind="Game", title=game.label, lead=lead, data=Pack.of([game]).data())
+        self.page: str = tables.find(tables.PAGES, "game")(game)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page and return its path."""
@@ -169,15 +162,8 @@ def evaluate(
         ValueError: a mistake, in one line.
     """
     torch.set_num_threads(1)  # small networks gain nothing from more
-    if _is_object(who) or not of_other_package(name := str(_name(who))):
-        judged, sides = _judged(who, list(overrides), opponent)
-        evaluation = play(judged, episodes=episodes, seed=seed, modes=(mode,), sides=sides)
-        return summary(list(evaluation.parts), evaluation.spec)
-    if opponent is not None:
-        raise ConfigError(expected("opponent", f"none for {name}, whose environment has no opponents", opponent))
-    target = environments.env_target(name, overrides)
-    row: dict[str, Any] = environments.report(target, episodes=episodes, seed=seed, modes=(mode,))["modes"][mode]
-    return row
+    evaluation = play(_judged(who, list(overrides), opponent), episodes=episodes, seed=seed, modes=(mode,))
+    return summary(evaluation.parts)
 
 
 def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | None = None) -> Policy:
@@ -195,7 +181,7 @@ def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
     """
     name = str(_name(who))
     if of_other_package(name):
-        players = environments.env_target(name, [f"scenario={scenario}"] if scenario else []).players(greedy=False)
+        players = find_target(name, [f"scenario={scenario}"] if scenario else []).players(greedy=False)
         if seat is not None and seat not in players:
             raise ConfigError(unknown("seat", seat, players))
         return players[seat or next(iter(players))]
@@ -254,13 +240,11 @@ def _is_object(who: Any) -> bool:
     return hasattr(who, "act") and not isinstance(who, type)
 
 
-def _judged(who: PlayerLike, overrides: list[str], opponent: PlayerLike | None) -> tuple[EvalTarget, Sides]:
-    """Return a player or run to be judged in the red/blue-door game, and its sides; both players may be objects."""
+def _judged(who: PlayerLike, overrides: list[str], opponent: PlayerLike | None) -> Target:
+    """Return a player or run to be judged; in the red/blue-door game both players may be objects."""
     objects: dict[str, Any] = {}
     names = [_name(player, objects) for player in (who, opponent)]
-    judged, sides = find_target(str(names[0]), overrides, None, names[1], None)
-    judged.catalogue.objects.update(objects)
-    return judged, sides
+    return find_target(str(names[0]), overrides, opponent=names[1], objects=objects)
 
 
 def _name(who: PlayerLike | None, objects: dict[str, Any] | None = None) -> str | None:

@@ -1,120 +1,252 @@
-"""Every metric name once, with its meaning, and the pure arithmetic behind them.
+"""Metrics: groups of names with their meaning, those that every run has, and the pure arithmetic behind them.
 
 ``<seat>`` is a seat such as ``red_0``, ``<team>`` a team such as ``red``; ``<module>`` is a trained network, named
 after the seat it plays, or after its team if it plays several seats (``shared=true``, ``scheme=ctce``).
+
+``tables.METRICS`` names the groups that are computed from finished episodes: the same functions fill a run's rows, the
+table of ``evaluate`` and the checks of a grade. ``tables.MEASURED`` names those that a part of training measures.
 """
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: Name pattern -> (meaning, unit). One row of ``metrics.jsonl`` holds these names and no others (tested).
-METRICS: dict[str, tuple[str, str]] = {
-    "iteration": ("training iterations so far: one rollout and its update", "count"),
-    "env_steps": ("environment steps so far; one step moves every agent of one game", "steps"),
-    "policy_updates": ("updates so far: one per iteration, `epochs` passes over its batch", "count"),
-    "gradient_steps": ("minibatch gradient steps so far, per module", "count"),
-    "seconds": ("wall time since training began, set-up not counted", "s"),
-    "episodes": ("finished episodes so far", "count"),
-    "report_episodes": ("finished episodes behind this row's episode metrics", "count"),
-    "stage": ("stage of the curriculum that this row was played in, from 0", "number"),
-    "env_runners": ("processes that played this row: remote env runners, or the driver alone", "count"),
-    "env_runner_restarts": ("env runners lost so far; each is replaced", "count"),
-    "env_steps_per_s": ("environment steps a second over this row, everything included", "steps/s"),
-    "episode_len_mean": ("mean length of the episodes that finished", "steps"),
-    "return_mean/<seat>": ("mean canonical return of the seat, never shaped", "reward"),
-    "team_return_mean/<team>": ("mean canonical return of the team: the sum of its seats'", "reward"),
-    "explained_variance/<module>": ("1 - Var(target - value) / Var(target) over the whole train batch", "ratio"),
-    "entropy/<module>": (
-        "mean entropy of the sampling policy over the whole train batch; a joint action's is summed over seats",
-        "nats",
+from multigrid_rl import tables
+from multigrid_rl.types import EpisodeTable, MultiAgentSpec
+
+
+class Sample(NamedTuple):
+    """A metric of some episodes."""
+
+    values: NDArray[Any]  # (m,) of the episodes that count; flags where the metric is a share
+    mean: float
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> "Sample":
+        """Return values (m,) with their mean, NaN of none."""
+        return cls(values, float(values.mean()) if len(values) else float("nan"))
+
+
+@dataclass(frozen=True)
+class MetricGroup:
+    """Metrics that belong together: an entry of ``tables.METRICS`` or ``tables.MEASURED``.
+
+    Attributes:
+        names: name pattern -> (meaning, unit).
+        samples: computes metrics of episodes: (episodes, who is in them, seats and teams that are asked about) -> name
+            -> sample. ``None``: they are measured elsewhere.
+        absent: (configuration of a run, who is in it) -> patterns of names that its rows do not have when gates are
+            judged -> reason.
+        column: ``evaluate`` shows the metrics in columns, which are not there already.
+    """
+
+    names: Mapping[str, tuple[str, str]]
+    samples: Callable[[EpisodeTable, MultiAgentSpec, Sequence[str]], dict[str, Sample]] | None = None
+    absent: Callable[[Any, MultiAgentSpec], dict[str, str]] = lambda config, specs: {}  # noqa: ARG005
+    column: bool = True
+
+
+def groups(*names: str) -> Iterator[MetricGroup]:
+    """Yield the groups of some tables, ``metrics`` and ``measured``, but for those of add-ons that are left out."""
+    for name in names:
+        table = tables.entries(name)
+        yield from (tables.find(table, entry) for entry in table if tables.has(table, entry))
+
+
+def glossary() -> dict[str, tuple[str, str]]:
+    """Return meaning and unit of every metric, by name pattern."""
+    return {pattern: entry for group in groups("metrics", "measured") for pattern, entry in group.names.items()}
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether a metric name fits a pattern; ``<gate>`` may itself contain slashes."""
+    expression = re.sub("<[a-z]+>", "[^/]+", pattern.replace("<gate>", ".+"))
+    return re.fullmatch(expression, name) is not None
+
+
+def samples_of(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) -> dict[str, Sample]:
+    """Return all metrics of some episodes by name, for the seats and teams in ``who``."""
+    found: dict[str, Sample] = {}
+    for group in groups("metrics"):
+        if group.samples is not None:
+            found |= group.samples(table, specs, who)
+    return found
+
+
+def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, float]:
+    """Return means over finished episodes (at least one) for the learning seats and for every team."""
+    samples = samples_of(table, specs, (*specs.learning, *dict.fromkeys(specs.teams)))
+    return {"report_episodes": float(table.episodes), **{name: sample.mean for name, sample in samples.items()}}
+
+
+# --- groups that every run has
+
+
+def _returns(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) -> dict[str, Sample]:
+    # Means of all columns at once: numpy adds up a table row by row, a single column in pairs.
+    means = dict(zip(specs.seats, table.returns.mean(axis=0).tolist(), strict=True))
+    found = {"episode_len_mean": Sample.of(table.length)}
+    for name in who:
+        if name in means:
+            found[f"return_mean/{name}"] = Sample(table.returns[:, specs.seats.index(name)], means[name])
+        else:
+            mates = specs.members(name)
+            values = table.returns[:, [specs.seats.index(seat) for seat in mates]].sum(axis=1)
+            found[f"team_return_mean/{name}"] = Sample(values, sum(means[seat] for seat in mates))
+    return found
+
+
+def _outcomes(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) -> dict[str, Sample]:
+    found: dict[str, Sample] = {}
+    for seat in who:
+        if not specs.has_winner or seat not in specs.seats:
+            continue
+        team = specs.teams[specs.seats.index(seat)]
+        code = specs.team_names.index(team)
+        won, drawn = table.winner == code, table.winner < 0
+        win, draw, defeat = outcome_shares(table.winner, code)
+        found[f"win/{seat}"], found[f"draw/{seat}"] = Sample(won, win), Sample(drawn, draw)
+        found[f"defeat/{seat}"] = Sample(~(won | drawn), defeat)
+        for name, games in games_against(table, specs, team).items():
+            found[f"win_against/{seat}/{name}"] = Sample.of(won[games])
+    return found
+
+
+def games_against(table: EpisodeTable, specs: MultiAgentSpec, team: str) -> dict[str, NDArray[np.bool_]]:
+    """Return which episodes (M,) each of several players that take turns on seats of other teams took part in."""
+    pools = enumerate(specs.pools)
+    return table.with_players({k: names for k, (seat, names) in pools if specs.teams[specs.seats.index(seat)] != team})
+
+
+def _no_winner(config: Any, specs: MultiAgentSpec) -> dict[str, str]:
+    if specs.has_winner:
+        return {}
+    return dict.fromkeys(("win/*", "draw/*", "defeat/*"), f"{config.scenario.name} has no winner")
+
+
+#: Counts of a run.
+RUN = MetricGroup(
+    {
+        "iteration": ("training iterations so far: one rollout and its update", "count"),
+        "env_steps": ("environment steps so far; one step moves every agent of one game", "steps"),
+        "policy_updates": ("updates so far: one per iteration, `epochs` passes over its batch", "count"),
+        "gradient_steps": ("minibatch gradient steps so far, per module", "count"),
+        "seconds": ("wall time since training began, set-up not counted", "s"),
+        "episodes": ("finished episodes so far", "count"),
+        "report_episodes": ("finished episodes behind this row's episode metrics", "count"),
+        "stage": ("stage of the curriculum that this row was played in, from 0", "number"),
+        "env_runners": ("processes that played this row: remote env runners, or the driver alone", "count"),
+        "env_runner_restarts": ("env runners lost so far; each is replaced", "count"),
+    }
+)
+
+#: Lengths and returns.
+RETURNS = MetricGroup(
+    {
+        "episode_len_mean": ("mean length of the episodes that finished", "steps"),
+        "return_mean/<seat>": ("mean canonical return of the seat, never shaped", "reward"),
+        "team_return_mean/<team>": ("mean canonical return of the team: the sum of its seats'", "reward"),
+    },
+    _returns,
+    column=False,
+)
+
+#: Who won.
+OUTCOMES = MetricGroup(
+    {
+        "win/<seat>": ("share of episodes that the seat's team won", "share"),
+        "draw/<seat>": ("share of episodes without a winner", "share"),
+        "defeat/<seat>": ("share of episodes that the other team won", "share"),
+        "win_against/<seat>/<player>": (
+            "share won of the episodes against this player of a pool; `snapshots`: against all of a league's together",
+            "share",
+        ),
+    },
+    _outcomes,
+    _no_winner,
+    column=False,
+)
+
+#: What updates measure.
+LEARNER = MetricGroup(
+    {
+        "explained_variance/<module>": ("1 - Var(target - value) / Var(target) over the whole train batch", "ratio"),
+        "entropy/<module>": (
+            "mean entropy of the sampling policy over the whole train batch; a joint action's is summed over seats",
+            "nats",
+        ),
+        "approx_kl/<module>": (
+            "KL divergence from the policy that played: mean of (r - 1) - log r over the minibatches of the update",
+            "nats",
+        ),
+        "clip_fraction/<module>": (
+            "share of steps with a ratio outside of 1 +- clip, mean over these minibatches",
+            "share",
+        ),
+        "learner/<module>/policy_loss": ("clipped surrogate loss, last minibatch", "loss"),
+        "learner/<module>/vf_loss": ("value loss, last minibatch", "loss"),
+        "learner/<module>/grad_norm": ("global gradient norm before clipping, last minibatch", "norm"),
+        "learner/<module>/dropped_updates": (
+            "minibatch gradients of this update that were not finite and left out",
+            "count",
+        ),
+        "learner/<module>/lr": ("Adam step size after this update", "1"),
+        "learner/<module>/entropy_coef": ("entropy bonus weight after this update", "1"),
+    }
+)
+
+#: What is known only after the gates of a report are judged.
+LATER = MetricGroup(
+    {
+        "env_steps_per_s": ("environment steps a second over this row, everything included", "steps/s"),
+        "timing/sample_s": ("playing, all of it", "s"),
+        "timing/engine_s": ("of it: the game (with several env runners, the mean over them; likewise below)", "s"),
+        "timing/players_s": ("of it: the background players' decisions", "s"),
+        "timing/tokens_s": ("of it: observations into the batch", "s"),
+        "timing/forward_s": ("of it: logits and values of the learning networks", "s"),
+        "timing/draw_s": ("of it: drawing actions, their log-probability and entropy", "s"),
+        "timing/gae_s": ("of it: advantages", "s"),
+        "timing/learn_s": ("the update, all of it", "s"),
+        "timing/minibatch_s": ("of it: cutting minibatches", "s"),
+        "timing/network_s": ("of it: forward and backward passes; with torch's own backward, the loss too", "s"),
+        "timing/loss_s": ("of it: the loss and its gradient by logits and values", "s"),
+        "timing/optimizer_s": ("of it: clipping and Adam", "s"),
+        "timing/normalise_s": ("of it: measuring observations and targets", "s"),
+        "timing/sync_s": ("sending weights to the env runners", "s"),
+        "timing/metrics_s": ("metrics and gates, and records and display of the iteration before", "s"),
+        "timing/checkpoint_s": ("the checkpoint after the iteration before", "s"),
+        "timing/other_s": ("the iteration without sample, learn, sync, metrics and checkpoint", "s"),
+        "timing/overhead_share": (
+            "share of the iteration that is neither engine, players, forward, network, loss nor optimizer",
+            "share",
+        ),
+        "gates/<gate>/met": ("1 where this report meets the gate, else 0", "flag"),
+        "gates/<gate>/held_steps": ("environment steps for which the gate has been met without a break", "steps"),
+        "gates/held": ("1 once every gate is held", "flag"),
+    },
+    absent=lambda config, specs: dict.fromkeys(  # noqa: ARG005
+        ("timing/*", "gates/*", "env_steps_per_s"), "it is measured after the gates are judged"
     ),
-    "approx_kl/<module>": (
-        "KL divergence from the policy that played: mean of (r - 1) - log r over the minibatches of the update",
-        "nats",
-    ),
-    "clip_fraction/<module>": (
-        "share of steps with a ratio outside of 1 +- clip, mean over these minibatches",
-        "share",
-    ),
-    "win/<seat>": ("share of episodes that the seat's team won", "share"),
-    "draw/<seat>": ("share of episodes without a winner", "share"),
-    "defeat/<seat>": ("share of episodes that the other team won", "share"),
-    "win_against/<seat>/<player>": (
-        "share won of the episodes against this player of a pool; `snapshots`: against all of a league's together",
-        "share",
-    ),
-    "league/size": ("players in the league, its anchors included", "count"),
-    "league/min_win": (
-        "smallest win rate over all players of the league, a draw as half a win, older games fading",
-        "share",
-    ),
-    "dagger/beta": ("probability that the expert acted in a step of this round", "share"),
-    "dagger/labels": (
-        "steps that the expert labelled so far, over all modules, and recorded ones it began with",
-        "count",
-    ),
-    "behaviour/<seat>/door_open": ("own door opened by this seat, per episode", "count"),
-    "behaviour/<seat>/eliminated_opponents": ("opponents eliminated by this seat, per episode", "count"),
-    "behaviour/<seat>/got_eliminated": ("times this seat was eliminated, per episode", "count"),
-    "behaviour/<seat>/key_pickup": ("first pickups of the own key by this seat, per episode", "count"),
-    "behaviour/<seat>/ball_pay": ("factors paid for ball pickups, per episode", "sum"),
-    "behaviour/<seat>/invalid_pickup": ("pickup actions that cost the penalty, per episode", "count"),
-    "learner/<module>/cloning_loss": (
-        "what cloning minimises, mean over the iteration: minus the log-probability of what was recorded",
-        "loss",
-    ),
-    "learner/<module>/held_out_loss": ("the same at the end of the iteration, on episodes that are held out", "loss"),
-    "learner/<module>/policy_loss": ("clipped surrogate loss, last minibatch", "loss"),
-    "learner/<module>/vf_loss": ("value loss, last minibatch", "loss"),
-    "learner/<module>/grad_norm": ("global gradient norm before clipping, last minibatch", "norm"),
-    "learner/<module>/dropped_updates": (
-        "minibatch gradients of this update that were not finite and left out",
-        "count",
-    ),
-    "learner/<module>/discriminator_loss": (
-        "cross entropy of the discriminator between recorded steps and the batch's, last of its gradient steps",
-        "nats",
-    ),
-    "learner/<module>/discriminator_accuracy": ("share of these steps that it classified correctly", "share"),
-    "learner/<module>/learnt_reward": ("mean reward over the batch that the discriminator paid", "reward"),
-    "learner/<module>/lr": ("Adam step size after this update", "1"),
-    "learner/<module>/entropy_coef": ("entropy bonus weight after this update", "1"),
-    "timing/sample_s": ("playing, all of it", "s"),
-    "timing/engine_s": ("of it: the game (with several env runners, the mean over them; likewise below)", "s"),
-    "timing/players_s": ("of it: the background players' decisions", "s"),
-    "timing/tokens_s": ("of it: observations into the batch", "s"),
-    "timing/forward_s": ("of it: logits and values of the learning networks", "s"),
-    "timing/draw_s": ("of it: drawing actions, their log-probability and entropy", "s"),
-    "timing/gae_s": ("of it: advantages", "s"),
-    "timing/learn_s": ("the update, all of it", "s"),
-    "timing/minibatch_s": ("of it: cutting minibatches", "s"),
-    "timing/network_s": ("of it: forward and backward passes; with torch's own backward, the loss too", "s"),
-    "timing/loss_s": ("of it: the loss and its gradient by logits and values", "s"),
-    "timing/optimizer_s": ("of it: clipping and Adam", "s"),
-    "timing/normalise_s": ("of it: measuring observations and targets", "s"),
-    "timing/sync_s": ("sending weights to the env runners", "s"),
-    "timing/metrics_s": ("metrics and gates, and records and display of the iteration before", "s"),
-    "timing/checkpoint_s": ("the checkpoint after the iteration before", "s"),
-    "timing/other_s": ("the iteration without sample, learn, sync, metrics and checkpoint", "s"),
-    "timing/overhead_share": (
-        "share of the iteration that is neither engine, players, forward, network, loss nor optimizer",
-        "share",
-    ),
-    "own/<function>": ("what a function of your own, which a gate names, says of the report's episodes", "its own"),
-    "gates/<gate>/met": ("1 where this report meets the gate, else 0", "flag"),
-    "gates/<gate>/held_steps": ("environment steps for which the gate has been met without a break", "steps"),
-    "gates/held": ("1 once every gate is held", "flag"),
-}
+)
+
+#: The user's own functions, by the gates that name them.
+OWN = MetricGroup(
+    {
+        "own/<function>": ("what a function of your own, which a gate names, says of the report's episodes", "its own"),
+    }
+)
 
 #: Parts of an iteration that follow one another; the other ``timing/`` metrics are parts of these.
 STAGES = ("sample", "learn", "sync", "metrics", "checkpoint")
 #: Parts in which games are played and networks computed; everything else is overhead.
 WORK = ("engine", "players", "forward", "network", "loss", "optimizer")
 
-#: Behaviour metrics, by the event of the engine that they average.
-BEHAVIOUR = tuple(name.rpartition("/")[2] for name in METRICS if name.startswith("behaviour/"))
+
+# --- arithmetic
 
 
 def explained_variance(targets: NDArray[np.float32], values: NDArray[np.float32]) -> float:
@@ -162,7 +294,9 @@ def mean_interval(values: NDArray[np.float64], z: float = 1.96) -> tuple[float, 
     return mean, mean - z * error, mean + z * error
 
 
-def matches(name: str, pattern: str) -> bool:
-    """Return whether a metric name fits a pattern of :data:`METRICS`; ``<gate>`` may itself contain slashes."""
-    expression = re.sub("<[a-z]+>", "[^/]+", pattern.replace("<gate>", ".+"))
-    return re.fullmatch(expression, name) is not None
+def interval_of(values: NDArray[Any]) -> tuple[float, float, float]:
+    """Return the mean of values (M,), ``M >= 1``, and its 95 % interval: of flags Wilson's, else the mean's."""
+    if values.dtype == np.bool_:
+        count = int(values.sum())
+        return count / len(values), *wilson_interval(count, len(values))
+    return mean_interval(values.astype(np.float64))

@@ -53,6 +53,9 @@ TRAINERS: dict[str, str] = {
 #: Sections of ``train`` that tell the trainer of a file older than ``train.trainer``: the first that is there decides.
 SECTIONS: dict[str, str] = {"dagger": "dagger", "cloning": "bc", "adversarial": "gail"}
 
+#: What ``init`` may name: where the first weights come from.
+STARTS: dict[str, str] = {"player": "multigrid_rl.runs.players:initial_weights"}
+
 #: What a run is trained with: its session, and what builds sampler and learner.
 ENGINES: dict[str, str] = {
     "session": "multigrid_rl.rllib.session:ray_session",
@@ -127,8 +130,22 @@ HEADS: dict[str, Head] = {
     "diffusion": Head("multigrid_rl.models.heads:Diffusion", size=10, probability=False),
 }
 
-#: Groups of metrics that runs report.
-METRICS: dict[str, str] = {}
+#: Groups of metrics of episodes: ``metrics.MetricGroup`` with a function that computes them.
+METRICS: dict[str, str] = {
+    "returns": "multigrid_rl.metrics:RETURNS",
+    "outcomes": "multigrid_rl.metrics:OUTCOMES",
+    "doors": "multigrid_rl.world.metrics:DOORS",
+}
+
+#: Groups of metrics that a part of training measures itself, the core's before those of add-ons.
+MEASURED: dict[str, str] = {
+    "run": "multigrid_rl.metrics:RUN",
+    "learner": "multigrid_rl.metrics:LEARNER",
+    "later": "multigrid_rl.metrics:LATER",
+    "own": "multigrid_rl.metrics:OWN",
+    "league": "multigrid_rl.league.metrics:LEAGUE",
+    "imitation": "multigrid_rl.imitation.metrics:IMITATION",
+}
 
 #: Rules by which a pool chooses opponents.
 WEIGHTINGS: dict[str, str] = {
@@ -151,10 +168,26 @@ PLAYERS: dict[str, str] = {
     "hub": "multigrid_rl.competition.hub:NAMING",
 }
 
-#: Pages of what commands have written, by what they wrote: a function of its folder that writes the page.
+#: Pages of what commands have written, by what they wrote: a function of its folder that writes the page. The page of
+#: a game is text, of its record.
 PAGES: dict[str, str] = {
+    "run": "multigrid_rl.show.report:write_run_report",
     "cup": "multigrid_rl.show.report:write_cup_report",
-    "exploit": "multigrid_rl.show.exploit:draw_exploit",
+    "game": "multigrid_rl.show.replay:game_page",
+}
+
+#: Figures that commands draw, as PNG: a function of what is drawn, then of the file.
+FIGURES: dict[str, str] = {
+    "comparison": "multigrid_rl.show.figures:save_comparison",
+    "best responses": "multigrid_rl.show.figures:save_best_responses",
+}
+
+#: Films: of a recorded game; of episodes of an environment, for a page and, chosen by name, as a file.
+FILMS: dict[str, str] = {
+    "game": "multigrid_rl.show.video:write_video",
+    "page": "multigrid_rl.walkers.films:play_own_episodes",
+    "pick": "multigrid_rl.walkers.films:pick",
+    "episode": "multigrid_rl.walkers.films:write_episode",
 }
 
 #: Where a run's rows go, too: what ``tracking`` may name; each is a ``runs.folder.Tracker``.
@@ -188,7 +221,7 @@ VERBS: dict[str, str] = {
     "compare": "multigrid_rl.cli.compare:compare",
     "export": "multigrid_rl.competition.verbs:export",
     "inspect": "multigrid_rl.competition.verbs:inspect",
-    "grade": "multigrid_rl.cli.evaluate:grade",
+    "grade": "multigrid_rl.competition.grade_verb:grade",
     "cup": "multigrid_rl.competition.verbs:cup",
     "players": "multigrid_rl.cli.players:players",
     "freeze": "multigrid_rl.cli.players:freeze",

@@ -11,7 +11,7 @@ from multigrid_rl.competition.agents import ExternalAgent, read_agent
 from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.players.match import Played, play_games
+from multigrid_rl.players.episodes import Played, play_games
 from multigrid_rl.players.scripted import RandomPlayer
 
 #: Short games: whatever may go wrong goes wrong soon.

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from multigrid_rl.config.compose import ConfigError, compose, data_root, scenario_names
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.recipes import scenario_names
+from multigrid_rl.files import data_root
+from multigrid_rl.text import ConfigError
 
 CONFIGS = data_root() / "configs"
 SCENARIOS = scenario_names()

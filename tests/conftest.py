@@ -123,7 +123,7 @@ def _chance(monkeypatch) -> None:
 def _compile_the_game() -> None:
     import numpy as np  # noqa: PLC0415
 
-    from multigrid_rl.players.match import play_games  # noqa: PLC0415
+    from multigrid_rl.players.episodes import play_games  # noqa: PLC0415
     from multigrid_rl.players.scripted import Hunter, KeyRunner, RandomPlayer  # noqa: PLC0415
     from multigrid_rl.types import GameSpec  # noqa: PLC0415
     from multigrid_rl.world.engine import World  # noqa: PLC0415
@@ -145,7 +145,7 @@ def _compile_the_multigrid_package() -> None:
     import numpy as np  # noqa: PLC0415
 
     from multigrid_rl.config.compose import compose  # noqa: PLC0415
-    from multigrid_rl.players.factories import env_factory  # noqa: PLC0415
+    from multigrid_rl.config.environments import env_factory  # noqa: PLC0415
 
     env = env_factory(compose(["env_id=MultiGrid-Empty-5x5-v0"])).build(1, 0)
     env.step({agent.name: np.zeros((1, len(agent.seats)), np.int64) for agent in env.specs.agents})

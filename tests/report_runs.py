@@ -11,13 +11,15 @@ from multigrid_rl.competition.cup.cup import play_cup
 from multigrid_rl.competition.cup.entries import CupConfig, Entry
 from multigrid_rl.competition.cup.standings import results
 from multigrid_rl.competition.sandbox import Limits
-from multigrid_rl.config.compose import compose, load_scenario, to_yaml
+from multigrid_rl.config.compose import compose, load_scenario
+from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.evaluation.cup_results import CupResults
 from multigrid_rl.evaluation.replays import record
 from multigrid_rl.gates import GateKeeper, Moment
-from multigrid_rl.players.factories import env_factory, gates_of
-from multigrid_rl.players.match import play_games
+from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import KeyRunner, RandomPlayer
+from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.types import GameSpec
 
 #: What somebody may call an entry, or write as a reason, to take over the page.

@@ -27,7 +27,7 @@ from torchrl.envs.libs.pettingzoo import PettingZooWrapper
 from torchrl.envs.utils import check_env_specs
 
 from benchmarks.tables import Report, add_common, describe, table
-from multigrid_rl.config.compose import scenario_names
+from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.players.gymnasium_env import SeatVectorEnv
 from multigrid_rl.world.pettingzoo_env import parallel_env
 

@@ -107,8 +107,8 @@ def _guarded(verb: Verb) -> Verb:
 
 def _input_error(error: Exception) -> typer.Exit | None:
     """Report an error of the input, or a run that failed; ``None`` for every other error."""
-    from multigrid_rl.config.compose import ConfigError
     from multigrid_rl.players.cards import PlayerError
+    from multigrid_rl.text import ConfigError
     from multigrid_rl.types import RunError
 
     if isinstance(error, (ConfigError, PlayerError)):

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
+from multigrid_rl import tables
 from multigrid_rl.cli.app import console, refused
 
 if TYPE_CHECKING:
@@ -64,11 +65,7 @@ def compare(
     check_sets(ours, theirs)
     said = list(notes(ours, theirs))
     rows = compare_sets(ours, theirs, reps, np.random.default_rng(seed))
-    # Imported here: matplotlib takes a second, which a mistake above need not cost.
-    from multigrid_rl.show.figures import draw_comparison, save_figure
-    from multigrid_rl.show.words import plural
-
-    save_figure(draw_comparison(ours, theirs, np.random.default_rng(seed)), output)
+    tables.find(tables.FIGURES, "comparison")(ours, theirs, np.random.default_rng(seed), output)
     if json_file is not None:
         found = _report(ours, theirs, rows, {"notes": said, "reps": reps, "seed": seed})
         write_file(json_file, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
@@ -77,7 +74,7 @@ def compare(
         for scenario, group in side.by_scenario.items():
             places = ", ".join(map(str, places_of(group)))
             seeds = ", ".join(map(str, seeds_of(group)))
-            screen.print(f"{side.name}: {scenario}, {plural(len(group), 'run')}, seeds {seeds} ({places})")
+            screen.print(f"{side.name}: {scenario}, {len(group)} run{'s'[: len(group) != 1]}, seeds {seeds} ({places})")
     for line in said:
         screen.print(line if line.startswith("warning") else f"note: {line}")
     counts = len(ours.runs), len(theirs.runs)

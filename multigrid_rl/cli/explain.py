@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
-    from multigrid_rl.config.compose import RunConfig
     from multigrid_rl.config.scenario import GateConfig
+    from multigrid_rl.config.schema import RunConfig
     from multigrid_rl.config.sizes import Sizes
     from multigrid_rl.players.catalogue import LoadedPlayer
     from multigrid_rl.types import MultiAgentSpec
@@ -33,9 +33,10 @@ def explain(
     ] = None,
 ) -> None:
     """Say what the sizes of a run are and mean, without starting it."""
-    from multigrid_rl.config.compose import ConfigError, compose
+    from multigrid_rl.config.compose import compose
     from multigrid_rl.config.sizes import check_budget
     from multigrid_rl.players.factories import MatchFactory, seat_players
+    from multigrid_rl.text import ConfigError
     from multigrid_rl.training.stages import stages_of
     from multigrid_rl.world.shaping import check_reward
 
@@ -311,8 +312,8 @@ def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[Row]:
 
 
 def _held(gate: GateConfig, specs: MultiAgentSpec) -> str:
-    from multigrid_rl.metrics import METRICS, matches
-    from multigrid_rl.players.factories import metrics_of
+    from multigrid_rl.metrics import glossary, matches
+    from multigrid_rl.runs.gating import metrics_of
 
     held = {
         "every": f"at every report of {gate.window:,} steps",
@@ -320,6 +321,6 @@ def _held(gate: GateConfig, specs: MultiAgentSpec) -> str:
         "share": f"at {gate.share:.0%} of the reports of {gate.window:,} steps",
     }[gate.hold]
     names = metrics_of(gate, specs)
-    meaning, unit = next(entry for pattern, entry in METRICS.items() if matches(names[0], pattern))
+    meaning, unit = next(entry for pattern, entry in glossary().items() if matches(names[0], pattern))
     parts = [name.split("/")[1] for name in names if "*" in gate.metric]
     return f"{meaning} ({unit}); {held}" + (f", for each of {', '.join(parts)}" if parts else "")

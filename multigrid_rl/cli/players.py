@@ -86,7 +86,7 @@ def rate(
     checkpoints: Checkpoints = None,
 ) -> None:
     """Measure every frozen player of a scenario against random, scripted and frozen players; rewrites their cards."""
-    from multigrid_rl.config.compose import scenario_id
+    from multigrid_rl.config.recipes import scenario_id
     from multigrid_rl.players import freeze
     from multigrid_rl.players.catalogue import Catalogue
 
@@ -113,7 +113,8 @@ def freeze(
     checkpoints: Checkpoints = None,
 ) -> None:
     """Turn a trained seat into a frozen player: model, card and catalogue entry. Never overwrites."""
-    from multigrid_rl.evaluation import environments
+    from multigrid_rl.evaluation.evaluation import returns_of
+    from multigrid_rl.evaluation.targets import find_target
     from multigrid_rl.players import freeze
     from multigrid_rl.players.cards import write_card
     from multigrid_rl.players.catalogue import Catalogue
@@ -124,8 +125,8 @@ def freeze(
     card = freeze.freeze(run_player(run, seat, checkpoint), name, catalogue, episodes)
     typer.echo(f"froze {catalogue.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
     if card.env is not None:
-        target = environments.env_target(str(run), checkpoint=checkpoint)
-        returns = environments.returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
+        target = find_target(str(run), checkpoint=checkpoint)
+        returns = returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
         write_card(catalogue.root / name, card.model_copy(update={"returns": returns}))
         for mode, measured in returns.items():
             text = f"{measured.mean:,.1f} ({measured.low:,.1f} to {measured.high:,.1f})"

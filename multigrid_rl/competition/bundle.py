@@ -338,7 +338,7 @@ _IN_THE_GAME = """Look at it, let it play, enter it in a cup (a folder with one 
     multigrid-rl evaluate {name}/ scenario={scenario}
     multigrid-rl cup FOLDER --scenario {scenario}
 
-In Python, without Ray; players by seat, as `multigrid_rl.players.match.play_games` takes them:
+In Python, without Ray; players by seat, as `multigrid_rl.players.episodes.play_games` takes them:
 
     from pathlib import Path
     from multigrid_rl.config.compose import load_scenario

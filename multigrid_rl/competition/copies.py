@@ -22,8 +22,9 @@ from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.match import Match, play_games
+from multigrid_rl.players.match import Match
 from multigrid_rl.text import printable
 from multigrid_rl.trust import strangers
 from multigrid_rl.types import GameSpec, Policy, RunError, SeatView, UniformSource

@@ -24,7 +24,8 @@ from multigrid_rl.competition.agents import (
 )
 from multigrid_rl.competition.process import AgentProcess, ProcessError, TooSlowError, unexpected
 from multigrid_rl.competition.sandbox import Limits, sandboxed
-from multigrid_rl.config.compose import load_scenario, scenario_names
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.players.naming import Naming

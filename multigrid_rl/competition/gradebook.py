@@ -17,11 +17,10 @@ from multigrid_rl.competition.cup.entries import filed_name, reason_of
 from multigrid_rl.competition.grading import LIMITS, Rubric, grade, refused
 from multigrid_rl.competition.handed_in import ZIP, HandIn
 from multigrid_rl.competition.sandbox import Limits
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.files import write_whole
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.text import expected, first_error, printable
+from multigrid_rl.text import ConfigError, expected, first_error, printable
 
 #: With its seed the games can be played in advance: only the instructor should have it.
 KEY_FILE = "keep-to-yourself.json"

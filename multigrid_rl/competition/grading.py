@@ -12,9 +12,9 @@ from multigrid_rl.competition.agents import folder_sha256, is_agent
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
 from multigrid_rl.competition.copies import Originals, Watched, watch
 from multigrid_rl.competition.external import SeatedAgent
-from multigrid_rl.competition.measures import ENTROPY, METRICS, Metered, measured
+from multigrid_rl.competition.measures import ENTROPY, Metered, known_metrics, measured
 from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants
-from multigrid_rl.config.compose import ConfigError, load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.scenario import Bound, Part
 from multigrid_rl.evaluation.evaluation import Mode
 from multigrid_rl.evaluation.seeds import Interval
@@ -22,9 +22,10 @@ from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.classes import code_of
+from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.match import PlayerFaultError, play_episodes
-from multigrid_rl.text import expected, first_error, unknown
+from multigrid_rl.players.match import PlayerFaultError
+from multigrid_rl.text import ConfigError, expected, first_error, unknown
 from multigrid_rl.trust import agents_trusted, check_code, strangers
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError
 from multigrid_rl.world.symmetry import other_seat
@@ -60,8 +61,8 @@ class Check(Bound):
 
     @model_validator(mode="after")
     def _can_be_measured(self) -> "Check":
-        if self.metric not in METRICS:
-            raise ValueError(unknown("metric", self.metric, METRICS))
+        if self.metric not in known_metrics():
+            raise ValueError(unknown("metric", self.metric, known_metrics()))
         if self.metric == ENTROPY and self.beyond_doubt:
             raise ValueError(expected("beyond_doubt", "false with metric=entropy/*, which has no interval", "true"))
         return self
@@ -300,7 +301,7 @@ def _play_exam(exam: Exam, number: int, sitting: _Sitting) -> dict[str, Any]:
         }
         opponents = _opponents(exam.opponent, other_seat(team), spec, sitting.beside)
         # Each exam has its own games; the two sides of one exam share them.
-        table = play_episodes(spec, {**own, **opponents}, episodes // len(teams), seed=rubric.seed + number)
+        table = play_games(spec, {**own, **opponents}, episodes // len(teams), seed=rubric.seed + number).whole()
         tables.append((team, table))
         meters += [player for player in own.values() if isinstance(player, Metered)]
     hidden = exam.opponent is not None and exam.opponent not in (*BUILT_IN, *Catalogue().entries)

@@ -13,16 +13,17 @@ from multigrid_rl.competition.agents import fresh_copy, read_agent, read_parts
 from multigrid_rl.competition.bundle import bundle_folders, folder_kind, load_team, read_cards
 from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.sandbox import Limits, kill_descendants, sandboxed
-from multigrid_rl.config.compose import ConfigError, load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.scenario import kind_named
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.cards import BoxSignature, Card, PlayerError, read_network
 from multigrid_rl.players.classes import refuse_class
+from multigrid_rl.players.episodes import Played, play_games
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.match import Played, PlayerFaultError, play_games
+from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.streams import Streams
-from multigrid_rl.text import shown
+from multigrid_rl.text import ConfigError, shown
 from multigrid_rl.types import GameSpec, Policy, SeatView
 from multigrid_rl.world.constants import BLUE, RED
 

@@ -1,55 +1,42 @@
 """What a rubric's checks measure: metrics of games that were played, and the entropy of a network in them."""
 
 import math
+import re
+from fnmatch import fnmatchcase
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from multigrid_rl.evaluation.evaluation import results_of
 from multigrid_rl.evaluation.seeds import Interval
-from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
+from multigrid_rl.metrics import groups, interval_of, samples_of
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, GameSpec, SeatView, UniformSource
-from multigrid_rl.world.constants import EVENTS
+from multigrid_rl.world.metrics import game_specs
 
 #: Cannot be measured for a program, which answers with an action alone.
 ENTROPY = "entropy/*"
-OUTCOMES = {"win/*": 1, "draw/*": 0, "defeat/*": -1}
-#: Metrics of checks; ``*`` stands for every seat (team, network) of the bundle.
-METRICS = (
-    "episode_len_mean",
-    "return_mean/*",
-    "team_return_mean/*",
-    *OUTCOMES,
-    ENTROPY,
-    *(f"behaviour/*/{name}" for name in BEHAVIOUR),
-)
+
+
+def known_metrics() -> list[str]:
+    """Return the metrics of checks; ``*`` stands for every seat (team, network) of the bundle."""
+    names = [name for group in groups("metrics") for name in group.names if "<player>" not in name]
+    return [ENTROPY, *(re.sub("<[a-z]+>", "*", name) for name in names)]
 
 
 def measured(
     metric: str, spec: GameSpec, tables: list[tuple[str, EpisodeTable]], meters: "list[Metered]"
 ) -> list[Interval]:
-    """Measure one of :data:`METRICS` over the games of all sides, for each seat (network) that ``*`` stands for."""
+    """Measure one of :func:`known_metrics` over the games of all sides, for each seat (team) that ``*`` stands for."""
     if metric == ENTROPY:
         return [Interval(meter.mean, meter.mean, meter.mean) for meter in meters]
-    if metric in OUTCOMES:
-        results = np.concatenate([results_of(table, team) for team, table in tables])
-        count = int((results == OUTCOMES[metric]).sum())
-        return [Interval(count / len(results), *wilson_interval(count, len(results)))]
-    columns = []  # (M, own seats), or (M, 1) of the team
+    sides = []  # of each side the values (M,) of every seat of the bundle
     for team, table in tables:
-        own = [spec.seats.index(seat) for seat in spec.seats_of(team)]
-        if metric == "episode_len_mean":
-            columns.append(table.length[:, None].astype(np.float64))
-        elif metric.startswith("behaviour/"):
-            columns.append(table.events[:, own, EVENTS.index(metric.rsplit("/", 1)[1])])
-        else:
-            returns = table.returns[:, own]
-            columns.append(returns.sum(axis=1, keepdims=True) if metric.startswith("team_") else returns)
-    return [Interval(*mean_interval(values)) for values in np.concatenate(columns).T]
+        samples = samples_of(table, game_specs(spec), (*spec.seats_of(team), team))
+        sides.append([sample.values for name, sample in samples.items() if fnmatchcase(name, metric)])
+    return [Interval(*interval_of(np.concatenate(values))) for values in zip(*sides, strict=True)]
 
 
 class Metered:

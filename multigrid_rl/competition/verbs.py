@@ -75,7 +75,8 @@ def cup(
     from multigrid_rl.competition.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.competition.cup.folder import read_manifest
     from multigrid_rl.competition.sandbox import Limits, check_not_bound
-    from multigrid_rl.config.compose import data_root, load_scenario
+    from multigrid_rl.config.compose import load_scenario
+    from multigrid_rl.files import data_root
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.runs.reader import run_config
     from multigrid_rl.training.screen import warnings_on_screen
@@ -184,7 +185,7 @@ def verify(folder: Path, most: int | None) -> None:
 
 def _with_page(files: dict[str, bytes], cup: Path) -> dict[str, bytes]:
     """Return the tables of a ``cup`` and its page; no page where the add-on that writes it was left out."""
-    from multigrid_rl.config.compose import ConfigError
+    from multigrid_rl.text import ConfigError
 
     with TemporaryDirectory() as folder:
         for name, content in files.items():

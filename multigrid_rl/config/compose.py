@@ -6,7 +6,6 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from multigrid_rl.config.overrides import assign, check_key, is_text, parse, written
@@ -16,24 +15,11 @@ from multigrid_rl.config.recipes import (
     group_values,
     read_config_file,
     scenario_id,
-    scenario_names,
     whole_scenario,
 )
 from multigrid_rl.config.scenario import ScenarioConfig
-from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.files import data_root
+from multigrid_rl.config.schema import RESUMABLE, RunConfig
 from multigrid_rl.text import ConfigError, expected, first_error, one_line
-
-#: Of other modules, for all who read configurations.
-__all__ = [
-    "ConfigError", "RunConfig", "ScenarioConfig", "data_root", "scenario_id", "scenario_names",
-]  # fmt: skip
-
-#: What may change when a run goes on, beside the cluster.
-RESUMABLE = (
-    "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
-    "train.threads",
-)  # fmt: skip
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -127,9 +113,3 @@ def default_run_dir(config: RunConfig, now: datetime) -> Path:
     name = f"{now:%Y%m%d-%H%M%S}-seed{config.seed}"
     names = chain([name], (f"{name}-{k}" for k in count(2)))
     return next(path for path in map((Path("runs") / config.scenario.name).joinpath, names) if not path.exists())
-
-
-def to_yaml(config: RunConfig) -> str:
-    """Return the resolved configuration as yaml."""
-    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-    return text

@@ -9,6 +9,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from multigrid_rl.config.network import ModelConfig, networks_with
@@ -17,6 +18,12 @@ from multigrid_rl.cores import available_cpus
 from multigrid_rl.tables import SECTIONS, TRACKERS, TRAINERS, find, installed
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import WITHOUT_VALUES, Psi, Schedule
+
+#: What may change when a run goes on, beside the cluster.
+RESUMABLE = (
+    "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
+    "train.threads",
+)  # fmt: skip
 
 
 class TrainConfig(Part):
@@ -362,3 +369,9 @@ def trainer_of(name: str) -> Any:
     if name not in known:
         raise ConfigError(expected("train.trainer", f"one of {', '.join(known)}", name))
     return find(known, name)
+
+
+def to_yaml(config: RunConfig) -> str:
+    """Return the resolved configuration as yaml."""
+    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return text

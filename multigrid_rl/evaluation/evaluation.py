@@ -1,6 +1,7 @@
-"""Playing fresh games with frozen policies, batched, and their tables: no training, no Ray."""
+"""Fresh episodes of a judged player, in batches, and their tables: no training, no Ray."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -8,15 +9,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.config.compose import ConfigError
-from multigrid_rl.evaluation.lineups import EvalTarget, Lineup, Sides, against, run_target
 from multigrid_rl.evaluation.replays import GameRecord, record
-from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
-from multigrid_rl.players.match import Played, play_games
+from multigrid_rl.evaluation.targets import Lineup, Sides, Target, against, run_target
+from multigrid_rl.metrics import games_against, groups, interval_of, wilson_interval
+from multigrid_rl.players.cards import Returns
+from multigrid_rl.players.episodes import Played
 from multigrid_rl.runs.reader import run_config
-from multigrid_rl.text import expected
-from multigrid_rl.types import EpisodeTable, GameSpec
-from multigrid_rl.world.constants import BALL, BLUE, EVENTS, HEIGHT, KEY, RED
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.types import EpisodeTable
+from multigrid_rl.world.constants import BALL, EVENTS, HEIGHT, KEY
+from multigrid_rl.world.metrics import BEHAVIOUR
 
 #: ``stochastic`` draws actions as in training, ``argmax`` takes the likeliest.
 Mode = Literal["stochastic", "argmax"]
@@ -28,7 +30,7 @@ BATCH = 4096
 
 @dataclass(frozen=True)
 class Part:
-    """Games of one mode and side."""
+    """Episodes of one mode and side."""
 
     mode: Mode  # how the judged player acted; all others sampled actions
     lineup: Lineup  # which player was on which seat
@@ -36,49 +38,64 @@ class Part:
 
     @property
     def table(self) -> EpisodeTable:
-        """All its episodes (M rows), in the order of the games' numbers."""
+        """All its episodes (M rows), games in the order of their numbers."""
         return EpisodeTable.concatenate([played.table for played in self.played])
+
+    @property
+    def own(self) -> list[int]:
+        """Columns of the judged player's seats."""
+        return [self.lineup.specs.seats.index(seat) for seat in self.lineup.own]
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """Returns (M,) of the judged player's seats, summed."""
+        return np.asarray(self.table.returns[:, self.own].sum(axis=1))
+
+    @property
+    def results(self) -> NDArray[np.int8]:
+        """1 for a win of the judged player's team, 0 for a draw, -1 for a loss (M,), from the win flag."""
+        own, winner = self.lineup.specs.team_names.index(self.lineup.team), self.table.winner
+        return np.where(winner < 0, 0, np.where(winner == own, 1, -1)).astype(np.int8)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All games of a judged player."""
+    """All episodes of a judged player."""
 
-    name: str  # of the player
-    spec: GameSpec
+    target: Target
     seed: int  # with a game's number it decides everything random in it; modes and sides share seed and numbers
     parts: tuple[Part, ...]  # one for each mode and side
-    seconds: float  # that playing took, start-up not counted
+    seconds: float  # that playing took, start-up of games not counted
 
 
 def evaluate(
-    target: EvalTarget, *, episodes: int, seed: int, modes: tuple[Mode, ...] = MODES, sides: Sides = "own"
+    target: Target, *, episodes: int, seed: int, modes: tuple[Mode, ...] = MODES, sides: Sides | None = None
 ) -> Evaluation:
-    """Play ``episodes`` games in each mode, shared out among the sides.
+    """Play ``episodes`` whole episodes in each mode, shared out among the sides, by default the target's.
 
     Raises:
-        ConfigError, PlayerError: no such side, fewer games than sides, a player that cannot be used.
+        ConfigError, PlayerError: no such side, fewer episodes than sides, a player that cannot be used.
+        RunError: an episode that never ends.
     """
-    spec, teams = target.spec, target.teams(sides)
+    teams = target.teams(sides)
     if episodes < len(teams):
         raise ConfigError(expected("--episodes", f"at least {len(teams)}, one for each side", episodes))
     shares = [episodes - (len(teams) - 1) * (episodes // len(teams)), episodes // len(teams)]
-    lineups = [
+    lineups: list[tuple[Mode, int, Lineup]] = [
         (mode, games, target.lineup(team, greedy=mode == "argmax"))
         for mode in modes
         for team, games in zip(teams, shares, strict=False)
     ]
-    for _, _, lineup in lineups:  # kernels are compiled or loaded here: that is start-up
-        play_games(spec, lineup.players(spec), 1, seed=seed)
+    for _, _, lineup in lineups:
+        if lineup.numbered:  # kernels are compiled or loaded here: that is start-up
+            lineup.play(1, seed=seed)
     began = time.perf_counter()
     parts = []
     for mode, games, lineup in lineups:
-        played = tuple(
-            play_games(spec, lineup.players(spec), min(BATCH, games - first), seed=seed, first_game=first)
-            for first in range(0, games, BATCH)
-        )
-        parts.append(Part(mode, lineup, played))
-    return Evaluation(target.name, spec, seed, tuple(parts), time.perf_counter() - began)
+        most = BATCH if lineup.numbered else games
+        batches = (lineup.play(min(most, games - first), seed=seed, first=first) for first in range(0, games, most))
+        parts.append(Part(mode, lineup, tuple(batches)))
+    return Evaluation(target, seed, tuple(parts), time.perf_counter() - began)
 
 
 def held_out(run: Path, episodes: int, seed: int) -> dict[str, dict[str, Any]]:
@@ -90,31 +107,68 @@ def held_out(run: Path, episodes: int, seed: int) -> dict[str, dict[str, Any]]:
     target, rows = run_target(run), {}
     for name in run_config(run).scenario.held_out:
         evaluation = evaluate(against(target, name), episodes=episodes, seed=seed, modes=("stochastic",))
-        rows[name] = _outcomes([results_of(part.table, part.lineup.team) for part in evaluation.parts])
+        rows[name] = _outcomes([part.results for part in evaluation.parts])
     return rows
 
 
-def summary(parts: list[Part], spec: GameSpec) -> dict[str, Any]:
+def returns_of(target: Target, episodes: int, seed: int) -> dict[str, Returns]:
+    """Measure the returns of fresh episodes, by mode, for a player's card."""
+    found: dict[str, Returns] = {}
+    for part in evaluate(target, episodes=episodes, seed=seed).parts:
+        mean, low, high = interval_of(part.returns)
+        found[part.mode] = Returns(episodes=part.table.episodes, mean=mean, low=low, high=high, seed=seed)
+    return found
+
+
+def report(evaluation: Evaluation) -> dict[str, Any]:
+    """Return everything but the single episodes: ``summary.json``."""
+    parts = evaluation.parts
+    return {
+        "format": 1,
+        "player": evaluation.target.name,
+        "seed": evaluation.seed,
+        "seconds": round(evaluation.seconds, 3),
+        "parts": [
+            {
+                "mode": part.mode,
+                "side": part.lineup.team,
+                "players": part.lineup.names,
+                "sha256": part.lineup.sha256,
+                **summary([part]),
+                "return_by_seat": seat_returns(part),
+            }
+            for part in parts
+        ],
+        "modes": {
+            mode: summary([part for part in parts if part.mode == mode])
+            for mode in dict.fromkeys(part.mode for part in parts)
+        },
+    }
+
+
+def summary(parts: Sequence[Part]) -> dict[str, Any]:
     """Return shares and means of some parts together with 95 % intervals; parts of different sides may be mixed.
 
-    Returns are those of the judged player's own seats, summed. Intervals of shares are Wilson's.
+    Returns are those of the judged player's own seats, summed. Shares of wins are there where somebody can win.
     """
-    tables = [(part.table, part.lineup) for part in parts]
-    lengths = np.concatenate([table.length for table, _ in tables]).astype(np.float64)
-    returns = np.concatenate([table.returns[:, _own(lineup, spec)].sum(axis=1) for table, lineup in tables])
-    row = _outcomes([results_of(table, lineup.team) for table, lineup in tables]) | means(returns, lengths)
-    # Against each player of a pool: the games in which it sat on a seat of the other team.
-    against: dict[str, list[NDArray[np.int8]]] = {}
-    for table, lineup in tables:
-        for name, games in lineup.games_against(table, spec).items():
-            against.setdefault(name, []).append(results_of(table, lineup.team)[games])
-    row["against"] = {name: _outcomes(results) for name, results in against.items()}
-    row["events"] = {}
-    for name in BEHAVIOUR:
-        column = EVENTS.index(name)
-        counts = [table.events[:, _own(lineup, spec), column].sum(axis=1) for table, lineup in tables]
-        row["events"][name] = float(np.concatenate(counts).mean())
-    return row
+    specs = parts[0].lineup.specs
+    row: dict[str, Any] = {"episodes": sum(part.table.episodes for part in parts)}
+    row |= _outcomes([part.results for part in parts]) if specs.has_winner else {}
+    row |= _mean("return", np.concatenate([part.returns for part in parts]))
+    row |= _mean("length", np.concatenate([part.table.length for part in parts]))
+    if specs.has_winner:
+        # Against each player of a pool: the games in which it sat on a seat of the other team.
+        rivals: dict[str, list[NDArray[np.int8]]] = {}
+        for part in parts:
+            for name, games in games_against(part.table, part.lineup.specs, part.lineup.team).items():
+                rivals.setdefault(name, []).append(part.results[games])
+        row["against"] = {name: _outcomes(results) for name, results in rivals.items()}
+    if specs.events:
+        row["events"] = {}
+        for name in BEHAVIOUR:
+            events = [part.table.events[:, part.own, specs.events.index(name)].sum(axis=1) for part in parts]
+            row["events"][name] = float(np.concatenate(events).mean())
+    return row | _columns_of(parts)
 
 
 def _outcomes(results: list[NDArray[np.int8]]) -> dict[str, Any]:
@@ -128,46 +182,44 @@ def _outcomes(results: list[NDArray[np.int8]]) -> dict[str, Any]:
     return row
 
 
-def means(returns: NDArray[np.float64], lengths: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the means of returns (M,) and lengths (M,) of episodes with their 95 % intervals."""
-    row: dict[str, Any] = {}
-    for name, values in (("return", returns), ("length", lengths)):
-        mean, low, high = mean_interval(values)
-        row |= {f"{name}_mean": mean, f"{name}_interval": [low, high]}
-    return row
+def _mean(name: str, values: NDArray[Any]) -> dict[str, Any]:
+    mean, low, high = interval_of(values)
+    return {f"{name}_mean": mean, f"{name}_interval": [low, high]}
 
 
-def seat_returns(part: Part, spec: GameSpec) -> dict[str, float]:
+def _columns_of(parts: Sequence[Part]) -> dict[str, Any]:
+    """Return the metrics of groups that have columns of their own, for each of the judged player's seats and teams."""
+    found: dict[str, list[NDArray[Any]]] = {}
+    for part in parts:
+        who = (*part.lineup.own, part.lineup.team)
+        for group in groups("metrics"):
+            if group.column and group.samples is not None:
+                for name, sample in group.samples(part.table, part.lineup.specs, who).items():
+                    found.setdefault(name, []).append(sample.values)
+    rows = {name: interval_of(np.concatenate(values)) for name, values in found.items()}
+    metrics = {name: {"mean": mean, "interval": [low, high]} for name, (mean, low, high) in rows.items()}
+    return {"metrics": metrics} if metrics else {}
+
+
+def seat_returns(part: Part) -> dict[str, float]:
     """Return the mean return of each own seat."""
     means = part.table.returns.mean(axis=0)
-    return {seat: float(means[spec.seats.index(seat)]) for seat in part.lineup.own}
+    return {seat: float(means[column]) for seat, column in zip(part.lineup.own, part.own, strict=True)}
 
 
 def kept_games(evaluation: Evaluation) -> list[GameRecord]:
     """Return best, median and worst game of each part, by the own return, then by length."""
     games = []
     for part in evaluation.parts:
-        table = part.table
-        own = table.returns[:, _own(part.lineup, evaluation.spec)].sum(axis=1)
+        length, own = part.table.length, part.returns
         # A good game is won fast, a bad one lost fast: of equal returns the longest games come in the middle.
-        speed = np.where(own > 0, -table.length, table.length)
-        ranked = np.lexsort((speed, own))
+        ranked = np.lexsort((np.where(own > 0, -length, length), own))
         for label, place in (("best", -1), ("median", len(ranked) // 2), ("worst", 0)):
             batch, row = divmod(int(ranked[place]), BATCH)
-            title = f"{label} ({part.mode}, {part.lineup.team})"
-            names, played = part.lineup.names(), part.played[batch]
-            games.append(record(evaluation.spec, played, row, seed=evaluation.seed, players=names, label=title))
+            title, names = f"{label} ({part.mode}, {part.lineup.team})", part.lineup.names
+            spec, played = evaluation.target.spec, part.played[batch]
+            games.append(record(spec, played, row, seed=evaluation.seed, players=names, label=title))
     return games
-
-
-def _own(lineup: Lineup, spec: GameSpec) -> list[int]:
-    return [spec.seats.index(seat) for seat in lineup.own]
-
-
-def results_of(table: EpisodeTable, team: str) -> NDArray[np.int8]:
-    """Return 1 for a win of ``team``, 0 for a draw, -1 for a loss (M,), from the win flag."""
-    own = RED if team == "red" else BLUE
-    return np.where(table.winner < 0, 0, np.where(table.winner == own, 1, -1)).astype(np.int8)
 
 
 def episode_columns(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
@@ -190,11 +242,11 @@ def _columns(part: Part, evaluation: Evaluation) -> dict[str, NDArray[Any]]:
         "layout": np.array([layout(cells) for played in part.played for cells in played.start]),
         "length": table.length,
         "winner": np.array(["red", "blue", "nobody"])[table.winner],  # nobody is -1, the last
-        "result": np.array(["draw", "win", "loss"])[results_of(table, part.lineup.team)],  # a loss is -1
+        "result": np.array(["draw", "win", "loss"])[part.results],  # a loss is -1
     }
-    for seat, name in part.lineup.names().items():
+    for seat, name in part.lineup.names.items():
         columns[f"player/{seat}"] = np.full(games, name)
-    for a, seat in enumerate(evaluation.spec.seats):
+    for a, seat in enumerate(part.lineup.specs.seats):
         columns[f"return/{seat}"] = table.returns[:, a].round(9)  # the same on every machine, to the last digit
         for e, event in enumerate(EVENTS):
             columns[f"{event}/{seat}"] = table.events[:, a, e].round(6)  # events are single precision

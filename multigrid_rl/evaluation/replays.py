@@ -8,12 +8,14 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import Strict
-from multigrid_rl.players.match import Played
-from multigrid_rl.text import expected, shown
+from multigrid_rl.players.episodes import Played
+from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.state import Step
+
+_MOST_LISTED = 12  # games listed in a refusal
 
 
 class ReplayError(ValueError):
@@ -69,7 +71,7 @@ def record(spec: GameSpec, played: Played, row: int, *, seed: int, players: dict
     """Record one played game."""
     steps = int(played.table.length[row])
     actions = {seat: "".join(map(str, played.actions[row, :steps, a].tolist())) for a, seat in enumerate(spec.seats)}
-    return GameRecord(label=label, spec=spec, seed=seed, game=played.first_game + row, players=players, actions=actions)
+    return GameRecord(label=label, spec=spec, seed=seed, game=played.first + row, players=players, actions=actions)
 
 
 def taken_actions(game: GameRecord) -> NDArray[np.int8]:
@@ -120,3 +122,36 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
     stacked = {name: np.stack(values) for name, values in {**shots, **moves}.items()}
     stacked["out"] = stacked["out"].astype(np.bool_)
     return Replay(**stacked, actions=taken_actions(game), winner=winner)
+
+
+# --- one of many
+
+
+def check_game(which: str) -> str:
+    """Return the label or number that ``which`` means among games not played yet. Raises ``ConfigError``."""
+    word = which.partition(" ")[0].lower()
+    found = [label for label in ("best", "median", "worst") if word and label.startswith(word)]
+    if word.isdecimal() or found:
+        return found[0] if found else word
+    raise ConfigError(expected("--game", "best, median or worst, or the number of a game from 0", which))
+
+
+def choose(games: list[GameRecord], which: str | None, source: object) -> GameRecord:
+    """Choose one of ``games``: by its label, by its place in the list from 0, or by how its label begins.
+
+    ``best`` is the first game whose label begins with it. The default is ``best`` if there is one, else the first.
+
+    Raises:
+        ConfigError: no such game.
+    """
+    labels = [game.label for game in games]
+    if which in labels:
+        return games[labels.index(which)]
+    if which is not None and which.isdecimal() and int(which) < len(games):
+        return games[int(which)]
+    matching = [game for game in games if game.label.lower().startswith((which or "best").lower())]
+    if matching or which is None:
+        return matching[0] if matching else games[0]
+    listed = ", ".join(f"{k} ({shown(label)})" for k, label in enumerate(labels[:_MOST_LISTED]))
+    more = f" and {len(games) - _MOST_LISTED} more" if len(games) > _MOST_LISTED else ""
+    raise ConfigError(expected("--game", f"{listed}{more} of {source}", which))

@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.evaluation.seeds import (
     Interval,
     Strata,
@@ -20,7 +19,7 @@ from multigrid_rl.evaluation.seeds import (
 )
 from multigrid_rl.runs.reader import Run, Series, differences, read_run
 from multigrid_rl.runs.reference import check_ended, decisive
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import ConfigError, expected, shown
 
 #: Environment steps until all gates were held: from a run's verdict, not from its reports.
 HELD = "env_steps_to_held"

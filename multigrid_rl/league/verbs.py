@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from multigrid_rl.league.exploit import Exploitability
 
 #: Files of the folder: the request, and the results.
-REQUEST, RESULT, GAMES = "request.json", "exploit.json", "games.json"
+REQUEST, RESULT, GAMES, CURVES, BEATEN = "request.json", "exploit.json", "games.json", "curves.png", "beaten.gif"
 
 
 def exploit(
@@ -109,14 +109,17 @@ def trained(run: Path, overrides: list[str]) -> Path:
 
 
 def _write(target: Path, player: str, measured: Exploitability) -> None:
+    from multigrid_rl.evaluation.replays import choose
     from multigrid_rl.files import write_whole
-    from multigrid_rl.tables import PAGES, load
+    from multigrid_rl.tables import FIGURES, FILMS, find
 
     curves = [{**curve.model_dump(), "half_steps": curve.half_steps} for curve in measured.curves]
     result = {"format": 1, "player": player, "best_response": measured.best.model_dump(), "curves": curves}
     for name, content in ((RESULT, result), (GAMES, [game.model_dump() for game in measured.games])):
         write_whole(target / name, (json.dumps(content, indent=2) + "\n").encode())
-    load(PAGES["exploit"])(target)
+    points = {f"{c.team}, seed {c.seed}": c.points for c in measured.curves}
+    find(FIGURES, "best responses")(player, points, target / CURVES)
+    find(FILMS, "game")(choose(measured.games, "median", target / GAMES), target / BEATEN, force=True)
 
 
 def _show(target: Path, player: str, result: Exploitability) -> None:

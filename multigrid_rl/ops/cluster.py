@@ -11,9 +11,9 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from multigrid_rl.config.compose import ConfigError, RunConfig
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.runs.provenance import differences, installed, release, versions
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.stages import Stage, seated_in
 from multigrid_rl.types import EnvFactory
 

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.ops import machine
 from multigrid_rl.ops.machine import Finding
 from multigrid_rl.rllib.address import ADDRESS, unreachable
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 

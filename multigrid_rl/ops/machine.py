@@ -18,8 +18,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from multigrid_rl import jit
-from multigrid_rl.config.compose import data_root
 from multigrid_rl.cores import available_cpus, cpu_quota
+from multigrid_rl.files import data_root
 from multigrid_rl.text import expected
 
 Level = Literal["ok", "warning", "problem"]

@@ -7,11 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.grouping import GroupedEnv
-from multigrid_rl.players.match import Match
+from multigrid_rl.players.match import Match, PlayerFaultError
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams
-from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, Policy, SeatView
+from multigrid_rl.text import expected
+from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EpisodeTable, GameSpec, Policy, RunError, SeatView
 
 Array = NDArray[Any]
+#: Steps after which an episode counts as one that never ends: more than any registered limit of Gymnasium's.
+MOST_STEPS = 30_000
 
 
 class Actor:
@@ -60,7 +63,7 @@ def turns(
 
     Args:
         env: the environments; they are reset with ``seed``.
-        agents: of the environments.
+        agents: of the environments; none where background players fill every seat.
         players: by agent.
         seed: of environments and drawn actions.
         first: number of the first environment; each has its own random streams.
@@ -92,15 +95,119 @@ class Quota:
     """
 
     def __init__(self, episodes: int, envs: int) -> None:
-        self._left = (episodes - np.arange(envs) + envs - 1) // envs
+        self.left = (episodes - np.arange(envs) + envs - 1) // envs
 
     def count(self, done: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which of the episodes that ended in the environments ``done`` (N,) count (M,)."""
-        counted: NDArray[np.bool_] = self._left[done] > 0
-        self._left -= done
+        counted: NDArray[np.bool_] = self.left[done] > 0
+        self.left -= done
         return counted
 
     @property
     def met(self) -> bool:
         """Whether every environment has played its episodes."""
-        return bool((self._left <= 0).all())
+        return bool((self.left <= 0).all())
+
+
+class Played(NamedTuple):
+    """``M`` whole episodes: one of each environment in the order of their numbers, several of each as they ended."""
+
+    table: EpisodeTable  # unfinished ones have no winner
+    actions: Array  # (N, T, ...) of the environments; T = 0 where they were not kept
+    finished: NDArray[np.bool_]  # (N,) False where a player failed
+    fault: PlayerFaultError | None  # of the failed player
+    first: int  # number of the first environment
+    start: NDArray[np.uint8]  # (N, 128) cell codes of a game's boards at the start; of other environments (N, 0)
+
+    def whole(self) -> EpisodeTable:
+        """Return the table. Raises ``PlayerFaultError``: a player failed."""
+        if self.fault is not None:
+            raise self.fault
+        return self.table
+
+
+def play_episodes(  # noqa: PLR0913 - all by keyword but four
+    env: BatchedEnv,
+    agents: Sequence[AgentSpec],
+    players: Mapping[str, Policy],
+    episodes: int,
+    *,
+    seed: int,
+    first: int = 0,
+    keep: bool = False,
+    may_not_end: str = "",
+) -> Played:
+    """Play whole episodes, equally many in each environment side by side; short ones do not come first.
+
+    Args:
+        env: the environments, as many as ``episodes`` at most; they are reset with ``seed``.
+        agents: of the environments; none where background players fill every seat.
+        players: by agent.
+        episodes: how many.
+        seed: of environments and drawn actions.
+        first: number of the first environment.
+        keep: keep what was done in each step, as it plays an episode again.
+        may_not_end: key and value that name the environment, where its episodes may never end.
+
+    Raises:
+        RunError: an episode that does not end.
+    """
+    count, fault = env.num_envs, None
+    quota = Quota(episodes, count)
+    tables: list[EpisodeTable] = []
+    numbers: list[NDArray[np.intp]] = []
+    taken: list[Array] = []
+    length: NDArray[np.int64] = np.zeros(count, np.int64)
+    try:
+        for turn in turns(env, agents, players, seed=seed, first=first):
+            done = turn.step.done
+            if keep:
+                taken.append(_native(env, turn))
+            if done.any():
+                counted = quota.count(done)
+                numbers.append(np.flatnonzero(done)[counted])
+                tables.append(env.drain_episodes().rows(counted))
+                if quota.met:
+                    break
+            length = np.where(done, 0, length + 1)
+            if may_not_end and length.max() >= MOST_STEPS:
+                wanted = "an end of its episodes (env_args={max_episode_steps: 200} sets one)"
+                raise RunError(expected(may_not_end, wanted, f"none in {MOST_STEPS:,} steps"))
+    except PlayerFaultError as error:
+        fault = error
+    finished: NDArray[np.bool_] = quota.left <= 0
+    if isinstance(env, Match):  # others have no fault to leave an episode unfinished
+        numbers.append(np.flatnonzero(~finished))
+        tables.append(env.unfinished(~finished))
+    table = EpisodeTable.concatenate(tables)
+    if episodes == count:
+        table = table.rows(np.argsort(np.concatenate(numbers)))
+    actions = np.stack(taken, axis=1) if taken else np.zeros((count, 0), np.int8)
+    return Played(table, actions, finished, fault, first, np.zeros((count, 0), np.uint8))
+
+
+def _native(env: Any, turn: Turn) -> Array:
+    """Return what was done in a step (N, ...), as it is done again: by all seats of a game, or by the one agent."""
+    if isinstance(env, Match):
+        return np.array(env.actions)
+    return np.asarray(env.native(*turn.actions.values()))
+
+
+def play_games(spec: GameSpec, players: dict[str, Policy], games: int, *, seed: int, first_game: int = 0) -> Played:
+    """Play games number ``first_game`` to ``first_game + games - 1`` once each, every seat filled.
+
+    A game depends only on ``seed``, its number and its players, not on the number of games. Actions are (M, T, A), -1
+    after a game's end.
+
+    Raises:
+        ValueError: an empty seat, or a player for a seat that the game does not have.
+    """
+    match = Match(spec, players, games, seed=seed, first_game=first_game, auto_reset=False)
+    if match.seats:
+        empty = ", ".join(match.seats)
+        raise ValueError(expected("players", f"one for each of {', '.join(spec.seats)}", f"none for {empty}"))
+    start = match.world.state.cells.copy()
+    played = play_episodes(match, (), {}, games, seed=seed, first=first_game, keep=True)
+    actions = played.actions if played.actions.size else np.zeros((games, 0, spec.num_agents), np.int8)
+    actions[np.arange(actions.shape[1]) >= played.table.length[:, None]] = -1
+    return played._replace(actions=actions, start=start)

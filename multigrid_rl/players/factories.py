@@ -1,55 +1,25 @@
-"""From a run's configuration to its environments and its gates."""
+"""From a run's configuration to its environments."""
 
-import re
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.config.compose import ConfigError, ScenarioConfig
-from multigrid_rl.config.scenario import GateConfig
-from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
-from multigrid_rl.gates import Gate
-from multigrid_rl.metrics import BEHAVIOUR, METRICS
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.growing import Roster, anchor_pool, snapshot_player
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
-from multigrid_rl.tables import HEADS
-from multigrid_rl.text import expected, suggestion
-from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
-from multigrid_rl.user_code import CODE, import_object
+from multigrid_rl.text import expected
+from multigrid_rl.types import GameSpec, MultiAgentSpec, Policy, Shaping
+from multigrid_rl.user_code import import_object
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
 from multigrid_rl.world.spaces import token_categories
 
 #: All snapshots of a league in the names of metrics.
 SNAPSHOTS = "snapshots"
-
-
-def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> EnvFactory:
-    """Return the recipe for a run's environments; ``hashes``: required sha256 of frozen players, by name.
-
-    Raises:
-        ConfigError: a setting that this kind of environments does not support.
-    """
-    scenario, train, kind = config.scenario, config.train, config.scenario.kind
-    for key, value, wanted, missing in (
-        ("train.bonus", train.bonus, "{}", "events to weigh"),
-        ("train.shaping", train.shaping, "null", "events to hand to a function"),
-        ("scenario.seats", scenario.seats, "{}", "opponents, every agent learns"),
-    ):
-        if value and not kind.board:
-            raise ConfigError(expected(key, f"{wanted}, as scenario={scenario.name} has no {missing}", value))
-    return kind.factory(config, hashes or {})
-
-
-def env_signature(scenario: ScenarioConfig) -> dict[str, Any] | None:
-    """Return the environment's entry in a card; ``None`` for the red/blue-door game."""
-    return None if scenario.kind.board else scenario.model_dump(include={"package", "env_id", "env_args", "agents"})
 
 
 @dataclass(frozen=True)
@@ -236,70 +206,3 @@ def _one_of(rows: tuple[LoadedPlayer, ...]) -> Policy:
     if len(rows) == 1:
         return rows[0].player
     return OpponentPool([row.player for row in rows], [row.weight for row in rows])
-
-
-def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
-    """Return the run's gates: without a value network gates on values are left out.
-
-    Raises ``ConfigError`` for a metric that this run never reports.
-    """
-    trainer = trainer_of(config.train.trainer)
-    gates = [gate for gate in config.scenario.gates if trainer.learns_values or not gate.of_values]
-    found = [
-        Gate(name, gate.comparison, gate.bound, hold=gate.hold, share=gate.share, window=gate.window)
-        for gate in gates
-        for name in metrics_of(gate, specs)
-    ]
-    absent = _unreported(config, specs)
-    for gate in found:
-        why = next((why for pattern, why in absent.items() if fnmatchcase(gate.metric, pattern)), None)
-        if why is not None:
-            raise ConfigError(expected("scenario.gates: metric", f"one that this run reports ({why})", gate.metric))
-    return found
-
-
-def _unreported(config: RunConfig, specs: MultiAgentSpec) -> dict[str, str]:
-    """Return what rows of this run do not have when gates are judged: patterns of metrics with the reason."""
-    trainer = trainer_of(config.train.trainer)
-    head, able = config.model.head, [name for name, entry in HEADS.items() if entry.probability]
-    cases: tuple[tuple[bool, str, str], ...] = (
-        (True, "timing/* gates/* env_steps_per_s", "it is measured after the gates are judged"),
-        (not specs.has_winner, "win/* draw/* defeat/*", f"{config.scenario.name} has no winner"),
-        (config.scenario.league is None, "league/*", "there is no league"),
-        (head not in (None, *able), "entropy/*", f"model.head={head} has no probabilities"),
-    )
-    events = {f"behaviour/*/{name}": "there is no such event" for name in BEHAVIOUR if name not in specs.events}
-    brought: dict[str, str] = trainer.absent(config)
-    return (
-        {pattern: why for absent, patterns, why in cases if absent for pattern in patterns.split()} | events | brought
-    )
-
-
-def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
-    """Return the metrics of a gate; ``*`` stands for every learning seat, team or network.
-
-    Raises ``ConfigError`` for a metric that this run never reports.
-    """
-    if CODE.fullmatch(gate.metric):
-        return [f"own/{gate.metric}"]
-    teams = tuple(dict.fromkeys(specs.teams))
-    learning = tuple(dict.fromkeys(specs.teams[specs.seats.index(seat)] for seat in specs.learning))
-    # Placeholder in a metric's name, its valid values in a gate, and the values of a star.
-    places = (
-        ("<seat>", specs.learning, specs.learning),
-        ("<team>", teams, learning),
-        ("<module>", specs.modules, specs.modules),
-    )
-    reported: dict[str, list[str]] = {}
-    for pattern in METRICS:
-        if re.search("<(player|function|gate)>", pattern):
-            continue  # named by what a gate does not know
-        place, names, star = next((row for row in places if row[0] in pattern), ("", (), ()))
-        reported |= {name: [name] for name in (pattern.replace(place, name) for name in names or ("",))}
-        if place:
-            reported[pattern.replace(place, "*")] = [pattern.replace(place, name) for name in star]
-    if gate.metric not in reported:
-        known = f"seats {', '.join(specs.learning)}, teams {', '.join(teams)}, networks {', '.join(specs.modules)}"
-        wanted = f"a name of docs/metrics.md with {known}, or * for all learners, or module:function"
-        raise ConfigError(expected("scenario.gates: metric", wanted, gate.metric + suggestion(gate.metric, reported)))
-    return reported[gate.metric]

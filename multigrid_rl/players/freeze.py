@@ -9,9 +9,9 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.cards import Card, PlayerError, Strength, read_card, read_network, write_card, write_player
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, LoadedPlayer
+from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.frozen import check_fits
-from multigrid_rl.players.match import play_episodes
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy
@@ -132,7 +132,7 @@ def measure(catalogue: Catalogue, name: str, opponent: str, spec: GameSpec, scen
         players = side(catalogue, name, spec, team)
         if spec.blue:
             players |= side(catalogue, opponent, spec, "blue" if team == "red" else "red")
-        table = play_episodes(spec, players, games, seed=STRENGTH_SEED + k)
+        table = play_games(spec, players, games, seed=STRENGTH_SEED + k).whole()
         # Winners as "1 this player, 0 the opponent": the two halves then add up.
         tables.append(table._replace(winner=np.where(table.winner < 0, -1, table.winner == code).astype(np.int8)))
     played = EpisodeTable.concatenate(tables)

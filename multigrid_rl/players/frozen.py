@@ -1,6 +1,6 @@
 """A trained network as a player, and checks of its seat."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, 
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS
-from multigrid_rl.world.spaces import token_categories
+from multigrid_rl.world.spaces import token_categories, tokens_of
 from multigrid_rl.world.symmetry import other_seat, other_side
 
 
@@ -102,11 +102,11 @@ class FrozenPlayer:
         Like ``predict`` of Stable-Baselines3 (https://stable-baselines3.readthedocs.io/en/master/modules/base.html).
 
         Args:
-            observation: a flat vector, or tokens.
+            observation: a flat vector, tokens, or what ``SeatEnv`` shows of a game; or several of them.
             state: the memory, as the last call returned it; ``None`` where an episode begins.
             rng: draws the actions; without it they are the likeliest ones.
         """
-        seen = np.asarray(observation)
+        seen = tokens_of(observation) if isinstance(observation, Mapping) else np.asarray(observation)
         floats = isinstance(self.network, VectorActorCritic) or seen.dtype.kind == "f"
         rows: Any = np.atleast_2d(seen).astype(np.float32 if floats else np.uint8)
         outputs, state = self.outputs(

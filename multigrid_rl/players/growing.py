@@ -8,13 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card
 from multigrid_rl.players.catalogue import LoadedPlayer, load_frozen
 from multigrid_rl.players.pool import OpponentPool
-from multigrid_rl.tables import load
 from multigrid_rl.text import expected
-from multigrid_rl.types import EpisodeTable, GameSpec, MultiAgentSpec, Policy, SeatView, UniformSource
+from multigrid_rl.types import EpisodeTable, GameSpec, Policy, SeatView, UniformSource
 from multigrid_rl.world.symmetry import other_seat
 
 
@@ -65,14 +63,6 @@ class GrowingPool(Protocol):
         Raises:
             PlayerError: one is missing, or not what it was.
         """
-
-
-def growing_pool(scenario: ScenarioConfig, specs: MultiAgentSpec, seed: int, run: Path) -> GrowingPool | None:
-    """Return the growing pool of a scenario that a run in the folder ``run`` trains in; ``None``: it has none."""
-    if scenario.league is None:
-        return None
-    pool: GrowingPool = load(scenario.league.pool)(scenario, specs, seed, run)
-    return pool
 
 
 class TeamPlayer:

@@ -42,7 +42,7 @@ class SeatEnv(gymnasium.Env):
     is drawn from ``np_random``.
 
     Args:
-        scenario: one of ``multigrid_rl.config.compose.scenario_names()``, the file of another (``./mine.yaml``), or an
+        scenario: one of ``multigrid_rl.config.recipes.scenario_names()``, the file of another (``./mine.yaml``), or an
             environment name of the original course.
         seat: the seat to play, such as ``red_0``.
         players: for other seats a player: a name, the folder of a frozen one, ``module:Class``, or an object with

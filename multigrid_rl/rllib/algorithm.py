@@ -6,7 +6,7 @@ from typing import Any
 import ray
 from ray.rllib.algorithms.ppo import PPO
 
-from multigrid_rl.config.compose import RunConfig
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.env_runner_pool import EnvRunnerPool

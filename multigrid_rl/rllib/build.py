@@ -6,8 +6,7 @@ from typing import Any
 
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 
-from multigrid_rl.config.compose import RunConfig
-from multigrid_rl.config.schema import trainer_of
+from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
 from multigrid_rl.training.stages import Stage, stages_of

@@ -18,11 +18,11 @@ import ray
 import torch
 from ray.exceptions import RayError, RayTaskError
 
-from multigrid_rl.config.compose import ConfigError, RunConfig
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.rllib import private
 from multigrid_rl.rllib.address import unreachable
-from multigrid_rl.text import expected, one_line
+from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.types import RunError
 
 __all__ = ["RayError", "ray_session", "reason_of"]

@@ -14,10 +14,9 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.files import write_whole
 from multigrid_rl.tables import MOVED
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 
 LOG = logging.getLogger(__name__)
 MANIFEST = "manifest.json"

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.runs.checkpoints import newest_good
+from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
 
 LOG = logging.getLogger(__name__)

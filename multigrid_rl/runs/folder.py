@@ -1,5 +1,7 @@
 """Writes run folders: configuration, provenance, metrics, verdict, TensorBoard, checkpoints."""
 
+from __future__ import annotations
+
 import fcntl
 import json
 import logging
@@ -9,18 +11,20 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from multigrid_rl.config.compose import ConfigError, RunConfig, to_yaml
+from multigrid_rl.config.schema import RunConfig, to_yaml
 from multigrid_rl.files import free_path, write_whole
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.runs.board import Board
 from multigrid_rl.runs.checkpoints import Checkpoint, read_state, set_aside_newer, start_of
 from multigrid_rl.runs.provenance import circumstances, own_modules
 from multigrid_rl.runs.reader import config_hash, read_provenance, read_verdict
 from multigrid_rl.tables import TRACKERS, find, load
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
+
+if TYPE_CHECKING:
+    from multigrid_rl.players.catalogue import LoadedPlayer
 
 LOG = logging.getLogger(__name__)
 #: File by which a run belongs to one process.
@@ -82,7 +86,7 @@ class RunFolder:
         self._open(config, first_step=None)
 
     @classmethod
-    def reopened(cls, path: Path, config: RunConfig, checkpoint: Checkpoint) -> "RunFolder":
+    def reopened(cls, path: Path, config: RunConfig, checkpoint: Checkpoint) -> RunFolder:
         """Open the folder of a run that goes on from ``checkpoint``.
 
         What was reported after the checkpoint is reported once more, so those rows move aside, into

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import CARD_FILE, EnvSignature, PlayerError, read_card, read_network, task_of
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, seat_folders
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.runs.reader import check_env, run_config
-from multigrid_rl.text import expected, shown, suggestion
+from multigrid_rl.text import ConfigError, expected, shown, suggestion
 from multigrid_rl.types import TEAM_ORDER, AgentSpec, MultiAgentSpec
 
 _BOARD = "the red/blue-door game"

@@ -12,8 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.config.compose import RunConfig, data_root, to_yaml
+from multigrid_rl.config.schema import RunConfig, to_yaml
 from multigrid_rl.cores import available_cpus
+from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import sha256_of
 from multigrid_rl.tables import FACTS, find
 from multigrid_rl.text import expected

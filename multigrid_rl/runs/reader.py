@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from multigrid_rl.config.compose import RESUMABLE, ConfigError
-from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.config.schema import RESUMABLE, RunConfig
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
 from multigrid_rl.players.naming import runs_code
-from multigrid_rl.text import expected, first_error
+from multigrid_rl.text import ConfigError, expected, first_error
 from multigrid_rl.trust import check_code
 from multigrid_rl.user_code import CODE
 

@@ -17,13 +17,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from multigrid_rl.config.compose import ConfigError, RunConfig, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.scenario import Strict
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import write_whole
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Array, Run, Series, differences
-from multigrid_rl.text import expected, first_error, shown
+from multigrid_rl.text import ConfigError, expected, first_error, shown
 
 End = Literal["better", "worse", "inside", "above", "below"]
 

@@ -7,36 +7,10 @@ from typing import Any
 
 from multigrid_rl.clock import Clock
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
-from multigrid_rl.metrics import BEHAVIOUR, STAGES, WORK, outcome_shares
+from multigrid_rl.metrics import STAGES, WORK, episode_metrics
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec, RunError
 from multigrid_rl.user_code import import_object, user_code
-
-
-def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, float]:
-    """Return means over finished episodes (at least one) for the learning seats and for every team."""
-    row = {"report_episodes": float(table.episodes), "episode_len_mean": float(table.length.mean())}
-    returns = dict(zip(specs.seats, table.returns.mean(axis=0).tolist(), strict=True))
-    for seat in specs.learning:
-        a = specs.seats.index(seat)
-        row[f"return_mean/{seat}"] = returns[seat]
-        if specs.has_winner:
-            win, draw, loss = outcome_shares(table.winner, specs.team_names.index(specs.teams[a]))
-            row |= {f"win/{seat}": win, f"draw/{seat}": draw, f"defeat/{seat}": loss}
-        for name in BEHAVIOUR:
-            if name in specs.events:
-                row[f"behaviour/{seat}/{name}"] = float(table.events[:, a, specs.events.index(name)].mean())
-        rivals = {
-            column: names
-            for column, (other, names) in enumerate(specs.pools)
-            if specs.teams[specs.seats.index(other)] != specs.teams[a]
-        }
-        for name, games in table.with_players(rivals).items():
-            won = table.winner[games] == specs.team_names.index(specs.teams[a])
-            row[f"win_against/{seat}/{name}"] = float(won.mean()) if len(won) else float("nan")
-    for team in dict.fromkeys(specs.teams):
-        row[f"team_return_mean/{team}"] = sum(returns[seat] for seat in specs.members(team))
-    return row
 
 
 def own_metrics(gates: list[Gate]) -> dict[str, Callable[[EpisodeTable], Any]]:

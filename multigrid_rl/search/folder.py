@@ -11,17 +11,18 @@ from typing import Any
 import yaml
 from optuna.pruners import SuccessiveHalvingPruner
 
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
 from multigrid_rl.config.overrides import parse
 from multigrid_rl.files import write_whole
-from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.folder import locked
+from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.search.plans import plan_of
 from multigrid_rl.search.settings import AshaSettings, Settings, load_settings, parse_settings
 from multigrid_rl.search.space import OWN_KEYS, Space, load_space, read_yaml
 from multigrid_rl.search.study import STUDY, Record, truncated
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 
 _REQUEST = "search.yaml"
 #: Trials end with a checkpoint when they see this file in the search's folder, and one that sees it in its own.

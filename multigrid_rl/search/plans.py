@@ -9,10 +9,10 @@ from collections.abc import Generator
 
 import numpy as np
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.search.outcomes import Outcome, Params, TrialSpec, ranked
 from multigrid_rl.search.settings import AshaSettings, PbtSettings, Settings, ThreeStageSettings
 from multigrid_rl.search.space import Space
+from multigrid_rl.text import ConfigError
 
 #: What may change while a policy learns: nothing that weights, games or batches have the shape of.
 MAY_CHANGE = (

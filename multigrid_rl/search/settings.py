@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from multigrid_rl.config.compose import ConfigError, data_root
 from multigrid_rl.config.scenario import Strict, whole
+from multigrid_rl.files import data_root
 from multigrid_rl.search.space import read_yaml
-from multigrid_rl.text import expected, first_error, unknown
+from multigrid_rl.text import ConfigError, expected, first_error, unknown
 
 
 class _Part(Strict):

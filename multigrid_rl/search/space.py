@@ -8,10 +8,12 @@ from typing import Any, Final
 import yaml
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from multigrid_rl.config.compose import ConfigError, RunConfig, compose, data_root
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.network import network_entry
+from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.files import data_root
 from multigrid_rl.search.outcomes import Params
-from multigrid_rl.text import expected, unknown
+from multigrid_rl.text import ConfigError, expected, unknown
 
 #: How a variable can be drawn, by the names of Ray Tune; as in Optuna, both bounds are included.
 DRAWS: Final = ("uniform", "loguniform", "randint", "lograndint", "choice")

@@ -19,9 +19,9 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.search.outcomes import Outcome, Score, Status, TrialSpec, ranked
 from multigrid_rl.search.space import Space
+from multigrid_rl.text import ConfigError
 
 STUDY, COORDINATES, IMPORTANCE = "study.log", "parallel.png", "importance.png"
 _SPEC, _OUTCOME = "spec", "outcome"

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.config.compose import ConfigError, RunConfig, compose
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.runs.checkpoints import newest_good
 from multigrid_rl.runs.folder import LOCK, RunFolder, locked
@@ -18,6 +19,7 @@ from multigrid_rl.runs.provenance import facts_of
 from multigrid_rl.runs.reader import read_verdict
 from multigrid_rl.search.folder import STOP, run_path
 from multigrid_rl.search.outcomes import TrialSpec, score_of
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.loop import train
 from multigrid_rl.training.stages import Stage, seated_in, stages_of
 

@@ -103,7 +103,7 @@ def _pickup(before: int, after: int, row: NDArray[np.float32]) -> list[str]:
     if before == c.EMPTY and after != c.EMPTY:
         return [f"picks up {_object_name(after)}"]
     if row[c.EV_BALL]:
-        return ["is paid for the ball again"]
+        return ["is rewarded for the ball again"]
     return [("has its hands full" if before != c.EMPTY else "finds nothing to take")] if row[c.EV_INVALID] else []
 
 

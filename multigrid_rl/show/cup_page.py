@@ -9,7 +9,7 @@ from multigrid_rl.evaluation.cup_results import CupResults, EntryResult, PairRes
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.runs.reader import Series
-from multigrid_rl.show.charts import Chart, Line
+from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.words import listed, percent, plural, spelled

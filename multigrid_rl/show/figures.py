@@ -1,29 +1,37 @@
-"""Figures as PNG: a run over its recipe's reference curves, and two sets of runs. No display, no global state.
+"""All figures, by matplotlib: curves of pages as SVG, and PNG of a run over its recipe, of sets of runs, and others.
 
-Helpers of all figures come first; a search draws its own figures with them.
+A page's curve has neither colours nor fonts of its own: each shape has a class, which the page's style sheet colours
+for light and dark, and its text stays text. No display, no global state.
 """
 
+import math
+import re
+from collections.abc import Iterator
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+from xml.etree import ElementTree
 
 import numpy as np
+from markupsafe import Markup, escape
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.evaluation.seeds import bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate
-from multigrid_rl.runs.reader import Array, Run
+from multigrid_rl.metrics import glossary, matches
+from multigrid_rl.runs.reader import Array, Run, Series
 from multigrid_rl.runs.reference import Reference, write_file
-from multigrid_rl.show.charts import limits, unit_of
-from multigrid_rl.show.words import plural, thousands
-from multigrid_rl.text import expected
+from multigrid_rl.show.words import bound, plural, thousands
+from multigrid_rl.text import ConfigError, expected
 
-# Okabe and Ito's palette: distinguishable with any colour vision; lines differ in style as well.
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/): distinguishable with any colour vision; lines differ in
+# style as well.
 BLUE, VERMILLION, BLACK, GREY = "#0072B2", "#D55E00", "#000000", "#9a9a9a"
 SMALL, NORMAL, LARGE = 11, 13, 16  # points
 DPI = 120
@@ -37,9 +45,28 @@ _SIDES: tuple[dict[str, Any], ...] = (
 _Sides: TypeAlias = list[tuple[RunSet, list[Run]]]  # each with its runs of one scenario
 #: Points of a comparison's curves, and panels; of several scenarios each gets its share of them.
 _POINTS, _MOST_PANELS = 151, 6
+_UNITS = {"ratio": "ratio, 1 is perfect", "share": "share of the games", "reward": "reward per game"}
 
 
 # --- what all figures share
+
+
+def limits(values: Array, always: Array) -> tuple[float, float]:
+    """Return limits that show ``always`` and ``values`` without far outliers, which would flatten the rest."""
+    most = np.percentile(values, (2, 98))
+    reach = 0.5 * (most[1] - most[0])
+    low = values.min() if values.min() >= most[0] - reach else most[0]
+    high = values.max() if values.max() <= most[1] + reach else most[1]
+    low, high = float(min(low, *always)), float(max(high, *always))
+    margin = 0.08 * (high - low) or 0.5
+    # Values that are never negative get no axis below zero.
+    return (-_EDGE * high if 0 <= low < margin else low - margin), high + margin
+
+
+def unit_of(metric: str) -> str:
+    """Return the axis label of a metric: its unit, spelled out where the glossary abbreviates it."""
+    unit = next((unit for pattern, (_, unit) in glossary().items() if matches(metric, pattern)), "")
+    return "steps per game" if metric == "episode_len_mean" else _UNITS.get(unit, unit)
 
 
 def titled_figure(size: tuple[float, float], title: str) -> Figure:
@@ -101,16 +128,151 @@ def save_figure(figure: Figure, path: Path) -> None:
     write_file(path, image.getvalue())
 
 
-def draw_best_responses(player: str, curves: dict[str, list[tuple[int, float]]]) -> Figure:
-    """Return win rates (steps, share) of best responses to a player while they train, by their names."""
-    figure, (axes,) = panel_grid(1, f"Best responses to {player}")
-    for number, (name, points) in enumerate(curves.items()):
-        axes.plot(*zip(*points, strict=True), label=name, **_SIDES[number % 2], alpha=0.85)
-    axes.axhline(0.5, color=GREY, linewidth=1)
-    format_axes(axes, "games won", "share", max(steps for points in curves.values() for steps, _ in points))
-    axes.set_ylim(0, 1)
-    add_legend(figure, 3)
+# --- curves of pages
+
+#: Width and height of a page's curve in units of its SVG, and the edges of its axes: left, right, top, bottom.
+PAGE_SIZE, PAGE_AXES = (440, 280), (60, 432, 8, 220)
+#: Points of a line that its readout knows: more than a screen shows, few enough for a small page.
+POINTS = 300
+_EDGE = 0.012  # beyond an end of the axis, so that lines on it are not cut in half
+_SVG = "{http://www.w3.org/2000/svg}"
+_CLIPPED = ("line", "band", "median", "held")
+
+
+class Line(NamedTuple):
+    """One line; the first of a chart is solid, the next ones dashed and dotted."""
+
+    label: str
+    series: Series
+
+
+class Chart(NamedTuple):
+    """A curve of a page."""
+
+    title: str  # the measured quantity
+    caption: str  # the conclusion, one sentence
+    unit: str  # label of the axis
+    lines: tuple[Line, ...]  # at least one, each with at least one point; there are four styles of lines
+    x_max: int  # environment steps at the right edge
+    gate: Gate | None = None  # drawn as a line at its bound
+    held: tuple[int, int] | None = None  # environment steps (from, to) over which the gate was held first
+    under: tuple[Reference, str] | None = None  # reference curves and which of their metrics is drawn below the lines
+    share: bool = False  # the axis goes from 0 to 1 and is labelled in per cent
+
+    @property
+    def bound(self) -> str:
+        """The gate's bound in words; empty without a gate."""
+        return bound(self.gate.comparison, self.gate.bound) if self.gate else ""
+
+    def svg(self) -> Markup:
+        """Return the drawing: axes, gate, reference and lines, for an ``<svg>`` of :data:`PAGE_SIZE` units."""
+        # Less than a third of a unit off a straight line is nothing to see.
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "page", "path.simplify_threshold": 0.3}):
+            return Markup("".join(_shapes(_chart_figure(self))))
+
+    def data(self) -> dict[str, Any]:
+        """Return what the readout shows at each point of the first line, and where the axes lie."""
+        grid = thin(self.lines[0].series).env_steps
+        rows = [(line.label, *line.series) for line in self.lines]
+        if self.under is not None:
+            # The grid begins where all seeds have reported, and its last value is held forward behind its end.
+            reference, metric = self.under
+            median = np.array(reference.metrics[metric].median)
+            rows.append(("median of the recipe", np.array(reference.env_steps), median))
+        columns = {name: np.interp(grid, steps, values, left=math.nan) for name, steps, values in rows}
+        return {
+            "label": self.title,
+            "share": self.share,
+            "axes": [PAGE_SIZE[0], *PAGE_AXES],
+            "max": self.x_max,
+            "x": grid.astype(int).tolist(),
+            "rows": [
+                [name, [None if math.isnan(v) else float(f"{v:.5g}") for v in values.tolist()]]
+                for name, values in columns.items()
+            ],
+            "gate": [self.gate.comparison, self.gate.bound] if self.gate else None,
+        }
+
+
+def thin(series: Series, points: int = POINTS) -> Series:
+    """Return at most ``points`` of a line: of each stretch the lowest and the highest, so that no spike is lost."""
+    length = len(series.values)
+    if length <= points:
+        return series
+    kept = {0, length - 1}
+    for start, end in pairwise(np.linspace(0, length, points // 2, dtype=int).tolist()):
+        part = series.values[start:end]
+        kept |= {int(start + part.argmin()), int(start + part.argmax())}
+    rows = np.array(sorted(kept))
+    return Series(series.env_steps[rows], series.values[rows])
+
+
+def _chart_figure(chart: Chart) -> Figure:
+    """Draw a page's curve; the ``gid`` of what is drawn is its class in the page."""
+    (width, height), (left, right, top, bottom) = PAGE_SIZE, PAGE_AXES
+    figure = Figure(figsize=(width / 72, height / 72))
+    axes = figure.add_axes((left / width, 1 - bottom / height, (right - left) / width, (bottom - top) / height))
+    axes.set(xlim=(0, chart.x_max), ylim=_y_limits(chart), axisbelow=True)
+    axes.xaxis.set(major_locator=MaxNLocator(5, steps=[1, 2, 5, 10]), major_formatter=_STEPS)
+    axes.yaxis.set_major_locator(
+        FixedLocator([0, 0.25, 0.5, 0.75, 1]) if chart.share else MaxNLocator(5, steps=[1, 2, 5, 10])
+    )
+    label = "{:.0%}".format if chart.share else "{:.6g}".format
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: label(value).replace("-", "\u2212")))
+    axes.tick_params(left=False, bottom=False, labelsize=16, pad=8)
+    axes.grid(axis="y")
+    axes.set_xlabel("environment steps", fontsize=16, labelpad=6, gid="class tick")
+    if chart.held:
+        axes.axvspan(*chart.held, gid="class held")
+    if chart.under is not None:
+        _draw_reference(axes, *chart.under)
+    for k, (_, series) in enumerate(chart.lines):
+        # A line without length is drawn as a dot.
+        steps = series.env_steps if len(series.values) > 1 else series.env_steps[0] + np.array([0, chart.x_max / 1000])
+        axes.plot(steps, np.broadcast_to(series.values, steps.shape), gid=f"class line line-{k}")
+    if chart.gate is not None:
+        axes.axhline(chart.gate.bound, gid="class gate")
     return figure
+
+
+def _y_limits(chart: Chart) -> tuple[float, float]:
+    """Return limits that show the gate's bound and where each line ends."""
+    if chart.share:
+        return -_EDGE, 1 + _EDGE
+    values = [line.series.values for line in chart.lines]
+    always = [series[-1] for series in values] + ([chart.gate.bound] if chart.gate else [])
+    if chart.under is not None:
+        band = chart.under[0].metrics[chart.under[1]]
+        values += [np.array(band.p10), np.array(band.p90)]
+    return limits(np.concatenate(values), np.array(always))
+
+
+def _shapes(figure: Figure) -> Iterator[str]:
+    """Yield paths and texts of a figure with their classes; nothing else of what matplotlib writes gets into a page."""
+    file = BytesIO()
+    figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    left, right, top, bottom = PAGE_AXES
+    place = f'x="{left}" y="{top}" width="{right - left}" height="{bottom - top}"'
+    view = f'<svg {place} viewBox="{left} {top} {right - left} {bottom - top}">'
+    for group in ElementTree.fromstring(file.getvalue()).iter(f"{_SVG}g"):
+        name = group.get("id", "")
+        kind = name.removeprefix("class ") if name.startswith("class ") else ""
+        if not kind and not re.match(r"[xy]tick_", name):
+            continue
+        for path in group.iter(f"{_SVG}path"):
+            shape = f'<path class="{kind or "grid"}" d="{_short_path(path.get("d", ""))}"/>'
+            yield f"{view}{shape}</svg>" if kind.startswith(_CLIPPED) else shape
+        for text in group.iter(f"{_SVG}text"):
+            anchor = re.search("text-anchor: (start|middle|end)", text.get("style", ""))
+            x, y = (_short_path(text.get(key, "")) for key in "xy")
+            side = anchor[1] if anchor else "start"
+            yield f'<text class="tick {side}" x="{x}" y="{y}">{escape(text.text or "")}</text>'
+
+
+def _short_path(path: str) -> str:
+    """Return a path, or a number, with one decimal; behind ``M`` every further point is a line's without its letter."""
+    shorter = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), path)
+    return re.sub(r"[\sL]+", " ", shorter).strip()
 
 
 # --- a run over reference curves
@@ -125,48 +287,47 @@ def draw_overlay(run: Run, reference: Reference, *, alike: bool) -> Figure:
     metrics = [metric for metric in dict.fromkeys(wanted) if metric in run.series]
     if not metrics:
         raise ConfigError(expected(run.path, f"a run that reports {' or '.join(wanted)}", "none of them"))
-    seeds = len(reference.runs)
-    scenario, seed = run.config["scenario"]["name"], run.config.get("seed")
-    who = f"{scenario}, seed {seed}" + ("" if alike else ", with other values")
-    title = f"{who}, over the recipe {reference.name} ({seeds} seeds)"
-    figure, panels = panel_grid(len(metrics), title)
+    who = f"{run.config['scenario']['name']}, seed {run.config.get('seed')}" + ("" if alike else ", with other values")
+    grid, seeds, whole = reference.env_steps, len(reference.runs), reference.whole
+    figure, panels = panel_grid(len(metrics), f"{who}, over the recipe {reference.name} ({seeds} seeds)")
     for axes, metric in zip(panels, metrics, strict=True):
         _overlay_panel(axes, run, reference, metric)
-    add_legend(figure, 3 if len(metrics) > 1 else 2, running_words(reference))
+    ran = f"all {seeds} seeds ran for {grid[-1]:,} environment steps"
+    if whole < len(grid):
+        ran = f"all {seeds} seeds ran up to {grid[whole - 1] if whole else 0:,} environment steps, "
+        ran += f"the last up to {grid[-1]:,}"
+    add_legend(figure, 3 if len(metrics) > 1 else 2, ran)
     return figure
 
 
-def running_words(reference: Reference) -> str:
-    """Return how long the seeds ran, since after a seed's end its curve repeats its last value."""
-    grid, seeds = reference.env_steps, len(reference.runs)
-    if reference.whole == len(grid):
-        return f"all {seeds} seeds ran for {grid[-1]:,} environment steps"
-    whole = grid[reference.whole - 1] if reference.whole else 0
-    return f"all {seeds} seeds ran up to {whole:,} environment steps, the last up to {grid[-1]:,}"
+def _draw_reference(axes: Axes, reference: Reference, metric: str) -> None:
+    """Draw band and median of the recipe's seeds, the median dotted from where seeds had ended."""
+    band, grid, whole = reference.metrics[metric], np.array(reference.env_steps, np.float64), reference.whole
+    label = "10th to 90th percentile of the seeds"
+    fill(axes, grid, (band.p10, band.p90), 0.28, color=BLUE, label=label, gid="class band")
+    for part, line, label, kind in (
+        (slice(whole), "-", "median of the recipe's seeds", "median"),
+        (slice(max(whole - 1, 0), None), (0, (1, 1)), "median, last value repeated after a seed's end", "median ended"),
+    ):
+        if len(grid[part]) > 1:
+            style: dict[str, Any] = {"color": BLUE, "linewidth": 2.2, "linestyle": line}
+            axes.plot(grid[part], np.array(band.median)[part], label=label, gid=f"class {kind}", **style)
 
 
 def _overlay_panel(axes: Axes, run: Run, reference: Reference, metric: str) -> None:
     band, series, gate = reference.metrics[metric], run.series[metric], reference.gate_of(metric)
-    grid, median = np.array(reference.env_steps, np.float64), np.array(band.median)
-    last = reference.whole
-    held = slice(max(last - 1, 0), None)
     axes.plot(
         *series, color=VERMILLION, linewidth=1.6, marker="o", markevery=[-1], markersize=7, zorder=3,
         label="this run, and where it ended",
     )  # fmt: skip
-    axes.plot(grid[:last], median[:last], color=BLUE, linewidth=2.2, label="median of the recipe's seeds")
-    if last < len(grid):
-        label = "median, seeds that ended held at their last value"
-        axes.plot(grid[held], median[held], color=BLUE, linewidth=2.2, linestyle=(0, (1, 1)), label=label)
-    fill(axes, grid, (band.p10, band.p90), 0.28, color=BLUE, label="10th to 90th percentile of the seeds")
-    fill(axes, grid, (band.min, band.max), 0.12, color=BLUE, label="lowest to highest seed")
-    format_axes(axes, metric, unit_of(metric), max(grid[-1], run.env_steps), gate)
+    _draw_reference(axes, reference, metric)
+    fill(axes, np.array(reference.env_steps), (band.min, band.max), 0.12, color=BLUE, label="lowest to highest seed")
+    format_axes(axes, metric, unit_of(metric), max(reference.env_steps[-1], run.env_steps), gate)
     always = np.array([series.values[-1], *([gate.bound] if gate else [])])
     low, high = limits(np.concatenate([band.p10, band.p90, series.values]), always)
     axes.set_ylim(low, high)
-    outside = int(((series.values < low) | (series.values > high)).sum())
-    if outside:
-        note = f"{outside} early report{'s'[: outside != 1]} of this run beyond the axis"
+    if outside := int(((series.values < low) | (series.values > high)).sum()):
+        note = f"{plural(outside, 'report')} of this run beyond the axis"
         axes.text(0.98, 0.03, note, transform=axes.transAxes, ha="right", fontsize=SMALL, style="italic")
 
 
@@ -186,7 +347,7 @@ def draw_comparison(ours: RunSet, theirs: RunSet, rng: np.random.Generator) -> F
         else:
             _metric_panel(axes, sides, (where, metric), rng)
     first = panels[0]
-    first.plot([], [], color=BLACK, linewidth=1.0, label="thin: some runs have ended, each counts with its last value")
+    first.plot([], [], color=BLACK, linewidth=1.0, label="thin: some runs have ended, their last values count")
     fill(first, np.zeros(1), (0, 0), 0.18, color=BLACK, label="95 % bootstrap interval over runs")
     add_legend(figure, 3 if len(panels) > 1 else 1)
     return figure
@@ -201,6 +362,11 @@ def comparison_panels(ours: RunSet, theirs: RunSet) -> list[tuple[str, str]]:
         metrics = ([HELD] if all(run.gates for run in runs) else []) + list(directions(runs))
         panels += [(name, metric) for metric in metrics[:each]]
     return panels
+
+
+def save_comparison(ours: RunSet, theirs: RunSet, rng: np.random.Generator, path: Path) -> None:
+    """Draw a comparison and write it as PNG. Raises ``ConfigError``."""
+    save_figure(draw_comparison(ours, theirs, rng), path)
 
 
 def _side_label(side: RunSet) -> str:
@@ -237,3 +403,18 @@ def _metric_panel(axes: Axes, sides: _Sides, title: tuple[str, str], rng: np.ran
     gate = next((gate for gate in all_runs[0].gates if gate.metric == metric), None)
     format_axes(axes, "".join(title), "IQM over runs", grid[-1], gate)
     axes.set_ylim(*limits(np.concatenate(shown), np.array([gate.bound if gate else shown[0][-1]])))
+
+
+# --- others
+
+
+def save_best_responses(player: str, curves: dict[str, list[tuple[int, float]]], path: Path) -> None:
+    """Draw win rates (steps, share) of best responses to a player while they train, by their names, as PNG."""
+    figure, (axes,) = panel_grid(1, f"Best responses to {player}")
+    for number, (name, points) in enumerate(curves.items()):
+        axes.plot(*zip(*points, strict=True), label=name, **_SIDES[number % 2], alpha=0.85)
+    axes.axhline(0.5, color=GREY, linewidth=1)
+    format_axes(axes, "games won", "share", max(steps for points in curves.values() for steps, _ in points))
+    axes.set_ylim(0, 1)
+    add_legend(figure, 3)
+    save_figure(figure, path)

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, fail, refused
+from multigrid_rl.show.words import relation
 
 if TYPE_CHECKING:
     from multigrid_rl.runs.reader import Run
@@ -43,12 +44,11 @@ def overlay(
     for line in _caveats(drawn, usual):
         screen.print(line)
     if changed:
-        screen.print(f"changed from the recipe {usual.name}, so this is none of its seeds:")
-        table = Table("key", "here", "recipe", box=None, pad_edge=False)
+        screen.print(f"changed from the recipe {usual.name}, so its seeds differ from this run in more than the seed:")
+        table = Table("key", "this run", "recipe", box=None, pad_edge=False)
         for values in changed:
             table.add_row(*values)
         screen.print(table)
-    screen.print(_table(rows))
     for row in rows:
         screen.print(sentence(row))
     screen.print(_verdict(drawn, usual))
@@ -72,14 +72,14 @@ def reference(
     console(100).print(
         f"{output}: {len(made.metrics)} metrics of {len(made.runs)} runs "
         f"(seeds {', '.join(map(str, made.seeds))}), {made.env_steps[0]:,} to {made.env_steps[-1]:,} "
-        f"environment steps; all gates held by {held}; behind its end a run's last value is held forward "
+        f"environment steps; all gates held by {held}; after a run's end its last value is repeated "
         f"({made.running[-1]} still running at the end)"
     )
 
 
 def curves_folder() -> Path:
     """Return the folder of the project's own reference curves, a file for each recipe that has some."""
-    from multigrid_rl.config.compose import data_root
+    from multigrid_rl.files import data_root
 
     return data_root() / "configs" / "recipe" / "curves"
 
@@ -98,25 +98,6 @@ def _find_reference(run: Run, given: str | None) -> Path:
         known = sorted(file.stem for file in curves_folder().glob("*.json"))
         raise fail(unknown("--reference", name, known, "a file, or a recipe with curves ({})"))
     return path
-
-
-def _table(rows: list[Comparison]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    titles = ("metric", "in band", "usual", "at end", "median", "place", "held at", "median")
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="left" if number in (0, 5) else "right", no_wrap=number == 0, overflow="fold")
-    for row in rows:
-        table.add_row(
-            row.metric,
-            _share(row.inside),
-            _share(row.own_inside),
-            f"{row.last:.3g}",
-            f"{row.median:.3g}",
-            row.end,
-            _steps(row.held) if row.gate else "",
-            _steps(row.median_held) if row.gate else "",
-        )
-    return table
 
 
 def sentence(row: Comparison) -> str:
@@ -146,9 +127,7 @@ def _when(held: int | None, median: float | None) -> str:
         return "not held" + (f" (reference: median {median:,.0f} steps)" if median else " (nor by the median seed)")
     if median is None:
         return f"held at {held:,} steps (the median seed never held it)"
-    later = held / median - 1
-    relation = "at the median" if abs(later) < 0.005 else f"{abs(later):.0%} {'later' if later > 0 else 'sooner'}"
-    return f"held at {held:,} steps, {relation} (reference: median {median:,.0f})"
+    return f"held at {held:,} steps, {relation(held, median)} the recipe's median seed ({median:,.0f})"
 
 
 def _caveats(run: Run, reference: Reference) -> Iterator[str]:
@@ -166,7 +145,3 @@ def _caveats(run: Run, reference: Reference) -> Iterator[str]:
 
 def _share(share: float | None) -> str:
     return "-" if share is None or math.isnan(share) else f"{share:.0%}"
-
-
-def _steps(steps: float | None) -> str:
-    return "never" if steps is None else f"{steps:,.0f}"

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from multigrid_rl import __version__
-from multigrid_rl.show import charts, words
+from multigrid_rl.show import words
 
 #: Written into every page: a file with this mark may be overwritten.
 GENERATOR = "multigrid-rl report"
@@ -37,7 +37,7 @@ def headed(rows: Markup, heads: list[str]) -> Markup:
 
 _FILTERS = (
     words.bound, words.spelled, words.duration, words.listed, words.metric_title, words.percent, words.plural,
-    words.rounded, words.short, words.signed, charts.plot_data, headed,
+    words.rounded, words.short, words.signed, headed,
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from multigrid_rl.evaluation.replays import GameRecord, frames, replay, taken_actions
 from multigrid_rl.show.captions import Caption, Commentator
+from multigrid_rl.show.page import render
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
@@ -91,6 +92,13 @@ class Pack:
         if row not in self.specs:
             self.specs.append(row)
         return self.specs.index(row)
+
+
+def game_page(game: GameRecord) -> str:
+    """Return the page of one game. Raises ``ReplayError`` for a record that is not one whole game."""
+    seats = ", ".join(f"{seat} {player}" for seat, player in game.players.items())
+    lead = f"{game.label}, game {game.game} of seed {game.seed}: {seats}"
+    return render("game.html", kind="Game", title=game.label, lead=lead, data=Pack.of([game]).data())
 
 
 def _commented(game: GameRecord, captions: list[Caption]) -> Iterator[tuple[World, Step | None]]:

@@ -4,7 +4,6 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, read_results
 from multigrid_rl.evaluation.replays import ReplayError
 from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
@@ -12,7 +11,7 @@ from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.page import GENERATOR
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
-from multigrid_rl.text import expected, one_line
+from multigrid_rl.text import ConfigError, expected, one_line
 
 LOG = logging.getLogger(__name__)
 #: A report's name inside its own folder.

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.config.compose import ConfigError
+from multigrid_rl import tables
+from multigrid_rl.config.environments import env_factory
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.config.sizes import reward_facts, schedules
 from multigrid_rl.evaluation.evaluation import evaluate, kept_games, seat_returns, summary
-from multigrid_rl.evaluation.lineups import run_target
 from multigrid_rl.evaluation.replays import GameRecord
+from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.factories import env_factory, gates_of
+from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.reader import Run, check_env, read_rows, read_run
 from multigrid_rl.runs.reference import Comparison, Reference, changes, compare, load_reference
 from multigrid_rl.show.words import percent
-from multigrid_rl.text import expected, one_line
+from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.types import RunError
-from multigrid_rl.walkers.films import EPISODES, OwnEpisodes, play_own_episodes
 
 #: Seed of the policy's fresh games: training uses small seeds, so none of them was a training game.
 GAMES_SEED = 50_000
-#: Default number of games for each mode.
-GAMES = 200
+#: Default number of games for each mode, and of episodes of other packages.
+GAMES, EPISODES = 200, 9
 _GATE_KEYS = (
     "metric", "comparison", "bound", "hold", "share", "window", "value", "met", "held", "first_reached", "first_held",
 )  # fmt: skip
@@ -55,7 +55,7 @@ class RunReport:
     compared: dict[str, Comparison]  # the run against them, by metric
     changed: list[tuple[str, str, str]] | None  # key, here, in the recipe (without one: the default); None: unknown
     own: OwnGames | None  # fresh games of its policy
-    episodes: OwnEpisodes | None  # the same, for an environment of another package
+    episodes: Any  # the same, for an environment of another package: what ``tables.FILMS["page"]`` returns, or None
     own_missing: str  # why there is neither; empty if there is one, or if none was wanted
 
     @property
@@ -83,7 +83,7 @@ def read_report(
 
     Args:
         folder: of the run.
-        games: how many in each mode; by default :data:`GAMES`, of other packages :data:`films.EPISODES`; 0: none.
+        games: how many in each mode; by default :data:`GAMES`, of other packages :data:`EPISODES`; 0: none.
         reference: file of the recipe's curves.
         films: draw episodes of Gymnasium.
 
@@ -98,7 +98,8 @@ def read_report(
     if games != 0:
         try:
             if run.config["scenario"].get("game") is None:
-                episodes = play_own_episodes(folder, games or EPISODES, seed=GAMES_SEED, films=films)
+                play = tables.find(tables.FILMS, "page")
+                episodes = play(folder, games or EPISODES, seed=GAMES_SEED, films=films)
             else:
                 own = play_own_games(folder, games or GAMES)
         except (ConfigError, PlayerError, RunError) as error:
@@ -121,10 +122,7 @@ def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGa
         ConfigError, PlayerError: no checkpoint, another package's game, an opponent that is missing or has changed.
     """
     evaluation = evaluate(run_target(folder), episodes=games, seed=seed)
-    rows = [
-        {"mode": part.mode, "seats": seat_returns(part, evaluation.spec), **summary([part], evaluation.spec)}
-        for part in evaluation.parts
-    ]
+    rows = [{"mode": part.mode, "seats": seat_returns(part), **summary([part])} for part in evaluation.parts]
     own = evaluation.parts[0].lineup.own
     # The lineup names them by their files' paths; on the page they are the run.
     kept = [

@@ -3,15 +3,24 @@
 from typing import Any
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.metrics import BEHAVIOUR
-from multigrid_rl.runs.reader import Series
-from multigrid_rl.show.charts import Chart, Line, unit_of
+from multigrid_rl.show.figures import Chart, Line, unit_of
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.run_data import RunReport, opponent_words, origin
-from multigrid_rl.show.words import BEHAVIOURS, duration, listed, metric_title, percent, short, spelled
+from multigrid_rl.show.words import (
+    BEHAVIOURS,
+    OUTCOMES,
+    duration,
+    listed,
+    metric_title,
+    percent,
+    plural,
+    relation,
+    short,
+    spelled,
+)
 from multigrid_rl.text import one_line
-from multigrid_rl.walkers.films import OwnEpisodes
+from multigrid_rl.world.metrics import BEHAVIOUR
 
 #: Parts of an iteration: name in ``timing/``, words, and its own parts.
 _STAGES: tuple[tuple[str, str, dict[str, str]], ...] = (
@@ -53,39 +62,20 @@ def run_page(report: RunReport) -> str:
     curves = [_gate_chart(report, gate) for gate in report.gates if gate["metric"] in run.series]
     if report.package is not None or not curves:
         curves += _plain_curves(report)
-    each = [f"#of {seat}" for seat in own.own if len(own.own) > 1] if own else []
     behaviour, never = _behaviour(report, seats) if seats else ([], [])
     return render(
         "run.html",
         kind=f"Training run \u00b7 {run.config['scenario']['name']} \u00b7 seed {run.config['seed']}",
         title=verdict_title(report),
         lead=verdict_lead(report),
-        run=run,
-        steps=report.env_steps,
-        package=report.package,
+        report=report,
         last={"policy_updates": 0, "episodes": 0, **report.last},
-        seconds=float(report.last.get("seconds") or 0.0),
-        gates=report.gates,
         gates_title=gates_title(report.gates, ended=run.verdict is not None),
         gates_lead=" ".join({gate["hold"]: _hold_words(gate) for gate in report.gates}.values()),
-        changed=report.changed,
-        usual=report.usual,
         curves=curves,
         curves_title=_curves_title(report),
         curves_lead=_curves_lead(report),
-        reference=report.reference,
-        own=own,
-        own_title=own and _own_title(own.rows[0]),
-        own_lead=own
-        and f"Games of seed {own.seed}, which training never saw, with the exported policy on "
-        f"{', '.join(own.own)}. Intervals hold with 95% confidence.",
-        own_heads=own
-        and ["Actions", "#Won", "#Drawn", "#Lost", "#Length", "#Team return" if each else "#Return", *each],
-        episodes=report.episodes,
-        episodes_title=report.episodes and _episodes_title(report.episodes),
-        episodes_lead=report.episodes
-        and f"Episodes of seed {report.episodes.seed}, which training never saw, with the exported policy on "
-        f"{', '.join(report.episodes.agents)}. Intervals hold with 95% confidence.",
+        played_title=_played_title(report),
         own_missing=one_line(report.own_missing),
         behaviour=behaviour,
         behaviour_title=behaviour_title(report, seats),
@@ -135,25 +125,24 @@ def verdict_lead(report: RunReport) -> str:
     """Return how the run ended, for below the title."""
     run = report.run
     sentences = [str(run.config["scenario"].get("description", ""))]
+    missed = [gate for gate in report.gates if not gate["held"]]
     if run.verdict is None:
-        sentences.append("The run is still going, or it was killed: this is how it stands at its last report.")
+        sentences.append("The run is still going, or it was killed: this page shows its last report.")
     elif run.verdict["ended"] == "until" and report.held is None and report.gates:
-        sentences.append("It spent its whole budget; " + _missed(report.gates))
-    elif report.held is not None and not all(gate["held"] for gate in report.gates):
-        missed = listed(gate["metric"] for gate in report.gates if not gate["held"])
-        sentences.append(f"It went on afterwards, and at its end {missed} did not hold any more.")
+        sentences.append(f"The budget ran out: {'; '.join(map(_missed, missed))}.")
+    elif report.held is not None and missed:
+        names = listed(gate["metric"] for gate in missed)
+        sentences.append(f"Training continued, and at its end {names} no longer held.")
     return " ".join(part for part in sentences if part)
 
 
-def _missed(gates: list[dict[str, Any]]) -> str:
-    rows = []
-    for gate in gates:
-        if gate["held"] or gate["value"] is None:
-            continue
-        beyond = f"{short(abs(gate['value'] - gate['bound']))} too {'high' if gate['comparison'] == '<=' else 'low'}"
-        near = f"met at its end, but not for {gate['window']:,} steps" if gate["met"] else beyond
-        rows.append(f"{gate['metric']} ended {near}")
-    return "; ".join(rows) + "." if rows else "a gate had no value at its end."
+def _missed(gate: dict[str, Any]) -> str:
+    if gate["value"] is None:
+        return f"{gate['metric']} had no value at the end"
+    if gate["met"]:
+        return f"{gate['metric']} met its bound at the end, but not yet over {gate['window']:,} steps"
+    distance = short(abs(gate["value"] - gate["bound"]))
+    return f"{gate['metric']} ended {distance} too {'high' if gate['comparison'] == '<=' else 'low'}"
 
 
 def gates_title(gates: list[dict[str, Any]], *, ended: bool) -> str:
@@ -169,11 +158,9 @@ def gates_title(gates: list[dict[str, Any]], *, ended: bool) -> str:
 
 
 def _hold_words(gate: dict[str, Any]) -> str:
-    how = {"every": "at every report", "mean": "by the mean over"}.get(gate["hold"])
-    how = how or f"at {percent(gate['share'])} of the reports"
-    return (
-        f"Held means: met {how}{'' if gate['hold'] == 'mean' else ' of'} the last {gate['window']:,} environment steps."
-    )
+    how = {"every": "at every report in", "mean": "by the mean over"}.get(gate["hold"])
+    how = how or f"at {percent(gate['share'])} of the reports in"
+    return f"Held means: met {how} the last {gate['window']:,} environment steps."
 
 
 # --- curves
@@ -182,7 +169,7 @@ def _hold_words(gate: dict[str, Any]) -> str:
 def _curves_title(report: RunReport) -> str:
     rows = [report.compared[gate["metric"]] for gate in report.gates if gate["metric"] in report.compared]
     if not report.gates:
-        return "Return and length of what it played"
+        return f"Return and length of its {'games' if report.package is None else 'episodes'}"
     if not rows:
         return "How the gates were reached"
     worse = [metric_title(row.metric).lower() for row in rows if row.end == "worse"]
@@ -191,14 +178,15 @@ def _curves_title(report: RunReport) -> str:
 
 
 def _curves_lead(report: RunReport) -> str:
-    if report.reference is None and report.package is not None and not report.gates:
+    reference = report.reference
+    if reference is not None:
+        return (
+            f"Shaded: the middle 80% of the {len(reference.runs)} seeds of the recipe {reference.name}, with their "
+            "median; dotted after seeds had ended, whose last values are repeated."
+        )
+    if report.package is not None and not report.gates:
         return "Means over the episodes of training that ended since the report before."
-    if report.reference is None:
-        return "This run followed no recipe that has reference curves, so there is nothing to lay below it."
-    return (
-        f"Below it lies the recipe {report.reference.name} over {len(report.reference.runs)} seeds: the middle 80% of "
-        "them and their median, dotted where seeds had ended and their last value is held on."
-    )
+    return "This run followed no recipe that has reference curves, so it is shown alone."
 
 
 def _gate_chart(report: RunReport, row: dict[str, Any]) -> Chart:
@@ -217,17 +205,14 @@ def _gate_chart(report: RunReport, row: dict[str, Any]) -> Chart:
 
 def gate_caption(report: RunReport, gate: dict[str, Any]) -> str:
     """Return the sentence below a gate's curve."""
-    first = gate["first_held"]
+    first, row = gate["first_held"], report.compared.get(gate["metric"])
     value = "without a value" if gate["value"] is None else f"at {short(gate['value'])}"
     text = f"Ends {value}, {'met' if gate['met'] else 'not met'}"
     text += f"; held first at {first['env_steps']:,} steps" if first else "; never held"
-    row = report.compared.get(gate["metric"])
     if row is None:
-        return text + "."
+        return f"{text}."
     if first and row.median_held:
-        later = first["env_steps"] / row.median_held - 1
-        relation = "as soon as" if abs(later) < 0.005 else f"{abs(later):.0%} {'later' if later > 0 else 'sooner'} than"
-        text += f", {relation} the recipe's median seed"
+        text += f", {relation(first['env_steps'], row.median_held)} the recipe's median seed"
     elif row.median_held:
         text += f" (the recipe's median seed: {row.median_held:,.0f} steps)"
     place = {"better": "better than", "worse": "worse than"}.get(row.end, row.end)
@@ -236,14 +221,15 @@ def gate_caption(report: RunReport, gate: dict[str, Any]) -> str:
 
 def _plain_curves(report: RunReport) -> list[Chart]:
     """Return curves of returns, of at most four agents, and lengths, where no gate shows them."""
-    series, charts = report.run.series, []
     gated = {gate["metric"] for gate in report.gates}
-    returns = [name for name in series if name.startswith("return_mean/") and name not in gated][:4]
-    for title, names in (("Return", returns), (metric_title("episode_len_mean"), ["episode_len_mean"])):
-        lines = tuple(Line(name.partition("/")[2], series[name]) for name in names if name in series)
-        if lines and gated.isdisjoint(names):
-            charts.append(_plain_chart(report, title, _unit(report, names[0]), lines))
-    return charts
+    returns = [name for name in report.run.series if name.startswith("return_mean/") and name not in gated][:4]
+    groups = {"Return": returns, metric_title("episode_len_mean"): ["episode_len_mean"]}
+    charts = [
+        _chart(report, title, _unit(report, names[0]), {name: name.partition("/")[2] for name in names})
+        for title, names in groups.items()
+        if names and gated.isdisjoint(names)
+    ]
+    return [chart for chart in charts if chart.lines]
 
 
 def _unit(report: RunReport, metric: str) -> str:
@@ -252,40 +238,45 @@ def _unit(report: RunReport, metric: str) -> str:
     return unit if report.package is None else unit.replace("game", "episode")
 
 
-def _plain_chart(report: RunReport, title: str, unit: str, lines: tuple[Line, ...]) -> Chart:
-    ends = [short(float(line.series.values[-1])) for line in lines]
+def _chart(
+    report: RunReport, title: str, unit: str, metrics: dict[str, str], *, share: bool = False, word: str = ""
+) -> Chart:
+    """Return a chart of those metrics (name -> label of its line) that the run has; ``word`` precedes labels."""
+    series = report.run.series
+    lines = tuple(Line(label, series[name]) for name, label in metrics.items() if name in series)
+    ends = [float(line.series.values[-1]) for line in lines]
+    if share:
+        values = ", ".join(f"{percent(end)} {word}{line.label}" for end, line in zip(ends, lines, strict=True))
+        return Chart(title, f"At the end {values}.", unit, lines, report.run.env_steps, share=True)
     names = [f" ({line.label})" if len(lines) > 1 else "" for line in lines]
-    values = listed(end + name for end, name in zip(ends, names, strict=True))
+    values = listed(short(end) + name for end, name in zip(ends, names, strict=True))
     return Chart(title, f"Ends at {values}.", unit, lines, report.run.env_steps)
 
 
-def _own_title(drawn: dict[str, Any]) -> str:
-    low, high = (percent(end, 1) for end in drawn["win_interval"])
-    games = f"{drawn['episodes']:,} fresh game{'s'[: drawn['episodes'] != 1]}"
-    return f"In {games} it wins {percent(drawn['win'])} ({low} to {high})"
-
-
-def _episodes_title(own: OwnEpisodes) -> str:
-    drawn = own.rows[0]
-    low, high = (short(end) for end in drawn["return_interval"])
-    count = f"{spelled(drawn['episodes'])} fresh episode{'s'[: drawn['episodes'] != 1]}"
-    return f"In {count} it returns {short(drawn['return_mean'])} ({low} to {high})"
+def _played_title(report: RunReport) -> str:
+    if report.own is not None:
+        row = report.own.rows[0]
+        low, high = (percent(end, 1) for end in row["win_interval"])
+        return f"In {plural(row['episodes'], 'fresh game')} it wins {percent(row['win'])} ({low} to {high})"
+    if report.episodes is None:
+        return ""
+    row = report.episodes.rows[0]
+    low, high = (short(end) for end in row["return_interval"])
+    return f"In {plural(row['episodes'], 'fresh episode')} it returns {short(row['return_mean'])} ({low} to {high})"
 
 
 # --- behaviour
 
 
 def _own_seats(report: RunReport) -> list[str]:
-    """Return the seats of the team on the page: red if it learned; none for environments without wins."""
-    if report.package in ("gymnasium", "unity"):
+    """Return the seats of the team on the page: red if it learned; none where nobody ever won or lost."""
+    series = report.run.series
+    seats = [name.removeprefix("win/") for name in series if name.startswith("win/")]
+    results = [series[f"{metric}/{seat}"].values for metric in ("win", "defeat") for seat in seats]
+    if report.package is not None and not any(values.any() for values in results):
         return []
-    seats = [name.removeprefix("win/") for name in report.run.series if name.startswith("win/")]
-    team = "red" if any(seat.startswith("red") for seat in seats) else seats[0].rpartition("_")[0] if seats else ""
+    team = "red" if any(seat.startswith("red") for seat in seats) else _team(seats) if seats else ""
     return [seat for seat in seats if seat.startswith(team)] or seats
-
-
-def _team(seats: list[str]) -> str:
-    return seats[0].rpartition("_")[0] or seats[0]
 
 
 def behaviour_title(report: RunReport, seats: list[str]) -> str:
@@ -305,34 +296,29 @@ def behaviour_title(report: RunReport, seats: list[str]) -> str:
     return f"At the end {who} wins {percent(share)} of the games{how}"
 
 
+def _team(seats: list[str]) -> str:
+    return seats[0].rpartition("_")[0] or seats[0]
+
+
 def _behaviour(report: RunReport, seats: list[str]) -> tuple[list[Chart], list[str]]:
     """Return shares of wins and each kind of event, and the kinds that never happened."""
-    series, never = report.run.series, []
-    all_seats = [name.removeprefix("win/") for name in series if name.startswith("win/")]
-    outcomes = {f"win/{seats[0]}": "won", f"draw/{seats[0]}": "drawn", f"defeat/{seats[0]}": "lost"}
-    charts = [_share_chart(report, f"Results of {_team(seats)}", outcomes, "")]
+    series, never, games = report.run.series, [], "share of the games"
+    outcomes = {f"{metric}/{seats[0]}": word for metric, word in OUTCOMES.items()}
+    charts = [_chart(report, f"Results of {_team(seats)}", games, outcomes, share=True)]
     # Opponents that take turns: in one chart at most as many as there are line styles.
-    against = {name: name.split("/", 2)[2] for name in series if name.startswith(f"win_against/{seats[0]}/")}
+    against = [(name, name.split("/", 2)[2]) for name in series if name.startswith(f"win_against/{seats[0]}/")]
+    title = f"Games won by {_team(seats)}, by opponent"
     for k in range(0, len(against), 4):
-        part = dict(list(against.items())[k : k + 4])
-        charts.append(_share_chart(report, f"Games won by {_team(seats)}, by opponent", part, "against "))
+        charts.append(_chart(report, title, games, dict(against[k : k + 4]), share=True, word="against "))
+    all_seats = [name.removeprefix("win/") for name in series if name.startswith("win/")]
     for name in BEHAVIOUR:
-        curves = [(seat, series.get(f"behaviour/{seat}/{name}")) for seat in all_seats]
-        lines = tuple(Line(seat, curve) for seat, curve in curves if curve is not None)
-        if any(line.series.values.any() for line in lines):
-            unit = "factors paid per game" if name == "ball_pay" else "times per game"
-            charts.append(_plain_chart(report, BEHAVIOURS[name], unit, lines))
-        elif lines:
+        unit = "factors paid per game" if name == "ball_pay" else "times per game"
+        chart = _chart(report, BEHAVIOURS[name], unit, {f"behaviour/{seat}/{name}": seat for seat in all_seats})
+        if any(line.series.values.any() for line in chart.lines):
+            charts.append(chart)
+        elif chart.lines:
             never.append(BEHAVIOURS[name].lower())
     return charts, never
-
-
-def _share_chart(report: RunReport, title: str, metrics: dict[str, str], word: str) -> Chart:
-    """Return a chart of shares: metric -> its line's label, shares with ``word`` before it."""
-    series = report.run.series
-    lines = tuple(Line(label, series[name]) for name, label in metrics.items() if name in series)
-    shares = ", ".join(f"{percent(float(line.series.values[-1]))} {word}{line.label}" for line in lines)
-    return Chart(title, f"At the end {shares}.", "share of the games", lines, report.run.env_steps, share=True)
 
 
 # --- the learner and time
@@ -340,16 +326,14 @@ def _share_chart(report: RunReport, title: str, metrics: dict[str, str], word: s
 
 def _learner(report: RunReport) -> list[Chart]:
     """Return charts of losses and other metrics of the learner."""
-    series: dict[str, Series] = report.run.series
-    modules = list(dict.fromkeys(name.split("/")[1] for name in series if name.startswith("learner/")))
+    modules = list(dict.fromkeys(name.split("/")[1] for name in report.run.series if name.startswith("learner/")))
     gated = {gate["metric"] for gate in report.gates}
     charts = []
     for pattern, title in _LEARNER.items():
-        names = {module: pattern.format(module) for module in modules}
-        lines = tuple(Line(module, series[name]) for module, name in names.items() if name in series)
-        if lines and not gated.issuperset(names.values()):
-            unit = unit_of(pattern.format(modules[0]))
-            charts.append(_plain_chart(report, title, "" if unit == "1" else unit, lines))
+        names = {pattern.format(module): module for module in modules}
+        unit = unit_of(pattern.format("module")).removeprefix("1")
+        if not gated.issuperset(names) and (chart := _chart(report, title, unit, names)).lines:
+            charts.append(chart)
     return charts
 
 

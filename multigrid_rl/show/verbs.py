@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from multigrid_rl import tables
 from multigrid_rl.cli.app import one_thread, refused
 
 if TYPE_CHECKING:
-    from multigrid_rl.evaluation.environments import EnvTarget
     from multigrid_rl.evaluation.evaluation import Mode
-    from multigrid_rl.evaluation.lineups import Sides
+    from multigrid_rl.evaluation.targets import Sides, Target
     from multigrid_rl.show.video import Written
 
 _SHORT_GIF = 3_000_000  # bytes above which an MP4 is the better choice
@@ -96,7 +96,8 @@ def video(
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
 ) -> None:
     """Show one game, or one episode of Gymnasium, as a GIF or MP4, with captions. Never overwrites."""
-    from multigrid_rl.show.video import check_game, check_video, choose, find_games, read_games, write_video
+    from multigrid_rl.evaluation.replays import check_game, choose
+    from multigrid_rl.show.video import check_video, find_games, read_games, write_video
 
     file = find_games(Path(source))
     if file is not None:
@@ -110,39 +111,37 @@ def video(
         default_side = side or _default_side(source)
         one_thread()
         # Imported here: torch takes a second, and a file of games is shown without it.
-        from multigrid_rl.cli.evaluate import find_env_target, find_target
         from multigrid_rl.evaluation.evaluation import evaluate, kept_games
         from multigrid_rl.evaluation.replays import record
-        from multigrid_rl.players.match import play_games
+        from multigrid_rl.evaluation.targets import find_target
 
-        not_applicable = {"--opponent": opponent, "--side": side, "--tile": tile}
-        target = find_env_target(source, list(overrides or ()), checkpoint, not_applicable)
-        if target is not None:
+        target = find_target(source, list(overrides or ()), checkpoint, opponent)
+        if not target.rivals:
+            for option, value in (("--side", side), ("--tile", tile)):
+                if value is not None:
+                    raise refused(option, f"nothing for {source}, whose environment has no opponents", value)
             _env_video(target, output, game or "median", fps, (episodes or EPISODES, seed, mode))
             return
-        judged, sides = find_target(source, list(overrides or ()), checkpoint, opponent, default_side)
         if game is not None and game.isdecimal():
-            lineup = judged.lineup(judged.teams(sides)[0], greedy=mode == "argmax")
-            played = play_games(judged.spec, lineup.players(judged.spec), 1, seed=seed, first_game=int(game))
-            label = f"{judged.name} ({mode}, {lineup.team})"
-            shown = record(judged.spec, played, 0, seed=seed, players=lineup.names(), label=label)
+            lineup = target.lineup(target.teams(default_side)[0], greedy=mode == "argmax")
+            played = lineup.play(1, seed=seed, first=int(game))
+            label = f"{target.name} ({mode}, {lineup.team})"
+            shown = record(target.spec, played, 0, seed=seed, players=lineup.names, label=label)
         else:
             episodes = episodes or GAMES_TO_CHOOSE_FROM
-            evaluation = evaluate(judged, episodes=episodes, seed=seed, modes=(mode,), sides=sides)
-            shown = choose(kept_games(evaluation), game, f"{episodes} games of {judged.name}")
+            evaluation = evaluate(target, episodes=episodes, seed=seed, modes=(mode,), sides=default_side)
+            shown = choose(kept_games(evaluation), game, f"{episodes} games of {target.name}")
     written = write_video(shown, output, fps=fps or 4.0, tile=tile or 32, force=force)
     seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
     typer.echo(f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}")
     _print_written(output, shown.steps, written)
 
 
-def _env_video(target: EnvTarget, output: Path, game: str, fps: float | None, played: tuple[int, int, Mode]) -> None:
+def _env_video(target: Target, output: Path, game: str, fps: float | None, played: tuple[int, int, Mode]) -> None:
     """Write an episode in an environment of Gymnasium; ``played`` are how many to choose from, their seed and mode."""
-    from multigrid_rl.walkers.films import pick, write_episode
-
     episodes, seed, mode = played
-    label, episode = pick(target, game, episodes, seed=seed, mode=mode)
-    written = write_episode(target, episode, output, label=label, fps=fps)
+    label, episode = tables.find(tables.FILMS, "pick")(target, game, episodes, seed=seed, mode=mode)
+    written = tables.find(tables.FILMS, "episode")(target, episode, output, label=label, fps=fps)
     typer.echo(f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}")
     _print_written(output, len(episode.actions), written)
 

@@ -4,19 +4,15 @@ import json
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.evaluation.replays import GameRecord, frames, taken_actions
 from multigrid_rl.files import unfinished
 from multigrid_rl.show.captions import Commentator
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
-from multigrid_rl.text import expected, first_error, shown
+from multigrid_rl.text import ConfigError, expected, first_error
 from multigrid_rl.world.constants import WIDTH
 from multigrid_rl.world.rendering import render_frame
 
@@ -28,12 +24,13 @@ TILES = (NARROWEST // WIDTH, 96)
 FPS = (0.5, 50.0)
 #: The last frame stays so long, in seconds: it says who won.
 LAST_SECONDS = 2.0
-#: Pillow holds a whole GIF in memory, one byte a pixel.
-_MOST_GIF_BYTES = 600_000_000
-_EXACT_COLOURS = 192  # of a GIF's 256
-_COLOURS_AT_ONCE = 10_000  # times 256 distances of three numbers
+#: ffmpeg holds a whole GIF in memory until it has chosen its colours, three bytes a pixel.
+_MOST_GIF_PIXELS = 600_000_000
+#: The 256 colours of a whole GIF, and no dithering: the few colours of a board stay exact.
+#: https://ffmpeg.org/ffmpeg-filters.html#palettegen-1
+_GIF = ("-filter_complex", "split[a][b];[a]palettegen=reserve_transparent=0[p];[b][p]paletteuse=dither=none",
+        "-final_delay", f"{100 * LAST_SECONDS:.0f}")  # fmt: skip
 _GAMES = TypeAdapter(list[GameRecord])
-_MOST_LISTED = 12  # games listed in a refusal
 
 
 class VideoError(ConfigError):
@@ -43,7 +40,7 @@ class VideoError(ConfigError):
 class Film(NamedTuple):
     """A sequence of pictures."""
 
-    shots: Callable[[], Iterator[Picture]]  # the same pictures at every call; all of one even size
+    shots: Callable[[], Iterator[Picture]]  # all of one even size
     frames: int  # how many
     fps: float  # frames a second
 
@@ -85,36 +82,6 @@ def read_games(path: Path) -> list[GameRecord]:
         return _GAMES.validate_python(rows)
     except ValidationError as error:
         raise VideoError(f"{path}: game {first_error(error)}") from error
-
-
-def check_game(which: str) -> str:
-    """Return the label or number that is meant among games not played yet. Raises ``VideoError``."""
-    word = which.partition(" ")[0].lower()
-    found = [label for label in ("best", "median", "worst") if word and label.startswith(word)]
-    if word.isdecimal() or found:
-        return found[0] if found else word
-    raise VideoError(expected("--game", "best, median or worst, or the number of a game from 0", which))
-
-
-def choose(games: list[GameRecord], which: str | None, source: object) -> GameRecord:
-    """Choose one of ``games``: by its label, by its place in the list from 0, or by how its label begins.
-
-    ``best`` is the first game whose label begins with it. The default is ``best`` if there is one, else the first.
-
-    Raises:
-        VideoError: no such game.
-    """
-    labels = [game.label for game in games]
-    if which in labels:
-        return games[labels.index(which)]
-    if which is not None and which.isdecimal() and int(which) < len(games):
-        return games[int(which)]
-    matching = [game for game in games if game.label.lower().startswith((which or "best").lower())]
-    if matching or which is None:
-        return matching[0] if matching else games[0]
-    listed = ", ".join(f"{k} ({shown(label)})" for k, label in enumerate(labels[:_MOST_LISTED]))
-    more = f" and {len(games) - _MOST_LISTED} more" if len(games) > _MOST_LISTED else ""
-    raise VideoError(expected("--game", f"{listed}{more} of {source}", which))
 
 
 # --- pictures
@@ -177,86 +144,40 @@ def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "1
     """
     try:
         with unfinished(path) as beside:
-            return _write_gif(film, beside) if path.suffix.lower() == ".gif" else _write_mp4(film, beside, quality)
+            return _write(film, beside, quality)
     except OSError as error:
         got = f"{path}: {error.strerror or error}"
         raise VideoError(expected("--output", "a file that can be written", got)) from error
 
 
-def _write_gif(film: Film, path: Path) -> Written:
-    height, width = next(film.shots()).shape[:2]
-    count = film.frames
-    if count * height * width > _MOST_GIF_BYTES:
-        raise VideoError(
-            expected("--output", "an .mp4, or smaller pictures", f"{count} frames of {width} x {height} pixels")
-        )
-    palette = Palette(film.shots())
-    images = (palette.image(picture) for picture in film.shots())
-    # Whole hundredths, and no frame is the same as another (each has its step's number), so none is merged.
-    each = max(round(100 / film.fps), 2) * 10
-    durations = [each] * (count - 1) + [round(LAST_SECONDS * 1000)]
-    next(images).save(
-        path, format="GIF", save_all=True, append_images=images, duration=durations, loop=0, optimize=False, disposal=1
-    )
-    return Written(count, width, height, sum(durations) / 1000)
-
-
-class Palette:
-    """The 256 colours of a GIF: the most frequent ones exactly, all others by the nearest of those and a few means.
-
-    Pillow's own mapping merges similar colours; the few colours of a board stay exact.
-    """
-
-    def __init__(self, shots: Iterator[Picture]) -> None:
-        colours, counts = np.zeros(0, np.uint32), np.zeros(0, np.int64)
-        for picture in shots:
-            own, own_counts = np.unique(_packed(picture), return_counts=True)
-            colours, place = np.unique(np.concatenate([colours, own]), return_inverse=True)
-            counts = np.bincount(place, np.concatenate([counts, own_counts])).astype(np.int64)
-        row = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=-1).astype(np.uint8)
-        ranked = row[np.argsort(-counts, kind="stable")]
-        exact, rest = ranked[:_EXACT_COLOURS], ranked[_EXACT_COLOURS:]
-        # Each of the rest counts once, so that rare ones, such as a carried key's, are kept.
-        means = Image.fromarray(rest[None]).quantize(256 - _EXACT_COLOURS).getpalette() if len(rest) else []
-        self._colours = colours
-        self._entries = [*exact.ravel().tolist(), *means]
-        entries = np.array(self._entries).reshape(-1, 3)
-        # In parts: a board has a hundred colours, but pictures of other environments may have a million.
-        parts = np.array_split(row[:, None].astype(np.int64), len(row) // _COLOURS_AT_ONCE + 1)
-        nearest = [((part - entries) ** 2).sum(axis=2).argmin(axis=1) for part in parts]
-        self._nearest = np.concatenate(nearest).astype(np.uint8)
-
-    def image(self, picture: Picture) -> Any:
-        """Return the picture (H, W, 3), one of those it was made from, in the palette's colours."""
-        image = Image.fromarray(self._nearest[np.searchsorted(self._colours, _packed(picture))])
-        image.putpalette(self._entries)  # of a grey picture it makes one in colours
-        return image
-
-
-def _packed(picture: Picture) -> NDArray[np.uint32]:
-    packed: NDArray[np.uint32] = picture.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
-    return packed
-
-
-def _write_mp4(film: Film, path: Path, quality: tuple[str, ...]) -> Written:
-    # Imported here: a game is shown as GIF without it.
+def _write(film: Film, path: Path, quality: tuple[str, ...]) -> Written:
+    # Imported here: pages of runs without films are written without it.
     import imageio_ffmpeg  # noqa: PLC0415 - see above
 
     shots = film.shots()
     first = next(shots)
     height, width = first.shape[:2]
+    gif, count = path.suffix.lower() == ".gif", film.frames
+    if gif and count * height * width > _MOST_GIF_PIXELS:
+        got = f"{count} frames of {width} x {height} pixels"
+        raise VideoError(expected("--output", "an .mp4, or smaller pictures", got))
+    codec, pixels, more = (
+        ("gif", "pal8", _GIF) if gif else ("libx264", "yuv420p", (*quality, "-movflags", "+faststart"))
+    )
+    # A GIF says how long its last picture stays; in an MP4 it is repeated.
+    hold = 0 if gif else max(round(LAST_SECONDS * film.fps), 1) - 1
     writer = imageio_ffmpeg.write_frames(
-        str(path), (width, height), fps=film.fps, codec="libx264", pix_fmt_out="yuv420p", quality=None,
-        macro_block_size=2, output_params=[*quality, "-movflags", "+faststart"],
+        str(path), (width, height), fps=film.fps, codec=codec, pix_fmt_out=pixels, output_params=list(more),
+        quality=None, macro_block_size=2, ffmpeg_log_level="error",
     )  # fmt: skip
-    hold = max(round(LAST_SECONDS * film.fps), 1)
     writer.send(None)
     try:
+        picture = first
         for picture in chain([first], shots):
             writer.send(picture.tobytes())
-        for _ in range(hold - 1):
+        for _ in range(hold):
             writer.send(picture.tobytes())
     finally:
         writer.close()
-    count = film.frames + hold - 1
-    return Written(count, width, height, count / film.fps)
+    seconds = (count - 1) / film.fps + LAST_SECONDS if gif else (count + hold) / film.fps
+    return Written(count + hold, width, height, seconds)

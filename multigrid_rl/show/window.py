@@ -7,11 +7,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.show.captions import Caption
 from multigrid_rl.show.pictures import Notes, Picture, Strip, panel
 from multigrid_rl.show.play import Session
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World

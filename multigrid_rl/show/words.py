@@ -23,9 +23,11 @@ BEHAVIOURS = {
     "door_open": "Own door opened",
     "eliminated_opponents": "Opponents eliminated",
     "got_eliminated": "Was eliminated",
-    "ball_pay": "Paid for the ball",
-    "invalid_pickup": "Pickups in vain",
+    "ball_pay": "Rewards for the ball",
+    "invalid_pickup": "Failed pickups",
 }
+#: Metrics of results, and what became of the game.
+OUTCOMES = {"win": "won", "draw": "drawn", "defeat": "lost"}
 
 
 def spelled(number: int) -> str:
@@ -99,3 +101,9 @@ def metric_title(metric: str) -> str:
 def bound(comparison: str, value: float) -> str:
     """Return ``at most 20``."""
     return f"{'at most' if comparison == '<=' else 'at least'} {value:g}"
+
+
+def relation(held: float, median: float) -> str:
+    """Return how a run's steps relate to the median seed's: ``12% sooner than``, or ``as soon as``."""
+    later = held / median - 1
+    return "as soon as" if abs(later) < 0.005 else f"{abs(later):.0%} {'later' if later > 0 else 'sooner'} than"

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from multigrid_rl.config.compose import ConfigError, RunConfig
-from multigrid_rl.config.schema import trainer_of
+from multigrid_rl.config.environments import env_factory, env_signature
+from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.fast.threads import share_out
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.batches import estimate
@@ -21,15 +21,12 @@ from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import CENTRAL, network_of
 from multigrid_rl.players.cards import signature, write_player
-from multigrid_rl.players.factories import env_factory, env_signature
-from multigrid_rl.players.growing import growing_pool
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
-from multigrid_rl.runs.players import initial_weights
 from multigrid_rl.runs.reader import opponent_hashes
-from multigrid_rl.tables import ENGINES, find
-from multigrid_rl.text import expected
+from multigrid_rl.tables import ENGINES, STARTS, find, load
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.protocols import Engine
 from multigrid_rl.training.run import Run
 from multigrid_rl.training.settings import estimator_of, team_of, update_config
@@ -78,7 +75,8 @@ def train(
         stack.callback(engine.stop)
         stack.enter_context(team)
         run: Run = engine.run
-        run.league = growing_pool(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
+        if (league := stages[-1].scenario.league) is not None:
+            run.league = load(league.pool)(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
         row, ended, divergence = folder.last_row(), None, Divergence(folder.path, config.train.objective)
         quiet = True
         if start is not None:
@@ -88,7 +86,7 @@ def train(
             if ended is None:  # a stage may have ended in the very iteration in which the run did
                 run.go_further()
         elif config.init is not None:
-            weights, rows = initial_weights(config, stages[-1].factory.specs)
+            weights, rows = find(STARTS, "player")(config, stages[-1].factory.specs)
             run.begin_with(weights, rows)
             folder.note("init", {"player": config.init, "weights": run.fingerprints()})
         last_checkpoint, written = run.env_steps, time.monotonic()

@@ -19,9 +19,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from multigrid_rl.config.compose import RunConfig
 from multigrid_rl.config.recipes import FILES
-from multigrid_rl.config.schema import trainer_of
+from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.config.sizes import reward_facts, schedules
 from multigrid_rl.files import discard_output
 from multigrid_rl.gates import GateKeeper

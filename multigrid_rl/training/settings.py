@@ -2,7 +2,7 @@
 
 import math
 
-from multigrid_rl.config.compose import RunConfig
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.cores import available_cpus, cpu_quota
 from multigrid_rl.fast.threads import Team
 from multigrid_rl.learn.advantages import Estimator

@@ -1,17 +1,22 @@
 """A curriculum: games that a run is trained in one after the other, the last of them its own scenario."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from __future__ import annotations
 
-from multigrid_rl.config.compose import ConfigError, RunConfig
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from multigrid_rl.config.environments import env_factory
 from multigrid_rl.config.scenario import ScenarioConfig
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.gates import Gate
 from multigrid_rl.learn.own import validate_user_code
-from multigrid_rl.players.catalogue import LoadedPlayer
-from multigrid_rl.players.factories import env_factory, gates_of
+from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.tracker import own_metrics
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import EnvFactory
+
+if TYPE_CHECKING:
+    from multigrid_rl.players.catalogue import LoadedPlayer
 
 
 class Stage(NamedTuple):

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from multigrid_rl.config.compose import ConfigError, RunConfig, compose, default_run_dir, resumed
-from multigrid_rl.config.schema import trainer_of
+from multigrid_rl.config.compose import compose, default_run_dir, resumed
+from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.config.sizes import check_budget
 from multigrid_rl.files import write_whole
 from multigrid_rl.tables import PREFLIGHTS, TRACKERS, find
-from multigrid_rl.text import expected, program, reason
+from multigrid_rl.text import ConfigError, expected, program, reason
 from multigrid_rl.types import MultiAgentSpec, RunError
 from multigrid_rl.user_code import MISTAKES, mistake, own_place
 

@@ -16,14 +16,16 @@ import gymnasium
 import numpy as np
 from PIL import Image
 
+from multigrid_rl.envs.base import reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory, make_env
-from multigrid_rl.evaluation.environments import EnvTarget, Recording, env_target, record, report
-from multigrid_rl.evaluation.evaluation import MODES, Mode, means
+from multigrid_rl.evaluation.evaluation import MODES, Mode, Part, evaluate, summary
+from multigrid_rl.evaluation.replays import check_game
+from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Target, find_target
 from multigrid_rl.show.captions import Caption
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
-from multigrid_rl.show.video import Film, VideoError, Written, check_game, write_film
+from multigrid_rl.show.video import Film, VideoError, Written, write_film
 from multigrid_rl.show.words import short
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected
 
 LOG = logging.getLogger(__name__)
 #: Default number of episodes from which best, median and worst are chosen.
@@ -38,6 +40,15 @@ WIDEST, PAGE_WIDTH = 640, 400
 _PAGE_PICTURES = 240
 #: Most bytes of a film on a page.
 PAGE_BYTES = 1_400_000
+
+
+class Recording(NamedTuple):
+    """One episode in an environment of Gymnasium: what plays it again, and what it paid."""
+
+    number: int  # of the environment under the seed of the games
+    reset_seed: int  # that Gymnasium's environment was reset with
+    actions: list[Any]  # one a step, as Gymnasium's environment takes them
+    total: float  # return
 
 
 class Shown(NamedTuple):
@@ -68,20 +79,16 @@ def play_own_episodes(folder: Path, episodes: int, *, seed: int, films: bool = T
     Raises:
         ConfigError, PlayerError: no checkpoint, a damaged player, or one that does not fit.
     """
-    target = env_target(str(folder))
-    agents = tuple(target.sources)
+    target = find_target(str(folder))
+    agents = tuple(target.refs)
     if not isinstance(target.factory, GymnasiumFactory):
-        summaries = report(target, episodes=episodes, seed=seed, modes=MODES)["modes"]
-        return OwnEpisodes(seed, agents, [{"mode": mode, **row} for mode, row in summaries.items()])
-    recorded = {mode: record(target, range(episodes), seed=seed, greedy=mode == "argmax") for mode in MODES}
-    rows = []
-    for mode, recordings in recorded.items():
-        lengths = np.array([len(episode.actions) for episode in recordings], np.float64)
-        returns = np.array([episode.total for episode in recordings])
-        rows.append({"mode": mode, "episodes": episodes, **means(returns, lengths)})
+        parts = evaluate(target, episodes=episodes, seed=seed).parts
+        return OwnEpisodes(seed, agents, [{"mode": part.mode, **summary([part])} for part in parts])
+    parts = tuple(_recorded(target, range(episodes), seed=seed, mode=mode) for mode in MODES)
+    rows = [{"mode": part.mode, **summary([part])} for part in parts]
     if not films:
         return OwnEpisodes(seed, agents, rows, not_drawn="the report was written without films")
-    sampled, labels = recorded["stochastic"], dict[int, list[str]]()
+    sampled, labels = recordings_of(parts[0], seed), dict[int, list[str]]()
     for label, episode in ranked(sampled).items():
         labels.setdefault(episode.number, []).append(label)
     try:
@@ -91,30 +98,57 @@ def play_own_episodes(folder: Path, episodes: int, *, seed: int, films: bool = T
         return OwnEpisodes(seed, agents, rows, not_drawn=str(error))
 
 
+def _recorded(target: Target, numbers: range, *, seed: int, mode: Mode) -> Part:
+    """Play the first episode of each of the environments ``numbers`` of ``seed``, and keep what was done.
+
+    Raises:
+        ConfigError, PlayerError: no environment of Gymnasium, or a damaged player.
+    """
+    if not isinstance(target.factory, GymnasiumFactory):
+        raise ConfigError(expected(f"{target.name}: scenario.package", "gymnasium, to keep episodes", "multigrid"))
+    lineup = target.lineup(target.team, greedy=mode == "argmax")
+    batches = (numbers[k : k + SIDE_BY_SIDE] for k in range(0, len(numbers), SIDE_BY_SIDE))
+    played = (lineup.play(len(batch), seed=seed, first=batch.start, keep=True) for batch in batches)
+    return Part(mode, lineup, tuple(played))
+
+
+def recordings_of(part: Part, seed: int) -> list[Recording]:
+    """Return the episodes of a part whose actions were kept, in the order of their environments."""
+    return [
+        Recording(played.first + k, reset_seed(seed, played.first + k, 0), [_plain(a) for a in actions[:steps]], total)
+        for played in part.played
+        for k, (actions, steps, total) in enumerate(
+            zip(played.actions, played.table.length.tolist(), played.table.returns[:, 0].tolist(), strict=True)
+        )
+    ]
+
+
+def _plain(action: Any) -> Any:
+    return action.item() if action.ndim == 0 else action
+
+
 def ranked(recordings: list[Recording]) -> dict[str, Recording]:
     """Return the best, the median and the worst by their return, then by their length."""
     order = sorted(recordings, key=lambda episode: (episode.total, len(episode.actions)))
     return {"best": order[-1], "median": order[len(order) // 2], "worst": order[0]}
 
 
-def pick(target: EnvTarget, which: str, episodes: int, *, seed: int, mode: Mode) -> tuple[str, Recording]:
+def pick(target: Target, which: str, episodes: int, *, seed: int, mode: Mode) -> tuple[str, Recording]:
     """Return label and recording of an episode: ``best``, ``median`` or ``worst`` of some, or by its number.
 
     Raises:
-        VideoError: another word; see :func:`multigrid_rl.evaluation.environments.record` for others.
+        VideoError: another word.
+        ConfigError, PlayerError: no environment of Gymnasium, or a damaged player.
     """
-    greedy = mode == "argmax"
     label = check_game(which)
+    numbers = range(int(label), int(label) + 1) if label.isdecimal() else range(episodes)
+    recordings = recordings_of(_recorded(target, numbers, seed=seed, mode=mode), seed)
     if label.isdecimal():
-        number = int(label)
-        return mode, record(target, range(number, number + 1), seed=seed, greedy=greedy)[0]
-    chosen = ranked(record(target, range(episodes), seed=seed, greedy=greedy))[label]
-    return f"{label} of {episodes}, {mode}", chosen
+        return mode, recordings[0]
+    return f"{label} of {episodes}, {mode}", ranked(recordings)[label]
 
 
-def write_episode(
-    target: EnvTarget, episode: Recording, path: Path, *, label: str, fps: float | None = None
-) -> Written:
+def write_episode(target: Target, episode: Recording, path: Path, *, label: str, fps: float | None = None) -> Written:
     """Write an episode as ``.gif`` or ``.mp4``; replaces an existing file.
 
     Args:
@@ -135,7 +169,7 @@ def write_episode(
     return write_film(film, path)
 
 
-def _page_film(target: EnvTarget, episode: Recording, label: str) -> Shown:
+def _page_film(target: Target, episode: Recording, label: str) -> Shown:
     drawing, steps = _EpisodeDrawing(target, episode, label, PAGE_WIDTH), len(episode.actions)
     speed = math.ceil(steps / (_PAGE_PICTURES * drawing.skip))
     film = drawing.film(every=drawing.skip * speed)
@@ -151,7 +185,7 @@ def _page_film(target: EnvTarget, episode: Recording, label: str) -> Shown:
 class _EpisodeDrawing:
     """Draws one episode, at most ``width`` pixels wide; ``fps`` steps a second, by default the environment's."""
 
-    def __init__(self, target: EnvTarget, episode: Recording, label: str, width: int, fps: float | None = None) -> None:
+    def __init__(self, target: Target, episode: Recording, label: str, width: int, fps: float | None = None) -> None:
         assert isinstance(target.factory, GymnasiumFactory)  # only these are recorded
         self._factory, self._episode, self._label, self._width = target.factory, episode, label, width
         self._name = target.factory.env_id

@@ -167,7 +167,7 @@ def translate(file: Path, behavior: str | None = None, agents: int | None = None
     Raises:
         ConfigError: no settings of ML-Agents, no such behaviour, an unknown key or an invalid value.
     """
-    from multigrid_rl.config.compose import ConfigError
+    from multigrid_rl.text import ConfigError
 
     name, settings, others = _read(file, behavior)
     values: dict[str, Any] = {}
@@ -194,8 +194,8 @@ def translate(file: Path, behavior: str | None = None, agents: int | None = None
 
 def _read(file: Path, behavior: str | None) -> tuple[str, dict[str, Any], list[str]]:
     """Return the name of a behaviour, its settings by dotted key, and the other parts of the file."""
-    from multigrid_rl.config.compose import ConfigError
     from multigrid_rl.files import read_plain_yaml
+    from multigrid_rl.text import ConfigError
 
     try:
         content = read_plain_yaml(file)

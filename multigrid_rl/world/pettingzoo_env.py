@@ -9,8 +9,8 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
-from multigrid_rl.config.compose import ConfigError, load_scenario
-from multigrid_rl.text import expected
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import RULE_SETS, GameSpec
 from multigrid_rl.world import spaces
 from multigrid_rl.world.constants import AGENT, CELL, DONE, HEIGHT, WIDTH, decode
@@ -24,7 +24,7 @@ def parallel_env(
     """Make the environment of a scenario.
 
     Args:
-        scenario: one of ``config.compose.scenario_names()``, or an environment name of the original course, such as
+        scenario: one of ``config.recipes.scenario_names()``, or an environment name of the original course, such as
             ``MultiGrid-CompetativeRedBlueDoor-v3-DTDE-1v1``.
         render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
         rules: ``"fair"`` or ``"classic"`` instead of the scenario's rules.

@@ -1,5 +1,6 @@
 """Spaces, observations and infos shared by the PettingZoo and Gymnasium environments."""
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec
-from multigrid_rl.world.constants import ACTIONS, CELL, EVENTS, MISSIONS, NUM_CODES, decode
+from multigrid_rl.world.constants import ACTIONS, CELL, EVENTS, MISSIONS, NUM_CODES, decode, encode
 from multigrid_rl.world.engine import World
 
 #: One seat's info, only numbers: event name -> value, ``mission`` and ``winner``.
@@ -55,6 +56,19 @@ def observation(spec: GameSpec, tokens: NDArray[np.uint8]) -> dict[str, Any]:
     if spec.mission_observed:
         obs["mission"] = tokens[..., -1].astype(np.int64)[()]
     return obs
+
+
+def tokens_of(obs: Mapping[str, Any]) -> NDArray[np.uint8]:
+    """Return the tokens (..., D) of an observation in :func:`observation_space`, or of several.
+
+    Raises:
+        ValueError: a view of something that is not in this game.
+    """
+    codes = encode(np.asarray(obs["image"]))
+    heading = np.asarray(obs["direction"])
+    mission = np.asarray(obs.get("mission", np.zeros_like(heading)))
+    cells = codes.reshape(*heading.shape, -1)
+    return np.concatenate([cells, heading[..., None], mission[..., None]], axis=-1).astype(np.uint8)
 
 
 def flat_space(spec: GameSpec) -> spaces.Box:

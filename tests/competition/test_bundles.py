@@ -13,7 +13,7 @@ from multigrid_rl.competition.bundle import bundle_sha256, load_team, read_cards
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE, PlayerError, read_card
-from multigrid_rl.players.match import play_games
+from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.rllib.algorithm import MultigridAlgorithm
 from multigrid_rl.rllib.private import without_object_store

@@ -27,7 +27,8 @@ from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.gradebook import KEY_FILE
 from multigrid_rl.competition.process import MAX_FILES, MAX_PROCESSES, MAX_THREADS
 from multigrid_rl.competition.sandbox import Limits, bwrap_available
-from multigrid_rl.config.compose import data_root, load_scenario
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.files import data_root
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from commands import call
-from multigrid_rl.config.compose import data_root
+from multigrid_rl.files import data_root
 
 LADDER = ["random", "blue-rookie", "blue-adept", "blue-master"]
 TABLES = ("results.json", "standings.csv", "pairs.csv", "sides.csv", "games.csv")

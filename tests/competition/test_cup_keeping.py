@@ -25,7 +25,8 @@ from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_entries
 from multigrid_rl.competition.cup.standings import results
 from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.sandbox import Limits
-from multigrid_rl.config.compose import data_root, load_scenario
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 

@@ -20,7 +20,8 @@ from multigrid_rl.competition.cup import entries as handed_in
 from multigrid_rl.competition.cup.cup import play_pairing
 from multigrid_rl.competition.cup.entries import CupConfig, Entry, entry_name, external, filed_name, find_entries
 from multigrid_rl.competition.sandbox import Limits
-from multigrid_rl.config.compose import data_root, load_scenario
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 

@@ -17,7 +17,7 @@ from commands import call, complaint
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.models.registry import custom
 from multigrid_rl.players.cards import write_player
-from multigrid_rl.players.match import play_games
+from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.world.spaces import token_categories
 

@@ -17,7 +17,8 @@ from multigrid_rl.competition.process import ProcessError
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.match import Match, play_games
+from multigrid_rl.players.episodes import play_games
+from multigrid_rl.players.match import Match
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.trust import TRUSTED
 from multigrid_rl.types import SeatView

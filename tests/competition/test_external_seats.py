@@ -15,14 +15,16 @@ from multigrid_rl.competition import grading
 from multigrid_rl.competition.agents import folder_sha256
 from multigrid_rl.competition.copies import Originals
 from multigrid_rl.competition.grading import Rubric
-from multigrid_rl.config.compose import ConfigError, compose, data_root, load_scenario
+from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.recipes import read_scenario
-from multigrid_rl.evaluation.lineups import player_target
 from multigrid_rl.evaluation.seeds import Interval
+from multigrid_rl.evaluation.targets import player_target
+from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.match import Match
+from multigrid_rl.text import ConfigError
 from multigrid_rl.trust import SAFE, TRUSTED
 from multigrid_rl.types import RunError
 
@@ -143,7 +145,7 @@ def test_file_seats_no_program_where_code_is_refused(recorder, tmp_path, monkeyp
 def test_agent_is_evaluated_under_own_name(recorder):
     target = player_target(recorder[0], compose(["scenario=1v1"]))
     assert target.name == "recorder"
-    assert target.lineup("red", greedy=True).names()["red_0"] == recorder[0]
+    assert target.lineup("red", greedy=True).names["red_0"] == recorder[0]
 
 
 def _rubric(**exam):

@@ -20,11 +20,12 @@ from multigrid_rl.competition import gradebook, grading
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.grading import Check, read_rubric
 from multigrid_rl.competition.measures import Metered
-from multigrid_rl.config.compose import data_root, load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.seeds import Interval
+from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN
-from multigrid_rl.players.match import play_games
+from multigrid_rl.players.episodes import play_games
 
 BUNDLE = data_root() / "checkpoints" / "blue-master"
 SPEC = load_scenario("1v1").spec
@@ -200,7 +201,7 @@ def test_program_fault_gives_no_verdict(tmp_path, monkeypatch):
     ],
 )
 def test_rejects_bad_rubrics_before_any_game(tmp_path, monkeypatch, change, message):
-    monkeypatch.setattr(grading, "play_episodes", lambda *_: pytest.fail("it played"))
+    monkeypatch.setattr(grading, "play_games", lambda *_: pytest.fail("it played"))
     bundle(tmp_path / "elsewhere", ("red_0",), scenario="2v2", members=2)
     path = tmp_path / "rubric.yaml"
     path.write_text(change if isinstance(change, str) else json.dumps(RUBRIC | change))  # JSON is yaml, without anchors

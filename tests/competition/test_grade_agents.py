@@ -12,7 +12,7 @@ from agents import agent_of
 from commands import call
 from multigrid_rl.competition import grading
 from multigrid_rl.competition.sandbox import bwrap_available
-from multigrid_rl.config.compose import data_root
+from multigrid_rl.files import data_root
 
 pytestmark = pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not available")
 CHECKS = [

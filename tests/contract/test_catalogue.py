@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from multigrid_rl.config.compose import compose, data_root, load_scenario, scenario_names
-from multigrid_rl.config.recipes import files_of
+from multigrid_rl.config.compose import compose, load_scenario
+from multigrid_rl.config.recipes import files_of, scenario_names
+from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, read_card, read_network, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
 from multigrid_rl.players.frozen import check_fits

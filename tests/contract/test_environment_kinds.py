@@ -6,8 +6,8 @@ import pytest
 
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_signature
 from multigrid_rl.config.scenario import kind_named, packages
-from multigrid_rl.players.factories import env_signature
 from tiny_runs import tiny_run
 
 COINS = '''

@@ -12,10 +12,12 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from bundles import bundle
 from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, WEST, clear, image, place
-from multigrid_rl.config.compose import ConfigError, load_scenario, scenario_names
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.gym import register_envs
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.gymnasium_env import SeatEnv
+from multigrid_rl.text import ConfigError
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.pettingzoo_env import parallel_env
 

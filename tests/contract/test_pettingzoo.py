@@ -13,7 +13,9 @@ from gymnasium.utils.env_checker import data_equivalence
 from pettingzoo.utils.conversions import parallel_to_aec
 
 from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, SOUTH, WEST, clear, place, put
-from multigrid_rl.config.compose import ConfigError, load_scenario, scenario_names
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.recipes import scenario_names
+from multigrid_rl.text import ConfigError
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.pettingzoo_env import parallel_env

@@ -26,7 +26,8 @@ from games import (
     put,
     world,
 )
-from multigrid_rl.config.compose import load_scenario, scenario_names
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import living_agents, render_frame, visible_cells

@@ -8,9 +8,10 @@ from types import ModuleType
 import pytest
 
 from multigrid_rl import tables
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import Part
 from multigrid_rl.config.schema import TrainConfig
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.trainers import Trainer
 from tiny_runs import tiny_run
 

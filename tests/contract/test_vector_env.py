@@ -12,7 +12,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from games import EAST, NORTH, place
-from multigrid_rl.config.compose import load_scenario, scenario_names
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.gym import register_envs, sides
 from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
 from multigrid_rl.world import constants as c

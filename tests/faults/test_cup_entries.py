@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from commands import call
-from multigrid_rl.config.compose import data_root
+from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import read_card, write_card, write_player
 
 READY = """

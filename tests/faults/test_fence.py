@@ -18,7 +18,7 @@ from multigrid_rl.competition import process, sandbox
 from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.sandbox import Limits, check_not_bound, kill_descendants
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.match import play_games
+from multigrid_rl.players.episodes import play_games
 from multigrid_rl.streams import Streams
 from multigrid_rl.trust import TRUSTED
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from test_hostile_class import bundle_of
 
-from multigrid_rl.config.compose import data_root
+from multigrid_rl.files import data_root
 
 #: Of each there are some hand-ins, with more and more noise on its weights.
 MADE_OF = ("blue-rookie", "blue-adept", "blue-master", "blue-grandmaster")

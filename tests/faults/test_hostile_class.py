@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from agents import agent_of
 from bundles import edit, vouch
 from multigrid_rl.competition import sandbox
-from multigrid_rl.config.compose import data_root
+from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import MODEL_FILE
 
 pytestmark = pytest.mark.skipif(not sandbox.bwrap_available(), reason="bubblewrap is not available")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from trainings import SMALL, Training, clear_lines, rows_of
 
-from multigrid_rl.config.compose import data_root
+from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.runs.checkpoints import check, newest_good
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
 from multigrid_rl.imitation.cloning import CloningConfig, play_out
 from multigrid_rl.imitation.dagger import Beta, Dagger, LabellingCollector
 from multigrid_rl.learn.batches import Batch
 from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.registry import fingerprint, network_of
-from multigrid_rl.players.factories import env_factory
 from multigrid_rl.runs.players import player_in_place_of
 from multigrid_rl.types import AgentSpec, Schedule
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from commands import call
-from multigrid_rl.config.compose import ConfigError
-from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.metrics import glossary, matches
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import resume_training, run_training
 from tiny_runs import rows_of, without_time
 
@@ -43,7 +43,7 @@ def run(demo, tmp_path_factory):
 def test_clone_learns_and_writes_run_folder(run, demo):
     path, rows = run
     names = {name for row in rows for name in row}
-    assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
+    assert [name for name in names if not any(matches(name, pattern) for pattern in glossary())] == []
     assert [row["env_steps"] for row in rows] == [1024 * k for k in range(1, 17)]
     losses = [row["learner/red_0/cloning_loss"] for row in rows]
     assert losses[0] > 1.6 > losses[-1] + 0.3
@@ -122,7 +122,7 @@ def test_expert_teaches_recurrent_network_and_run_resumes(tmp_path):
         [row["dagger/labels"] for row in rows] == [row["env_steps"] for row in rows] == [512 * k for k in range(1, 7)]
     )
     names = {name for row in rows for name in row}
-    assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
+    assert [name for name in names if not any(matches(name, pattern) for pattern in glossary())] == []
     assert [row["env_steps"] for row in rows if "win/red_0" in row] == [2048]
 
 

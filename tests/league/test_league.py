@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from multigrid_rl import tables
-from multigrid_rl.config.compose import ConfigError, compose, load_scenario
+from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.league import rules
 from multigrid_rl.league.league import RECENT, League, Snapshot, counted
 from multigrid_rl.league.rules import draw, nash
 from multigrid_rl.league.settings import LeagueConfig
 from multigrid_rl.search.folder import SearchRequest
+from multigrid_rl.text import ConfigError
 
 RULES = LeagueConfig(
     anchors={"random": 1, "idle": 3},

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
 from multigrid_rl.envs.grouping import agents_of
 from multigrid_rl.league.run import RunLeague
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import PlayerError, read_files, signature, write_player
-from multigrid_rl.players.factories import MatchFactory, env_factory
+from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.growing import Roster, TeamPlayer, snapshot_player
 from multigrid_rl.players.match import Match

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from commands import call
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.runs.checkpoints import read_state
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
 

@@ -20,8 +20,9 @@ from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start as ray_start
 
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.ops import machine
+from multigrid_rl.text import ConfigError
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

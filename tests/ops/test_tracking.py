@@ -12,10 +12,11 @@ from typing import ClassVar
 import pytest
 
 from multigrid_rl import tables
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.recipes import check_harmless
 from multigrid_rl.ops import trackers as tracking
 from multigrid_rl.runs.folder import RunFolder
+from multigrid_rl.text import ConfigError
 
 ROWS = [{"env_steps": 4, "a": 1.0}, {"env_steps": 8, "a": None, "gates/x": 2.0}, {"env_steps": 12, "a": 3.0}]
 

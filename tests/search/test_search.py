@@ -13,8 +13,8 @@ import pytest
 from commands import call
 from composing import read
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
 from multigrid_rl.players import catalogue
-from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib import algorithm as algorithms
 from multigrid_rl.runs.checkpoints import newest_good
 from multigrid_rl.runs.folder import RunFolder

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.search import verbs as verb
 from multigrid_rl.search.folder import SearchFolder, SearchRequest, sort_overrides
@@ -29,6 +29,7 @@ from multigrid_rl.search.settings import load_settings
 from multigrid_rl.search.space import Space
 from multigrid_rl.search.study import STUDY, write_pictures
 from multigrid_rl.search.tuning import why_failed
+from multigrid_rl.text import ConfigError
 
 BASE = ["scenario=single-obstacle", "train.num_envs=64", "experiment=none"]
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.search.folder import STOP, SearchFolder, SearchRequest
 from multigrid_rl.search.outcomes import Outcome, Score, TrialSpec, winner_of
 from multigrid_rl.search.plans import perturbed, plan_of
@@ -16,6 +15,7 @@ from multigrid_rl.search.settings import load_settings
 from multigrid_rl.search.space import load_space
 from multigrid_rl.search.study import FEWEST, importance_of
 from multigrid_rl.search.tuning import SearchRun
+from multigrid_rl.text import ConfigError
 
 BASE = ["scenario=single-obstacle", "experiment=none"]
 SMALL = {

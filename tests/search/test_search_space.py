@@ -9,10 +9,11 @@ import pytest
 from scipy import stats
 
 from composing import CONFIGS, read
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.search.plans import Plan, plan_of
 from multigrid_rl.search.settings import load_settings, search_names
 from multigrid_rl.search.space import Space, Variable, fitted, in_words, load_space
+from multigrid_rl.text import ConfigError
 
 DRAWS = 2000
 BASE = ["scenario=single-obstacle", "experiment=none"]

@@ -98,7 +98,7 @@ def test_ball_pays_again():
     place(game.world, "red_0", 6, 6, WEST)
     game.begin()
     assert game.words(red_0=c.PICKUP) == "pick up, picks up the ball"
-    assert game.words(red_0=c.PICKUP) == "pick up, is paid for the ball again"
+    assert game.words(red_0=c.PICKUP) == "pick up, is rewarded for the ball again"
 
 
 def test_door_win():

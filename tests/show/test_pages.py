@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from multigrid_rl.evaluation.replays import replay
+from multigrid_rl.show.figures import PAGE_AXES, PAGE_SIZE
 from multigrid_rl.show.page import asset_text
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.types import GameSpec, Rules
@@ -200,7 +201,8 @@ def test_curve_readout_by_keyboard(visit, run_file):
 def test_curve_readout_by_pointer(visit, run_file):
     page = visit(run_file)
     area = page.locator(".area").first
-    area.hover(position={"x": area.bounding_box()["width"] / 2, "y": 20})
+    left, right = PAGE_AXES[:2]
+    area.hover(position={"x": area.bounding_box()["width"] * (left + right) / 2 / PAGE_SIZE[0], "y": 20})
     assert "122,880 steps" in page.locator(".readout").first.inner_text()
 
 
@@ -219,7 +221,7 @@ def test_result_links_open_their_game(visit, cup_file):
 
 def test_filters_games_by_entry(visit, long_cup_file):
     page = visit(long_cup_file)
-    entry = page.get_by_role("combobox", name="Of", exact=True)
+    entry = page.get_by_role("combobox", name="Entry", exact=True)
     games = page.get_by_role("combobox", name="Game", exact=True)
     everything = games.locator("option").count()
     entry.select_option("random")

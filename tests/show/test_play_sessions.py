@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from games import where
-from multigrid_rl.config.compose import ConfigError, data_root, load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import replay
+from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.scripted import Hunter, RandomPlayer
 from multigrid_rl.show.play import Score, Session, find_other_players, find_seat, save_games
 from multigrid_rl.show.video import read_games
 from multigrid_rl.show.window import HELP, KEYS, Canvas
+from multigrid_rl.text import ConfigError
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from persons import SPEC, plan_of, session

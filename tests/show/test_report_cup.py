@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.evaluation.cup_results import CupResults, read_results
 from multigrid_rl.show.cup_page import (
     Cell,
@@ -29,6 +28,7 @@ from multigrid_rl.show.cup_page import (
 )
 from multigrid_rl.show.page import templates
 from multigrid_rl.show.report import is_cup, write_cup_report
+from multigrid_rl.text import ConfigError
 from report_runs import EVILS, small_cup
 
 

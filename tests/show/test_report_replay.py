@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from multigrid_rl.evaluation.replays import GameRecord, Replay, record, replay
-from multigrid_rl.players.match import play_games
+from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import Hunter, KeyRunner, RandomPlayer
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.types import GameSpec, Rules

@@ -10,12 +10,13 @@ import shutil
 import numpy as np
 import pytest
 
-from multigrid_rl.config.compose import ConfigError, data_root
+from multigrid_rl.files import data_root
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.runs.reference import build_reference, save_reference
 from multigrid_rl.show.report import write_run_report
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page, verdict_title
+from multigrid_rl.text import ConfigError
 from report_runs import EVIL, Story, write_run
 
 
@@ -45,7 +46,7 @@ def heading(text: str) -> str:
         (
             Story(reports=30, good_from=25, ended="until"),
             "None of four gates held within 122,880 steps",
-            ["met at its end, but not for 100,000 steps", "&check; met"],
+            ["met its bound at the end, but not yet over 100,000 steps", "&check; met"],
         ),
         (Story(reports=5, ended="interrupted"), "Interrupted after 20,480 steps, with none of four gates held", []),
         (Story(ended=None), "Held all four gates after 184,320 steps", ["still going, or it was killed"]),
@@ -100,7 +101,7 @@ def test_run_of_other_environment_is_not_played(tmp_path):
 
 def test_run_without_gates_has_curves(tmp_path):
     text = page_of(tmp_path / "run", Story(overrides=("scenario.gates=[]",), ended="until"))
-    assert "Return and length of what it played" in text
+    assert "Return and length of its games" in text
     assert [title for title in ("Return", "Episode length") if f"<h3>{title}</h3>" not in text] == []
     assert "reward per game" in text
     assert ">gate<" not in text
@@ -147,7 +148,7 @@ def test_draws_reference_curves(tmp_path):
         runs.append(read_run(folder))
     save_reference(build_reference(runs, "1v1"), tmp_path / "curves.json")
     text = page_of(tmp_path / "run", Story(), reference=tmp_path / "curves.json")
-    assert "Below it lies the recipe 1v1 over 3 seeds" in text
+    assert "the middle 80% of the 3 seeds of the recipe 1v1" in text
     assert 'class="band"' in text
     assert "the recipe's median seed" in html.unescape(text)
     assert all(f"<h3>{name}</h3>" in text for name in ("KL divergence of an update", "Share of steps beyond the clip"))

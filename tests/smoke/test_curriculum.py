@@ -7,9 +7,10 @@ import shutil
 
 import pytest
 
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.players import catalogue
 from multigrid_rl.players.cards import read_card
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.stages import seated_in, stages_of
 from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time

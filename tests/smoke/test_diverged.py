@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.runs import divergence
 from multigrid_rl.runs.checkpoints import UNFINISHED, commit, seal
 from multigrid_rl.runs.divergence import PATIENCE, DivergedError
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training import loop
 from multigrid_rl.training.start import hints, resume_training
 from multigrid_rl.types import RunError

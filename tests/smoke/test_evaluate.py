@@ -12,8 +12,8 @@ import pytest
 from commands import call, complaint
 from multigrid_rl.config.compose import compose
 from multigrid_rl.evaluation.evaluation import evaluate
-from multigrid_rl.evaluation.lineups import player_target
 from multigrid_rl.evaluation.replays import GameRecord, replay
+from multigrid_rl.evaluation.targets import player_target
 from multigrid_rl.metrics import wilson_interval
 from tiny_runs import tiny_run
 
@@ -110,9 +110,9 @@ def test_parquet_has_same_rows(master):
 
 def test_result_is_independent_of_batches(monkeypatch):
     target = player_target("blue-adept", compose(["scenario=1v1"]))
-    whole = evaluate(target, episodes=90, seed=4, modes=("stochastic",))
+    whole = evaluate(target, episodes=90, seed=4, modes=("stochastic",), sides="own")
     monkeypatch.setattr("multigrid_rl.evaluation.evaluation.BATCH", 32)
-    parts = evaluate(target, episodes=90, seed=4, modes=("stochastic",))
+    parts = evaluate(target, episodes=90, seed=4, modes=("stochastic",), sides="own")
     assert len(parts.parts[0].played) == 3
     np.testing.assert_array_equal(whole.parts[0].table.returns, parts.parts[0].table.returns)
 

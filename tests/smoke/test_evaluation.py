@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from benchmarks.results import STUDIES, held_sentence, page, summary_row
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.evaluation.evaluation import MODES, evaluate
-from multigrid_rl.evaluation.lineups import run_target
+from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.reader import run_config
+from multigrid_rl.text import ConfigError
 from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")

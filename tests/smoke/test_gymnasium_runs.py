@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
-from multigrid_rl.config.compose import ConfigError, compose
-from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
+from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.players.cards import MODEL_FILE, read_card
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.factories import env_factory
 from multigrid_rl.runs.players import initial_weights
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import resume_training, run_training
 from tiny_runs import rows_of, tiny_run, without_time
 
@@ -62,7 +63,7 @@ def test_environment_id_trains_and_writes_run_folder(pole):
     assert (verdict["opponents"], verdict["gates"]) == ([], [])
     assert set(verdict["weights"]) == {"agent_0"}
     names = {name for row in rows for name in row}
-    assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
+    assert [name for name in names if not any(matches(name, pattern) for pattern in glossary())] == []
     reported = [row for row in rows if "return_mean/agent_0" in row]
     assert reported
     assert [name for name in names if name.startswith(("win/", "draw/", "defeat/"))] == []  # nobody can win

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.text import ConfigError
 from tiny_runs import rows_of, tiny_run
 
 pytestmark = pytest.mark.usefixtures("cores")

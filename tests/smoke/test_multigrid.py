@@ -7,10 +7,11 @@ import json
 import pytest
 
 from commands import call
-from multigrid_rl.config.compose import ConfigError, load_scenario
-from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.frozen import check_fits
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import run_training
 from tiny_runs import tiny_run
 
@@ -33,7 +34,7 @@ def test_package_environment_trains_and_writes_run_folder(tmp_path):
         check_fits(card, load_scenario("1v1").spec, "red_0")  # it cannot sit in the red/blue-door game
     assert json.loads((tmp_path / "run" / "provenance.json").read_text())["versions"]["multigrid"]
     named = {name for row in rows for name in row}
-    assert [name for name in named if not any(matches(name, pattern) for pattern in METRICS)] == []
+    assert [name for name in named if not any(matches(name, pattern) for pattern in glossary())] == []
     reported = [row for row in rows if "return_mean/agent_0" in row]
     assert reported
     assert all(row["win/agent_0"] + row["draw/agent_0"] == pytest.approx(1.0) for row in reported)

@@ -17,9 +17,11 @@ import pytest
 
 import multigrid_rl
 from commands import call
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.streams import Streams
+from multigrid_rl.text import ConfigError
+from multigrid_rl.world.spaces import tokens_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -137,6 +139,20 @@ def test_trained_policy_predicts():
     assert (drawn != both[0]).any()
     rookie = multigrid_rl.load_player("blue-rookie", "blue_0")
     assert rookie.predict(np.zeros(27, np.uint8))[0] in range(7)
+
+
+def test_trained_policy_predicts_from_what_a_game_shows():
+    env = multigrid_rl.make("1v1", "blue_0", players={"red_0": "idle"})
+    player = multigrid_rl.load_player("blue-rookie", "blue_0")
+    shown, _ = env.reset(seed=3)
+    for _ in range(20):
+        tokens = env.match.world.outputs.tokens[0, 0]
+        np.testing.assert_array_equal(tokens_of(shown), tokens)
+        action, _ = player.predict(shown)
+        assert action == player.predict(tokens)[0]
+        shown = env.step(action)[0]
+    several = {key: np.stack([value, value]) for key, value in shown.items()}
+    assert player.predict(several)[0].shape == (2,)
 
 
 def test_training_by_id_and_resumed(tmp_path, monkeypatch):

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigrid_rl.config.compose import ConfigError, compose, resumed
+from multigrid_rl.config.compose import compose, resumed
 from multigrid_rl.rllib.algorithm import engine
 from multigrid_rl.runs.checkpoints import read_state, seal, write_state
 from multigrid_rl.runs.reader import read_config
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import hints, resume_training
 from multigrid_rl.types import RunError
 from tiny_runs import TINY, rows_of, tiny_run, without_time

@@ -17,11 +17,11 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
 from multigrid_rl.config.recipes import names_in
-from multigrid_rl.metrics import METRICS, STAGES, WORK, matches
+from multigrid_rl.metrics import STAGES, WORK, glossary, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.algorithm import MultigridAlgorithm, engine
 from multigrid_rl.rllib.private import without_object_store
 from multigrid_rl.types import RunError
@@ -93,8 +93,8 @@ def test_verdict_holds_documented_keys(local):
 def test_rows_use_exactly_documented_metrics(local):
     _, _, rows = local
     names = {name for row in rows for name in row}
-    assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
-    unused = [pattern for pattern in METRICS if not any(matches(name, pattern) for name in names)]
+    assert [name for name in names if not any(matches(name, pattern) for pattern in glossary())] == []
+    unused = [pattern for pattern in glossary() if not any(matches(name, pattern) for name in names)]
     # Only where players take turns (the next test), in leagues (test_league), from demonstrations, of one's own.
     elsewhere = ("own/", "win_against/", "league/", "dagger/", *(f"learner/<module>/{part}" for part in LEARNT))
     assert [pattern for pattern in unused if not pattern.startswith(elsewhere)] == []
@@ -256,7 +256,7 @@ def test_every_scheme_trains_and_reports_its_networks(kind):
         assert all(isinstance(value, float) and abs(value) < 1e3 for value in values)
         assert rows[-1][f"learner/{module}/grad_norm"] > 0
         assert rows[0][f"learner/{module}/vf_loss"] != rows[-1][f"learner/{module}/vf_loss"]
-    unknown = [name for row in rows for name in row if not any(matches(name, pattern) for pattern in METRICS)]
+    unknown = [name for row in rows for name in row if not any(matches(name, pattern) for pattern in glossary())]
     assert unknown == []
 
 

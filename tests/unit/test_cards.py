@@ -16,9 +16,9 @@ import torch
 from bundles import MLP, ONE, bundle, edit, everything, network, refusal, vouch
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, read_network, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
+from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.match import play_episodes
 from multigrid_rl.streams import Streams
 from multigrid_rl.types import SeatView
 
@@ -47,7 +47,7 @@ def replace_weights(path: Path, change: Callable[[dict], object]) -> None:
 def test_written_player_plays_same_actions(folder):
     loaded = Catalogue(folder.parent).seat(str(folder), ONE, "red_0").player
     written, read, another = (
-        play_episodes(ONE, {"red_0": player, "blue_0": BUILT_IN["random"](ONE)}, 30, seed=3)
+        play_games(ONE, {"red_0": player, "blue_0": BUILT_IN["random"](ONE)}, 30, seed=3).whole()
         for player in (FrozenPlayer("w", network(), ""), loaded, FrozenPlayer("o", network(seed=2), ""))
     )
     for one, two in zip(written, read, strict=True):

@@ -7,7 +7,6 @@ import math
 
 import pytest
 
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.gates import Gate, GateKeeper, Moment
 from multigrid_rl.runs.checkpoints import (
     MANIFEST,
@@ -22,6 +21,7 @@ from multigrid_rl.runs.checkpoints import (
     set_aside_newer,
     write_state,
 )
+from multigrid_rl.text import ConfigError
 
 
 def written(run, env_steps, margin=None, stage=0):

@@ -9,19 +9,12 @@ import pytest
 import yaml
 
 from composing import CONFIGS, SCENARIOS, read
-from multigrid_rl.config.compose import (
-    ConfigError,
-    RunConfig,
-    compose,
-    default_run_dir,
-    load_scenario,
-    scenario_id,
-    to_yaml,
-)
+from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
 from multigrid_rl.config.overrides import parse
-from multigrid_rl.config.recipes import files_of, names_in
+from multigrid_rl.config.recipes import files_of, names_in, scenario_id
 from multigrid_rl.config.scenario import LEARN
-from multigrid_rl.config.schema import TrainConfig
+from multigrid_rl.config.schema import RunConfig, TrainConfig, to_yaml
+from multigrid_rl.text import ConfigError
 from multigrid_rl.types import Rules
 
 # Rules, section 2: name -> (blue, red, obstacle, random keys, death match, max steps, view, mission).

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from composing import error_of
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
 from multigrid_rl.gates import Gate
-from multigrid_rl.players.factories import env_factory, gates_of
+from multigrid_rl.runs.gating import gates_of
+from multigrid_rl.text import ConfigError
 
 
 def gates(*overrides: str) -> list[Gate]:

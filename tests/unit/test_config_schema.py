@@ -12,11 +12,11 @@ from benchmarks.house import ADDONS
 from commands import call
 from composing import CONFIGS, OF_OTHER_VERBS, files, read
 from multigrid_rl.cli.explain import fields, keys, meaning_of
-from multigrid_rl.config.compose import RunConfig, ScenarioConfig, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.recipes import GROUPS, RECIPES, names_in
-from multigrid_rl.config.scenario import GameConfig, GateConfig, Part
-from multigrid_rl.config.schema import ClusterConfig, TrainConfig, trainer_of
+from multigrid_rl.config.scenario import GameConfig, GateConfig, Part, ScenarioConfig
+from multigrid_rl.config.schema import ClusterConfig, RunConfig, TrainConfig, trainer_of
 from multigrid_rl.tables import TRAINERS
 
 #: Filled in from the file's name, so no yaml names it.

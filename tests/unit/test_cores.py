@@ -9,9 +9,10 @@ import time
 import pytest
 
 from multigrid_rl import jit
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.fast import threads as cores
 from multigrid_rl.fast.threads import Team, idle_seconds
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training import settings
 from multigrid_rl.training.settings import team_of
 

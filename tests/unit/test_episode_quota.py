@@ -9,7 +9,8 @@ import pytest
 
 from multigrid_rl.envs.base import reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from multigrid_rl.evaluation.environments import SIDE_BY_SIDE, EnvTarget, play
+from multigrid_rl.evaluation.evaluation import evaluate
+from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Target
 from multigrid_rl.imitation.cloning import play_out
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.scripted import IdlePlayer
@@ -18,15 +19,18 @@ from strangers import Geometric
 FACTORY = GymnasiumFactory("strangers:Geometric-v0", 0)
 
 
-class Idle(EnvTarget):
+class Idle(Target):
     """A player without a file."""
 
     def players(self, *, greedy):
-        return {"agent_0": IdlePlayer()}
+        player = IdlePlayer()
+        player.sha256 = None
+        return {"agent_0": player}
 
 
 def judged(episodes, seed):
-    return play(Idle("idle", FACTORY, {}), episodes, seed=seed, greedy=False)
+    (part,) = evaluate(Idle("idle", FACTORY, {}), episodes=episodes, seed=seed, modes=("stochastic",)).parts
+    return part.table
 
 
 def played_out(episodes, seed):

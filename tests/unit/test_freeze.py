@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from bundles import ONE, bundle, edit, everything
-from multigrid_rl.config.compose import data_root
-from multigrid_rl.files import player_folders
+from multigrid_rl.files import data_root, player_folders
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
 from multigrid_rl.players.freeze import freeze, measure, rate

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from multigrid_rl.evaluation.replays import GameRecord, ReplayError, record, replay
 from multigrid_rl.players.catalogue import BUILT_IN
-from multigrid_rl.players.match import PlayerFaultError, play_episodes, play_games
+from multigrid_rl.players.episodes import play_games
+from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.types import GameSpec
 
 SPEC = GameSpec()
@@ -99,4 +100,4 @@ def test_resigning_player_leaves_games_unfinished():
     assert (played.table.winner == -1).all()
     assert played.table.length.tolist() == [4] * 8
     with pytest.raises(PlayerFaultError, match="had enough"):
-        play_episodes(spec, players() | {"blue_0": Quitter()}, 8, seed=1)
+        play_games(spec, players() | {"blue_0": Quitter()}, 8, seed=1).whole()

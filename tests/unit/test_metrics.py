@@ -9,9 +9,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.metrics import BEHAVIOUR, METRICS, explained_variance, matches, outcome_shares, wilson_interval
+from multigrid_rl.metrics import explained_variance, glossary, matches, outcome_shares, wilson_interval
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.world.constants import BLUE, EVENTS, RED
+from multigrid_rl.world.metrics import BEHAVIOUR
 
 
 def floats(*values: float) -> np.ndarray:
@@ -121,7 +122,7 @@ def test_wilson_interval_needs_trial():
     ],
 )
 def test_name_matches_only_its_pattern(name, pattern):
-    assert [known for known in METRICS if matches(name, known)] == [pattern]
+    assert [known for known in glossary() if matches(name, known)] == [pattern]
 
 
 @pytest.mark.parametrize(
@@ -139,16 +140,16 @@ def test_name_matches_only_its_pattern(name, pattern):
     ],
 )
 def test_unknown_name_matches_nothing(name):
-    assert [known for known in METRICS if matches(name, known)] == []
+    assert [known for known in glossary() if matches(name, known)] == []
 
 
 def test_every_metric_has_meaning_and_unit():
-    assert [name for name, (meaning, unit) in METRICS.items() if len(meaning) < 5 or not unit] == []
+    assert [name for name, (meaning, unit) in glossary().items() if len(meaning) < 5 or not unit] == []
 
 
 def test_behaviour_metrics_average_existing_documented_events():
     assert set(BEHAVIOUR) <= set(EVENTS)
-    documented = {name.split("/")[2] for name in METRICS if name.startswith("behaviour/")}
+    documented = {name.split("/")[2] for name in glossary() if name.startswith("behaviour/")}
     assert documented == set(BEHAVIOUR)
 
 
@@ -165,5 +166,5 @@ def test_dashboards_group_gate_metrics(tmp_path):
 
 
 def test_only_learner_metrics_are_called_loss():
-    losses = [name for name, (_, unit) in METRICS.items() if "loss" in name.split("/")[0] or unit == "loss"]
+    losses = [name for name, (_, unit) in glossary().items() if "loss" in name.split("/")[0] or unit == "loss"]
     assert all(name.startswith("learner/") for name in losses)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.sizes import Sizes
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
@@ -28,6 +28,7 @@ from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.settings import update_config
 from multigrid_rl.types import Schedule
 from strangers import Target

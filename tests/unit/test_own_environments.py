@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
-from multigrid_rl.config.compose import compose, to_yaml
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import signature, write_player
-from multigrid_rl.players.factories import env_factory
 from multigrid_rl.types import RunError
 from tiny_runs import TINY
 
@@ -159,7 +160,7 @@ def test_warns_of_environment_that_never_ends(own_envs, monkeypatch):
     limited = "env_args={max_episode_steps: 9}"
     fine = call("train", "env_id=own_envs:Right-v0", limited, f"run_dir={own_envs / 'fine'}", *TINY, *FEW)
     assert (fine.exit_code, fine.stderr) == (0, "")
-    monkeypatch.setattr("multigrid_rl.evaluation.environments.MOST_STEPS", 20)
+    monkeypatch.setattr("multigrid_rl.players.episodes.MOST_STEPS", 20)
     stopped = call("evaluate", own_envs / "run", "--episodes", 2, "-o", own_envs / "out")
     assert stopped.exit_code == 3
     assert (

@@ -13,16 +13,19 @@ import yaml
 from torch import nn
 
 from commands import call, complaint
-from multigrid_rl.config.compose import ConfigError, compose, data_root, load_scenario
+from multigrid_rl.config.compose import compose, load_scenario
+from multigrid_rl.config.environments import env_factory
 from multigrid_rl.config.recipes import check_harmless, recipe_values
+from multigrid_rl.files import data_root
 from multigrid_rl.gates import Gate
 from multigrid_rl.learn.losses import objective_of
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.models.registry import ArchitectureError, custom
 from multigrid_rl.players.cards import PlayerError, read_card, read_network, write_player
-from multigrid_rl.players.factories import env_factory, gates_of
+from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.runs.tracker import MetricsTracker
+from multigrid_rl.text import ConfigError
 from multigrid_rl.trust import SAFE, strangers
 from multigrid_rl.types import EpisodeTable, RunError
 from own_code import LATER, SOURCE

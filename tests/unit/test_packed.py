@@ -15,11 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from multigrid_rl.config.compose import compose, data_root
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
+from multigrid_rl.files import data_root
 from multigrid_rl.players import catalogue
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, read_files, sha256_of
 from multigrid_rl.players.catalogue import CATALOGUE_FILE, Catalogue
-from multigrid_rl.players.factories import MatchFactory, env_factory
+from multigrid_rl.players.factories import MatchFactory
 
 SHIPPED = data_root() / "checkpoints"
 TEAM = "scenario.seats.blue_0={0} scenario.seats.blue_1={0}"

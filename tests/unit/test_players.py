@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from multigrid_rl.config.compose import ConfigError, load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.catalogue import BUILT_IN
 from multigrid_rl.players.classes import watched
-from multigrid_rl.players.match import Match, play_episodes
+from multigrid_rl.players.episodes import play_games
+from multigrid_rl.players.match import Match
 from multigrid_rl.players.scripted import IdlePlayer, RandomPlayer
 from multigrid_rl.streams import Streams
+from multigrid_rl.text import ConfigError
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, Rules, SeatView
 from multigrid_rl.world.constants import ACTIONS, BLUE, DONE, EVENTS, NUM_EVENTS, RED
 from multigrid_rl.world.engine import World
@@ -27,7 +29,7 @@ def filled(spec: GameSpec, names: dict[str, str]) -> dict[str, Policy]:
 
 
 def played(spec: GameSpec, episodes: int = 1000, seed: int = 1, **names: str) -> EpisodeTable:
-    return play_episodes(spec, filled(spec, names), episodes, seed=seed)
+    return play_games(spec, filled(spec, names), episodes, seed=seed).whole()
 
 
 def share(table: EpisodeTable, team: int) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import psro
-from multigrid_rl.config.compose import ConfigError
+from multigrid_rl.text import ConfigError
 
 #: Rock, paper and scissors as win rates, and a fourth who always loses.
 CIRCLE = np.array([[0.5, 0.0, 1.0, 1.0], [1.0, 0.5, 0.0, 1.0], [0.0, 1.0, 0.5, 1.0], [0.0, 0.0, 0.0, 0.5]])

@@ -13,11 +13,11 @@ from PIL import Image
 
 import report_runs
 from commands import call, complaint
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import ALL_GATES, read_run
 from multigrid_rl.runs.reference import build_reference, compare, load_reference, save_reference, write_file
+from multigrid_rl.text import ConfigError
 
 GATES = [("episode_len_mean", "<=", 20.0), ("return_mean/red_0", ">=", 1.3)]
 
@@ -266,7 +266,7 @@ def test_reference_and_overlay_from_command_line(runs, tmp_path):
     assert "1 still running at the end" in made.output
     drawn = call("overlay", runs[1], "--reference", curves, "-o", picture)
     assert drawn.exit_code == 0, drawn.output
-    assert "All gates: held at 200 steps, 33% sooner (reference: median 300)." in drawn.output
+    assert "All gates: held at 200 steps, 33% sooner than the recipe's median seed (300)." in drawn.output
     assert "episode_len_mean: " in drawn.output
     with Image.open(picture) as image:
         assert image.format == "PNG"
@@ -313,5 +313,5 @@ def test_overlay_lists_changes_from_recipe(tmp_path):
         run = report_runs.write_run(tmp_path / name, report_runs.Story(overrides=overrides))
         drawn = call("overlay", run, "-o", tmp_path / f"{name}.png")
         assert drawn.exit_code == 0, drawn.output
-        warned = "changed from the recipe 1v1, so this is none of its seeds" in drawn.output
+        warned = "changed from the recipe 1v1, so its seeds differ" in drawn.output
         assert warned is (re.search(r"train\.lr +0\.002 +0\.001", drawn.output) is not None) is (name == "other")

@@ -17,9 +17,10 @@ import ray
 from ray._private import services
 
 from commands import call, complaint
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.rllib import private, session
 from multigrid_rl.rllib.session import ray_session
+from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
 
 #: Ray's own words when its node does not come up; it raises a bare Exception.

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from commands import call
 from multigrid_rl import __version__, text
 from multigrid_rl.cli.app import TRACEBACK, Verbs, fail
-from multigrid_rl.config.compose import ConfigError
 from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
 
 

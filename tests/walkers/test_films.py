@@ -13,11 +13,11 @@ from PIL import Image
 
 from commands import call, complaint
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from multigrid_rl.evaluation.environments import EnvTarget, Recording
+from multigrid_rl.evaluation.targets import Target
 from multigrid_rl.show.report import write_run_report
 from multigrid_rl.show.video import VideoError
 from multigrid_rl.walkers import films
-from multigrid_rl.walkers.films import Shown, play_own_episodes, ranked, resized, write_episode
+from multigrid_rl.walkers.films import Recording, Shown, play_own_episodes, ranked, resized, write_episode
 from tiny_runs import tiny_run
 
 # ray and tensorboard warn about their own future; imageio's reader leaves its pipes to the garbage collector.
@@ -31,11 +31,11 @@ def pole(tmp_path_factory):
     return path
 
 
-def target_of(env_id: str, **env_args) -> EnvTarget:
-    return EnvTarget("mine", GymnasiumFactory(env_id, 0, env_args), {})
+def target_of(env_id: str, **env_args) -> Target:
+    return Target("mine", GymnasiumFactory(env_id, 0, env_args), {})
 
 
-def played(env_id: str, actions: list, total: float, **env_args) -> tuple[EnvTarget, Recording]:
+def played(env_id: str, actions: list, total: float, **env_args) -> tuple[Target, Recording]:
     return target_of(env_id, **env_args), Recording(4, 11, actions, total)
 
 

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from commands import call, complaint
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
+from multigrid_rl.text import ConfigError
 from multigrid_rl.walkers.verbs import translate
 
 

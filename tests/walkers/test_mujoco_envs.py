@@ -12,10 +12,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
 from multigrid_rl.envs.base import AGENT
 from multigrid_rl.envs.gymnasium import GymnasiumEnvs, GymnasiumFactory, make_env
 from multigrid_rl.jit import use_threads
-from multigrid_rl.players.factories import env_factory
 from multigrid_rl.walkers.bodies import body_of
 from multigrid_rl.walkers.mujoco import MujocoEnvs, threads_to_use
 

@@ -15,14 +15,15 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from multigrid_rl.config.compose import ConfigError, compose
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
 from multigrid_rl.envs.base import AGENT, BrokenEnvError
-from multigrid_rl.evaluation.environments import env_target
+from multigrid_rl.evaluation.targets import env_target
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.players.factories import env_factory
+from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
 from multigrid_rl.walkers import unity_peer
 from multigrid_rl.walkers.unity import UnityFactory

@@ -15,7 +15,8 @@ from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
 from multigrid_rl.evaluation.replays import GameRecord, record
 from multigrid_rl.files import write_whole
-from multigrid_rl.players.match import Played, PlayerFaultError, play_games
+from multigrid_rl.players.episodes import Played, play_games
+from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.types import Policy
 
 #: Pairings that an entry may forfeit before it is out of the cup: an agent that hangs would cost hours.

@@ -54,7 +54,8 @@ function makePlot(root) {
   const area = root.querySelector(".area");
   const readout = root.querySelector(".readout");
   const drawing = area.querySelector("svg");
-  const cursor = svg("line", { class: "cursor", y1: 0, y2: "100%" });
+  const [width, left, right, top, bottom] = data.axes;
+  const cursor = svg("line", { class: "cursor", y1: top, y2: bottom });
   let at = data.x.length - 1;
 
   function written(value) {
@@ -74,7 +75,7 @@ function makePlot(root) {
   }
 
   function draw() {
-    const x = `${(100 * data.x[at]) / data.max}%`;
+    const x = left + ((right - left) * data.x[at]) / data.max;
     cursor.setAttribute("x1", x);
     cursor.setAttribute("x2", x);
     if (!cursor.parentNode) drawing.append(cursor);
@@ -90,8 +91,9 @@ function makePlot(root) {
   }
 
   function nearest(event) {
-    const box = area.getBoundingClientRect();
-    const wanted = ((event.clientX - box.left) / box.width) * data.max;
+    const box = drawing.getBoundingClientRect();
+    const place = (width * (event.clientX - box.left)) / box.width;
+    const wanted = (data.max * (place - left)) / (right - left);
     let best = 0;
     data.x.forEach((x, k) => { if (Math.abs(x - wanted) < Math.abs(data.x[best] - wanted)) best = k; });
     move(best);

@@ -135,7 +135,7 @@ function makeReplay(root, data) {
   /** Fill the list of games, those of one entry where somebody is chosen. */
   function offer() {
     const player = parts.entry.value === "" ? -1 : Number(parts.entry.value);
-        const chosen = data.games.map((game, number) => ({ game, number }))
+    const chosen = data.games.map((game, number) => ({ game, number }))
       .filter(({ game }) => player < 0 || game.players.includes(player));
     show(parts.game, ...chosen.map(({ game, number }) => html("option", { value: number }, game.title)));
     choose(chosen[0].number);
@@ -146,10 +146,10 @@ function makeReplay(root, data) {
   }
 
   const present = [...new Set(data.games.flatMap((game) => game.players))];
-  show(parts.entry, html("option", { value: "" }, "Everybody"),
+  show(parts.entry, html("option", { value: "" }, "all"),
     ...present.map((k) => html("option", { value: k }, data.players[k])));
   const choice = html("div", { class: "choice" },
-    data.games.length > FEW ? field("Of", parts.entry) : null, field("Game", parts.game));
+    data.games.length > FEW ? field("Entry", parts.entry) : null, field("Game", parts.game));
   const bar = html("div", { class: "bar" },
     html("div", { class: "buttons", role: "group", "aria-label": "Playback" }, parts.first, parts.back, parts.play, parts.next, parts.last),
     html("div", { class: "scrub" }, parts.ticks, parts.scrubber), parts.counter, field("Speed", parts.speed),

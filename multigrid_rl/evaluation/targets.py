@@ -1,0 +1,287 @@
+"""Who is judged, where, on which sides, and who fills the other seats."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import kind_named, packages
+from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.players.cards import PlayerError, read_card, read_network
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.episodes import Played, play_episodes, play_games
+from multigrid_rl.players.factories import MatchFactory, seat_players
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.runs.players import config_of, env_player, is_run, of_other_package, run_player
+from multigrid_rl.runs.reader import code_of_run, opponent_hashes, run_config
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import check_code
+from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy
+from multigrid_rl.world.metrics import game_specs
+from multigrid_rl.world.symmetry import other_seat
+
+Sides = Literal["own", "other", "red", "blue", "both"]
+#: Environments of other packages that are played side by side.
+SIDE_BY_SIDE = 32
+
+
+class Lineup(NamedTuple):
+    """Who sits where in some episodes, and how they are played."""
+
+    team: str  # team of the judged player
+    own: tuple[str, ...]  # seats that it fills
+    specs: MultiAgentSpec  # of all seats
+    names: dict[str, str]  # seat -> its player; of several that take turns, names with weights
+    sha256: dict[str, list[str | None]]  # seat -> hashes of its players
+    play: Callable[..., Played]  # (episodes, seed=, first=, keep=): an environment for each, as long as there are
+    numbered: bool  # every episode has an environment, and with it a number, of its own
+
+
+@dataclass(frozen=True)
+class Target:
+    """A player or a run to be judged."""
+
+    name: str  # for reports
+    factory: EnvFactory  # the environments; in a game also the players of its other seats
+    refs: dict[str, str]  # seat, or agent, that it fills -> name or folder of the player for it
+    sides: Sides = "own"  # that it plays for by default
+    objects: dict[str, Any] = field(default_factory=dict)  # players that were handed over as objects, by name
+
+    @property
+    def specs(self) -> MultiAgentSpec:
+        """Who is in the environments."""
+        return game_specs(self.factory.spec) if isinstance(self.factory, MatchFactory) else self.factory.specs
+
+    @property
+    def spec(self) -> GameSpec:
+        """The game. Raises ``ConfigError`` for an environment of another package."""
+        if not isinstance(self.factory, MatchFactory):
+            raise ConfigError(expected(f"{self.name}: scenario", "one of the red/blue-door game", "another package's"))
+        return self.factory.spec
+
+    @property
+    def team(self) -> str:
+        """Team of the seats that it fills in the scenario."""
+        specs = self.specs
+        return specs.teams[specs.seats.index(next(iter(self.refs)))] if self.rivals else specs.teams[0]
+
+    @property
+    def rivals(self) -> bool:
+        """Whether there are seats that others fill, and sides to play for."""
+        return isinstance(self.factory, MatchFactory)
+
+    def teams(self, sides: Sides | None = None) -> tuple[str, ...]:
+        """Return the teams that it plays for with these ``sides``, its own first.
+
+        Raises:
+            ConfigError: there is no such side.
+        """
+        if not self.rivals:
+            return (self.team,)
+        own, sides = self.team, sides or self.sides
+        wanted = {"own": (own,), "other": (other_seat(own),), "both": (own, other_seat(own))}.get(sides, (sides,))
+        if wanted != (own,) and self.spec.blue != self.spec.red:
+            allowed = "own, or a scenario with two teams of the same size"
+            raise ConfigError(
+                expected("--sides", allowed, f"{sides} with {self.spec.blue} blue and {self.spec.red} red")
+            )
+        return wanted
+
+    def lineup(self, team: str, *, greedy: bool) -> Lineup:
+        """Return all seats when it plays for ``team``, with sampled actions or its own likeliest actions (``greedy``).
+
+        Raises:
+            PlayerError: a player is unknown, damaged, does not fit, or has another hash.
+        """
+        if isinstance(self.factory, MatchFactory):
+            return _game_lineup(self.factory, self, team, greedy=greedy)
+        specs, players = self.specs, self.players(greedy=greedy)
+        return Lineup(
+            self.team,
+            specs.learning,
+            specs,
+            {seat: players[agent.name].name for agent in specs.agents for seat in agent.seats},
+            {seat: [players[agent.name].sha256] for agent in specs.agents for seat in agent.seats},
+            partial(_play_side_by_side, self, players),
+            numbered=False,
+        )
+
+    def players(self, *, greedy: bool) -> dict[str, FrozenPlayer]:
+        """Load the network of each agent of another package's environment. Raises ``PlayerError``: a damaged one."""
+        found = {}
+        for name, ref in self.refs.items():
+            card = read_card(Path(ref))
+            found[name] = FrozenPlayer.of(card, read_network(Path(ref), card), greedy=greedy)
+        return found
+
+
+def _play_side_by_side(
+    target: Target,
+    players: Mapping[str, Policy],
+    episodes: int,
+    *,
+    seed: int,
+    first: int = 0,
+    keep: bool = False,
+) -> Played:
+    env = target.factory.build(min(episodes, SIDE_BY_SIDE), first)
+    may_not_end = f"env_id={getattr(target.factory, 'env_id', target.name)}"
+    agents = target.specs.agents
+    return play_episodes(env, agents, players, episodes, seed=seed, first=first, keep=keep, may_not_end=may_not_end)
+
+
+def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bool) -> Lineup:
+    spec, catalogue = factory.spec, Catalogue(factory.checkpoints)
+    catalogue.objects.update(target.objects)
+    own: list[str] = []
+    seated: dict[str, tuple[LoadedPlayer, ...]] = {}
+    for seat in spec.seats:
+        counterpart = other_seat(seat) if team != target.team else seat  # its seat in the scenario
+        if counterpart in target.refs:
+            own.append(seat)
+            seated[seat] = (catalogue.seat(target.refs[counterpart], spec, seat, greedy=greedy),)
+        else:
+            seated[seat] = catalogue.take_turns(factory.opponents[counterpart], spec, seat, factory.hashes)
+    pools = tuple((seat, tuple(row.name for row in rows)) for seat, rows in seated.items() if len(rows) > 1)
+    names = {
+        seat: rows[0].name if len(rows) == 1 else "+".join(f"{row.name}:{row.weight:g}" for row in rows)
+        for seat, rows in seated.items()
+    }
+    hashes = {seat: [row.sha256 for row in rows] for seat, rows in seated.items()}
+
+    def play(games: int, *, seed: int, first: int = 0, keep: bool = True) -> Played:  # noqa: ARG001 - always kept
+        # Players anew for each call: a program plays the games of one call in one process.
+        return play_games(spec, seat_players(spec, seated, once=True), games, seed=seed, first_game=first)
+
+    return Lineup(team, tuple(own), game_specs(spec, pools), names, hashes, play, numbered=True)
+
+
+# --- finding one
+
+
+def find_target(
+    who: str,
+    overrides: Sequence[str] = (),
+    checkpoint: str | None = None,
+    opponent: str | None = None,
+    objects: Mapping[str, Any] | None = None,
+) -> Target:
+    """Return a player or a run to be judged.
+
+    Args:
+        who: its name or folder.
+        overrides: where it plays; by default in its own environment or scenario.
+        checkpoint: of a run; the latest by default.
+        opponent: a player on every seat of the other team.
+        objects: players by name that were handed over as objects.
+
+    Raises:
+        ConfigError, PlayerError: no such player, run or checkpoint, or one that does not fit.
+    """
+    if checkpoint is not None and not is_run(who):
+        raise ConfigError(expected("--checkpoint", f"nothing for {who}, which is no run", checkpoint))
+    if who not in (objects or ()) and of_other_package(who):
+        if opponent is not None:
+            wanted = f"nothing for {who}, whose environment has no opponents"
+            raise ConfigError(expected("--opponent", wanted, opponent))
+        return env_target(who, overrides, checkpoint)
+    if is_run(who):
+        target = run_target(Path(who), compose(list(overrides)) if overrides else None, checkpoint)
+    else:
+        target = player_target(who, config_of(who, overrides))
+    target = replace(target, objects=dict(objects or {}))
+    return target if opponent is None else against(target, opponent)
+
+
+def env_target(who: str, overrides: Sequence[str] = (), checkpoint: str | None = None) -> Target:
+    """Judge a frozen player, or the exported policies of a run, in an environment of another package.
+
+    Raises:
+        ConfigError, PlayerError: see :func:`find_target`; Unity's environments, whose episodes cannot be asked for.
+    """
+    config, trained = config_of(who, overrides), is_run(who)
+    if not config.scenario.kind.judged:
+        judged = " or ".join(sorted(package for package in packages() if kind_named(package).judged))
+        raise ConfigError(expected("scenario.package", f"{judged}, to play episodes", config.scenario.package))
+    factory = env_factory(config)
+    agents = factory.specs.agents
+    refs = {agent.name: str(env_player(agent, who, config, checkpoint)) for agent in agents}
+    name = Path(who).resolve().name if trained else read_card(Path(refs[agents[0].name])).name
+    if len(agents) != 1 and not trained:
+        raise PlayerError(f"{name}: expected an environment with one agent, got {len(agents)}")
+    return Target(name, factory, refs)
+
+
+def player_target(name: str, config: RunConfig) -> Target:
+    """Judge a player of the catalogue, or of a folder, in the scenario of ``config``; it fills the learning seats.
+
+    Raises:
+        ConfigError: seats of both teams learn, or none.
+    """
+    spec, learning = config.scenario.spec, tuple(config.scenario.learning)
+    if len({spec.team_of(seat) for seat in learning}) != 1:
+        wanted = "one team to judge (scenario.seats.SEAT=PLAYER or --opponent PLAYER)"
+        seats = ", ".join(learning) or "no seat"
+        raise ConfigError(expected(f"scenario={config.scenario.name}", wanted, f"{seats} that learn"))
+    title = Catalogue(config.checkpoint_root()).home_of(name)[0]
+    return Target(title, _game(config), dict.fromkeys(learning, name), "both" if spec.blue == spec.red else "own")
+
+
+def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> Target:
+    """Judge the exported policies of a run, in its own scenario or in that of ``config``.
+
+    In its own scenario its opponents must be those of its training. Of a run in which both teams learned, red is judged
+    against its own blue players.
+
+    Raises:
+        ConfigError, PlayerError: no run, no such checkpoint, another game, a damaged player.
+    """
+    trained = run_config(run)
+    if not trained.scenario.kind.board:
+        raise ConfigError(expected(f"{run}: scenario", "one of the red/blue-door game", trained.scenario.name))
+    folders = {}
+    for agent in env_factory(trained).specs.agents:
+        folder = run_player(run, agent.module, checkpoint)
+        for seat in agent.seats:
+            if seat not in read_card(folder).seats:
+                raise PlayerError(expected(f"{folder}: seats", f"a player of {seat}", read_card(folder).seats))
+            folders[seat] = f"{folder}/"  # the slash marks a folder, not a name
+    team = "red" if any(seat.startswith("red") for seat in folders) else "blue"
+    own = {seat: ref for seat, ref in folders.items() if seat.startswith(team)}
+    factory = _game(config or trained)
+    if config is None:
+        own_blue = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own}
+        check_code(f"{run}: opponents", code_of_run(trained), "a player of this project")
+        factory = replace(factory, opponents={**factory.opponents, **own_blue}, hashes=opponent_hashes(run))
+    learning = [seat for seat in factory.spec.seats if seat not in factory.opponents]
+    for seat in learning:
+        if seat not in own:
+            wanted = f"a scenario in which {', '.join(own)} learn, or scenario.seats.{seat}=PLAYER"
+            name = (config or trained).scenario.name
+            raise ConfigError(expected(f"scenario={name}", wanted, f"no player for {seat} in {run}"))
+    return Target(run.name, factory, {seat: own[seat] for seat in learning})
+
+
+def _game(config: RunConfig) -> MatchFactory:
+    factory = env_factory(config)
+    assert isinstance(factory, MatchFactory)
+    return factory
+
+
+def against(target: Target, opponent: str) -> Target:
+    """Return the target with ``opponent`` on every seat of the other team.
+
+    Raises:
+        ConfigError: there is no other team.
+    """
+    factory, spec = target.factory, target.spec
+    assert isinstance(factory, MatchFactory)
+    seats = [seat for seat in spec.seats if spec.team_of(seat) != target.team]
+    if not seats:
+        raise ConfigError(expected("--opponent", "a scenario with two teams", f"{opponent} and one team"))
+    hashes = {name: sha for name, sha in factory.hashes.items() if name != opponent}
+    opponents = {**factory.opponents, **{seat: {opponent: 1.0} for seat in seats}}
+    return replace(target, factory=replace(factory, opponents=opponents, hashes=hashes))

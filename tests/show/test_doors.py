@@ -1,0 +1,56 @@
+"""Pages, figures and films are entries of tables: what asks for one gets what stands there."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from commands import call
+from multigrid_rl import api, tables
+from multigrid_rl.show.run_data import EPISODES, GAMES_SEED, read_report
+from report_runs import TEAMS, games_of, write_run
+
+
+@pytest.fixture
+def outside(monkeypatch):
+    """Enters functions of a module of somebody else's into tables."""
+    module = ModuleType("somebodys_pictures")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def entered(table, name, function):
+        module.made = function
+        monkeypatch.setitem(table, name, f"{module.__name__}:made")
+
+    return entered
+
+
+@pytest.mark.parametrize("table", [tables.PAGES, tables.FIGURES, tables.FILMS], ids=["pages", "figures", "films"])
+def test_every_entry_is_a_function(table):
+    assert all(callable(tables.find(table, name)) for name in table)
+
+
+def test_page_of_game_may_be_of_somebody_else(outside):
+    game = games_of(TEAMS, 1)[0]
+    assert "<title>game 0" in api.Replay(game).page
+    outside(tables.PAGES, "game", lambda record: f"own page of {record.label}")
+    assert api.Replay(game).page == "own page of game 0"
+
+
+def test_comparison_may_be_drawn_by_somebody_else(outside, tmp_path):
+    outside(tables.FIGURES, "comparison", lambda ours, theirs, rng, path: path.write_bytes(b"drawn"))
+    runs = [write_run(tmp_path / name / "run") for name in "ab"]
+    done = call("compare", *(run.parent for run in runs), "-o", tmp_path / "c.png")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "c.png").read_bytes() == b"drawn"
+
+
+def test_episodes_of_a_page_may_be_of_somebody_else(outside, tmp_path):
+    folder = write_run(tmp_path / "run")
+    lines = (folder / "config.yaml").read_text().partition("  game:\n")
+    rest = lines[2].splitlines(keepends=True)
+    kept = next(number for number, line in enumerate(rest) if not line.startswith("    "))
+    (folder / "config.yaml").write_text(f"{lines[0]}  game: null\n{''.join(rest[kept:])}")
+    outside(tables.FILMS, "page", lambda folder, episodes, **how: (episodes, how))
+    assert read_report(folder).episodes == (EPISODES, {"seed": GAMES_SEED, "films": True})
