@@ -13,6 +13,9 @@ from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.types import MultiAgentSpec
 from multigrid_rl.user_code import CODE
 
+#: Metrics that every trainer reports.
+_USUAL = ("entropy/", "explained_variance/", "own/")
+
 
 def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
     """Return the run's gates: without a value network gates on values are left out.
@@ -26,7 +29,9 @@ def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
         for gate in gates
         for name in metrics_of(gate, specs)
     ]
-    absent: dict[str, str] = trainer.absent(config) if found else {}
+    # Whoever trains, rows have what episodes say, entropy and explained variance: no other trainer is loaded for those.
+    own = [gate for gate in found if _group_of(gate.metric).samples is None and not gate.metric.startswith(_USUAL)]
+    absent: dict[str, str] = trainer.absent(config) if own else {}
     head = config.model.head
     if head in HEADS and not HEADS[head].probability:
         absent["entropy/*"] = f"model.head={head} has no probabilities"

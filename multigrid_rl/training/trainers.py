@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
-from multigrid_rl.tables import HEADS, TRAINERS
+from multigrid_rl.tables import HEADS, TRAINERS, has
 
 if TYPE_CHECKING:
     from multigrid_rl.training.protocols import Sampler
@@ -60,7 +60,7 @@ class Trainer:
     def absent(self, config: RunConfig) -> dict[str, str]:
         """Return patterns of metrics that its rows do not have, with the reason: those that others alone bring."""
         brought: dict[str, list[str]] = {}
-        for name in TRAINERS:
+        for name in (name for name in TRAINERS if has(TRAINERS, name)):
             for pattern in trainer_of(name).brings:
                 brought.setdefault(pattern, []).append(name)
         return {
