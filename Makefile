@@ -30,7 +30,7 @@ TORCH ?= cpu
 NAME ?= $(error NAME: expected the name of a study: make study NAME=policy-gradients, or another of benchmarks/studies/)
 RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/mine)
 
-.PHONY: help setup train search evaluate cup report test faults robustness soak capacity check bench-setup bench bench-control bench-world bench-growth bench-faces docs explain results study fingerprints prove-multigrid players doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test faults robustness soak capacity check bench-setup bench bench-control bench-world bench-growth bench-faces docs explain results study fingerprints prove-multigrid players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -131,6 +131,9 @@ study: $(READY)  ## make study NAME=policy-gradients [ARGS="--seeds 3 --arms gae
 
 fingerprints: $(READY)  ## does a change of the code change what a run computes? ARGS="--quick --save FILE" before it, "--quick --against FILE" after it
 	$(BIN)/python -m benchmarks.fingerprints $(ARGS)
+
+reference-pages: $(READY)  ## comments of keys in configs/ and docs/cli.md, from the schema and the verbs
+	$(BIN)/python -m benchmarks.reference_pages
 
 prove-multigrid: $(READY)  ## make prove-multigrid SEEDS="0 1 2": environments of the multigrid package, trained and random
 	$(BIN)/python -m benchmarks.multigrid --seeds $(SEEDS)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin
 
 import typer
 from rich.console import Console
@@ -14,6 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+
     from multigrid_rl.config.scenario import GateConfig
     from multigrid_rl.config.schema import RunConfig
     from multigrid_rl.config.sizes import Sizes
@@ -66,51 +68,103 @@ def explain(
         console.print(table)
 
 
-#: A key of a yaml file: how deep it stands, its name, its value, what is said of it.
-_KEY = re.compile(r"( *)(\w+):(?: +([^#\s].*?))?(?: +# (.+))?")
-#: Keys below these are names of the user's own.
-_FREE = ("seats", "env_args", "bonus", "gates", "anchors")
-
-
 def config() -> None:
-    """List every key that `train` takes, with a value that it has and what it means."""
+    """List every key that `train` takes, with its default and what it means."""
     from multigrid_rl.cli.app import console
-    from multigrid_rl.files import data_root
 
     table = Table(box=None, pad_edge=False)
-    for title, wide in (("key", True), ("value", False), ("meaning", False)):
+    for title, wide in (("key", True), ("default", False), ("meaning", False)):
         table.add_column(title, no_wrap=wide, overflow="fold")
-    for row in keys(data_root() / "configs"):
+    for row in keys():
         table.add_row(*row)
     console(160).print(table)
 
 
-def keys(configs: Path) -> list[Row]:
-    """Return every key of ``configs`` with its value and meaning in the first file that has them, defaults first."""
-    from multigrid_rl.config.recipes import names_in
+def keys() -> list[Row]:
+    """Return every key of a configuration, its default and its meaning, of a group of files with their names."""
+    from multigrid_rl.config.recipes import GROUPS, names_in
+
+    known = fields()
+    names = {group: f": {', '.join(names_in(group))}" for group in GROUPS}
+    return [(key, value, meaning_of(known[key]) + names.get(key, "")) for key, value in _defaults(known).items()]
+
+
+def meaning_of(field: FieldInfo) -> str:
+    """Return the description of a field in one line."""
+    return " ".join((field.description or "").split())
+
+
+def fields() -> dict[str, FieldInfo]:
+    """Return every key of a configuration with its field, those of pools and trainers too; ``[]`` marks a list's."""
+    from multigrid_rl.config.schema import RunConfig
+
+    more = {f"scenario.{name}": [pool] for name, pool in _present("pools").items()}
+    more["train"] = [trainer.settings for trainer in _present("trainers").values()]
+    found: dict[str, FieldInfo] = {}
+
+    def walk(schema: type[BaseModel], place: str) -> None:
+        for name, field in schema.model_fields.items():
+            key = f"{place}{name}"
+            if key in found:  # a trainer's settings repeat those that all have
+                continue
+            found[key] = field
+            if key != "curriculum[].scenario":  # its keys are those of scenario
+                for dots, part in [*_sections(field.annotation), *((".", part) for part in more.get(key, ()))]:
+                    walk(part, key + dots)
+
+    walk(RunConfig, "")
+    return found
+
+
+def _present(group: str) -> dict[str, Any]:
+    """Return what the entries of a table name, but for add-ons that were left out."""
+    from multigrid_rl.tables import entries, load
+
+    packages = {name: ".".join(where.partition(":")[0].split(".")[:2]) for name, where in entries(group).items()}
+    return {name: load(where) for name, where in entries(group).items() if find_spec(packages[name]) is not None}
+
+
+def _sections(annotation: Any, dots: str = ".") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield the schemas in an annotation, each after what joins its keys to the key of its own."""
+    from pydantic import BaseModel
+
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield dots, annotation
+    for part in get_args(annotation):
+        yield from _sections(part, "[]." if get_origin(annotation) is tuple else dots)
+
+
+def _defaults(known: dict[str, FieldInfo]) -> dict[str, str]:
+    """Return the value of each key in the files that `train` begins with, in the schema, or in the first other file."""
+    from multigrid_rl.config.recipes import names_in, read_config_file
 
     first = {"scenario": "1v1", "train": "ppo", "model": "mlp", "cluster": "local"}
-    values = {**first, "experiment": "null"}
-    meanings = {group: ", ".join(names_in(group)) for group in values}
-    files = [(path, f"{group}.") for group in first for path in sorted((configs / group).glob("*.yaml"))]
-    files.sort(key=lambda row: (list(first).index(row[1][:-1]), row[0].stem != first[row[1][:-1]]))
-    for path, place in [(configs / "config.yaml", ""), *files]:
-        for key, value, meaning in _keys_of(path, place):
-            values.setdefault(key, value)
-            meanings[key] = meanings.get(key) or meaning
-    return [(key, value, meanings[key]) for key, value in values.items()]
+    plain = [{**read_config_file("", "config"), "experiment": None, **first}]
+    plain += [{group: read_config_file(group, name)} for group, name in first.items()]
+    others = [{group: read_config_file(group, name)} for group in first for name in names_in(group)]
+    result = {}
+    for key, field in known.items():
+        default = [] if field.is_required() else [field.get_default(call_default_factory=True)]
+        found = [value for content in plain for value in _at(content, key)] + default
+        value = next(iter(found or [value for content in others for value in _at(content, key)]), "")
+        above = value and any(other.startswith((f"{key}.", f"{key}[]")) for other in known)
+        result[key] = "" if above and key not in first else _written(value)
+    return result
 
 
-def _keys_of(path: Path, place: str) -> Iterator[Row]:
-    above: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        found = _KEY.fullmatch(line)
-        if found is None or found[2] in ("defaults", "aliases"):
-            continue
-        del above[len(found[1]) // 2 :]
-        if not set(above) & set(_FREE):
-            yield place + ".".join([*above, found[2]]), found[3] or "", found[4] or ""
-        above.append(found[2])
+def _at(content: Any, key: str) -> Iterator[Any]:
+    """Yield the value of a dotted key, if there is one."""
+    for part in key.split("."):
+        if not isinstance(content, dict) or part not in content:
+            return
+        content = content[part]
+    yield content
+
+
+def _written(value: Any) -> str:
+    from multigrid_rl.config.overrides import written
+
+    return f"{value:_}" if type(value) is int else written(value)
 
 
 def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[str, list[Row]]:

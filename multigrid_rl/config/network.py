@@ -39,15 +39,28 @@ class ModelConfig(Part):
     """The network."""
 
     name: str
+    """mlp, embedding, cnn, gru, lstm, or module:Class of your own. Same as model=..."""
     hidden: tuple[int, ...] = Field(min_length=1, max_length=MAX_LAYERS)
+    """units of each layer, in policy and values alike; of a network with memory, one size. More: can represent more,
+    slower"""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    """activation of hidden layers: tanh or relu; on vectors elu or silu, too"""
     norm: Literal["none", "layer"] = "none"
+    """none, or layer: normalise each hidden layer before its activation (mlp on vectors)"""
     normalise: bool = False
+    """true: shift and scale observations by their running mean and deviation, kept with the weights (on vectors)"""
     scale_values: bool = False
+    """true: learn values in units of the standard deviation of their targets (mlp on vectors)"""
     bound: Literal["clip", "tanh", "clip3"] = "clip"
+    """how samples of a Gaussian become bounded actions: clip, tanh, or clip3 (clip to +-3, divide by 3)"""
     log_std: float = Field(default=0.0, ge=-5, le=2)
+    """logarithm of a Gaussian's standard deviation at the start. Higher: explores further"""
     head: str | None = None
+    """what outputs mean over bounded numbers: gaussian, deterministic, mixture, bins or diffusion. null: gaussian;
+    categorical for choices"""
     head_size: int | None = Field(default=None, ge=2, le=MAX_HEAD_SIZE)
+    """components of a mixture, values of each number (bins), steps of a diffusion. null: 5, 20, 10. More: finer,
+    slower"""
 
     @model_validator(mode="before")
     @classmethod

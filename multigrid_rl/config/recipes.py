@@ -316,5 +316,5 @@ def check_harmless(what: str, path: Path, values: dict[str, Any]) -> None:
 
 
 def _names_agent(value: str) -> bool:
-    """Whether a value names a folder with a program in it, which would be run."""
+    """Return whether the value names an external agent, a folder with a program to run."""
     return any(Path(part, "agent.yaml").exists() for part in re.split(r"[\s,:{}\[\]\"]+", value) if part)

@@ -22,9 +22,12 @@ class Strict(BaseModel):
 
 
 class Part(Strict):
-    """A part of a configuration: no key beyond its own, nothing changes, numbers are numbers."""
+    """A part of a configuration: no key beyond its own, nothing changes, numbers are numbers.
 
-    model_config = ConfigDict(frozen=True)
+    The string below a field is its meaning: ``description`` of pydantic.
+    """
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -64,14 +67,23 @@ class GameConfig(Part):
     """One configuration of the game; see ``types.GameSpec``."""
 
     blue: int = Field(ge=0, le=4)
+    """agents of the blue team"""
     red: int = Field(ge=1, le=4)
+    """agents of the red team"""
     obstacle: bool
+    """true: a ball of the other colour in front of each team's door"""
     random_keys: bool
+    """true: keys on random cells of the room, else on fixed ones"""
     death_match: bool
+    """true: toggling an opponent eliminates it"""
     max_steps: int = Field(ge=1, le=100_000)
+    """the game is truncated after this many steps"""
     view_size: Literal[3, 5, 7]
+    """an agent sees view_size x view_size cells. Larger: sees further, larger network"""
     mission_observed: bool
+    """true: observations carry the mission index"""
     rules: Literal["fair", "classic"]
+    """fair, or classic: the recorded original bit for bit"""
 
     def spec(self) -> GameSpec:
         """Return the specification that the engine reads."""
@@ -82,8 +94,11 @@ class Bound(Part):
     """What a metric shall be: exactly one of ``at_most`` and ``at_least``."""
 
     metric: str
+    """name of a metric (docs/metrics.md); * stands for every learning seat"""
     at_most: float | None = None
+    """largest value that passes. null: with at_least"""
     at_least: float | None = None
+    """smallest value that passes. null: with at_most"""
 
     @model_validator(mode="after")
     def _one_bound(self) -> "Bound":
@@ -106,8 +121,11 @@ class GateConfig(Bound):
     """One gate; ``*`` in the metric stands for every learning seat."""
 
     hold: Literal["every", "mean", "share"] = "every"
+    """what must be within the bound over a window: every report, the mean over reports, or a share of them"""
     share: float = Field(default=0.95, gt=0, le=1)
+    """with hold=share: this share of the reports. Higher: stricter"""
     window: int = Field(default=100_000, ge=1)
+    """environment steps that it must hold for. More: stricter, later"""
 
     @property
     def of_values(self) -> bool:
@@ -214,21 +232,39 @@ class ScenarioConfig(Part):
     """A game, who sits where, and what training must reach; or an environment of another kind by its id."""
 
     name: str = ""
+    """name of its file, filled in"""
     description: str
+    """one line, printed when a run starts"""
     recipe: str | dict[str, str] | None = None
+    """recipe that it is trained with; or by file of configs/train/ or scheme, {default: NAME, a2c: NAME}. null: none"""
     aliases: tuple[str, ...] = ()
+    """other names of this scenario"""
     game: GameConfig | None = None
+    """the red/blue-door game. null: the environment of package and env_id"""
     package: str | None = None
+    """kind of the environment: gymnasium, multigrid or unity. null: the red/blue-door game"""
     env_id: str | None = None
+    """registered id, or module:Id; unity: name of the behaviour that learns, or any. Same as env_id=..."""
     env_args: dict[str, Any] = {}
+    """arguments of the environment, such as {max_episode_steps: 200}. Same as env_args=..."""
     env_path: str | None = None
+    """unity: program to start. null: press Play in the editor. Same as env_path=..."""
     port: int | None = Field(default=None, ge=1, le=65535)
+    """unity: port of this machine that Unity connects to; 5004 is the editor's. Same as port=..."""
     agents: int = Field(default=1, ge=1, le=4)
+    """multigrid: number of agents; they are one team and all of them learn. Elsewhere 1"""
     seats: dict[str, str | dict[str, float]] = {}
+    """who sits where: learn, or a player of `multigrid-rl players`, or a folder with a frozen player; {} without
+    seats"""
     league: Annotated[Any, BeforeValidator(_pool_settings)] = None
+    """who plays on a seat that says league: fixed players, and snapshots of who learns (docs/league.md)"""
     held_out: tuple[str, ...] = ()
+    """players that are never met in training; at the end the policy plays each of them, and held_out.json has the
+    results"""
     gates: tuple[GateConfig, ...] = ()
+    """what training must reach and hold; * stands for every learning seat. []: the run ends at train.until"""
     report_episodes: int = Field(default=100, ge=1)
+    """finished episodes behind one report of lengths and returns. More: steadier, rarer reports"""
 
     @model_validator(mode="after")
     def _check_kind(self) -> "ScenarioConfig":

@@ -1,6 +1,7 @@
 """Schema of a run's configuration: names, types, bounds, and which choices fit together.
 
-Values are in yaml, below ``configs/``; a test holds that both name the same keys.
+Values are in yaml, below ``configs/``; a test holds that both name the same keys. The meaning of a key is the string
+below its field, from which `make reference-pages` writes the comments in yaml and docs/cli.md.
 """
 
 import math
@@ -26,43 +27,86 @@ RESUMABLE = (
 
 
 class TrainConfig(Part):
-    """PPO and its batch. The meaning of each key stands beside its value in ``configs/train/ppo.yaml``."""
+    """PPO and its batch."""
 
-    name: str = ""  # of the file in configs/train; empty in runs older than this key
+    name: str = ""
+    """name of the file in configs/train/, filled in; empty in runs older than this key"""
     until: Steps
+    """the budget in environment steps (bc: recorded steps; dagger: labelled ones), at least one batch; the run ends
+    with the batch that reaches it. Same as --until"""
     stop_when_held: bool
+    """true: end the run once every gate is held"""
     trainer: str = "ppo"
+    """who samples and who learns: ppo, bc, dagger, gail or airl; train=NAME sets it with all that it needs"""
     objective: str = "ppo"
+    """what the policy maximises: ppo (clipped surrogate), policy_gradient (log pi(a|s) Psi, nothing is clipped), or
+    module:function"""
     psi: Psi = "gae"
+    """what weighs log pi(a|s): total_reward, future_return, baselined_return, q, gae or td (docs/control.md)"""
     standardise: bool = True
+    """true: scale the weights psi of each batch to zero mean and unit variance"""
     num_envs: int = Field(ge=1)
+    """games played side by side, over all env runners. More: faster sampling, larger batch"""
     num_steps: int = Field(ge=1)
+    """steps of each game in one batch. More: longer credit, larger batch, staler data"""
     epochs: int = Field(ge=1)
+    """passes over each batch. More: better use of samples, slower, risk of overshooting"""
     pi_iters: int | None = Field(default=None, ge=1)
+    """passes of the policy alone, before v_iters passes of the values alone. More: learns more from each batch, may
+    overfit it. null: `epochs` passes of both together"""
     v_iters: int | None = Field(default=None, ge=1)
+    """passes of the values alone, with an Adam of their own. More: values follow more closely, slower. null: with the
+    policy"""
     v_lr: float | None = Field(default=None, gt=0)
+    """Adam step size of these passes; falls as lr does. null: as lr"""
     recompute: bool = False
+    """true: compute advantages anew before each pass but the first. Fresher, slower"""
     time_limits: Literal["bootstrap", "death"] = "bootstrap"
+    """where a time limit ends an episode: bootstrap from the value of the last observation, or death, as if it had
+    failed (biased; for studies)"""
     target_kl: float | None = Field(default=None, gt=0)
+    """end an update once a minibatch has moved the policy by 1.5 times this KL divergence. null: never"""
     minibatch_size: int | None = Field(default=None, ge=1)
+    """rows of one gradient step. Smaller: more and noisier steps. null: the whole batch"""
     lr: float = Field(gt=0)
+    """Adam step size at the start (bc, dagger: AdamW). Higher: learns faster, or not at all"""
     lr_final: float | None = Field(default=None, gt=0)
+    """Adam step size at `until`; linear in between. null: as lr, constant"""
     gamma: float = Field(gt=0, le=1)
+    """discount per step. Higher: looks further ahead, noisier"""
     lam: float = Field(ge=0, le=1)
+    """GAE lambda, of psi=gae, q and td. Higher: less bias, more variance"""
     clip: float = Field(gt=0)
+    """PPO ratio clip. Higher: larger policy steps"""
     clip_final: float | None = Field(default=None, gt=0)
+    """PPO ratio clip at `until`; linear in between. null: as clip, constant"""
     vf_coef: float = Field(ge=0)
+    """weight of the value loss. Higher: values get more of each clipped gradient. 0: none are trained"""
     entropy_coef: float = Field(ge=0)
+    """weight of the entropy bonus at the start. Higher: explores longer"""
     entropy_final: float | None = Field(default=None, ge=0)
+    """weight of the entropy bonus once `entropy_decay` steps are played; linear in between. null: as entropy_coef"""
     entropy_decay: Steps
+    """environment steps over which the entropy bonus changes. More: explores longer"""
     grad_clip: float = Field(gt=0)
+    """largest global norm of one gradient; a larger one is scaled down to it. Higher: larger single steps"""
     torch_threads: int = Field(ge=0)
+    """threads of torch's own operations, for networks that have no compiled passes. More: faster on a free machine,
+    much slower on a busy one. 0: all cores left"""
     threads: Literal["auto", 1, 2] = "auto"
+    """threads of one pass through a network: 1, 2, or auto, two while a second core is free. No result depends on it"""
     shaping: str | None = None
+    """module:function of a training reward. null: the environment's own, which gates and scores always use"""
     bonus: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """weights on events added to the training reward, by seat or all: {all: {key_pickup: 1.0, step: -0.01}}"""
     checkpoint_every: Steps
+    """environment steps between checkpoints, or 60 s, whichever comes first; one more is written at the end. More: less
+    disk, more lost when killed"""
     keep_checkpoints: int = Field(default=3, ge=1)
+    """how many of the newest checkpoints stay, beside the one with the best gate margin. The others are removed"""
     warm_up: Annotated[int, Field(ge=0), BeforeValidator(whole)] = 0
+    """with init: environment steps in which the values alone learn. More: lets the critic catch up before the
+    pretrained policy changes"""
 
     @property
     def batch_size(self) -> int:
@@ -81,7 +125,7 @@ class TrainConfig(Part):
 
     @property
     def passes(self) -> int:
-        """ShuffledReader of the policy over a batch."""
+        """Passes of the policy over a batch."""
         return self.epochs if self.pi_iters is None else self.pi_iters
 
     @property
@@ -98,14 +142,22 @@ class TrainConfig(Part):
 
 
 class ClusterConfig(Part):
-    """Where games are played and gradients computed. What each key means stands in ``configs/cluster/``."""
+    """Where games are played and gradients computed."""
 
     address: str | None = None
+    """Ray cluster to use: auto, host:port or ray://host:port. null: a session of this machine alone"""
     num_env_runners: int | Literal["all"] = 0
+    """0: the driver process samples. n: n remote Ray actors share num_envs games. all: as many as the cluster has CPUs
+    for. More: faster where cores are free"""
     num_learners: int = Field(default=0, ge=0, le=64)
+    """0: the driver process learns. n: n remote Ray actors share every minibatch; more of them change no result"""
     gpus_per_learner: float = Field(default=0, ge=0, le=1)
+    """share of a GPU for each learner; with num_learners 0, for the driver's"""
     sample_timeout_s: float = Field(default=120, gt=0)
+    """seconds after which an env runner that has not delivered its part counts as lost. Less: lost nodes are noticed
+    sooner, slow ones lost too"""
     max_consecutive_failures: int = Field(default=5, ge=1)
+    """the run stops once one env runner was lost this often without a rollout in between. More: bears worse nodes"""
 
     @field_validator("num_env_runners", mode="plain")
     @classmethod
@@ -127,8 +179,12 @@ class StageConfig(Part):
     """A stage of a curriculum, before the run's own scenario: its game and what ends it."""
 
     scenario: ScenarioConfig
+    """the scenario of this stage, in which the same seats learn. Left out: the run's own; `seats` beside it changes who
+    plays"""
     steps: Steps | None = None
+    """environment steps after which the stage ends. null: by held alone"""
     held: bool = False
+    """true: the stage ends when its gates are held"""
 
     @model_validator(mode="after")
     def _ends(self) -> "StageConfig":
@@ -143,19 +199,36 @@ class RunConfig(Part):
     """Everything that decides a run."""
 
     scenario: ScenarioConfig
+    """a file of configs/scenario/ or your own: the game, who sits where, the gates"""
     train: SerializeAsAny[TrainConfig]
+    """a file of configs/train/: the algorithm and its batch"""
     model: ModelConfig
+    """a file of configs/model/: the network"""
     cluster: ClusterConfig
+    """a file of configs/cluster/: where games are played and gradients computed"""
     curriculum: tuple[StageConfig, ...] = ()
+    """stages before `scenario`, which end at steps, or when their gates are held: [{scenario: 1v1, seats: {blue_0:
+    random}, steps: 200000, held: true}]"""
     scheme: Literal["dtde", "ctde", "ctce"]
+    """dtde: each agent on its own; ctde: critics see the whole team; ctce: the team is one agent"""
     shared: bool
+    """true: all learning agents of a team play one network (dtde, ctde)"""
     experiment: str | None = None
+    """a recipe of configs/recipe/, ladder/ or study/, or a file. null: the scenario's own, if it has one; none: no
+    recipe"""
     seed: int = Field(ge=0, lt=2**31)
+    """the same seed gives the same run on the same machine and versions"""
     run_dir: str | None = None
+    """folder of this run; must not exist yet. null: runs/<scenario>/<time>-seed<seed>"""
     checkpoints: str | None = None
+    """folder of frozen players. null: your own, then the project's checkpoints/ (docs/extending.md)"""
     data: str | None = None
+    """folder of recorded play to learn from (`multigrid-rl record`), with train=bc, dagger, gail or airl"""
     init: str | None = None
+    """player, its folder or run whose policy and normaliser training begins with. null: fresh ones"""
     tracking: str | None = None
+    """csv, wandb or mlflow: where rows go beside metrics.jsonl and TensorBoard; csv writes metrics.csv. null:
+    nowhere"""
 
     @field_validator("train", mode="before")
     @classmethod
@@ -267,7 +340,7 @@ class RunConfig(Part):
             key, other = f"curriculum.{k}.scenario", stage.scenario
             self.require(own.kind.board, key, f"no curriculum with scenario={own.name}", other.name)
             self.require(other.kind.board, key, "a scenario of the red/blue-door game", other.name)
-            allowed = f"a scenario in which {', '.join(own.learning)} learn, as in {own.name}"
+            allowed = f"a scenario whose learning seats are {', '.join(own.learning)}, as in {own.name}"
             self.require(other.learning == own.learning, key, allowed, other.name)
 
     @property

@@ -22,54 +22,79 @@ if TYPE_CHECKING:
 
 
 class CloningOptions(Part):
-    """Learning from recorded play. What each key means stands in ``configs/train/bc.yaml``."""
+    """Learning from recorded play."""
 
     held_out: float = Field(ge=0, lt=1)
+    """share of the episodes that are kept out of training: their loss shows overfitting. More: a surer sign, less to
+    learn from"""
     weight_decay: float = Field(ge=0)
+    """AdamW's pull of all weights towards 0 (Loshchilov and Hutter 2019). Larger: simpler functions"""
     play_every: Steps
+    """recorded or labelled steps between evaluations of the learner alone: scenario.report_episodes whole episodes,
+    which decide the gates"""
     patience: int | None = Field(ge=1)
+    """end the run after this many evaluations in a row without a new lowest held-out loss. null: never"""
 
 
 class DaggerOptions(Part):
-    """Learning from an expert who is asked. What each key means stands in ``configs/train/dagger.yaml``."""
+    """Learning from an expert who is asked."""
 
     expert: str | None
+    """player, its folder or a run that labels every step; expert=key-runner for short. It must be named"""
     schedule: Literal["linear", "exponential"]
+    """how the share of steps in which the expert acts falls from 1: linear or exponential"""
     rounds: int = Field(ge=1)
+    """with schedule=linear: rounds after which the learner acts alone. More: labels nearer to the expert's own path"""
     base: float = Field(ge=0, lt=1)
+    """with schedule=exponential: the share is base ** round. Higher: the expert acts for longer"""
 
 
 class AdversarialOptions(Part):
-    """Learning from a discriminator's rewards. What each key means stands in ``configs/train/gail.yaml``."""
+    """Learning from a discriminator's rewards."""
 
     kind: Literal["gail", "airl"]
+    """gail: D is a network of (s, a); airl: logit D = f - log pi"""
     hidden: tuple[Annotated[int, Field(ge=1, le=MAX_UNITS)], ...] = Field(min_length=1, max_length=MAX_LAYERS)
+    """units of each hidden layer of the discriminator, with ReLU. More: can represent more, slower"""
     lr: float = Field(gt=0)
+    """Adam step size of the discriminator. Higher: follows the policy faster, may become unstable"""
     steps: int = Field(ge=1)
+    """gradient steps of the discriminator before each update of the policy. More: sharper rewards, but no gradient once
+    it tells both apart perfectly"""
     minibatch_size: int = Field(ge=1)
+    """rows of recorded play, and as many of the batch, in each of these steps. Smaller: noisier steps"""
     payoff: Literal["softplus", "logit", "f"]
+    """the reward: softplus, -log(1 - D), near 0 once the discriminator tells both apart; logit, log D - log(1 - D),
+    which also pays entropy with airl; f, airl's f alone"""
     gradient_penalty: float = Field(ge=0)
+    """weight of (slope - 1)^2 of the reward between the policy's steps and recorded ones. More: smoother. 0: none"""
     replay: int = Field(default=0, ge=0)
+    """steps of earlier policies that are kept; half of the policy's rows are drawn from them. 0: none"""
     allow_variable_horizon: bool
+    """true: allow environments whose episodes end early; the horizon then leaks reward information"""
     reward: str | None
+    """with train=airl: a run of train=airl whose reward g(s, a) is paid and learned no further. null: learn one"""
 
 
 class CloningTrain(TrainConfig):
     """Settings of ``train=bc``."""
 
     cloning: CloningOptions
+    """how recorded or labelled play is learned from, with train=bc or dagger"""
 
 
 class DaggerTrain(CloningTrain):
     """Settings of ``train=dagger``."""
 
     dagger: DaggerOptions
+    """which expert is asked, and how often it acts, with train=dagger"""
 
 
 class AdversarialTrain(TrainConfig):
     """Settings of ``train=gail`` and ``train=airl``."""
 
     adversarial: AdversarialOptions
+    """how rewards are learned from recorded play, with train=gail or airl"""
 
 
 class Imitation(Trainer):

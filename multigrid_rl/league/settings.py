@@ -1,4 +1,4 @@
-"""Settings of a league: who joins it, and how often each of its players plays. Meanings stand in yaml."""
+"""Settings of a league: who joins it, and how often each of its players plays."""
 
 from typing import ClassVar, Literal
 
@@ -10,20 +10,32 @@ from multigrid_rl.text import expected, unknown
 
 
 class LeagueConfig(Part):
-    """Who joins a growing pool of opponents, and how often each of them plays. What each key means stands in yaml."""
+    """Who joins a growing pool of opponents, and how often each of them plays."""
 
     #: Where the pool with these settings is; see ``players.growing.GrowingPool``.
     pool: ClassVar[str] = "multigrid_rl.league.run:RunLeague"
 
     anchors: dict[str, float]
+    """fixed players with their weights; they alone play until there is a snapshot"""
     anchor_share: float = Field(ge=0, lt=1)
+    """share of the games against anchors once there are snapshots. More: better against what is unlike itself"""
     latest_share: float = Field(ge=0, le=1)
+    """share of the games against the newest snapshot. More: closer to plain self-play"""
     weighting: str
+    """weight of a snapshot by the win rate x against it: squared (1-x)^2, variance x(1-x), linear 1-x, linear_capped
+    min(.5, 1-x), uniform, latest, nash (a mixture of snapshots that none of them beats)"""
     every: Steps | None
+    """environment steps after which a snapshot joins. Smaller: more of them, more alike. null: by win rate alone"""
     win: float | None = Field(gt=0, lt=1)
+    """a snapshot joins as soon as this win rate is reached, a draw as half a win. Higher: fewer, stronger ones. null:
+    by steps alone"""
     win_over: Literal["pool", "episodes"]
+    """whose win rate: the smallest against those who play (pool), or over the last 100 episodes (episodes)"""
     most: int = Field(ge=1, le=64)
+    """snapshots that play at a time, drawn by weight. More: nearer to the weights, slower"""
     redraw: Steps
+    """environment steps after which it is drawn anew who plays, new snapshots too. Smaller: sooner; below the longest
+    game times num_envs slower"""
 
     @field_validator("weighting")
     @classmethod

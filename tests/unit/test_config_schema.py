@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import re
+from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 
+from benchmarks import reference_pages
+from benchmarks.house import ADDONS
 from commands import call
 from composing import CONFIGS, OF_OTHER_VERBS, files, read
-from multigrid_rl.cli.explain import keys
+from multigrid_rl.cli.explain import fields, keys, meaning_of
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.recipes import GROUPS, RECIPES, names_in
-from multigrid_rl.config.scenario import GameConfig, GateConfig, ScenarioConfig
+from multigrid_rl.config.scenario import GameConfig, GateConfig, Part, ScenarioConfig
 from multigrid_rl.config.schema import ClusterConfig, RunConfig, TrainConfig, trainer_of
-from multigrid_rl.league.settings import LeagueConfig
+from multigrid_rl.tables import TRAINERS
 
 #: Filled in from the file's name, so no yaml names it.
 DERIVED = {"name"}
@@ -58,7 +61,9 @@ def test_scenario_yaml_has_exactly_schema_keys(path):
     optional |= {"env_path", "port"} if content.get("package") != "unity" else set()
     assert known - optional <= set(content) <= known
     if content.get("league") is not None:
-        assert set(content["league"]) == set(LeagueConfig.model_fields)
+        assert {f"scenario.league.{name}" for name in content["league"]} == {
+            key for key in fields() if key.startswith("scenario.league.")
+        }
     if content["game"] is not None:
         assert set(content["game"]) == set(GameConfig.model_fields)
     for gate in content["gates"]:
@@ -78,35 +83,79 @@ def test_every_config_folder_is_group_or_belongs_to_verb():
     assert all(names_in(group) for group in GROUPS)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *files("train"),
-        *files("cluster"),
-        pytest.param(CONFIGS / "config.yaml", id="root"),
-        pytest.param(CONFIGS / "scenario" / "multigrid.yaml", id="multigrid"),
-    ],
-)
-def test_each_key_has_comment(path):
-    rows = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if re.match(r" *[a-z_]+:", line)]
-    content = read(path)
-    parts = [key for key in ("cloning", "dagger") if isinstance(content.get(key), dict)]
-    keys = set(content) - {"defaults"} | {name for part in parts for name in content[part]}
-    bare = [key for key in keys if not any(re.match(rf"{key}:(.*\S)?\s+# \S.{{8,}}", line) for line in rows)]
-    assert bare == []
+def test_every_key_has_meaning():
+    assert [key for key, field in fields().items() if len(meaning_of(field)) < 8] == []
 
 
-def test_all_keys_are_listed_with_meaning():
-    rows = {key: meaning for key, _, meaning in keys(CONFIGS)}
+def test_all_keys_are_listed():
+    listed = {key: value for key, value, _ in keys()}
     parts = {"train": TrainConfig, "model": ModelConfig, "cluster": ClusterConfig, "scenario": ScenarioConfig}
     wanted = {f"{part}.{name}" for part, schema in parts.items() for name in schema.model_fields}
-    wanted |= set(RunConfig.model_fields) | {
-        f"train.dagger.{name}" for name in ("expert", "schedule", "rounds", "base")
-    }
-    assert wanted - {"scenario.name", "scenario.aliases", "train.name"} - set(rows) == set()
-    assert [key for key, meaning in rows.items() if len(meaning) < 8] == []
-    listed = call("config")
-    assert all(text in listed.output for text in ("train.lr ", "1.0e-3", "Adam step size at the start"))
+    assert wanted | set(RunConfig.model_fields) <= set(listed)
+    values = {"train": "ppo", "train.lr": "0.001", "scenario.gates[].hold": "every", "curriculum[].steps": "null"}
+    assert {key: listed[key] for key in values} == values
+    output = call("config").output
+    assert all(text in output for text in ("train.lr ", "0.001", "Adam step size at the start", "halfcheetah-gail"))
+
+
+def test_keys_of_pools_and_trainers_come_from_their_tables(monkeypatch):
+    class Steering(Part):
+        strength: int = 3
+        """how hard it steers"""
+
+    class SteeredTrain(TrainConfig):
+        steering: Steering = Steering()
+        """who steers"""
+
+    monkeypatch.setitem(TRAINERS, "steered", "multigrid_rl.mine:TRAINER")
+    monkeypatch.setattr("multigrid_rl.tables.load", lambda where: SimpleNamespace(settings=SteeredTrain))
+    monkeypatch.setattr("multigrid_rl.tables.POOLS", {})
+    rows = {key: row for key, *row in keys()}
+    assert rows["train.steering.strength"] == ["3", "how hard it steers"]
+    assert "scenario.league.every" not in rows
+
+
+@pytest.mark.skipif(not all(find_spec(f"multigrid_rl.{name}") for name in ADDONS), reason="add-ons were left out")
+def test_pages_are_as_schema_and_verbs_say():
+    stale = [str(path) for path, text in reference_pages.pages().items() if path.read_text(encoding="utf-8") != text]
+    assert stale == [], "make reference-pages writes them"
+
+
+@pytest.mark.parametrize(
+    ("line", "every", "written"),
+    [
+        ("lr: 1.0e-3", True, "lr: 1.0e-3            # how fast"),
+        ("lr: 1.0e-3    # old", False, "lr: 1.0e-3    # how fast"),
+        ("lr: 1.0e-3", False, "lr: 1.0e-3"),
+        ("# lr: above", True, "# lr: above"),
+        ("mine: 3  # stays", True, "mine: 3  # stays"),
+        ("defaults:\n  - lr: a#b\nx: 1", True, "defaults:\n  - lr: a#b           # how fast\nx: 1"),
+        ("part:\n  key: x  # y\nkey: z", True, "part:\n  key: x  # what\nkey: z"),
+    ],
+)  # fmt: skip
+def test_comments_behind_keys_are_meanings(line, every, written):
+    text = reference_pages.commented(f"{line}\n", "", {"lr": "how fast", "part.key": "what"}, every=every)
+    assert text == f"{written}\n"
+    assert reference_pages.commented(text, "", {"lr": "how fast", "part.key": "what"}, every=every) == text
+
+
+def test_letters_mean_themselves_in_markdown():
+    assert reference_pages.escaped("a_b <c> {d} *|`e_f|g`") == r"a\_b &lt;c> \{d} \*\|`e_f\|g`"
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("train.until", "whole number"),
+        ("train.lr_final", "number or null"),
+        ("model.hidden", "list of whole number"),
+        ("cluster.num_env_runners", "whole number or all"),
+        ("scenario.game", "keys below or null"),
+        ("scenario.seats", "mapping"),
+    ],
+)
+def test_types_in_words(key, kind):
+    assert reference_pages.type_of(fields()[key].annotation) == kind
 
 
 def test_minibatch_may_be_whole_batch():

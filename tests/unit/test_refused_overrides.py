@@ -90,7 +90,7 @@ REFUSED = [
     ),
     ("train.bonus.red_0.step=true", r"^train\.bonus\.red_0\.step: expected a number, got True$"),
     # curricula
-    ("curriculum=[{scenario:2v2,steps:10}]", "curriculum.0.scenario: expected", "red_0 learn", "got 2v2"),
+    ("curriculum=[{scenario:2v2,steps:10}]", "curriculum.0.scenario: expected", "learning seats are red_0", "got 2v2"),
     ("curriculum=[{scenario:2v3,steps:10}]", "scenario: expected", "got 2v3 (did you mean 2v2"),
     ("curriculum=[{scenario:1v1}]", "curriculum.0", "steps: N, held: true"),
     ("curriculum=[{scenario:1v1,steps:0}]", "curriculum.0.steps: expected greater than or equal to 1, got 0"),
