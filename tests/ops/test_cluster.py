@@ -18,7 +18,6 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.ops import cluster as cluster_module
 from multigrid_rl.ops import doctor
 from multigrid_rl.ops.cluster import ClusterError, fit_to_cluster, nodes, preflight, runners_for
-from multigrid_rl.players.cards import read_files
 from multigrid_rl.runs.provenance import versions
 from multigrid_rl.training.stages import stages_of
 
@@ -156,8 +155,8 @@ def with_factory(stage, **changes):
 
 def test_damaged_arriving_player_is_named_with_hash(cluster, tmp_path, stages):
     factory = stages[-1].factory.packed()
-    files = factory.catalogue._files
-    model = read_files(files["blue-rookie"].home).model
+    files = factory.catalogue._packed
+    model = files["blue-rookie"].model
     files["blue-rookie"] = files["blue-rookie"]._replace(model=bytes([model[0] ^ 1]) + model[1:])
     text = refusal(tmp_path, [with_factory(stages[-1], packed=lambda: factory)])
     assert "blue-rookie" in text

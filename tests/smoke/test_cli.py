@@ -29,7 +29,7 @@ def _halted(monkeypatch):
     class NoFolder:
         begun = False
 
-        def __init__(self, path, config, seated):
+        def __init__(self, path, *_):
             self.path = path
 
         def close(self):

@@ -235,7 +235,7 @@ def test_player_of_another_environment_is_left_out_of_cup_with_reason(frozen, tm
         ),
         (["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn"),
         (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping: expected null"),
-        (["env_id=CartPole-v1", "scenario.agents=2"], "agents: expected 1 with package gymnasium, got 2"),
+        (["env_id=CartPole-v1", "scenario.agents=2"], "agents: expected 1 with this package, got 2"),
         (
             ["env_id=CartPole-v1", "train.objective=best"],
             "train.objective: expected ppo, policy_gradient or module:function, got best",

@@ -265,7 +265,8 @@ def test_rejects_playing_unity_episodes(tmp_path):
         env_target(str(tmp_path), ["scenario=unity", "env_path=/no/such program, 1"])
 
 
-def test_recipe_may_not_start_program(tmp_path):
+def test_recipe_may_not_start_program_where_code_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("MULTIGRID_RL_SAFE", "1")
     path = tmp_path / "recipe.yaml"
     path.write_text("defaults: [{override /scenario: unity}]\nscenario: {env_path: /bin/true}\n")
     with pytest.raises(ConfigError, match=r"neither interpolates, nor imports code"):
