@@ -78,11 +78,12 @@ soak: $(READY)  ## half an hour with an env runner killed every 20 s; ARGS="--mi
 capacity: $(READY)  ## bytes of a step, weights, where the learner saturates, scaling on two nodes
 	$(BIN)/python -m benchmarks.capacity $(ARGS)
 
-check: $(READY)  ## lint, strict types, import law
+check: $(READY)  ## lint, strict types, import law, yardsticks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m benchmarks.house
 
 bench-setup: $(READY) $(BENCH_READY)  ## what the benchmarks measure against, in an environment of its own (.venv-bench)
 

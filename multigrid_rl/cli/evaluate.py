@@ -17,7 +17,7 @@ def evaluate(
     who: Annotated[str, typer.Argument(help="A player of `multigrid-rl players`, a folder with one, or a run.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Hydra overrides: scenario=1v1 scenario.seats.blue_0=blue-master. By default a run's own."),
+        typer.Argument(help="Overrides: scenario=1v1 scenario.seats.blue_0=blue-master. By default a run's own."),
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Games in each mode.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Decides the games: the same seed, the same table.")] = 10_000,

@@ -29,7 +29,7 @@ Row: TypeAlias = tuple[str, str, str]  # name, value, what it means and what rai
 
 def explain(
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Hydra overrides, as for train: scenario=coop train.epochs=8")
+        list[str] | None, typer.Argument(help="Overrides, as for train: scenario=coop train.epochs=8")
     ] = None,
 ) -> None:
     """Say what the sizes of a run are and mean, without starting it."""

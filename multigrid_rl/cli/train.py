@@ -12,9 +12,7 @@ from multigrid_rl.cli.app import refused
 
 
 def train(
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Hydra overrides: scenario=1v1 seed=3 train.lr=3e-4")
-    ] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides: scenario=1v1 seed=3 train.lr=3e-4")] = None,
     until: Annotated[
         float | None, typer.Option(help="Environment steps; the run ends with the batch that reaches them.")
     ] = None,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from multigrid_rl.competition.cup.entries import CupConfig, Entry
     from multigrid_rl.competition.cup.folder import Pairing
     from multigrid_rl.evaluation.cup_results import CupResults
+    from multigrid_rl.types import GameSpec
 
 
 #: What is said where agents are trusted.
@@ -75,7 +76,6 @@ def cup(
     from multigrid_rl.competition.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.competition.cup.folder import read_manifest
     from multigrid_rl.competition.sandbox import Limits, check_not_bound
-    from multigrid_rl.config.compose import load_scenario
     from multigrid_rl.files import data_root
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.runs.reader import run_config
@@ -91,11 +91,7 @@ def cup(
     with ended_by_signals("the same command resumes the cup"), trusting_agents(trusted):
         if scenario is None:
             scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
-        chosen = load_scenario(scenario)
-        spec, name = chosen.spec, chosen.name
-        if spec.blue != spec.red:
-            teams = f"{scenario} with {spec.red} red and {spec.blue} blue"
-            raise refused("--scenario", "one with two teams of the same size", teams)
+        spec, name = _fair_game(scenario)
         place = output or Path("runs") / "cups" / f"{folder.resolve().name}-{name}"
         check_not_bound(folder, place)
         before = read_manifest(place)  # a resumed cup keeps its settings, unless others are given
@@ -115,6 +111,18 @@ def cup(
             failure = RunError(reason(error, place) if isinstance(error, OSError) else str(error))
             failure.hint = "finished pairings are kept; the same command resumes the cup"
             raise failure from error
+
+
+def _fair_game(scenario: str) -> tuple[GameSpec, str]:
+    """Return the game of a scenario with two teams of the same size, and its name. Raises ``Exit`` for another."""
+    from multigrid_rl.config.compose import load_scenario
+
+    chosen = load_scenario(scenario)
+    spec = chosen.spec
+    if spec.blue != spec.red:
+        teams = f"{scenario} with {spec.red} red and {spec.blue} blue"
+        raise refused("--scenario", "one with two teams of the same size", teams)
+    return spec, chosen.name
 
 
 def _only(folders: list[Path]) -> Path:

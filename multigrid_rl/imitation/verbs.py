@@ -12,7 +12,7 @@ from multigrid_rl.cli.app import console, one_thread, refused, written_beside
 def record(
     who: Annotated[str, typer.Argument(help="A player of `multigrid-rl players`, its folder, or a run folder.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Hydra overrides: scenario=halfcheetah. By default the player's own.")
+        list[str] | None, typer.Argument(help="Overrides: scenario=halfcheetah. By default the player's own.")
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; never an existing one.")] = Path(),
     steps: Annotated[int, typer.Option(min=1, help="Environment steps to keep.")] = 100_000,

@@ -23,7 +23,7 @@ def exploit(
     player: Annotated[str, typer.Argument(help="A player of `multigrid-rl players`, or its folder.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Hydra overrides of the best responses: scenario=1v1 experiment=1v1-vs-master"),
+        typer.Argument(help="Overrides of the best responses: scenario=1v1 experiment=1v1-vs-master"),
     ] = None,
     budget: Annotated[float, typer.Option(min=1, help="Environment steps of each best response.")] = 1e6,
     seeds: Annotated[int, typer.Option(min=1, help="Best responses from each side of the board.")] = 3,

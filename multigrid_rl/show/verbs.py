@@ -175,7 +175,7 @@ def _default_side(source: str) -> Sides:
 
 
 def play(
-    overrides: Annotated[list[str] | None, typer.Argument(help="Hydra overrides, as for train: scenario=1v1")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides, as for train: scenario=1v1")] = None,
     opponent: Annotated[
         str | None, typer.Option(help="A player, or the folder of a run, bundle or agent, on the other team's seats.")
     ] = None,
