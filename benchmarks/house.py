@@ -18,7 +18,7 @@ ADDONS = ("imitation", "league", "competition", "show", "search", "walkers", "op
 #: Rooms in which comments explain formulas, statistics and kernels.
 DENSE = ("learn", "models", "fast", "training")
 #: Public modules of Ray begin with one of these; each part of a name that begins with an underscore is private.
-_PRIVATE_OF_RAY = re.compile(r"\bray(?:\.\w+)*\._\w+")
+_PRIVATE_OF_RAY = re.compile(r"\bray(?:\.\w+)*\._(?!_)\w+")
 #: Most modules and lines of ours that a module may import, itself included.
 CLOSURES = {"multigrid_rl.training.loop": (62, 10_500), "multigrid_rl.learn.update": (18, 3_200)}
 #: Most lines, modules and classes of the package; lines of a file and of a function.

@@ -53,6 +53,15 @@ TRAINERS: dict[str, str] = {
 #: Sections of ``train`` that tell the trainer of a file older than ``train.trainer``: the first that is there decides.
 SECTIONS: dict[str, str] = {"dagger": "dagger", "cloning": "bc", "adversarial": "gail"}
 
+#: Keys of add-ons that name files or code, which no file may set where code is refused.
+NAMING_CODE = ("train.adversarial.reward", "train.dagger.expert", "expert")
+
+#: Keys of add-ons that a user may write without the part that they belong to.
+SHORT_KEYS: dict[str, str] = {"expert": "train.dagger.expert"}
+
+#: Losses of add-ons' learners that must stay finite.
+LOSSES = ("learner/{}/cloning_loss",)
+
 #: What ``init`` may name: where the first weights come from.
 STARTS: dict[str, str] = {"player": "multigrid_rl.runs.players:initial_weights"}
 

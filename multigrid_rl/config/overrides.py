@@ -9,6 +9,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from multigrid_rl.tables import SHORT_KEYS
 from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.user_code import CODE
 
@@ -17,7 +18,7 @@ ENV_ARGS, BONUS = "scenario.env_args", "train.bonus"
 #: Keys that a user may write without the part that they belong to, beside ``env_id``.
 SHORT = {
     "address": "cluster.address", "env_args": ENV_ARGS, "env_path": "scenario.env_path", "port": "scenario.port",
-    "expert": "train.dagger.expert",
+    **SHORT_KEYS,
 }  # fmt: skip
 #: Paths and names, which are taken as they were typed: they may hold characters that mean something to Hydra.
 _TEXTS = (

@@ -20,7 +20,7 @@ import yaml
 from multigrid_rl.config.overrides import SHORT, as_typed, is_text, leaves, merged, parse, written
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
-from multigrid_rl.tables import ENV_IDS
+from multigrid_rl.tables import ENV_IDS, NAMING_CODE, SECTIONS
 from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.trust import check_code, safe
 from multigrid_rl.user_code import CODE
@@ -28,7 +28,7 @@ from multigrid_rl.user_code import CODE
 #: Keys that no file may set where code is refused: code to import, folders (a run's state is unpickled) and machines.
 TRUSTED_ONLY = (
     "train.shaping", "run_dir", "checkpoints", "data", "init", "cluster", "address", "scenario.env_path", "env_path",
-    "tracking", "train.adversarial.reward", "train.dagger.expert", "expert",
+    "tracking", *NAMING_CODE,
 )  # fmt: skip
 
 #: Values that import code where they are written as ``module:name``.
@@ -51,7 +51,7 @@ _OF_OURS = tuple(f"model.{key}" for key in ("activation", "norm", "normalise", "
 #: What learning from recorded play cannot have: a recipe that was found for play does not bring it there.
 _NOT_IMITATED = ("scheme", "model.bound")
 #: What an objective that learns from recorded play sets.
-_IMITATING = ("train.cloning.", "train.adversarial.")
+_IMITATING = tuple(f"train.{section}." for section in SECTIONS)
 _MAX_LEAVES = 1000
 
 

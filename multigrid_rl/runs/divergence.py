@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from multigrid_rl.runs.checkpoints import newest_good
+from multigrid_rl.tables import LOSSES
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
 
@@ -18,7 +19,7 @@ PATIENCE = 10
 _QUANTITIES = (
     "entropy/{}",
     "learner/{}/policy_loss",
-    "learner/{}/cloning_loss",
+    *LOSSES,
     "learner/{}/vf_loss",
     "learner/{}/grad_norm",
 )
