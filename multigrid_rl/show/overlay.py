@@ -11,7 +11,6 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, fail, refused
-from multigrid_rl.show.words import relation
 
 if TYPE_CHECKING:
     from multigrid_rl.runs.reader import Run
@@ -123,6 +122,8 @@ def _verdict(run: Run, reference: Reference) -> str:
 
 
 def _when(held: int | None, median: float | None) -> str:
+    from multigrid_rl.show.words import relation
+
     if held is None:
         return "not held" + (f" (reference: median {median:,.0f} steps)" if median else " (nor by the median seed)")
     if median is None:
