@@ -1,6 +1,6 @@
 """One seat of a game, or of many games, as a Gymnasium environment; catalogue players take the other seats."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -71,7 +71,7 @@ class SeatEnv(gymnasium.Env):
         flat: bool = False,
     ) -> None:
         self.render_mode = spaces.check_render_mode(render_mode)
-        self.match = _match_around(scenario, seat, players, checkpoints, 1)
+        self.match = match_around(scenario, [seat], players, checkpoints, 1)
         self.game, self.seat = self.match.spec, seat
         self._encode = spaces.flat_observation if flat else spaces.observation
         self.observation_space = spaces.flat_space(self.game) if flat else spaces.observation_space(self.game)
@@ -147,7 +147,7 @@ class SeatVectorEnv(VectorEnv):
         if num_envs < 2:
             raise ValueError(expected("num_envs", "at least 2", num_envs))
         self.num_envs = num_envs
-        self.match = _match_around(scenario, seat, players, checkpoints, num_envs)
+        self.match = match_around(scenario, [seat], players, checkpoints, num_envs, auto_reset=True)
         self.game, self.seat = self.match.spec, seat
         self._encode = spaces.flat_observation if flat else spaces.observation
         self.single_observation_space = spaces.flat_space(self.game) if flat else spaces.observation_space(self.game)
@@ -198,20 +198,28 @@ class SeatVectorEnv(VectorEnv):
         return infos | {"mission": outputs.obs_mission[:, self._agent].copy(), "winner": outputs.winner.copy()}
 
 
-def _match_around(
-    scenario: str, focal: str, players: Mapping[str, Seated] | None, checkpoints: Path | None, games: int
+def match_around(  # noqa: PLR0913 - one has a default
+    scenario: str,
+    focal: Sequence[str],
+    players: Mapping[str, Seated] | None,
+    checkpoints: Path | None,
+    games: int,
+    *,
+    auto_reset: bool = False,
 ) -> Match:
-    """Return games in which every seat but ``focal`` has a player; more than one game resets automatically.
+    """Return games in which every seat but those of ``focal`` has a player.
 
     Raises as :class:`SeatEnv` does.
     """
     chosen, catalogue, overrides = load_scenario(scenario), Catalogue(checkpoints), players or {}
     spec = chosen.spec
-    spec.team_of(focal)
-    others = [seat for seat in spec.seats if seat != focal]
+    for seat in focal:
+        spec.team_of(seat)
+    others = [seat for seat in spec.seats if seat not in focal]
     for seat in overrides:
         if seat not in others:
-            raise ValueError(expected("players", f"seats beside {focal}: {', '.join(others) or 'none'}", seat))
+            beside = f"seats beside {', '.join(focal)}: {', '.join(others) or 'none'}"
+            raise ValueError(expected("players", beside, seat))
     seated = {}
     for seat in others:
         choice = overrides.get(seat, chosen.opponents.get(seat, DEFAULT))
@@ -222,7 +230,7 @@ def _match_around(
         seated[seat] = tuple(
             _loaded(player, spec, seat, catalogue)._replace(weight=weight) for player, weight in mixture.items()
         )
-    return Match(spec, seat_players(spec, seated), games, auto_reset=games > 1)
+    return Match(spec, seat_players(spec, seated), games, auto_reset=auto_reset)
 
 
 def _loaded(choice: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:

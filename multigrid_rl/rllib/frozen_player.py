@@ -1,0 +1,142 @@
+"""A frozen player as an RLlib module: an opponent, or a team mate, that does not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.rl_module import RLModule
+
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.frozen import FrozenPlayer as Player
+from multigrid_rl.streams import PLAYER_PURPOSE, Streams
+from multigrid_rl.text import ConfigError, expected, unknown
+from multigrid_rl.types import GameSpec, SeatView
+from multigrid_rl.world import spaces
+
+#: Keys of ``model_config``.
+KEYS = ("player", "seat", "scenario", "seed", "greedy")
+#: Keys that RLlib writes into every module's, which say nothing here.
+_DEFAULTS = {entry.name for entry in fields(DefaultModelConfig)}
+
+
+class FrozenPlayer(RLModule):
+    """Acts as a player of the catalogue in :class:`~multigrid_rl.rllib.environment.RedBlueDoors`.
+
+    ``RLModuleSpec(FrozenPlayer, model_config={"player": "blue-master"})``; leave it out of ``policies_to_train``.
+
+    It draws its actions whether RLlib explores or not: it is a part of the game. A row of its batch draws from the
+    row's own stream, as a game of a :class:`~multigrid_rl.players.match.Match` does: in one environment and with its
+    seed it plays the same actions.
+
+    ``model_config``:
+
+    * ``player``: name or folder of one with a network. Scripted players see the whole board, which is in no
+      observation: they are background players of the environment (``env_config={"players": ...}``).
+    * ``seat``: which it plays; by default the first of its card. Several seats need a module each.
+    * ``scenario``: by default its card's.
+    * ``seed``: of its actions; by default the process's, which RLlib sets from ``debugging(seed=...)`` and the number of
+      the env runner.
+    * ``greedy``: take the likeliest action instead of drawing one.
+
+    Raises:
+        ConfigError: an unknown key, or spaces of another environment.
+        PlayerError: an unknown or damaged player, or one that cannot play here.
+    """
+
+    framework = "torch"  # batches are tensors
+
+    def setup(self) -> None:
+        """Load the player."""
+        values = _checked(self.model_config)
+        self.model_config = {"max_seq_len": 20, **values}  # the learner's connectors ask every module with a memory
+        name, catalogue = str(values["player"]), Catalogue()
+        card = catalogue.card_of(name)
+        if card is None or card.members != 1 or card.env is not None:
+            wanted = "a frozen player of one seat (others are background players: env_config={'players': ...})"
+            raise PlayerError(expected("model_config.player", wanted, name))
+        seat = values.get("seat", card.seats[0])
+        spec = load_scenario(values.get("scenario", card.scenario)).spec
+        spec.team_of(seat)
+        loaded = catalogue.seat(name, spec, seat, greedy=bool(values.get("greedy", False)))
+        assert isinstance(loaded.player, Player)
+        self.player, self.sha256 = loaded.player, str(loaded.sha256)
+        self._agent, self._categories = spec.seats.index(seat), spaces.token_categories(spec)
+        self._check_spaces(spec)
+        seed = values.get("seed")
+        # The process's own seed: a generator of RLlib's is not passed to modules.
+        self._seed = torch.initial_seed() if seed is None else int(seed)
+        self._rng = self._streams(1)
+
+    def _check_spaces(self, spec: GameSpec) -> None:
+        flat, tokens = spaces.flat_space(spec), gymnasium.spaces.MultiDiscrete(self._categories)
+        for key, got, fitting in (
+            ("observation_space", self.observation_space, (flat, tokens)),
+            ("action_space", self.action_space, (spaces.action_space(),)),
+        ):
+            if got is not None and got not in fitting:
+                raise ConfigError(expected(f"{self.player.name}: {key}", " or ".join(map(str, fitting)), got))
+
+    def _streams(self, rows: int) -> Streams:
+        return Streams(self._seed, np.arange(rows, dtype=np.int64), PLAYER_PURPOSE + self._agent)
+
+    def get_initial_state(self) -> dict[str, Any]:
+        """Return the empty memory (S,) of one game; nothing for a player without memory."""
+        memory = self.player.initial_state(1)
+        return {"memory": memory[0].numpy()} if memory.shape[1] else {}
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
+        observations = np.asarray(batch[Columns.OBS])
+        timed = self.is_stateful()  # then a row is a sequence of one step
+        tokens = self._tokens(observations[:, 0] if timed else observations)
+        memory = torch.as_tensor(batch[Columns.STATE_IN]["memory"]) if timed else self.player.initial_state(len(tokens))
+        if len(tokens) > len(self._rng.state):
+            longer = self._streams(len(tokens))
+            longer.state[: len(self._rng.state)] = self._rng.state
+            self._rng = longer
+        rng = self._rng.rows(np.arange(len(tokens)))
+        actions, memory = self.player.act(SeatView(tokens, None, self._agent), memory, rng)
+        if not timed:
+            return {Columns.ACTIONS: actions.astype(np.int64)}
+        return {Columns.ACTIONS: actions.astype(np.int64)[:, None], Columns.STATE_OUT: {"memory": memory.numpy()}}
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        raise ConfigError(expected("policies_to_train", "modules that learn", f"{self.player.name}, a frozen player"))
+
+    def _tokens(self, observations: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return tokens (N, D) of one-hot vectors (N, sum of categories), or of tokens."""
+        if observations.shape[1] == len(self._categories):
+            return observations.astype(np.uint8)
+        starts = np.cumsum([0, *self._categories[:-1]])
+        # One 1 in each token's part: where it stands in the whole vector, from the part's start on.
+        return (np.nonzero(observations > 0.5)[1].reshape(len(observations), -1) - starts).astype(np.uint8)
+
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
+        """Return the hash of the player: its weights stay out of checkpoints."""
+        return {"sha256": self.sha256}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Check that the player is the same. Raises :class:`PlayerError`."""
+        if state and str(state["sha256"]) != self.sha256:
+            raise PlayerError(expected(f"{self.player.name}: sha256", str(state["sha256"]), self.sha256))
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: it is compiled already."""
+
+
+def _checked(config: Any) -> Mapping[str, Any]:
+    values: Mapping[str, Any] = config or {}
+    for key in values:
+        if key not in KEYS and key not in _DEFAULTS:
+            raise ConfigError(unknown("model_config", key, KEYS))
+    if "player" not in values:
+        raise ConfigError(expected("model_config.player", "a player's name", "none"))
+    return values
