@@ -186,6 +186,13 @@ PAGES: dict[str, str] = {
     "exploit": "multigrid_rl.show.exploit:draw_exploit",
 }
 
+#: Folders that ``export`` reads beside runs, by a file that only they have: (folder, seat or team, folder to write into)
+#: -> folders of players as ``runs.players.players_for`` returns them.
+CHECKPOINTS: dict[str, str] = {
+    "rllib_checkpoint.json": "multigrid_rl.rllib.export:players_of",
+    "module_state.pkl": "multigrid_rl.rllib.export:players_of",
+}
+
 #: Figures that commands draw, as PNG: a function of what is drawn, then of the file.
 FIGURES: dict[str, str] = {"comparison": "multigrid_rl.show.figures:save_comparison"}
 

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread, refused
-from multigrid_rl.tables import PAGES, find, has
+from multigrid_rl.tables import CHECKPOINTS, PAGES, find, has, load
 from multigrid_rl.text import reason
 from multigrid_rl.trust import agents_trusted, strangers, trusting_agents
 
@@ -293,7 +293,7 @@ def _standings(results: CupResults) -> Table:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    run: Annotated[Path, typer.Argument(help="Run folder, or a checkpoint that RLlib's own algorithms wrote.")],
     seat: Annotated[str, typer.Option(help="Whose player: a seat, for example red_0, or a whole team, red.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; never an existing one.")],
     name: Annotated[str | None, typer.Option(help="What it is called; the folder's name by default.")] = None,
@@ -312,7 +312,12 @@ def export(
         raise refused("--push", "nothing with --agent: what comes from the hub is data, never a program", push)
     pushed: list[str] = []
     publish = None if push is None else lambda whole: pushed.append(hub.push(whole, push))
-    cards = bundle.export(players_for(run, seat, checkpoint), output, name=name, agent=agent, publish=publish)
+    with TemporaryDirectory() as scratch:
+        found = next((reader for file, reader in CHECKPOINTS.items() if (run / file).is_file()), None)
+        if found is not None and checkpoint is not None:
+            raise refused("--checkpoint", "nothing with a checkpoint of RLlib's", checkpoint)
+        sources = players_for(run, seat, checkpoint) if found is None else load(found)(run, seat, Path(scratch))
+        cards = bundle.export(sources, output, name=name, agent=agent, publish=publish)
     if agent:
         typer.echo(f"exported {output}, an agent; multigrid-rl inspect {output} shows whether it plays by itself")
         return

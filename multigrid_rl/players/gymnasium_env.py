@@ -198,7 +198,7 @@ class SeatVectorEnv(VectorEnv):
         return infos | {"mission": outputs.obs_mission[:, self._agent].copy(), "winner": outputs.winner.copy()}
 
 
-def match_around(  # noqa: PLR0913 - one has a default
+def match_around(
     scenario: str,
     focal: Sequence[str],
     players: Mapping[str, Seated] | None,

@@ -6,11 +6,12 @@ The names below are imported when they are first used (docs/rllib.md).
 from importlib import import_module
 
 _HOMES = {
-    "FrozenPlayer": "multigrid_rl.rllib.frozen_player",
+    "FrozenPlayer": "multigrid_rl.rllib.modules",
+    "NetworkModule": "multigrid_rl.rllib.modules",
     "RedBlueDoors": "multigrid_rl.rllib.environment",
     "register_envs": "multigrid_rl.rllib.environment",
 }
-__all__ = ["FrozenPlayer", "RedBlueDoors", "register_envs"]  # noqa: F822 - see below
+__all__ = ["FrozenPlayer", "NetworkModule", "RedBlueDoors", "register_envs"]
 
 
 def __getattr__(name: str) -> object:

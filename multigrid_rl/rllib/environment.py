@@ -64,9 +64,7 @@ class RedBlueDoors(MultiAgentEnv):
         # Set before RLlib's constructor, which would take what it does not find from elsewhere.
         self.agents = []
         super().__init__()
-        self.match = match_around(
-            values["scenario"], self.possible_agents, values["players"], None, 1, auto_reset=True
-        )
+        self.match = match_around(values["scenario"], self.possible_agents, values["players"], None, 1, auto_reset=True)
         self.game = spec
         self._flat = values["observation"] == "flat"
         seen: gymnasium.Space[Any] = (
@@ -106,7 +104,7 @@ class RedBlueDoors(MultiAgentEnv):
 
         Returns:
             Observations, rewards, terminated, truncated and infos of the agents that were in the game before the step;
-            ``__all__`` says whether the episode is over.
+            ``__all__`` says whether the episode is over, and stands alone in truncated.
 
         Raises:
             RuntimeError: no game is running.
@@ -124,10 +122,10 @@ class RedBlueDoors(MultiAgentEnv):
         seen = self._shown(step.final_observations if self._fresh else step.observations)
         rewards = {seat: float(step.rewards[seat][0]) for seat in before}
         terminated = {seat: bool(step.terminated[seat][0]) for seat in before}
-        truncated = dict.fromkeys(before, bool(step.truncated[0]))
-        self.agents = [seat for seat in before if not (terminated[seat] or truncated[seat])]
-        terminated["__all__"] = not self.agents and not truncated[before[0]]
-        truncated["__all__"] = truncated[before[0]]
+        # Of all at once alone: where no agent is left, RLlib's episodes call those terminated that were truncated each.
+        truncated = {"__all__": bool(step.truncated[0])}
+        self.agents = [] if truncated["__all__"] else [seat for seat in before if not terminated[seat]]
+        terminated["__all__"] = all(terminated.values())
         return seen, rewards, terminated, truncated, {seat: self._info(seat) for seat in before}
 
     def render(self) -> NDArray[np.uint8]:  # type: ignore[override]

@@ -1,31 +1,35 @@
-"""A frozen player as an RLlib module: an opponent, or a team mate, that does not learn."""
+"""RLlib modules for any ``PPOConfig``: a frozen player, who does not learn, and our networks, which do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from pydantic import ValidationError
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer as Player
+from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.streams import PLAYER_PURPOSE, Streams
-from multigrid_rl.text import ConfigError, expected, unknown
-from multigrid_rl.types import GameSpec, SeatView
+from multigrid_rl.text import ConfigError, expected, first_error, unknown
+from multigrid_rl.types import AgentSpec, GameSpec, SeatView
 from multigrid_rl.world import spaces
 
-#: Keys of ``model_config``.
+#: Keys of a frozen player's ``model_config``.
 KEYS = ("player", "seat", "scenario", "seed", "greedy")
 #: Keys that RLlib writes into every module's, which say nothing here.
 _DEFAULTS = {entry.name for entry in fields(DefaultModelConfig)}
+#: The network where ``model_config`` names none, as ``configs/model/mlp.yaml``.
+_NETWORK = {"name": "mlp", "hidden": (64, 64)}
 
 
 class FrozenPlayer(RLModule):
@@ -56,7 +60,12 @@ class FrozenPlayer(RLModule):
 
     def setup(self) -> None:
         """Load the player."""
-        values = _checked(self.model_config)
+        values = _own(self.model_config)
+        for key in values:
+            if key not in KEYS:
+                raise ConfigError(unknown("model_config", key, KEYS))
+        if "player" not in values:
+            raise ConfigError(expected("model_config.player", "a player's name", "none"))
         self.model_config = {"max_seq_len": 20, **values}  # the learner's connectors ask every module with a memory
         name, catalogue = str(values["player"]), Catalogue()
         card = catalogue.card_of(name)
@@ -132,11 +141,38 @@ class FrozenPlayer(RLModule):
         """Do nothing: it is compiled already."""
 
 
-def _checked(config: Any) -> Mapping[str, Any]:
-    values: Mapping[str, Any] = config or {}
-    for key in values:
-        if key not in KEYS and key not in _DEFAULTS:
-            raise ConfigError(unknown("model_config", key, KEYS))
-    if "player" not in values:
-        raise ConfigError(expected("model_config.player", "a player's name", "none"))
-    return values
+class NetworkModule(ActorCriticModule):
+    """Policy and values of one of our networks over tokens: for ``env_config={"observation": "tokens"}``.
+
+    ``RLModuleSpec(NetworkModule, model_config={"name": "mlp", "hidden": [64, 64]})``: the keys are those of ``model``
+    (docs/cli.md), and ``seed`` of the initial weights; by default the process's, which RLlib sets.
+
+    Raises:
+        ConfigError: an unknown key, a network with memory, or spaces of another environment.
+    """
+
+    def setup(self) -> None:
+        """Build the network."""
+        values = {**_NETWORK, **_own(self.model_config)}
+        seed = int(values.pop("seed", torch.initial_seed() % 2**62))
+        try:
+            model = ModelConfig.model_validate(values)
+        except ValidationError as error:
+            raise ConfigError(first_error(error, "model_config", quoting=True)) from error
+        if model.recurrent:
+            raise ConfigError(expected("model_config.name", "a network without memory", model.name))
+        for key, space, kind in (
+            ("observation_space (env_config={'observation': 'tokens'})", self.observation_space, "MultiDiscrete"),
+            ("action_space", self.action_space, "Discrete"),
+        ):
+            if type(space).__name__ != kind:
+                raise ConfigError(expected(key, kind, space))
+        choices = gymnasium.spaces.MultiDiscrete([self.action_space.n])
+        agent = AgentSpec("agent", "module", ("seat",), self.observation_space, choices)
+        self.model_config = {"agent": agent, "architecture": model.model_dump(mode="json"), "seed": seed}
+        super().setup()
+
+
+def _own(config: Any) -> dict[str, Any]:
+    """Return the keys of a ``model_config`` that RLlib has not written into it."""
+    return {key: value for key, value in (config or {}).items() if key not in _DEFAULTS}

@@ -1,0 +1,167 @@
+"""Players of RLlib's own checkpoints: modules of stock ``PPO`` as frozen players, for ``multigrid-rl export``."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import torch
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.core.rl_module.rl_module import RLModule
+from ray.rllib.utils.checkpoints import Checkpointable
+from torch import nn
+
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.models.registry import build
+from multigrid_rl.players.cards import PlayerError, write_player
+from multigrid_rl.rllib.learner import ActorCriticModule
+from multigrid_rl.runs.provenance import circumstances
+from multigrid_rl.text import expected, one_line, shown
+from multigrid_rl.trust import check_code
+from multigrid_rl.types import TEAM_ORDER, GameSpec
+from multigrid_rl.user_code import MISTAKES
+from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.world.spaces import flat_space, token_categories
+
+#: Names in Tune's registry, see ``rllib.environment``.
+_PREFIX = "multigrid_rl/"
+_MODULES = Path("learner_group", "learner", "rl_module")
+_ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
+
+
+def players_of(folder: Path, seat: str, target: Path) -> dict[str, Path]:
+    """Write the players of an RLlib checkpoint into folders below ``target``.
+
+    Args:
+        folder: of an algorithm's checkpoint, or of one of its modules below ``learner_group/learner/rl_module``.
+        seat: a seat, or a team.
+        target: a folder.
+
+    Returns:
+        The new folder under the key ``""``; of a team with several networks, each by its seat.
+
+    Raises:
+        PlayerError: a damaged checkpoint, an environment of another package, no module for the seat, or one that is
+            none of our networks.
+        ConfigError: pickled files are refused (``--safe``).
+    """
+    check_code(folder, [str(folder / Checkpointable.CLASS_AND_CTOR_ARGS_FILE_NAME)], "data alone")
+    root = next((path for path in (folder, *folder.resolve().parents) if (path / _MODULES).is_dir()), None)
+    if root is None:
+        raise PlayerError(expected(folder, "an algorithm's checkpoint, or a module's in one", "none"))
+    config = _unpickled(root / Checkpointable.CLASS_AND_CTOR_ARGS_FILE_NAME)["ctor_args_and_kwargs"][0][0]
+    scenario = _scenario_of(root, config)
+    spec = load_scenario(scenario).spec
+    seats = spec.seats_of(seat) if seat in TEAM_ORDER else (seat,)
+    paths = {name: folder if folder != root else _module_for(root / _MODULES, name, spec) for name in seats}
+    groups = [seats] if len(set(paths.values())) == 1 else [(name,) for name in seats]
+    written = {}
+    for group in groups:
+        key = "" if len(groups) == 1 else group[0]
+        written[key] = target / (key or "player")
+        _write(written[key], paths[group[0]], scenario, group)
+    return written
+
+
+def _scenario_of(root: Path, config: Mapping[str, Any]) -> str:
+    name, settings = str(config["env"]), config["env_config"]
+    if name.startswith(_PREFIX):
+        return name.removeprefix(_PREFIX)
+    if name.endswith("RedBlueDoors'>"):
+        return str(settings.get("scenario", "1v1"))
+    raise PlayerError(expected(f"{root}: env", f"RedBlueDoors or a name that begins with {_PREFIX}", shown(name)))
+
+
+def _module_for(modules: Path, seat: str, spec: GameSpec) -> Path:
+    """Return the folder of the module that plays a seat: one of its name or its team's, or the only one."""
+    spec.team_of(seat)
+    known = sorted(path.name for path in modules.iterdir() if path.is_dir())
+    names = [name for name in (seat, spec.team_of(seat)) if name in known] or known
+    if len(names) != 1 and names == known:
+        wanted = f"a module {seat} or {spec.team_of(seat)}, or the folder of one below {modules}"
+        raise PlayerError(expected("seat", wanted, ", ".join(known)))
+    return modules / names[0]
+
+
+def _unpickled(path: Path) -> Any:
+    try:
+        return pickle.loads(path.read_bytes())
+    except (*MISTAKES, pickle.UnpicklingError, EOFError) as error:
+        raise PlayerError(expected(path, "a file of an RLlib checkpoint", one_line(error))) from error
+
+
+def _write(target: Path, source: Path, scenario: str, seats: tuple[str, ...]) -> None:
+    try:
+        module = RLModule.from_checkpoint(str(source.resolve()))
+    except (*MISTAKES, pickle.UnpicklingError, EOFError) as error:
+        raise PlayerError(expected(source, "a module of an RLlib checkpoint", one_line(error))) from error
+    spec = load_scenario(scenario).spec
+    categories = token_categories(spec)
+    if isinstance(module, ActorCriticModule):
+        architecture, network = module.model_config["architecture"], module.net
+        fitting: gymnasium.Space[Any] = gymnasium.spaces.MultiDiscrete(categories)
+    else:
+        architecture, network = _of_default(source, module, categories)
+        fitting = flat_space(spec)
+    if module.observation_space != fitting:
+        raise PlayerError(
+            expected(f"{source}: observation_space", f"{fitting} of {scenario}", module.observation_space)
+        )
+    card = {
+        "name": f"{scenario}-{source.name}",
+        "architecture": architecture,
+        "observation": {"view_size": spec.view_size, "categories": categories},
+        "actions": len(ACTIONS),
+        "scenario": scenario,
+        "seats": list(seats),
+        "provenance": circumstances(),
+    }
+    write_player(target, network.state_dict(), card)
+
+
+def _of_default(source: Path, module: Any, categories: list[int]) -> tuple[dict[str, Any], nn.Module]:
+    """Return RLlib's default network over one-hot vectors as ours over tokens, with its architecture.
+
+    A linear layer on one-hot codes is a sum of the rows of a table: its transposed weights. An encoder that policy and
+    values share stands in both towers.
+    """
+    if not isinstance(module, DefaultPPOTorchRLModule):
+        raise _refused(source, type(module).__name__)
+    shared = getattr(module.encoder, "encoder", None)
+    policy, activation = _layers(source, shared or module.encoder.actor_encoder, module.pi)
+    values, _ = _layers(source, shared or module.encoder.critic_encoder, module.vf)
+    hidden = [layer.out_features for layer in policy[:-1]]
+    architecture = {"name": "mlp", "hidden": hidden, "activation": activation}
+    network: Any = build(architecture, categories, policy[-1].out_features)
+    towers = [[layer for layer in tower if isinstance(layer, nn.Linear)] for tower in (network.policy, network.value)]
+    with torch.no_grad():
+        network.table.copy_(torch.cat([policy[0].weight.T, values[0].weight.T], dim=1))
+        network.bias.copy_(torch.cat([_bias(policy[0]), _bias(values[0])]))
+        for ours, theirs in zip([*towers[0], *towers[1]], [*policy[1:], *values[1:]], strict=True):
+            ours.weight.copy_(theirs.weight)
+            ours.bias.copy_(_bias(theirs))
+    return architecture, network
+
+
+def _layers(source: Path, *parts: nn.Module) -> tuple[list[nn.Linear], str]:
+    """Return the linear layers of ``parts`` in order, and the one activation between them."""
+    leaves = [leaf for part in parts for leaf in part.modules() if not list(leaf.children())]
+    linear, between = leaves[::2], {type(leaf) for leaf in leaves[1::2]}
+    kinds = {type(leaf) for leaf in linear}
+    if kinds != {nn.Linear} or len(leaves) % 2 == 0 or len(between) != 1 or not between <= set(_ACTIVATIONS):
+        raise _refused(source, ", ".join(type(leaf).__name__ for leaf in leaves))
+    return [leaf for leaf in linear if isinstance(leaf, nn.Linear)], _ACTIVATIONS[between.pop()]
+
+
+def _bias(layer: nn.Linear) -> torch.Tensor:
+    return layer.bias if layer.bias is not None else torch.zeros(layer.out_features)
+
+
+def _refused(source: Path, got: str) -> PlayerError:
+    wanted = (
+        "RLlib's default MLP of linear layers with one activation, tanh or relu, or multigrid_rl.rllib.NetworkModule"
+    )
+    return PlayerError(expected(source, wanted, got))
