@@ -1,21 +1,27 @@
-"""The only RLlib room: env runners, algorithms, learner, Ray sessions and clusters; what RLlib's users take along.
+"""The only RLlib room: our runs as RLlib's configs, algorithms and callbacks; env runners, learner, Ray sessions.
 
-The names below are imported when they are first used (docs/rllib.md).
+The names below are for users of RLlib (docs/rllib.md). They are imported when they are first used.
 """
 
 from importlib import import_module
 
-_HOMES = {
-    "FrozenPlayer": "multigrid_rl.rllib.modules",
-    "NetworkModule": "multigrid_rl.rllib.modules",
-    "RedBlueDoors": "multigrid_rl.rllib.environment",
-    "register_envs": "multigrid_rl.rllib.environment",
+#: Public names, and where they are.
+_PLACES = {
+    "config": "build",
+    "MultigridConfig": "build",
+    "MultigridAlgorithm": "algorithm",
+    "GateCallback": "callback",
+    "GateStopper": "callback",
+    "RedBlueDoors": "environment",
+    "register_envs": "environment",
+    "FrozenPlayer": "modules",
+    "NetworkModule": "modules",
 }
-__all__ = ["FrozenPlayer", "NetworkModule", "RedBlueDoors", "register_envs"]
+__all__ = list(_PLACES)
 
 
 def __getattr__(name: str) -> object:
     """Import a public name at its first use."""
-    if name not in _HOMES:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

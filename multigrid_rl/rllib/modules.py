@@ -47,8 +47,8 @@ class FrozenPlayer(RLModule):
       observation: they are background players of the environment (``env_config={"players": ...}``).
     * ``seat``: which it plays; by default the first of its card. Several seats need a module each.
     * ``scenario``: by default its card's.
-    * ``seed``: of its actions; by default the process's, which RLlib sets from ``debugging(seed=...)`` and the number of
-      the env runner.
+    * ``seed``: of its actions; by default the process's, which RLlib sets from ``debugging(seed=...)`` and the number
+      of the env runner.
     * ``greedy``: take the likeliest action instead of drawing one.
 
     Raises:
@@ -117,7 +117,7 @@ class FrozenPlayer(RLModule):
             return {Columns.ACTIONS: actions.astype(np.int64)}
         return {Columns.ACTIONS: actions.astype(np.int64)[:, None], Columns.STATE_OUT: {"memory": memory.numpy()}}
 
-    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
         raise ConfigError(expected("policies_to_train", "modules that learn", f"{self.player.name}, a frozen player"))
 
     def _tokens(self, observations: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
