@@ -9,20 +9,20 @@ from multigrid_rl.rllib import config
 
 
 def main(iterations: int = 10, *overrides: str) -> tuple[list[float], list[float]]:
-    """Return the mean returns after a checkpoint, without a break and restored."""
+    """Return the entropies of the policy after a checkpoint, without a break and restored."""
     algorithm = config("1v1", *overrides, seed=3).build_algo()
     for _ in range(iterations):
         algorithm.train()
     with TemporaryDirectory() as folder:
         path = algorithm.save_to_path(str(Path(folder) / "checkpoint"))
         restored = Algorithm.from_checkpoint(path)
-    returns = [
-        [one.train()["env_runners"]["episode_return_mean"] for _ in range(iterations)] for one in (algorithm, restored)
-    ]
+    unbroken, again = (
+        [one.train()["learners"]["red_0"]["entropy"] for _ in range(iterations)] for one in (algorithm, restored)
+    )
     for one in (algorithm, restored):
         one.stop()
-    print(f"without a break {returns[0][-1]:.4f}, restored {returns[1][-1]:.4f}")
-    return returns[0], returns[1]
+    print(f"without a break {unbroken[-1]:.6f}, restored {again[-1]:.6f}")
+    return unbroken, again
 
 
 if __name__ == "__main__":

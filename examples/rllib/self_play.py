@@ -9,7 +9,6 @@ from multigrid_rl.rllib import FrozenPlayer, register_envs
 
 EVERY = 10  # iterations between two snapshots
 
-
 def against(opponents):
     """Return a mapping of agents to modules in which each game has one of the opponents, all equally often."""
 
@@ -37,8 +36,8 @@ class SelfPlay(RLlibCallback):
 def main(iterations: int = 50, batch: int = 4000) -> dict:
     """Train one policy and return the last result."""
     register_envs()
-    master = RLModuleSpec(FrozenPlayer, model_config={"player": "blue-rookie"})
-    modules = MultiRLModuleSpec(rl_module_specs={"main": RLModuleSpec(), "frozen": master})
+    rookie = RLModuleSpec(FrozenPlayer, model_config={"player": "blue-rookie"})
+    modules = MultiRLModuleSpec(rl_module_specs={"main": RLModuleSpec(), "frozen": rookie})
     config = (
         PPOConfig()
         .environment("multigrid_rl/1v1")

@@ -17,9 +17,10 @@ from torch import nn
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import PlayerError, write_player
+from multigrid_rl.rllib.build import Settings
 from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.runs.provenance import circumstances
-from multigrid_rl.text import expected, one_line, shown
+from multigrid_rl.text import expected, one_line, shown, unknown
 from multigrid_rl.trust import check_code
 from multigrid_rl.types import TEAM_ORDER, GameSpec
 from multigrid_rl.user_code import MISTAKES
@@ -56,6 +57,9 @@ def players_of(folder: Path, seat: str, target: Path) -> dict[str, Path]:
     scenario = _scenario_of(root, config)
     spec = load_scenario(scenario).spec
     seats = spec.seats_of(seat) if seat in TEAM_ORDER else (seat,)
+    for name in seats:
+        if name not in spec.seats:
+            raise PlayerError(unknown("seat", name, spec.seats))
     paths = {name: folder if folder != root else _module_for(root / _MODULES, name, spec) for name in seats}
     groups = [seats] if len(set(paths.values())) == 1 else [(name,) for name in seats]
     written = {}
@@ -67,17 +71,18 @@ def players_of(folder: Path, seat: str, target: Path) -> dict[str, Path]:
 
 
 def _scenario_of(root: Path, config: Mapping[str, Any]) -> str:
-    name, settings = str(config["env"]), config["env_config"]
+    name, settings = str(config["env"]), config.get("settings")
+    if isinstance(settings, Settings) and settings.run.scenario.kind.board:
+        return settings.run.scenario.name
     if name.startswith(_PREFIX):
         return name.removeprefix(_PREFIX)
     if name.endswith("RedBlueDoors'>"):
-        return str(settings.get("scenario", "1v1"))
+        return str(config["env_config"].get("scenario", "1v1"))
     raise PlayerError(expected(f"{root}: env", f"RedBlueDoors or a name that begins with {_PREFIX}", shown(name)))
 
 
 def _module_for(modules: Path, seat: str, spec: GameSpec) -> Path:
     """Return the folder of the module that plays a seat: one of its name or its team's, or the only one."""
-    spec.team_of(seat)
     known = sorted(path.name for path in modules.iterdir() if path.is_dir())
     names = [name for name in (seat, spec.team_of(seat)) if name in known] or known
     if len(names) != 1 and names == known:
@@ -101,7 +106,7 @@ def _write(target: Path, source: Path, scenario: str, seats: tuple[str, ...]) ->
     spec = load_scenario(scenario).spec
     categories = token_categories(spec)
     if isinstance(module, ActorCriticModule):
-        architecture, network = module.model_config["architecture"], module.net
+        architecture, network = module.architecture, module.net
         fitting: gymnasium.Space[Any] = gymnasium.spaces.MultiDiscrete(categories)
     else:
         architecture, network = _of_default(source, module, categories)
@@ -161,7 +166,5 @@ def _bias(layer: nn.Linear) -> torch.Tensor:
 
 
 def _refused(source: Path, got: str) -> PlayerError:
-    wanted = (
-        "RLlib's default MLP of linear layers with one activation, tanh or relu, or multigrid_rl.rllib.NetworkModule"
-    )
+    wanted = "RLlib's default MLP, linear layers with tanh or relu between all, or multigrid_rl.rllib.NetworkModule"
     return PlayerError(expected(source, wanted, got))

@@ -34,7 +34,8 @@ class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
     def setup(self) -> None:
         """Build the network."""
         config = self.model_config
-        self.net: Any = network_of(config["agent"], config["architecture"], config["seed"])
+        self.architecture = config["architecture"]
+        self.net: Any = network_of(config["agent"], self.architecture, config["seed"])
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
         outputs, values = forward(self.net, batch[Columns.OBS])

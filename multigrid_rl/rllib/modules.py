@@ -15,6 +15,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.network import ModelConfig
+from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer as Player
@@ -169,8 +170,8 @@ class NetworkModule(ActorCriticModule):
                 raise ConfigError(expected(key, kind, space))
         choices = gymnasium.spaces.MultiDiscrete([self.action_space.n])
         agent = AgentSpec("agent", "module", ("seat",), self.observation_space, choices)
-        self.model_config = {"agent": agent, "architecture": model.model_dump(mode="json"), "seed": seed}
-        super().setup()
+        self.architecture = model.model_dump(mode="json")
+        self.net = network_of(agent, self.architecture, seed)
 
 
 def _own(config: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,7 @@ from commands import call, complaint
 from multigrid_rl.competition.bundle import load_team, read_cards
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.cards import read_card
-from multigrid_rl.rllib import FrozenPlayer, NetworkModule, RedBlueDoors
+from multigrid_rl.rllib import FrozenPlayer, NetworkModule, RedBlueDoors, config
 from multigrid_rl.rllib.private import without_object_store
 from multigrid_rl.types import SeatView
 from multigrid_rl.world import spaces
@@ -39,7 +40,7 @@ def checkpoint(folder, modules, scenario="1v1", observation="flat", **player):
     def mapping(agent, *_, **__):
         return next(name for name in (agent, agent.split("_")[0], "frozen", *modules) if name in names)
 
-    config = (
+    settings = (
         PPOConfig()
         .environment(RedBlueDoors, env_config={"scenario": scenario, "observation": observation})
         .env_runners(num_env_runners=0)
@@ -49,7 +50,7 @@ def checkpoint(folder, modules, scenario="1v1", observation="flat", **player):
         .debugging(seed=3)
     )
     with without_object_store():
-        algorithm = config.build_algo()
+        algorithm = settings.build_algo()
     algorithm.train()
     algorithm.save_to_path(str(folder))
     algorithm.stop()
@@ -123,6 +124,16 @@ def test_networks_that_can_be_expressed(config, observation, tmp_path):
     acts_alike(tmp_path / "mine", folder / MODULES / "red", observation=observation)
 
 
+def test_a_run_of_ours_that_rllib_saved(tmp_path):
+    algorithm = config("1v1", "train.num_envs=8", "train.num_steps=16", "train.minibatch_size=128", seed=1).build_algo()
+    algorithm.train()
+    algorithm.save_to_path(str(tmp_path / "check"))
+    algorithm.stop()
+    done = export(tmp_path / "check", "--seat", "red_0", "-o", tmp_path / "mine")
+    assert done.exit_code == 0, done.output
+    acts_alike(tmp_path / "mine", tmp_path / "check" / MODULES / "red_0", observation="tokens")
+
+
 def test_a_module_of_any_name_and_teams_of_two_networks(tmp_path):
     small = DefaultModelConfig(fcnet_hiddens=[8])
     folder = checkpoint(tmp_path / "check", {"red_0": small, "red_1": small, "other": small}, "2v2")
@@ -144,7 +155,7 @@ def test_what_cannot_be_expressed_is_refused_in_one_line(trained, tmp_path, monk
         (folder, "red_0", "expected RLlib's default MLP, linear layers with tanh or relu between all"),
         (folder, "blue_0", "expected RLlib's default MLP, linear layers with tanh or relu between all"),
         (trained / MODULES / "frozen", "blue_0", "NetworkModule, got FrozenPlayer"),
-        (trained, "red_3", "seat: expected blue_0, red_0, got 'red_3'"),
+        (trained, "red_3", "seat: expected blue_0, red_0, got red_3"),
     ):
         assert message in complaint(export(source, "--seat", seat, "-o", tmp_path / "no"))
     args = (trained, "--seat", "red_0", "-o", tmp_path / "no")
@@ -165,7 +176,7 @@ def test_damaged_checkpoints_and_other_environments_are_refused(trained, tmp_pat
     made = folder / "class_and_ctor_args.pkl"
     content = pickle.loads(made.read_bytes())
     content["ctor_args_and_kwargs"][0][0]["env"] = "CartPole-v1"
-    made.write_bytes(pickle.dumps(content))
+    made.write_bytes(cloudpickle.dumps(content))
     assert "expected RedBlueDoors or a name that begins with multigrid_rl/, got CartPole-v1" in complaint(export(*args))
     made.write_bytes(b"")
     assert "expected a file of an RLlib checkpoint" in complaint(export(*args))

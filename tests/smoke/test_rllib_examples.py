@@ -1,0 +1,100 @@
+"""examples/rllib: each runs as it stands, only shorter, and does what its first line says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+import ray
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray warns about its own future at every start
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "rllib"
+#: Of a run of ours, such that an iteration takes a moment.
+TINY = ("train.num_envs=16", "train.num_steps=32", "train.minibatch_size=256", "train.epochs=1")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _session(tmp_path_factory):
+    """One session of Ray's for all examples, whose files end with the tests."""
+    if not ray.is_initialized():
+        # Ray's sockets have names of at most 107 bytes: its folder cannot lie deep.
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_there_are_ten_of_less_than_sixty_lines():
+    files = sorted(EXAMPLES.glob("*.py"))
+    assert len(files) == 10
+    assert max(len(file.read_text().splitlines()) for file in files) < 60
+
+
+def test_custom_callback():
+    runners = example("custom_callback").main(1, 400)["env_runners"]
+    assert 0 <= runners["red_wins"] <= 1
+    assert 0 <= runners["red_keys"] <= 1
+
+
+def test_custom_env():
+    runners = example("custom_env").main(1, 700)["env_runners"]
+    assert set(runners["agent_episode_returns_mean"]) == {"blue_0", "red_0"}
+    # Every step costs: nobody who does not play well ends above what a door is worth.
+    assert min(runners["agent_episode_returns_mean"].values()) < -0.02
+
+
+def test_curriculum():
+    module = example("curriculum")
+    module.Curriculum.ENOUGH = -100.0
+    assert module.main(3, 400)["level"] in {1, 2}
+
+
+def test_self_play():
+    module = example("self_play")
+    module.EVERY = 1
+    result = module.main(2, 200)
+    assert result["opponents"] == {"frozen", "main-1"}
+    assert set(result["learners"]) >= {"main"}
+
+
+def test_custom_rl_module():
+    assert "red" in example("custom_rl_module").main(1, 200)["learners"]
+
+
+def test_evaluation_workers():
+    result = example("evaluation_workers").main(2, 200, 2)
+    assert result["evaluation"]["env_runners"]["num_episodes"] >= 2
+
+
+def test_checkpoint_and_restore():
+    unbroken, restored = example("checkpoint_and_restore").main(2, *TINY)
+    assert len(set(unbroken)) == 2
+    assert unbroken == restored
+
+
+def test_inference_from_module():
+    assert len(example("inference_from_module").main(1, 200, 3)) == 3
+
+
+def test_offline_evaluation():
+    earned, estimated = example("offline_evaluation").main(1, 200, 5)
+    assert -2 < estimated < 3
+    assert earned != estimated
+
+
+def test_tune_pbt(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AIR_LOCAL_CACHE_DIR", os.fspath(tmp_path))
+    monkeypatch.setenv("HOME", os.fspath(tmp_path))  # where Tune writes its results
+    results = example("tune_pbt").main(2, 3, 1, *TINY)
+    assert not results.errors
+    assert {result.metrics["training_iteration"] for result in results} == {3}
+    assert all("gates" in result.metrics for result in results)
