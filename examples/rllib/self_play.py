@@ -9,6 +9,7 @@ from multigrid_rl.rllib import FrozenPlayer, register_envs
 
 EVERY = 10  # iterations between two snapshots
 
+
 def against(opponents):
     """Return a mapping of agents to modules in which each game has one of the opponents, all equally often."""
 

@@ -91,10 +91,8 @@ def test_offline_evaluation():
     assert earned != estimated
 
 
-def test_tune_pbt(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_AIR_LOCAL_CACHE_DIR", os.fspath(tmp_path))
-    monkeypatch.setenv("HOME", os.fspath(tmp_path))  # where Tune writes its results
-    results = example("tune_pbt").main(2, 3, 1, *TINY)
+def test_tune_pbt(tmp_path):
+    results = example("tune_pbt").main(*TINY, trials=2, iterations=3, every=1, folder=os.fspath(tmp_path))
     assert not results.errors
     assert {result.metrics["training_iteration"] for result in results} == {3}
     assert all("gates" in result.metrics for result in results)
