@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
 
 from multigrid_rl.config.schema import RunConfig
@@ -101,9 +102,10 @@ class MultigridAlgorithm(OwnFolder, PPO):
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return what Tune adds to every result; outside Tune without the whole configuration."""
-        kind = super() if self.trial_name != "default" else super(PPO, self)
+        in_tune = self.trial_name != "default"
+        kind: Any = super() if in_tune else super(Algorithm, self)  # RLlib's copies the configuration: a millisecond
         metrics: dict[str, Any] = kind.get_auto_filled_metrics(*args, **kwargs)
-        return metrics if self.trial_name != "default" else {**metrics, "config": {}}
+        return metrics if in_tune else {**metrics, "config": {}}
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state and the run's: counters, gates, games under way."""
