@@ -169,7 +169,7 @@ def test_empty_config_unknown_keys_and_folders_are_refused():
         type(config("1v1"))().build_algo()
     with pytest.raises(ConfigError, match="expected keys of configs/, got lrr"):
         config("1v1", lrr=3)
-    with pytest.raises(ConfigError, match="run_dir: expected null with multigrid_rl.rllib.config"):
+    with pytest.raises(ConfigError, match=r"run_dir: expected null with multigrid_rl\.rllib"):
         config("1v1", run_dir="mine").build_algo()
 
 
