@@ -7,8 +7,6 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from multigrid_rl.rllib import FrozenPlayer, register_envs
 
-EVERY = 10  # iterations between two snapshots
-
 
 def against(opponents):
     """Return a mapping of agents to modules in which each game has one of the opponents, all equally often."""
@@ -22,9 +20,11 @@ def against(opponents):
 class SelfPlay(RLlibCallback):
     """Adds a copy of the learner to its opponents every few iterations."""
 
+    EVERY = 10
+
     def on_train_result(self, *, algorithm, result, **kwargs):
         result["opponents"] = algorithm.config.policies.keys() - {"main"}
-        if algorithm.iteration % EVERY:
+        if algorithm.iteration % self.EVERY:
             return
         main, name = algorithm.get_module("main"), f"main-{algorithm.iteration}"
         opponents = [*sorted(result["opponents"]), name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def example(name):
     return module
 
 
-def test_there_are_ten_of_less_than_sixty_lines():
+def test_there_are_ten_of_fewer_than_sixty_lines():
     files = sorted(EXAMPLES.glob("*.py"))
     assert len(files) == 10
     assert max(len(file.read_text().splitlines()) for file in files) < 60
@@ -60,7 +61,7 @@ def test_curriculum():
 
 def test_self_play():
     module = example("self_play")
-    module.EVERY = 1
+    module.SelfPlay.EVERY = 1
     result = module.main(2, 200)
     assert result["opponents"] == {"frozen", "main-1"}
     assert set(result["learners"]) >= {"main"}
@@ -89,6 +90,14 @@ def test_offline_evaluation():
     earned, estimated = example("offline_evaluation").main(1, 200, 5)
     assert -2 < estimated < 3
     assert earned != estimated
+
+
+def test_stock_ppo_as_the_page_builds_it():
+    page = (EXAMPLES.parents[1] / "docs" / "rllib.md").read_text(encoding="utf-8")
+    names = {}
+    exec(next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "FrozenPlayer" in block), names)
+    assert names["algorithm"].get_module("blue").player.name == "blue-master"
+    names["algorithm"].stop()
 
 
 def test_tune_pbt(tmp_path):
