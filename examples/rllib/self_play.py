@@ -38,12 +38,11 @@ def main(iterations: int = 50, batch: int = 4000) -> dict:
     """Train one policy and return the last result."""
     register_envs()
     rookie = RLModuleSpec(FrozenPlayer, model_config={"player": "blue-rookie"})
-    modules = MultiRLModuleSpec(rl_module_specs={"main": RLModuleSpec(), "frozen": rookie})
     config = (
         PPOConfig()
         .environment("multigrid_rl/1v1")
         .multi_agent(policies={"main", "frozen"}, policy_mapping_fn=against(["frozen"]), policies_to_train=["main"])
-        .rl_module(rl_module_spec=modules)
+        .rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={"main": RLModuleSpec(), "frozen": rookie}))
         .env_runners(num_env_runners=0)
         .training(train_batch_size=batch, minibatch_size=batch // 4, num_epochs=4, lr=3e-4)
         .callbacks(SelfPlay)
