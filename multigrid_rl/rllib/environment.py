@@ -62,7 +62,7 @@ class RedBlueDoors(MultiAgentEnv):
         if not self.possible_agents:
             raise ConfigError(expected("env_config.players", "at least one open seat", ", ".join(values["players"])))
         # Set before RLlib's constructor, which would take what it does not find from elsewhere.
-        self.agents = []
+        self.agents: list[str] = []
         super().__init__()
         self.match = match_around(values["scenario"], self.possible_agents, values["players"], None, 1, auto_reset=True)
         self.game = spec
@@ -128,7 +128,7 @@ class RedBlueDoors(MultiAgentEnv):
         terminated["__all__"] = all(terminated.values())
         return seen, rewards, terminated, truncated, {seat: self._info(seat) for seat in before}
 
-    def render(self) -> NDArray[np.uint8]:  # type: ignore[override]
+    def render(self) -> NDArray[np.uint8]:
         """Return the uint8 frame (256, 512, 3) of the whole board; after a game's last step that of the next one."""
         return render_frame(self.match.world, 0)
 

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
@@ -61,7 +62,8 @@ class FrozenPlayer(RLModule):
 
     def setup(self) -> None:
         """Load the player."""
-        values = _own(self.model_config)
+        given: Any = self.model_config
+        values = _own(given)
         for key in values:
             if key not in KEYS:
                 raise ConfigError(unknown("model_config", key, KEYS))
@@ -121,13 +123,14 @@ class FrozenPlayer(RLModule):
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
         raise ConfigError(expected("policies_to_train", "modules that learn", f"{self.player.name}, a frozen player"))
 
-    def _tokens(self, observations: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _tokens(self, observations: NDArray[Any]) -> NDArray[np.uint8]:
         """Return tokens (N, D) of one-hot vectors (N, sum of categories), or of tokens."""
         if observations.shape[1] == len(self._categories):
             return observations.astype(np.uint8)
         starts = np.cumsum([0, *self._categories[:-1]])
         # One 1 in each token's part: where it stands in the whole vector, from the part's start on.
-        return (np.nonzero(observations > 0.5)[1].reshape(len(observations), -1) - starts).astype(np.uint8)
+        ones = np.nonzero(observations > 0.5)[1].reshape(len(observations), -1)
+        return np.asarray(ones - starts, np.uint8)
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
         """Return the hash of the player: its weights stay out of checkpoints."""
