@@ -1,16 +1,17 @@
-"""Trial calls of networks and objectives from outside: a mistake is reported with its key before a run starts."""
+"""Trial calls of networks and functions from outside: a mistake is reported with its key before a run starts."""
 
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from multigrid_rl.learn.losses import Rows, objective_of
+from multigrid_rl.learn.advantages import Estimator, own_weights
+from multigrid_rl.learn.losses import Objective, Rows, objective_of, value_loss_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
 from multigrid_rl.models.registry import ArchitectureError, network_of
 from multigrid_rl.text import ConfigError, expected
@@ -21,8 +22,13 @@ from multigrid_rl.user_code import import_object, user_code
 _ROWS = 3
 
 
-def validate_user_code(agent: AgentSpec, architecture: Mapping[str, Any], objective: str) -> None:
-    """Build the network of an agent and find its objective; call those from outside (``module:name``) once.
+def validate_user_code(agent: AgentSpec, architecture: Mapping[str, Any], functions: Mapping[str, str]) -> None:
+    """Build the network of an agent and find the functions of its training; call those from outside once.
+
+    Args:
+        agent: whose network it is.
+        architecture: of the network.
+        functions: by key, as ``TrainConfig.functions`` has them.
 
     Raises:
         ConfigError: one line naming the key, what is expected and what came.
@@ -41,12 +47,19 @@ def validate_user_code(agent: AgentSpec, architecture: Mapping[str, Any], object
             distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
         except ArchitectureError as error:  # keys as a card has them
             raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
-    objective_of(objective)
-    if ":" in objective:
-        with user_code(f"train.objective={objective}"):
-            # Twice: what fits three rows alone shows.
-            for rows in (_ROWS, _ROWS + 1):
-                _check_objective(objective, distribution, rows)
+    objective, value_loss, psi = (functions[f"train.{part}"] for part in ("objective", "value_loss", "psi"))
+    # Twice each: what fits three rows alone shows.
+    for rows in (_ROWS, _ROWS + 1):
+        for key, name, function, argument in (
+            ("train.objective", objective, objective_of(objective), "logp"),
+            ("train.value_loss", value_loss, value_loss_of(value_loss), "values"),
+        ):
+            if ":" in name:
+                with user_code(f"{key}={name}"):
+                    _check_loss(f"{key}={name}", function, argument, distribution, rows)
+        if ":" in psi:
+            with user_code(f"train.psi={psi}"):
+                _check_psi(psi, rows)
 
 
 def _check_network(key: str, network: Any, agent: AgentSpec, distribution: Distribution) -> None:
@@ -110,10 +123,9 @@ def _seen(agent: AgentSpec, rows: int) -> Tensor:
     return torch.as_tensor(found.clip(-10, 10).astype(np.float32) if vector else found.astype(np.uint8))
 
 
-def _check_objective(name: str, distribution: Distribution, count: int) -> None:
-    key, objective = f"train.objective={name}", objective_of(name)
-    _check_signature(key, objective, "logp, rows, clip")
-    logp = torch.full((count,), -1.0, requires_grad=True)
+def _check_loss(key: str, function: Objective, argument: str, distribution: Distribution, count: int) -> None:
+    _check_signature(key, function, f"{argument}, rows, clip")
+    learned = torch.full((count,), -1.0, requires_grad=True)
     dtype = torch.int64 if distribution.dtype is np.int64 else torch.float32
     rows = Rows(
         torch.zeros((count, distribution.width), dtype=dtype),
@@ -121,15 +133,37 @@ def _check_objective(name: str, distribution: Distribution, count: int) -> None:
         torch.full((count,), -1.1),
         torch.linspace(-1.0, 1.0, count),
         torch.zeros(count),
+        torch.full((count,), 0.5),
     )
     before = copy.deepcopy(rows)
-    found = objective(logp, rows, 0.2)
+    found = function(learned, rows, 0.2)
     _expect(key, found, (count,))
     if not found.requires_grad:
-        raise ConfigError(f"{key}: expected a gradient by the log-probabilities, got none: nothing would be learned")
+        of = {"logp": "the log-probabilities", "values": "the values"}[argument]
+        raise ConfigError(f"{key}: expected a gradient by {of}, got none: nothing would be learned")
     for part, now, then in zip(Rows._fields, rows, before, strict=True):
         if not torch.equal(now, then):
             raise ConfigError(expected(f"{key}: rows.{part}", "what it was before the call", "a change in place"))
+
+
+def _check_psi(name: str, steps: int) -> None:
+    """Call a function of weights and targets for so many steps of two games."""
+    key = f"train.psi={name}"
+    _check_signature(key, import_object("train.psi", name), "rewards, values, ends, gamma, lam")
+    shape = (steps, 2)
+    ended = np.eye(*shape, dtype=np.bool_)
+    rewards, values = np.linspace(-1, 1, 2 * steps, dtype=np.float32).reshape(shape), np.ones(shape, np.float32)
+    found = own_weights(_Played(rewards, ended, ended), values, values, Estimator(0.9, 0.8, name))
+    for what, part in zip(("weights", "targets"), found, strict=True):
+        _expect(f"{key}: {what}", torch.from_numpy(part), shape)
+
+
+class _Played(NamedTuple):
+    """Steps (T, N), as :func:`own_weights` reads them."""
+
+    rewards: Any
+    terminated: Any
+    done: Any
 
 
 def _check_signature(what: str, function: Callable[..., Any], arguments: str) -> None:

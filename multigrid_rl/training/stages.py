@@ -57,7 +57,7 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
             raise ConfigError(expected(f"curriculum.{k}.scenario", wanted, stage.scenario.name))
     specs = stages[-1].factory.specs
     for module in specs.modules:
-        validate_user_code(specs.agent_of(module), config.model.model_dump(), config.train.objective)
+        validate_user_code(specs.agent_of(module), config.model.model_dump(), config.train.functions)
     return stages
 
 
