@@ -108,6 +108,12 @@ class TrainConfig(Part):
     """with init: environment steps in which the values alone learn. More: lets the critic catch up before the
     pretrained policy changes"""
 
+    def check_budget(self) -> None:
+        """Refuse a budget that a run would not keep: it plays whole batches. Raises ``ConfigError``."""
+        if self.until < self.batch_size:
+            batch = f"train.num_envs={self.num_envs} x train.num_steps={self.num_steps}"
+            raise ConfigError(expected("train.until", f"at least {self.batch_size}, one batch of {batch}", self.until))
+
     @property
     def batch_size(self) -> int:
         """Environment steps of one iteration: ``num_envs * num_steps``."""

@@ -12,41 +12,42 @@ from torch import Tensor
 
 from multigrid_rl.learn.losses import Rows, objective_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
-from multigrid_rl.models.registry import ArchitectureError, network_of
+from multigrid_rl.models.registry import network_of
 from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import import_object, user_code
 from multigrid_rl.types import AgentSpec
-from multigrid_rl.user_code import import_object, user_code
 
 #: Rows of a trial call: steps for an objective, games for a network, which plays as many steps of them with memory.
 _ROWS = 3
 
 
-def validate_user_code(agent: AgentSpec, architecture: Mapping[str, Any], objective: str) -> None:
-    """Build the network of an agent and find its objective; call those from outside (``module:name``) once.
+def try_network(agent: AgentSpec, architecture: Mapping[str, Any]) -> Distribution:
+    """Build a network from outside (``module:Class``), call it once, and return what its outputs mean.
 
     Raises:
         ConfigError: one line naming the key, what is expected and what came.
     """
-    name = str(architecture.get("name"))
-    if ":" in name:
-        key = f"model.name={name}"
-        with user_code(key):
-            made_of = "observation_space, outputs, hidden, generator"
-            _check_signature(key, import_object("model.name", name, "module:Class"), made_of)
-            network = network_of(agent, architecture)
-            distribution = distribution_of(agent.action_space, network=network)
-            _check_network(key, network, agent, distribution)
-    else:
-        try:
-            distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
-        except ArchitectureError as error:  # keys as a card has them
-            raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
-    objective_of(objective)
-    if ":" in objective:
-        with user_code(f"train.objective={objective}"):
-            # Twice: what fits three rows alone shows.
-            for rows in (_ROWS, _ROWS + 1):
-                _check_objective(objective, distribution, rows)
+    name = str(architecture["name"])
+    key = f"model.name={name}"
+    with user_code(key):
+        made_of = "observation_space, outputs, hidden, generator"
+        _check_signature(key, import_object("model.name", name, "module:Class"), made_of)
+        network = network_of(agent, architecture)
+        distribution = distribution_of(agent.action_space, network=network)
+        _check_network(key, network, agent, distribution)
+    return distribution
+
+
+def try_objective(name: str, distribution: Distribution) -> None:
+    """Call an objective from outside (``module:function``) on actions of ``distribution``.
+
+    Raises:
+        ConfigError: one line naming the key, what is expected and what came.
+    """
+    with user_code(f"train.objective={name}"):
+        # Twice: what fits three rows alone shows.
+        for rows in (_ROWS, _ROWS + 1):
+            _check_objective(name, distribution, rows)
 
 
 def _check_network(key: str, network: Any, agent: AgentSpec, distribution: Distribution) -> None:
