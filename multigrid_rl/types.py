@@ -4,6 +4,7 @@ Letters used in shapes: ``N`` games, ``A`` agents of a game in index order (blue
 ``E`` event kinds, ``D = V * V + 2`` tokens of one observation.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -138,6 +139,29 @@ class GameSpec:
     def weights_of(self, seat: str) -> RewardWeights:
         """Return the reward weights of a seat."""
         return dict(self.seat_reward).get(seat, self.reward)
+
+
+class Clock:
+    """Where the time of an iteration goes: adds up seconds by part; ``begin``, then ``lap`` after each part."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def begin(self) -> None:
+        """Begin: what went before belongs to no part."""
+        self._since = time.perf_counter()
+
+    def lap(self, part: str) -> None:
+        """Add what went since the last mark to ``part``."""
+        now = time.perf_counter()
+        self._seconds[part] = self._seconds.get(part, 0.0) + now - self._since
+        self._since = now
+
+    def drain(self) -> dict[str, float]:
+        """Return seconds by part since the last call."""
+        seconds, self._seconds = self._seconds, {}
+        return seconds
 
 
 class RunError(RuntimeError):

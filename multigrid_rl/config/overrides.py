@@ -11,7 +11,7 @@ from typing import Any
 
 from multigrid_rl.tables import SHORT_KEYS
 from multigrid_rl.text import ConfigError, expected, one_line
-from multigrid_rl.user_code import CODE
+from multigrid_rl.trust import CODE
 
 #: Arguments of an environment are its own, and a bonus names seats and events: any key may be below these.
 ENV_ARGS, BONUS = "scenario.env_args", "train.bonus"

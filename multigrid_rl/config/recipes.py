@@ -22,8 +22,7 @@ from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
 from multigrid_rl.tables import ENV_IDS, NAMING_CODE, SECTIONS
 from multigrid_rl.text import ConfigError, expected, unknown
-from multigrid_rl.trust import check_code, safe
-from multigrid_rl.user_code import CODE
+from multigrid_rl.trust import CODE, check_code, safe
 
 #: Keys that no file may set where code is refused: code to import, folders (a run's state is unpickled) and machines.
 TRUSTED_ONLY = (

@@ -17,8 +17,8 @@ from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, whole
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.tables import SECTIONS, TRACKERS, TRAINERS, find, installed
 from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import CODE
 from multigrid_rl.types import PSI, WITHOUT_VALUES, Schedule
-from multigrid_rl.user_code import CODE
 
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (
@@ -124,6 +124,12 @@ class TrainConfig(Part):
     def functions(self) -> dict[str, str]:
         """Functions of the user's that it names, or may name, by key."""
         return {f"train.{key}": getattr(self, key) for key in ("objective", "value_loss", "psi")}
+
+    def check_budget(self) -> None:
+        """Refuse a budget that a run would not keep: it plays whole batches. Raises ``ConfigError``."""
+        if self.until < self.batch_size:
+            batch = f"train.num_envs={self.num_envs} x train.num_steps={self.num_steps}"
+            raise ConfigError(expected("train.until", f"at least {self.batch_size}, one batch of {batch}", self.until))
 
     @property
     def batch_size(self) -> int:

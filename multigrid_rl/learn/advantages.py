@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.jit import kernel
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.user_code import import_object
+from multigrid_rl.trust import import_object
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]

@@ -11,7 +11,7 @@ from torch import Tensor
 from multigrid_rl.fast import loss as fast_loss
 from multigrid_rl.models.distributions import Distribution
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.user_code import import_object
+from multigrid_rl.trust import import_object
 
 
 class Rows(NamedTuple):

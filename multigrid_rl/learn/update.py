@@ -16,17 +16,15 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from multigrid_rl.clock import Clock
 from multigrid_rl.fast import Passed, compile_network
 from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.batches import Batch, Paths
+from multigrid_rl.learn.batches import Batch, Moments, Paths, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of, objective_of, value_loss_of
-from multigrid_rl.learn.rows import Moments, minibatches
 from multigrid_rl.models.distributions import distribution_of
-from multigrid_rl.models.vector import Normaliser
-from multigrid_rl.types import Schedule
+from multigrid_rl.models.mlp import Normaliser
+from multigrid_rl.types import Clock, Schedule
 
 #: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
 SECONDS = "seconds"

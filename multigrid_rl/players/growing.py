@@ -13,7 +13,7 @@ from multigrid_rl.players.catalogue import LoadedPlayer, load_frozen
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, SeatView, UniformSource
-from multigrid_rl.world.symmetry import other_seat
+from multigrid_rl.world.constants import other_seat
 
 
 class Roster(NamedTuple):

@@ -20,8 +20,7 @@ from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
 from multigrid_rl.players.naming import runs_code
 from multigrid_rl.text import ConfigError, expected, first_error
-from multigrid_rl.trust import check_code
-from multigrid_rl.user_code import CODE
+from multigrid_rl.trust import CODE, check_code
 
 Array = NDArray[np.float64]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from multigrid_rl.cli.explain import Sizes
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.sizes import Sizes
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate

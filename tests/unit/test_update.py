@@ -15,10 +15,9 @@ from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCateg
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.learn.batches import Batch
+from multigrid_rl.learn.batches import Batch, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of, reference
-from multigrid_rl.learn.rows import minibatches
 from multigrid_rl.learn.update import SECONDS, Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of

@@ -13,53 +13,53 @@ from torch import Tensor
 from multigrid_rl.learn.advantages import Estimator, own_weights
 from multigrid_rl.learn.losses import Objective, Rows, objective_of, value_loss_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
-from multigrid_rl.models.registry import ArchitectureError, network_of
+from multigrid_rl.models.registry import network_of
 from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import import_object, user_code
 from multigrid_rl.types import AgentSpec
-from multigrid_rl.user_code import import_object, user_code
 
 #: Rows of a trial call: steps for an objective, games for a network, which plays as many steps of them with memory.
 _ROWS = 3
 
 
-def validate_user_code(agent: AgentSpec, architecture: Mapping[str, Any], functions: Mapping[str, str]) -> None:
-    """Build the network of an agent and find the functions of its training; call those from outside once.
-
-    Args:
-        agent: whose network it is.
-        architecture: of the network.
-        functions: by key, as ``TrainConfig.functions`` has them.
+def try_network(agent: AgentSpec, architecture: Mapping[str, Any]) -> Distribution:
+    """Build a network from outside (``module:Class``), call it once, and return what its outputs mean.
 
     Raises:
         ConfigError: one line naming the key, what is expected and what came.
     """
-    name = str(architecture.get("name"))
-    if ":" in name:
-        key = f"model.name={name}"
-        with user_code(key):
-            made_of = "observation_space, outputs, hidden, generator"
-            _check_signature(key, import_object("model.name", name, "module:Class"), made_of)
-            network = network_of(agent, architecture)
-            distribution = distribution_of(agent.action_space, network=network)
-            _check_network(key, network, agent, distribution)
-    else:
-        try:
-            distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
-        except ArchitectureError as error:  # keys as a card has them
-            raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
-    objective, value_loss, psi = (functions[f"train.{part}"] for part in ("objective", "value_loss", "psi"))
-    # Twice each: what fits three rows alone shows.
-    for rows in (_ROWS, _ROWS + 1):
-        for key, name, function, argument in (
-            ("train.objective", objective, objective_of(objective), "logp"),
-            ("train.value_loss", value_loss, value_loss_of(value_loss), "values"),
-        ):
-            if ":" in name:
-                with user_code(f"{key}={name}"):
-                    _check_loss(f"{key}={name}", function, argument, distribution, rows)
-        if ":" in psi:
-            with user_code(f"train.psi={psi}"):
-                _check_psi(psi, rows)
+    name = str(architecture["name"])
+    key = f"model.name={name}"
+    with user_code(key):
+        made_of = "observation_space, outputs, hidden, generator"
+        _check_signature(key, import_object("model.name", name, "module:Class"), made_of)
+        network = network_of(agent, architecture)
+        distribution = distribution_of(agent.action_space, network=network)
+        _check_network(key, network, agent, distribution)
+    return distribution
+
+
+def try_functions(functions: Mapping[str, str], distribution: Distribution) -> None:
+    """Call functions of training from outside (``module:function``), on actions of ``distribution``.
+
+    Args:
+        functions: by key, as ``TrainConfig.functions`` has them.
+        distribution: of the actions.
+
+    Raises:
+        ConfigError: one line naming the key, what is expected and what came.
+    """
+    trials: dict[str, Callable[[str, str, int], None]] = {
+        "train.objective": lambda key, name, rows: _check_loss(key, objective_of(name), "logp", distribution, rows),
+        "train.value_loss": lambda key, name, rows: _check_loss(key, value_loss_of(name), "values", distribution, rows),
+        "train.psi": _check_psi,
+    }
+    for key, name in functions.items():
+        if ":" in name:
+            with user_code(f"{key}={name}"):
+                # Twice: what fits three rows alone shows.
+                for rows in (_ROWS, _ROWS + 1):
+                    trials[key](f"{key}={name}", name, rows)
 
 
 def _check_network(key: str, network: Any, agent: AgentSpec, distribution: Distribution) -> None:
@@ -146,9 +146,8 @@ def _check_loss(key: str, function: Objective, argument: str, distribution: Dist
             raise ConfigError(expected(f"{key}: rows.{part}", "what it was before the call", "a change in place"))
 
 
-def _check_psi(name: str, steps: int) -> None:
+def _check_psi(key: str, name: str, steps: int) -> None:
     """Call a function of weights and targets for so many steps of two games."""
-    key = f"train.psi={name}"
     _check_signature(key, import_object("train.psi", name), "rewards, values, ends, gamma, lam")
     shape = (steps, 2)
     ended = np.eye(*shape, dtype=np.bool_)
