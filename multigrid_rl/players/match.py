@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.streams import MIXTURE_PURPOSE, PLAYER_PURPOSE, Streams
 from multigrid_rl.text import expected
 from multigrid_rl.types import TEAM_ORDER, BatchedStep, Board, EpisodeTable, GameSpec, Policy, SeatView, Shaping
@@ -82,7 +81,7 @@ class _SeatedPlayer:
         self.rng = Streams(seed, numbers, PLAYER_PURPOSE + agents[0])
         # One stream for a team: mates with the same pool draw the same player. Only created for pools, as games end in
         # nearly every step of a batch.
-        self.mixed = isinstance(player, OpponentPool)
+        self.mixed = hasattr(player, "assign")  # a pool
         self.streams = [self.rng, Streams(seed, numbers, MIXTURE_PURPOSE + team)] if self.mixed else [self.rng]
 
     def act(self, tokens: NDArray[np.uint8], board: Board, actions: NDArray[np.int8]) -> None:

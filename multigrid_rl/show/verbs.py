@@ -159,8 +159,7 @@ def _print_written(output: Path, steps: int, written: Written) -> None:
 def _default_side(source: str) -> Sides:
     """Return the default side of a player: the one that it learned."""
     from multigrid_rl.players.cards import CARD_FILE
-    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-    from multigrid_rl.players.naming import runs_code
+    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, runs_code
 
     path = Path(source)
     if source in BUILT_IN or (path / "config.yaml").is_file() or runs_code(source):
