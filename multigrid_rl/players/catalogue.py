@@ -113,10 +113,18 @@ class LoadedPlayer(NamedTuple):
 
     player: Policy
     name: str
-    sha256: str | None  # of the weights; None for built-in players
-    strength: list[Strength]
+    strength: list[Strength] = []  # noqa: RUF012 - of a tuple, which nobody changes
     weight: float = 1.0  # share of the games in which it plays, where several players take turns on the seat
-    members: int = 1  # seats that it acts for at once
+
+    @property
+    def sha256(self) -> str | None:
+        """Hash of its weights or files; ``None`` for a built-in player."""
+        return getattr(self.player, "sha256", None)
+
+    @property
+    def members(self) -> int:
+        """Seats that it acts for at once."""
+        return getattr(self.player, "members", 1)
 
 
 def load_frozen(
@@ -125,7 +133,7 @@ def load_frozen(
     """Load the player of a card for a seat, checking hash and fit. Raises :class:`PlayerError`."""
     mirrored = check_fits(card, spec, seat)
     player = FrozenPlayer.of(card, read_network(source, card), mirrored=mirrored, greedy=greedy)
-    return LoadedPlayer(player, name, card.sha256, card.strength, members=card.members)
+    return LoadedPlayer(player, name, card.strength)
 
 
 class Catalogue:
@@ -232,8 +240,7 @@ class Catalogue:
         """
         source = self.source_of(name)
         if not isinstance(source, Path | PlayerFiles):
-            player = source.seat(spec, seat)
-            return LoadedPlayer(player, name, getattr(player, "sha256", None), self.strength(name))
+            return LoadedPlayer(source.seat(spec, seat), name, self.strength(name))
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
         if listed != card.sha256:

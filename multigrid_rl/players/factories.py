@@ -157,21 +157,25 @@ class MatchFactory:
         return bonus if shaping is None else lambda events, reward: bonus(events, shaping(events, reward))
 
 
+def _mixtures(spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]], seat: str) -> list[list[tuple[str, float]]]:
+    """Return name and weight of who plays each seat of the team of ``seat``."""
+    mates = spec.seats_of(spec.team_of(seat))
+    return [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
+
+
 def _with_agents(
     spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]], *, once: bool
 ) -> dict[str, tuple[LoadedPlayer, ...]]:
     """Seat each player that has a method ``seated``: one per team if it plays the whole team, else one per seat."""
     result = {}
     for seat, rows in seated.items():
-        mates = spec.seats_of(spec.team_of(seat))
-        named = [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
         joint = all(hasattr(row.player, "seated") or row.members > 1 for row in rows)
-        seats = mates if joint and all(row == named[0] for row in named) else (seat,)
+        first, *others = _mixtures(spec, seated, seat)
+        alike = joint and all(other == first for other in others)
+        seats = spec.seats_of(spec.team_of(seat)) if alike else (seat,)
+        makers = [(row, getattr(row.player, "seated", None)) for row in rows]
         result[seat] = tuple(
-            row._replace(player=own(spec, seats, once=once), members=len(seats))
-            if (own := getattr(row.player, "seated", None))
-            else row
-            for row in rows
+            row if make is None else row._replace(player=make(spec, seats, once=once)) for row, make in makers
         )
     return result
 
@@ -196,12 +200,10 @@ def seat_players(
         if joint == {False}:
             players[seat] = _one_of(rows)
             continue
-        team = spec.team_of(seat)
-        mates = spec.seats_of(team)
-        mixtures = [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
+        team, mixtures = spec.team_of(seat), _mixtures(spec, seated, seat)
         if joint == {True, False} or any(other != mixtures[0] for other in mixtures):
             texts = ["+".join(f"{name} {weight:.0%}" for name, weight in row) or "learn" for row in mixtures]
-            listed = ", ".join(f"{mate}: {row}" for mate, row in zip(mates, texts, strict=True))
+            listed = ", ".join(f"{mate}: {row}" for mate, row in zip(spec.seats_of(team), texts, strict=True))
             key = f"scenario.seats.{seat}={'+'.join(row.name for row in rows)}"
             wanted = "the same player of a whole team, or mixture of such, on every seat of the team"
             raise PlayerError(expected(key, wanted, listed))

@@ -230,7 +230,7 @@ def _loaded(choice: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogu
         return catalogue.seat(choice, spec, seat)
     player = choice(spec) if isinstance(choice, type) else choice
     name = str(getattr(player, "name", type(player).__name__))
-    return LoadedPlayer(watched(name, player, spec, seat), name, None, [])
+    return LoadedPlayer(watched(name, player, spec, seat), name)
 
 
 def _spread(parts: Any, rows: Bools) -> Any:

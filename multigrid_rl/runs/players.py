@@ -167,7 +167,7 @@ def player_in_place_of(
         folder = env_player(agent, who, config, checkpoint, any_env=any_env)
         card = read_card(folder)
         player = FrozenPlayer.of(card, read_network(folder, card), greedy=greedy)
-        return LoadedPlayer(player, card.name, card.sha256, card.strength, members=card.members)
+        return LoadedPlayer(player, card.name, card.strength)
     name, catalogue = _folder_of(agent, who, checkpoint), Catalogue(config.checkpoint_root())
     loaded = catalogue.seat(name, config.scenario.spec, agent.seats[0], greedy=greedy)
     if loaded.members != len(agent.seats):
