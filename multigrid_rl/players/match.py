@@ -14,53 +14,6 @@ from multigrid_rl.types import TEAM_ORDER, BatchedStep, Board, EpisodeTable, Gam
 from multigrid_rl.world.constants import NUM_EVENTS
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.shaping import add_up
-from multigrid_rl.world.state import Step
-
-
-class _EpisodeLog:
-    """Adds up lengths, returns and events, and keeps the rows of finished episodes."""
-
-    def __init__(self, games: int, agents: int) -> None:
-        self._sums: tuple[Any, ...] = (
-            np.zeros(games, np.int32),
-            np.zeros((games, agents)),
-            np.zeros((games, agents, NUM_EVENTS)),
-        )
-        self._finished: list[EpisodeTable] = []
-
-    def add(self, step: Step, players: NDArray[np.int16]) -> None:
-        """Add one step's rewards, events and ends; ``players`` (N, P) are drawn from the pools."""
-        length, returns, events = self._sums
-        add_up(step.reward, step.events, returns, events, length)
-        done = step.done
-        if done.any():
-            self._finished.append(self.rows(done, step.winner, players))
-            self.reset(done)
-
-    def reset(self, which: NDArray[np.bool_]) -> None:
-        """Reset the sums of the games in ``which`` (N,)."""
-        for array in self._sums:
-            array[which] = 0
-
-    def rows(self, which: NDArray[np.bool_], winner: NDArray[np.int8], players: NDArray[np.int16]) -> EpisodeTable:
-        """Return rows of the games in ``which``, finished or not."""
-        return EpisodeTable._make(column[which] for column in (*self._sums, winner, players))
-
-    def get_state(self) -> dict[str, Any]:
-        """Return copies of the sums so far."""
-        return {"sums": [array.copy() for array in self._sums], "finished": list(self._finished)}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the sums."""
-        for array, saved in zip(self._sums, state["sums"], strict=True):
-            array[:] = saved
-        self._finished = list(state["finished"])
-
-    def drain(self, pools: int) -> EpisodeTable:
-        """Return rows of the episodes that finished since the last call."""
-        empty = EpisodeTable.empty(self._sums[1].shape[1], NUM_EVENTS, pools)
-        rows, self._finished = EpisodeTable.concatenate([empty, *self._finished]), []
-        return rows
 
 
 class Seated:
@@ -171,7 +124,10 @@ class Match:
         places = zip(self._agents.values(), self._seated, strict=True)
         pooled = {a: seated for agents, seated in places if seated.mixture is not None for a in agents}
         self._pooled = [pooled[a] for a in sorted(pooled)]
-        self._log = _EpisodeLog(games, self.spec.num_agents)
+        # Length, returns and events so far of the games that are played.
+        shape = (games, self.spec.num_agents)
+        self._sums = (np.zeros(games, np.int32), np.zeros(shape), np.zeros((*shape, NUM_EVENTS)))
+        self._finished: list[EpisodeTable] = []
 
     def _players_of_pools(self) -> NDArray[np.int16]:
         """Return the current player of each seat with a pool (N, P), seats in index order."""
@@ -201,7 +157,11 @@ class Match:
         self._clock.lap("players")
         step = self.world.step(self.actions)
         self._clock.lap("engine")
-        self._log.add(step, self._players_of_pools())
+        length, returns, events = self._sums
+        add_up(step.reward, step.events, returns, events, length)
+        if step.done.any():
+            self._finished.append(self._rows(step.done, step.winner))
+            self._clear_sums(step.done)
         for seated in self._seated:
             seated.restart(step.done)
         reward = step.reward
@@ -221,7 +181,7 @@ class Match:
     def restart(self, which: NDArray[np.bool_]) -> None:
         """Reset the games in ``which`` (N,) before they end; no table includes them."""
         self.world.reset(None, which)
-        self._log.reset(which)
+        self._clear_sums(which)
         for seated in self._seated:
             seated.restart(which)
 
@@ -236,12 +196,21 @@ class Match:
 
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call."""
-        return self._log.drain(len(self._pooled))
+        empty = EpisodeTable.empty(self.spec.num_agents, NUM_EVENTS, len(self._pooled))
+        rows, self._finished = EpisodeTable.concatenate([empty, *self._finished]), []
+        return rows
 
     def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
         """Return rows of the unfinished games in ``which`` (N,), without a winner."""
-        winner = np.full(self.num_envs, -1, np.int8)
-        return self._log.rows(which, winner, self._players_of_pools())
+        return self._rows(which, np.full(self.num_envs, -1, np.int8))
+
+    def _rows(self, which: NDArray[np.bool_], winner: NDArray[np.int8]) -> EpisodeTable:
+        """Return rows of the games in ``which`` (N,), finished or not."""
+        return EpisodeTable._make(column[which] for column in (*self._sums, winner, self._players_of_pools()))
+
+    def _clear_sums(self, which: NDArray[np.bool_]) -> None:
+        for array in self._sums:
+            array[which] = 0
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of games, memories and random streams, without the players."""
@@ -249,7 +218,7 @@ class Match:
             "world": self.world.get_state(),
             "memories": copy.deepcopy([seated.memory for seated in self._seated]),
             "streams": [stream.state.copy() for stream in self._streams()],
-            "log": self._log.get_state(),
+            "log": {"sums": [array.copy() for array in self._sums], "finished": list(self._finished)},
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -262,7 +231,9 @@ class Match:
             seated.memory = seated.player.with_memories(memory) if seated.mixture is not None else memory
         for stream, numbers in zip(streams, state["streams"], strict=True):
             stream.state[:] = numbers
-        self._log.set_state(state["log"])
+        for array, saved in zip(self._sums, state["log"]["sums"], strict=True):
+            array[:] = saved
+        self._finished = list(state["log"]["finished"])
 
     def _streams(self) -> list[Streams]:
         pairs = ((seated.streams, seated.mixture) for seated in self._seated)
