@@ -126,7 +126,11 @@ class Match:
         self._pooled = [pooled[a] for a in sorted(pooled)]
         # Length, returns and events so far of the games that are played.
         shape = (games, self.spec.num_agents)
-        self._sums = (np.zeros(games, np.int32), np.zeros(shape), np.zeros((*shape, NUM_EVENTS)))
+        self._sums: tuple[NDArray[Any], ...] = (
+            np.zeros(games, np.int32),
+            np.zeros(shape),
+            np.zeros((*shape, NUM_EVENTS)),
+        )
         self._finished: list[EpisodeTable] = []
 
     def _players_of_pools(self) -> NDArray[np.int16]:
