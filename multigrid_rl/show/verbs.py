@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from multigrid_rl import tables
-from multigrid_rl.cli.app import one_thread, refused
+from multigrid_rl.cli.app import one_thread, refuse_to_overwrite, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.evaluation.evaluation import Mode
@@ -194,7 +194,6 @@ def play(
 ) -> None:
     """Play a game yourself, in a window, against players."""
     from multigrid_rl.config.compose import compose
-    from multigrid_rl.runs.reference import refuse_to_overwrite
 
     if record is not None:
         refuse_to_overwrite(record, force=force)
