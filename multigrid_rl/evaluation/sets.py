@@ -17,7 +17,7 @@ from multigrid_rl.evaluation.seeds import (
     iqm_interval,
     permutation_p,
 )
-from multigrid_rl.runs.reader import Run, Series, differences, read_run
+from multigrid_rl.runs.reader import Run, Series, read_run
 from multigrid_rl.text import ConfigError, expected, shown
 
 #: Environment steps until all gates were held: from a run's verdict, not from its reports.
@@ -116,6 +116,14 @@ def decisive(run: Run) -> dict[str, Any]:
     # Writing one run's results changes the checkout of the next: "+changes" alone makes no difference.
     commit = (run.provenance.get("commit") or "unknown").removesuffix("+changes")[:12]
     return {**config, "commit": commit, "versions": run.provenance.get("versions", {})}
+
+
+def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:
+    """Return the leaves in which two nested mappings differ: (dotted key, one, other)."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        keys = dict.fromkeys([*ours, *theirs])
+        return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]
+    return [] if ours == theirs else [(key, ours, theirs)]
 
 
 def check_sets(ours: RunSet, theirs: RunSet) -> None:

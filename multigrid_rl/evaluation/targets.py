@@ -11,7 +11,7 @@ from multigrid_rl.config.environments import env_factory
 from multigrid_rl.config.scenario import kind_named, packages
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Made
+from multigrid_rl.players.catalogue import Catalogue, Made, Seating
 from multigrid_rl.players.episodes import Played, play_episodes, play_games
 from multigrid_rl.players.factories import MatchFactory, seat_players
 from multigrid_rl.players.frozen import FrozenPlayer
@@ -137,7 +137,7 @@ def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bo
     spec, catalogue = factory.spec, Catalogue(factory.checkpoints)
     catalogue.given.update(target.given)
     own: list[str] = []
-    seated: dict[str, tuple[LoadedPlayer, ...]] = {}
+    seated: Seating = {}
     for seat in spec.seats:
         counterpart = other_seat(seat) if team != target.team else seat  # its seat in the scenario
         if counterpart in target.refs:

@@ -127,6 +127,10 @@ class LoadedPlayer(NamedTuple):
         return getattr(self.player, "members", 1)
 
 
+#: The players of each seat; of several in one, each game draws one.
+Seating = dict[str, tuple[LoadedPlayer, ...]]
+
+
 def load_frozen(
     name: str, source: Source, card: Card, spec: GameSpec, seat: str, *, greedy: bool = False
 ) -> LoadedPlayer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Seating
 from multigrid_rl.players.match import Match
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, MultiAgentSpec, Policy, Shaping
@@ -84,12 +84,12 @@ class MatchFactory:
             ),
         )
 
-    def load(self) -> dict[str, tuple[LoadedPlayer, ...]]:
+    def load(self) -> Seating:
         """Return every background player, by seat; files are read at the first call. Raises :class:`PlayerError`."""
         return dict(self._seated)
 
     @cached_property
-    def _seated(self) -> dict[str, tuple[LoadedPlayer, ...]]:
+    def _seated(self) -> Seating:
         catalogue = self.catalogue or Catalogue(self.checkpoints)
         return {
             seat: catalogue.take_turns(names, self.spec, seat, self.hashes) for seat, names in self.opponents.items()
@@ -157,15 +157,13 @@ class MatchFactory:
         return bonus if shaping is None else lambda events, reward: bonus(events, shaping(events, reward))
 
 
-def _mixtures(spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]], seat: str) -> list[list[tuple[str, float]]]:
+def _mixtures(spec: GameSpec, seated: Seating, seat: str) -> list[list[tuple[str, float]]]:
     """Return name and weight of who plays each seat of the team of ``seat``."""
     mates = spec.seats_of(spec.team_of(seat))
     return [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
 
 
-def _with_agents(
-    spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]], *, once: bool
-) -> dict[str, tuple[LoadedPlayer, ...]]:
+def _with_agents(spec: GameSpec, seated: Seating, *, once: bool) -> Seating:
     """Seat each player that has a method ``seated``: one per team if it plays the whole team, else one per seat."""
     result = {}
     for seat, rows in seated.items():
@@ -180,9 +178,7 @@ def _with_agents(
     return result
 
 
-def seat_players(
-    spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]], *, once: bool = False
-) -> dict[str, Policy]:
+def seat_players(spec: GameSpec, seated: Seating, *, once: bool = False) -> dict[str, Policy]:
     """Return players by seat, or by team where one player acts for all its seats.
 
     Args:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.fast.towers import Stack
 from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card
-from multigrid_rl.players.catalogue import LoadedPlayer, load_frozen
+from multigrid_rl.players.catalogue import Seating, load_frozen
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.text import expected
 from multigrid_rl.types import Board, GameSpec, Policy, SeatView, UniformSource
@@ -204,7 +204,7 @@ class TeamPlayer:
         return np.stack(actions, axis=1), torch.cat(memories, dim=1)
 
 
-def anchor_pool(seated: Mapping[str, tuple[LoadedPlayer, ...]], seats: Sequence[str]) -> OpponentPool:
+def anchor_pool(seated: Seating, seats: Sequence[str]) -> OpponentPool:
     """Return the pool of fixed players, numbered from 0 on, that plays all ``seats`` of a team."""
     anchors = []
     for rows in zip(*(seated[seat] for seat in seats), strict=True):

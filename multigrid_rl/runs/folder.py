@@ -29,7 +29,7 @@ from multigrid_rl.tables import TRACKERS, find, load
 from multigrid_rl.text import ConfigError, expected
 
 if TYPE_CHECKING:
-    from multigrid_rl.players.catalogue import LoadedPlayer
+    from multigrid_rl.players.catalogue import Seating
 
 LOG = logging.getLogger(__name__)
 #: File by which a run belongs to one process.
@@ -97,7 +97,7 @@ class RunFolder:
         self,
         path: Path,
         config: RunConfig,
-        seated: dict[str, tuple[LoadedPlayer, ...]],
+        seated: Seating,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         path.mkdir(parents=True, exist_ok=False)

@@ -261,11 +261,3 @@ def _number(value: Any, where: str) -> float | None:
     if not isinstance(value, (int, float)) or abs(value) >= _LARGEST:
         raise ConfigError(expected(where, f"a number below {_LARGEST:g}, or null", f"a {type(value).__name__}"))
     return value
-
-
-def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """Return the leaves in which two nested mappings differ: (dotted key, one, other)."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = dict.fromkeys([*ours, *theirs])
-        return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]
-    return [] if ours == theirs else [(key, ours, theirs)]

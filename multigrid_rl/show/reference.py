@@ -22,9 +22,9 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.evaluation.sets import PRIVATE, check_ended, decisive
+from multigrid_rl.evaluation.sets import PRIVATE, check_ended, decisive, differences
 from multigrid_rl.gates import Gate
-from multigrid_rl.runs.reader import Array, Run, Series, differences
+from multigrid_rl.runs.reader import Array, Run, Series
 from multigrid_rl.text import ConfigError, expected, first_error, shown
 
 End = Literal["better", "worse", "inside", "above", "below"]
