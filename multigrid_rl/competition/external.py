@@ -27,8 +27,8 @@ from multigrid_rl.competition.sandbox import Limits, sandboxed
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.catalogue import Naming
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.players.naming import Naming
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
@@ -341,7 +341,7 @@ class SeatedAgent(ExternalPlayer):
 
 @dataclass(frozen=True)
 class AgentFolder:
-    """The folder of an agent, see :class:`~multigrid_rl.players.naming.Program`.
+    """The folder of an agent, see :class:`~multigrid_rl.players.catalogue.Program`.
 
     Attributes:
         name: how its user named it.

@@ -16,8 +16,9 @@ from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.gating import gates_of
-from multigrid_rl.runs.reader import Run, check_env, read_rows, read_run
-from multigrid_rl.runs.reference import Comparison, Reference, changes, compare, load_reference
+from multigrid_rl.runs.players import check_env
+from multigrid_rl.runs.reader import Run, read_rows, read_run
+from multigrid_rl.show.reference import Comparison, Reference, changes, compare, load_reference
 from multigrid_rl.show.words import percent
 from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.training.screen import reward_facts, schedules

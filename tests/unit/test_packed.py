@@ -58,7 +58,7 @@ def sent(factory: MatchFactory) -> MatchFactory:
 def with_files(factory: MatchFactory, name: str, **changes: bytes) -> MatchFactory:
     """The factory with other bytes in it than were packed."""
     other = sent(factory)
-    other.catalogue._packed[name] = other.catalogue._packed[name]._replace(**changes)
+    other.catalogue.given[name] = other.catalogue.given[name]._replace(**changes)
     return other
 
 
