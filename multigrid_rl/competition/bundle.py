@@ -15,8 +15,7 @@ import safetensors.torch
 from torch import Tensor
 
 from multigrid_rl.competition import network_agent
-from multigrid_rl.competition.agents import AGENT_FILE, read_agent, read_parts
-from multigrid_rl.competition.external import SeatedAgent
+from multigrid_rl.competition.agents import AGENT_FILE, SEATED_LIMITS, AgentPlayer, read_agent
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.files import unfinished
 from multigrid_rl.players.cards import (
@@ -98,7 +97,7 @@ def load_team(
     *,
     greedy: bool = False,
     partly: bool = False,
-    limits: Limits | None = None,
+    limits: Limits = SEATED_LIMITS,
 ) -> dict[str, Policy]:
     """Load the players of all seats of ``team``, by seat, or by team where one acts for all of them.
 
@@ -119,8 +118,7 @@ def load_team(
     if not seats:
         raise PlayerError(expected(f"{folder}: team", f"one with seats among {', '.join(spec.seats)}", team))
     if folder_kind(folder) == "agent":
-        read_agent(folder)
-        player = SeatedAgent(folder.name, tuple(read_parts(folder)), spec, seats, once=True, limits=limits)
+        player = AgentPlayer(read_agent(folder, folder.name), spec, seats, limits)
         return {team if len(seats) > 1 else seats[0]: player}
     homes = bundle_folders(folder)
     players: dict[str, Policy] = {}

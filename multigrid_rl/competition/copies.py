@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
-from multigrid_rl.competition.agents import AGENT_FILE, Part, is_agent, read_parts
+from multigrid_rl.competition.agents import AGENT_FILE, is_agent
 from multigrid_rl.competition.bundle import load_team
+from multigrid_rl.competition.folders import Part, read_parts
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue

@@ -48,8 +48,8 @@ def grade(
 ) -> None:
     """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
     from multigrid_rl.competition import gradebook, grading, handed_in
-    from multigrid_rl.competition.agents import Scratch, ScratchError
     from multigrid_rl.competition.copies import Originals
+    from multigrid_rl.competition.folders import Scratch, ScratchError
     from multigrid_rl.competition.sandbox import check_not_bound
     from multigrid_rl.config.compose import load_scenario
     from multigrid_rl.files import data_root
@@ -115,7 +115,7 @@ def _grade_one(found: HandIn, rules: Rubric, output: Path | None, grade: Callabl
 
 
 def _grade_class(hand_ins: list[HandIn], rules: Rubric, table: Path, book: Callable[[], Gradebook]) -> None:
-    from multigrid_rl.competition.agents import exclusive_lock
+    from multigrid_rl.competition.folders import exclusive_lock
     from multigrid_rl.competition.gradebook import FEEDBACK
 
     screen, began = console(120), time.perf_counter()

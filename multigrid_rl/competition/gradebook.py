@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from multigrid_rl.competition.agents import folder_sha256
 from multigrid_rl.competition.bundle import folder_kind
 from multigrid_rl.competition.copies import Fingerprint, Originals, Similar
 from multigrid_rl.competition.cup.entries import filed_name, reason_of
+from multigrid_rl.competition.folders import folder_sha256
 from multigrid_rl.competition.grading import LIMITS, Rubric, grade, refused
 from multigrid_rl.competition.handed_in import ZIP, HandIn
 from multigrid_rl.competition.sandbox import Limits

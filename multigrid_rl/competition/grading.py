@@ -2,16 +2,16 @@
 
 import secrets
 import time
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import Field, ValidationError, model_validator
 
-from multigrid_rl.competition.agents import folder_sha256, is_agent
+from multigrid_rl.competition.agents import AgentPlayer, is_agent
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
 from multigrid_rl.competition.copies import Originals, Watched, watch
-from multigrid_rl.competition.external import SeatedAgent
+from multigrid_rl.competition.folders import folder_sha256
 from multigrid_rl.competition.measures import ENTROPY, Metered, known_metrics, measured
 from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants
 from multigrid_rl.config.compose import load_scenario
@@ -192,11 +192,11 @@ def grade(
     try:
         with kill_descendants() if program else nullcontext():
             exams = [_play_exam(exam, k, sitting) for k, exam in enumerate(rubric.exams)]
-    except RunError as error:
-        fault = error.__cause__
-        if not isinstance(fault, PlayerFaultError) or fault.name != bundle.name:
-            raise
-        return refused(bundle, rubric, str(error), fault.without_words) | {"seconds": _since(began)}
+    except PlayerFaultError as fault:
+        player = f"player {fault.name}: "
+        if fault.name != bundle.name:
+            raise RunError(f"{player}{fault}") from fault
+        return refused(bundle, rubric, f"{player}{fault}", fault.without_words) | {"seconds": _since(began)}
     # What cannot be measured is left out, and the rest counts for all.
     scale = rubric.points / measurable
     checks = [check for exam in exams for check in exam["checks"] if check["points"] is not None]
@@ -271,7 +271,7 @@ def _watched(agent: Path, rubric: Rubric, spec: GameSpec, limits: Limits) -> dic
     found = {}
     for team in {team for exam in rubric.exams for team in rubric.teams_of(exam)}:
         (player,) = load_team(agent, spec, team, limits=limits).values()
-        with kill_descendants(), closing(cast("SeatedAgent", player)):
+        with kill_descendants(), cast("AgentPlayer", player):
             found[team] = watch(spec, team, player, games, rubric.seed ^ 1)
     return found
 

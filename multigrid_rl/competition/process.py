@@ -12,12 +12,12 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from multigrid_rl.competition.agents import ExternalAgent, Scratch
+from multigrid_rl.competition.folders import Part, Scratch
 from multigrid_rl.competition.sandbox import Limits, family_of, launched, parents_of_all, sandboxed
 from multigrid_rl.text import shown
 
@@ -57,30 +57,33 @@ class TooSlowError(ProcessError):
 
 
 class AgentProcess:
-    """A running agent.
+    """A running agent, in a copy of its files that ends with it: it may write there.
 
     Args:
-        agent: what to run.
+        command: what to run.
+        parts: the files of its folder.
         limits: memory and files are limited here, time in :meth:`ask`.
         seed: of its hash function, where it is Python.
 
     Raises:
         PlayerError: there is no sandbox, and it is not trusted.
+        ScratchError: there is no room for a copy.
     """
 
-    def __init__(self, agent: ExternalAgent, limits: Limits, seed: int) -> None:
-        scratch = Scratch()
+    def __init__(self, command: Sequence[str], parts: Iterable[Part], limits: Limits, seed: int) -> None:
         fenced = sandboxed()
+        scratch = Scratch()
         with ExitStack() as stack:
             stack.callback(scratch.close)
+            folder, home = scratch.filled("agent", parts), scratch.filled("home")
             self._process = subprocess.Popen(
-                launched(agent.command, agent.folder, limits, fenced=fenced),
+                launched(command, folder, limits, fenced=fenced),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                cwd=agent.folder,
-                env=_environment(str(scratch.path), seed),
+                cwd=folder,
+                env=_environment(str(home), seed),
                 start_new_session=True,
             )
             stack.pop_all()
@@ -195,14 +198,14 @@ class AgentProcess:
         return ProcessError(how, f": {shown(lines[-1], 200)}" if lines else "")
 
 
-def _environment(scratch: str, seed: int) -> dict[str, str]:
+def _environment(home: str, seed: int) -> dict[str, str]:
     # First the folder of this interpreter: an agent's `python3` is then the one that has the packages of this project.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {
         "PATH": path,
         "LANG": "C.UTF-8",
-        "HOME": scratch,
-        "TMPDIR": scratch,
+        "HOME": home,
+        "TMPDIR": home,
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": str(seed % 2**32),
         "PYTHONDONTWRITEBYTECODE": "1",  # the folder's hash must stay as it is

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -83,7 +83,7 @@ def bwrap_available() -> bool:
     return tried.returncode == 0
 
 
-def launched(command: tuple[str, ...], folder: Path, limits: Limits, *, fenced: bool) -> list[str]:
+def launched(command: Sequence[str], folder: Path, limits: Limits, *, fenced: bool) -> list[str]:
     """Return a command that runs ``command`` within limits, in a sandbox if it is ``fenced``, see ``launch.py``."""
     # The agent ends with its referee, killed or not. Processes that it has put beside itself do not, but they end by
     # themselves at last: they cannot compute for ever.
@@ -93,7 +93,7 @@ def launched(command: tuple[str, ...], folder: Path, limits: Limits, *, fenced: 
     return [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, bounds), *inner]
 
 
-def bwrap_command(command: tuple[str, ...], folder: Path, disk_mb: int) -> list[str]:
+def bwrap_command(command: Sequence[str], folder: Path, disk_mb: int) -> list[str]:
     """Return a command that runs ``command`` in a sandbox.
 
     Args:

@@ -70,11 +70,11 @@ def cup(
     every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
 ) -> None:
     """Round robin of all entries from both sides; resumes, and takes late entries; the last line is JSON."""
-    from multigrid_rl.competition.agents import ScratchError, exclusive_lock
     from multigrid_rl.competition.copies import Originals
     from multigrid_rl.competition.cup.cup import check_agents
     from multigrid_rl.competition.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.competition.cup.folder import read_manifest
+    from multigrid_rl.competition.folders import ScratchError, exclusive_lock
     from multigrid_rl.competition.sandbox import Limits, check_not_bound
     from multigrid_rl.files import data_root
     from multigrid_rl.players.catalogue import Catalogue
@@ -144,10 +144,10 @@ def verify(folder: Path, most: int | None) -> None:
     Raises:
         PlayerError, ConfigError: no cup, an unfinished or a damaged one.
     """
-    from multigrid_rl.competition.agents import ScratchError
     from multigrid_rl.competition.cup.cup import check_agents, kept_pairings, play_again, repeatable, unfounded
     from multigrid_rl.competition.cup.folder import forged, kept_cup, tables, versions
     from multigrid_rl.competition.cup.standings import results
+    from multigrid_rl.competition.folders import ScratchError
     from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 
     config, entries = kept_cup(folder)
@@ -332,7 +332,7 @@ def inspect(
     trusted: Trusted = False,
 ) -> None:
     """Show what a bundle or an agent is, check everything and play a few games; the last line says ok."""
-    from multigrid_rl.competition.agents import ScratchError
+    from multigrid_rl.competition.folders import ScratchError
     from multigrid_rl.competition.inspection import inspect_folder
 
     one_thread()

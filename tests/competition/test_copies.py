@@ -17,13 +17,12 @@ from safetensors.torch import load_file, save_file
 from agents import agent_of
 from bundles import bundle, edit, vouch
 from commands import call
-from multigrid_rl.competition.agents import read_agent
+from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.copies import ANSWERS, HAND_INS, KNOWN, Originals, agent_fingerprint, watch
 from multigrid_rl.competition.cup.cup import forfeited
 from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.competition.cup.standings import results
-from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.gradebook import KEY_FILE
 from multigrid_rl.competition.process import MAX_FILES, MAX_PROCESSES, MAX_THREADS
 from multigrid_rl.competition.sandbox import Limits, bwrap_available
@@ -205,7 +204,7 @@ def test_finds_agent_that_answers_as_network(name, greedy, team, originals):
 @pytest.mark.parametrize("team", ["red", "blue"])
 @pytest.mark.parametrize("example", ["python", "shell"])
 def test_example_agents_are_no_copies_of_networks(example, team, originals):
-    with ExternalPlayer(read_agent(data_root() / "examples/agents" / example), SPEC, team, "1v1", 1) as agent:
+    with AgentPlayer(read_agent(data_root() / "examples/agents" / example), SPEC, SPEC.seats_of(team)) as agent:
         watched = {team: watch(SPEC, team, agent, 100, 7)}
     assert originals.similar(agent_fingerprint([]), watched=watched) == []
 

@@ -12,8 +12,8 @@ import pytest
 
 from agents import SPEC, agent_of
 from multigrid_rl.competition import grading
-from multigrid_rl.competition.agents import folder_sha256
 from multigrid_rl.competition.copies import Originals
+from multigrid_rl.competition.folders import folder_sha256
 from multigrid_rl.competition.grading import Rubric
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.recipes import read_scenario

@@ -15,7 +15,6 @@ import pytest
 from agents import SPEC, agent_of, exists, play, player_of
 from commands import call, complaint
 from multigrid_rl.competition import process, sandbox
-from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.sandbox import Limits, check_not_bound, kill_descendants
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.episodes import play_games
@@ -105,7 +104,7 @@ def test_largest_agent_is_ended_where_memory_runs_out(tmp_path, monkeypatch):
         f"import time\ndef hello(m): open({str(tmp_path / 'meminfo')!r}, 'w')"
         ".write('MemAvailable: 399999 kB'); time.sleep(0.5); say('{\"type\":\"ready\"}')",
     )
-    with player_of(large, LIMITS) as red, ExternalPlayer(small, SPEC, "blue", "1v1", 7, LIMITS) as blue:
+    with player_of(large, LIMITS) as red, player_of(small, LIMITS, team="blue") as blue:
         played = play_games(SPEC, {"red": red, "blue": blue}, 2, seed=1)
     assert played.fault.name == "large", played.fault
     assert "the machine runs out of memory, and of all agents this one holds the most: 1" in played.fault.reason

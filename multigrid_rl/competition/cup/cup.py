@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from multigrid_rl.competition.agents import AgentPlayer
 from multigrid_rl.competition.cup.entries import UNREADABLE, CupConfig, Entry, reason_of
 from multigrid_rl.competition.cup.folder import Pairing, begin, begun, blamed, load_pairing, pairing_file, pairs_of
-from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
 from multigrid_rl.evaluation.replays import GameRecord, record
 from multigrid_rl.files import write_whole
@@ -163,7 +163,7 @@ def play_pairing(red: Entry, blue: Entry, config: CupConfig) -> Pairing:
                 return _timed(forfeited(red, blue, config, {entry.name: reason}), seconds)
         played = play_games(config.spec, players, config.games, seed=config.seed)
         for player in players.values():
-            if isinstance(player, ExternalPlayer):
+            if isinstance(player, AgentPlayer):
                 seconds[player.name] += player.thought_s
     return _timed(_pairing(red, blue, config, played), seconds)
 
