@@ -14,7 +14,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator
 
-from multigrid_rl.competition.folders import Part, ScratchError, read_parts, sha256_of_parts
+from multigrid_rl.competition.folders import Part, read_parts, sha256_of_parts
 from multigrid_rl.competition.process import AgentProcess, ProcessError, TooSlowError, unexpected
 from multigrid_rl.competition.sandbox import Limits, sandboxed
 from multigrid_rl.config.compose import load_scenario
@@ -390,5 +390,5 @@ class SeatedAgent(AgentPlayer):
         """Return actions (N,), of a team (N, C). Raises ``RunError``: it failed, or answered something else."""
         try:
             return super().act(view, state, rng)
-        except (PlayerFaultError, ScratchError) as error:
+        except PlayerFaultError as error:
             raise RunError(f"player {self.name}: {error}") from error

@@ -28,8 +28,7 @@ from multigrid_rl.players.cards import (
     sha256_of,
     write_player,
 )
-from multigrid_rl.players.catalogue import seat_folders
-from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.players.catalogue import load_frozen, seat_folders
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.user_code import CODE
@@ -122,20 +121,14 @@ def load_team(
         return {team if len(seats) > 1 else seats[0]: player}
     homes = bundle_folders(folder)
     players: dict[str, Policy] = {}
-    networks: dict[Path, Any] = {}
     failure: PlayerError | None = None
     for seat in seats:
         try:
             home = _home(folder, homes, seat)
-            card = read_card(home)
-            mirrored = check_fits(card, spec, seat)
-            if home not in networks:
-                networks[home] = read_network(home, card)
+            loaded = load_frozen(seat, home, read_card(home), spec, seat, greedy=greedy)
+            players[team if loaded.members > 1 else seat] = loaded.player
         except PlayerError as error:
             failure = error
-            continue
-        key = team if card.members > 1 else seat
-        players[key] = FrozenPlayer.of(card, networks[home], mirrored=mirrored, greedy=greedy)
     if failure is not None and not (partly and players):
         raise failure
     return players

@@ -14,6 +14,7 @@ from typing import NamedTuple, NoReturn
 
 from multigrid_rl.players.cards import PlayerError, read_plain_file
 from multigrid_rl.text import expected, shown
+from multigrid_rl.types import RunError
 
 MAX_FOLDER_BYTES = 50_000_000
 MAX_FOLDER_FILES = 5_000
@@ -108,7 +109,7 @@ def _part(path: Path, folder: Path) -> Part:
     return Part(own, "link", os.fsencode(link))
 
 
-class ScratchError(RuntimeError):
+class ScratchError(RunError):
     """The place for scratch folders cannot be used; the message is one line. No agent is to blame for it."""
 
 

@@ -31,9 +31,8 @@ from multigrid_rl.files import data_root
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-from multigrid_rl.players.match import Match
+from multigrid_rl.players.match import Match, PlayerFaultError, SeatView
 from multigrid_rl.show.cup_page import cup_page
-from multigrid_rl.types import RunError, SeatView
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
 from multigrid_rl.world.spaces import token_categories
 from multigrid_rl.world.symmetry import other_side
@@ -222,7 +221,7 @@ def test_agent_that_fails_is_compared_by_what_it_answered_before(originals):
 
     def fails_later(view, state, rng):
         if next(steps, None) is None:
-            raise RunError("too tired")
+            raise PlayerFaultError("tired", "too tired")
         return act(view, state, rng)
 
     player.act = fails_later

@@ -159,19 +159,19 @@ def test_grades_agent_only_in_sandbox(tmp_path, monkeypatch):
     originals = Originals(load_scenario("1v1").spec, Catalogue(tmp_path / "nobody"))
     monkeypatch.setattr(grading, "bwrap_available", lambda: False)
     with pytest.raises(PlayerError, match="bubblewrap"):
-        grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle"), originals)
+        grading.Examiner(_rubric(opponent="idle"), tmp_path, originals).grade(folder)
     monkeypatch.undo()
-    result = grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle"), originals)
+    result = grading.Examiner(_rubric(opponent="idle"), tmp_path, originals).grade(folder)
     assert (result["passed"], result["sha256"]) == (True, folder_sha256(folder))
     entropy = [{"metric": "entropy/*", "at_most": 1, "points": 1}]
     with pytest.raises(PlayerError, match="entropy"):
-        grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle", checks=entropy), originals)
+        grading.Examiner(_rubric(opponent="idle", checks=entropy), tmp_path, originals).grade(folder)
 
 
 @pytest.mark.parametrize(("bound", "shown"), [({"at_least": 0.5}, 0.4), ({"at_most": 0.5}, 0.9)], ids=str)
 def test_worst_of_several_seats_decides(bound, shown):
     check = grading.Check(metric="win/*", points=3, **bound)
-    found = grading._checked(check, [Interval(0.4, 0.3, 0.45), Interval(0.9, 0.85, 1.0)])
+    found = check.judged([Interval(0.4, 0.3, 0.45), Interval(0.9, 0.85, 1.0)])
     assert (found["value"], found["met"], found["points"]) == (shown, False, 0)
     assert found["interval"][0] < shown < found["interval"][1]
 
@@ -179,7 +179,7 @@ def test_worst_of_several_seats_decides(bound, shown):
 def test_rubric_runs_code_only_if_allowed(tmp_path, monkeypatch):
     agent_of(tmp_path / "forward")
     spec = load_scenario("1v1").spec
-    assert list(grading._opponents("forward", "blue", spec, tmp_path)) == ["blue_0"]
+    assert list(grading.opponents("forward", "blue", spec, tmp_path)) == ["blue_0"]
     monkeypatch.setenv(SAFE, "1")
     with pytest.raises(ConfigError, match=r"opponent: .*code is refused here.*, got forward"):
-        grading._opponents("forward", "blue", spec, tmp_path)
+        grading.opponents("forward", "blue", spec, tmp_path)

@@ -81,13 +81,13 @@ def test_total_use_of_processes_is_bounded(name, tmp_path):
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_honest_agent_plays_and_writes_into_its_folder(trusted, tmp_path, monkeypatch):
+def test_honest_agent_plays_and_writes_into_its_copy(trusted, tmp_path, monkeypatch):
     monkeypatch.setenv(TRUSTED, str(int(trusted)))
     code = "open('log.txt', 'a').write('x'); open(os.environ['TMPDIR'] + '/y', 'w'); import numpy, torch"
     agent = agent_of(tmp_path / "a", code, "[python3, agent.py]")
     with player_of(agent, replace(LIMITS, memory_mb=4096)) as player:
         assert play(player).fault is None
-    assert (tmp_path / "a" / "log.txt").exists() == trusted
+    assert not (tmp_path / "a" / "log.txt").exists()
 
 
 def test_no_file_system_of_its_own_in_sandbox(tmp_path):

@@ -158,7 +158,7 @@ def test_agent_ends_with_killed_referee(stubborn, tmp_path, monkeypatch):
     process.wait()
     assert soon(lambda: not running(agent))
     left = list((tmp_path / "tmp").iterdir())
-    assert len(left) == 2
+    assert len(left) == 1
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     remove_leftovers()
     assert list((tmp_path / "tmp").iterdir()) == left  # too young: nobody may have come to lock it

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from multigrid_rl.competition.agents import Agent, AgentPlayer, is_agent, read_agent
+from multigrid_rl.competition.agents import AGENT_FILE, Agent, AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import bundle_sha256, load_team, read_cards
-from multigrid_rl.competition.copies import Originals, Watched, agent_fingerprint, watch
+from multigrid_rl.competition.copies import Answers, Originals, agent_fingerprint, watch
 from multigrid_rl.competition.folders import Part, read_parts
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.players.cards import PlayerError
@@ -175,10 +175,10 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     return checked
 
 
-def _watched(entry: Entry, config: CupConfig) -> dict[str, Watched]:
+def _watched(entry: Entry, config: CupConfig) -> dict[str, Answers | None]:
     """Let an agent play the first steps of as many games as the cup has, for each team."""
     config = replace(config, limits=replace(config.limits, total_s=min(config.limits.total_s, _WATCHED_S)))
-    found = {}
+    found: dict[str, Answers | None] = {}
     for team in _TEAMS:
         with suppress(PlayerFaultError, *UNREADABLE), kill_descendants(), entry.players_of(config, team) as players:
             (player,) = players.values()
@@ -208,7 +208,7 @@ def entry_in(path: Path, config: CupConfig) -> Entry:
             raise PlayerError("expected a folder with a bundle or an external agent, got a link")
         if not path.is_dir():
             raise PlayerError("expected a folder with a bundle or an external agent, got a file")
-        if is_agent(path):
+        if (path / AGENT_FILE).exists():  # says so if it may not be seen
             return external(path, name, note)
         card = next(iter(read_cards(path).values()))
         steps, trained = card.provenance.get("env_steps", 0), f"{', '.join(card.seats)} of {card.scenario}"

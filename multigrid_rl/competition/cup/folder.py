@@ -238,8 +238,8 @@ def versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("multigrid-rl", "numpy", "numba", "torch", "evalica")}
 
 
-def tables(found: CupResults, pairings: list[Pairing]) -> dict[str, bytes]:
-    """Return the files of results: all of them, standings, pairs, sides and every single game."""
+def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
+    """Write all results, standings, pairs, sides and every single game; returns the files. Replaces existing ones."""
     rated = {row.name for row in found.standings}
     files = {
         RESULTS_FILE: found.model_dump_json(indent=1),
@@ -248,27 +248,21 @@ def tables(found: CupResults, pairings: list[Pairing]) -> dict[str, bytes]:
         "sides.csv": csv_text([row.model_dump() for row in found.sides]),
         "games.csv": csv_text(list(_games([p for p in pairings if {p.red, p.blue} <= rated]))),
     }
-    return {name: text.encode() for name, text in files.items()}
-
-
-def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
-    """Write :func:`tables`; returns the files. Replaces existing ones."""
-    files = tables(found, pairings)
-    for name, content in files.items():
-        write_whole(folder / name, content)
+    for name, text in files.items():
+        write_whole(folder / name, text.encode())
     return [folder / name for name in files]
 
 
-def forged(folder: Path, files: dict[str, bytes], entries: list[Entry]) -> list[str]:
-    """Return a line for each file of the cup in ``folder`` that differs from ``files``, and each foreign pairing."""
+def forged(folder: Path, true: list[Path], entries: list[Entry]) -> list[str]:
+    """Return a line for each file of a cup's ``folder`` that differs from a ``true`` one, and each foreign pairing."""
     lines = []
-    for name, content in files.items():
+    for path in true:
         try:
-            same = (folder / name).read_bytes() == content
+            same = (folder / path.name).read_bytes() == path.read_bytes()
         except OSError:
             same = False
         if not same:
-            lines.append(f"{name}: differs from what cup.json and the pairings give")
+            lines.append(f"{path.name}: differs from what cup.json and the pairings give")
     own = {pairing_file(folder, red, blue) for red, blue in pairs_of(entries)}
     foreign = sorted(path.name for path in (folder / PAIRINGS).glob("*.json") if path not in own)
     return lines + [f"{PAIRINGS}/{name}: not a pairing of this cup" for name in foreign]
