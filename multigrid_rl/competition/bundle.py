@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 import safetensors.torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from multigrid_rl.competition import network_agent
 from multigrid_rl.competition.agents import AGENT_FILE, SEATED_LIMITS, AgentPlayer, read_agent
@@ -28,7 +28,8 @@ from multigrid_rl.players.cards import (
     sha256_of,
     write_player,
 )
-from multigrid_rl.players.catalogue import load_frozen, seat_folders
+from multigrid_rl.players.catalogue import seat_folders
+from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.user_code import CODE
@@ -121,14 +122,19 @@ def load_team(
         return {team if len(seats) > 1 else seats[0]: player}
     homes = bundle_folders(folder)
     players: dict[str, Policy] = {}
+    networks: dict[Path, nn.Module] = {}
     failure: PlayerError | None = None
     for seat in seats:
         try:
             home = _home(folder, homes, seat)
-            loaded = load_frozen(seat, home, read_card(home), spec, seat, greedy=greedy)
-            players[team if loaded.members > 1 else seat] = loaded.player
+            card = read_card(home)
+            mirrored = check_fits(card, spec, seat)
+            network = networks[home] if home in networks else networks.setdefault(home, read_network(home, card))
         except PlayerError as error:
             failure = error
+            continue
+        key = team if card.members > 1 else seat
+        players[key] = FrozenPlayer.of(card, network, mirrored=mirrored, greedy=greedy)
     if failure is not None and not (partly and players):
         raise failure
     return players

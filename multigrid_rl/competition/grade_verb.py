@@ -28,7 +28,7 @@ def grade(
         int | None, typer.Option(min=0, max=2**63 - 1, help="Of the games; by default the rubric's, or a fresh one.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="JSON to write, too; or the csv of a class, to go on with.")
+        Path | None, typer.Option("--output", "-o", help="JSON to write, too; or the csv of a class, new or to resume.")
     ] = None,
     earlier: Annotated[
         Path | None, typer.Option(help="Folder of earlier hand-ins, a folder each, to find copies of.")
@@ -66,7 +66,7 @@ def grade(
         gradebook.check_table(table, bundle)
     limits = replace(grading.LIMITS, step_s=step_s, total_s=total_s)
     with (
-        ended_by_signals("the same command goes on with the class" if table else ""),
+        ended_by_signals("the same command resumes the class" if table else ""),
         closing(Scratch()) as scratch,
     ):
         before = handed_in.hand_ins(earlier, scratch.path) if earlier is not None else []

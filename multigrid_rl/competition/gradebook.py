@@ -1,4 +1,4 @@
-"""Grading a class: a result and a page of feedback for each hand-in, one table; goes on where it was killed."""
+"""Grading a class: a result and a page of feedback for each hand-in, one table; resumes where it was killed."""
 
 import csv
 import io
@@ -101,7 +101,7 @@ def _with_key(home: Path, rubric: Rubric) -> Rubric:
         raise PlayerError(expected(path, "a gradebook's own file", first_error(error))) from error
     if key is None:
         if any(home.iterdir()):
-            raise PlayerError(expected(home, "a new folder, or grades to go on with", "something else"))
+            raise PlayerError(expected(home, "a new folder, or grades to resume", "something else"))
         key = _Key(rubric_sha256=rubric.sha256, seed=rubric.seed)
         write_whole(path, key.model_dump_json().encode())
         path.chmod(0o600)

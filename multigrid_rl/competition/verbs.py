@@ -144,15 +144,15 @@ def verify(folder: Path, most: int | None) -> None:
     Raises:
         PlayerError, ConfigError: no cup, an unfinished or a damaged one.
     """
-    from multigrid_rl.competition.cup.cup import check_agents, kept_pairings, play_again, repeatable, unfounded
-    from multigrid_rl.competition.cup.folder import forged, kept_cup, versions
+    from multigrid_rl.competition.cup.cup import check_agents, play_again, repeatable, unfounded
+    from multigrid_rl.competition.cup.folder import forged, kept_cup, load_pairing, pairs_of, versions
     from multigrid_rl.competition.cup.standings import results
     from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 
     config, entries = kept_cup(folder)
     check_agents(entries)
     made_with = read_results(folder / RESULTS_FILE).versions
-    pairings = kept_pairings(entries, config, folder)
+    pairings = [load_pairing(folder, red, blue, config.games) for red, blue in pairs_of(entries)]
     found = results(entries, pairings, config, made_with)
     screen, replayed, different = console(120), 0, 0
     if made_with != versions():

@@ -340,7 +340,7 @@ def test_interrupted_class_resumes_to_same_table(tmp_path, a_class, monkeypatch)
     monkeypatch.setattr(Examiner, "grade", noted)
     table = tmp_path / "grades.csv"
     cut = grade(tmp_path, fresh, a_class, "-o", table)[0]
-    assert (cut.exit_code, "goes on with the class" in cut.stderr, table.exists()) == (130, True, False)
+    assert (cut.exit_code, "resumes the class" in cut.stderr, table.exists()) == (130, True, False)
     assert grade(tmp_path, fresh, a_class, "-o", table)[0].exit_code == 0
     whole = table.read_text()
     assert sorted(set(played)) == ["=1+1", "Müller", "anna", "bert"]

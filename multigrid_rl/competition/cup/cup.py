@@ -97,11 +97,6 @@ def check_agents(entries: list[Entry]) -> None:
         sandboxed()
 
 
-def kept_pairings(entries: list[Entry], config: CupConfig, folder: Path) -> list[Pairing]:
-    """Return all pairings of a finished cup. Raises ``PlayerError``: one is missing or damaged."""
-    return [load_pairing(folder, red, blue, config.games) for red, blue in pairs_of(entries)]
-
-
 def repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
     """Return whether a pairing can be replayed: what an agent forfeits depends on wall-clock time."""
     agents = {entry.name for entry in entries if entry.kind == "external"}

@@ -83,8 +83,9 @@ class Entry:
             yield self.players[team]
         else:
             assert self.agent is not None
-            seats, told = config.spec.seats_of(team), {"scenario": config.scenario, "seed": config.agents_seed(team)}
-            with AgentPlayer(self.agent, config.spec, seats, config.limits, **told) as player:
+            spec, limits, seed = config.spec, config.limits, config.agents_seed(team)
+            seats = spec.seats_of(team)
+            with AgentPlayer(self.agent, spec, seats, limits, scenario=config.scenario, seed=seed) as player:
                 player.start(config.games)
                 yield {team if len(seats) > 1 else seats[0]: player}
 

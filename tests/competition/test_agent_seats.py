@@ -41,13 +41,13 @@ def end(message): note(message)
 
 
 @pytest.fixture
-def unfenced(monkeypatch):
+def unconfined(monkeypatch):
     """Agents of these tests write where the test reads."""
     monkeypatch.setenv(TRUSTED, "1")
 
 
 @pytest.fixture
-def recorder(tmp_path, unfenced):
+def recorder(tmp_path, unconfined):
     """An agent's folder, and what it was told so far."""
     agent_of(tmp_path / "recorder", RECORDER % str(tmp_path / "log"))
     return str(tmp_path / "recorder"), lambda: [*map(json.loads, (tmp_path / "log").read_text().splitlines())]
@@ -115,7 +115,7 @@ def test_plays_whole_team_or_one_seat_beside_others(recorder):
     assert messages()[-2]["seats"] == ["red_1"]
 
 
-def test_fault_ends_run_with_one_line(tmp_path, unfenced):
+def test_fault_ends_run_with_one_line(tmp_path, unconfined):
     agent_of(tmp_path / "liar", "def act(message): say('9')")
     match = Match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[str(tmp_path / "liar")], blue_0=["idle"])), 2)
     with pytest.raises(RunError, match=r"player .*liar: step 0: answer: expected a JSON object, got 9"):
