@@ -268,10 +268,9 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self._forget()
         self._games = games
         message = encoded(hello(self.spec, self.scenario, self.seats, games, self.seed))
-        begin = time.monotonic()
         try:
             self._process = AgentProcess(self.agent.file.command, self.agent.parts, self.limits, self.seed)
-            check_ready(self._process.ask(message, self.limits.start_s + begin - time.monotonic()))
+            check_ready(self._process.ask(message, self.limits.start_s + self._process.began - time.monotonic()))
         except TooSlowError as error:
             raise self._failed("start", f"not ready within {self.limits.start_s:g} s") from error
         except (ProcessError, OSError) as error:

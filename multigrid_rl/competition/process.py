@@ -65,6 +65,10 @@ class AgentProcess:
         limits: memory and files are limited here, time in :meth:`ask`.
         seed: of its hash function, where it is Python.
 
+    Attributes:
+        pid: of the process that all its others come from.
+        began: when it was started, by ``time.monotonic``.
+
     Raises:
         PlayerError: there is no sandbox, and it is not trusted.
         ScratchError: there is no room for a copy.
@@ -76,6 +80,7 @@ class AgentProcess:
         with ExitStack() as stack:
             stack.callback(scratch.close)
             folder, home = scratch.filled("agent", parts), scratch.filled("home")
+            self.began = time.monotonic()
             self._process = subprocess.Popen(
                 launched(command, folder, limits, in_sandbox=in_sandbox),
                 stdin=subprocess.PIPE,
