@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +32,24 @@ for line in sys.stdin:
     message = json.loads(line)
     globals()[message["type"]](message)
 """
+
+#: Writes what it is told into a file, where it is trusted to, and plays its game's number.
+RECORDER = """
+log = open(%r, "a")
+def note(message): log.write(json.dumps(message) + "\\n"); log.flush()
+def hello(message): note(message); say('{"type":"ready"}')
+def act(message):
+    note(message)
+    say(json.dumps({"actions": [{seat: game["game"] %% 7 for seat in game["seats"]} for game in message["games"]]}))
+def end(message): note(message)
+def bye(message): note(message); note({"type": "rest", "text": sys.stdin.read()}); sys.exit()
+"""
+
+
+def recorder_of(folder: Path) -> tuple[Agent, Callable[[], list[dict]]]:
+    """An agent in the new ``folder``, and what it was told so far."""
+    log = folder.with_suffix(".log")
+    return agent_of(folder, RECORDER % str(log)), lambda: [*map(json.loads, log.read_text().splitlines())]
 
 
 def agent_of(folder: Path, code: str = "", command: str = "[python3, -I, -S, agent.py]") -> Agent:

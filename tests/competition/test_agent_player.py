@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents import SPEC, agent_of, play, player_of
+from agents import SPEC, agent_of, play, player_of, recorder_of
 from multigrid_rl.competition.agents import AgentPlayer, act, check_ready, encoded, hello, read_actions, read_agent
 from multigrid_rl.competition.process import ProcessError
 from multigrid_rl.competition.sandbox import Limits
@@ -24,15 +24,6 @@ from multigrid_rl.world.constants import ACTIONS, BLUE, FORWARD, MISSIONS, RED
 from multigrid_rl.world.spaces import observation
 
 ROOT = Path(__file__).parents[2]
-RECORDER = """
-log = open(%r, 'a')
-rules = {"hello": hello, "act": act}
-def note(message): log.write(json.dumps(message) + '\\n'); log.flush()
-def hello(message): note(message); rules["hello"](message)
-def act(message): note(message); rules["act"](message)
-def end(message): note(message)
-def bye(message): note(message); note({"rest": sys.stdin.read()}); sys.exit()
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +34,8 @@ def trusted(monkeypatch):
 
 @pytest.fixture
 def recorder(tmp_path):
-    """An agent, and the messages that it noted so far."""
-    agent = agent_of(tmp_path / "recorder", RECORDER % str(tmp_path / "log"))
-    return agent, lambda: [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    """An agent, and what it was told so far."""
+    return recorder_of(tmp_path / "recorder")
 
 
 class Forward:
@@ -90,7 +80,7 @@ def test_agent_receives_hello_act_end_bye_in_order(recorder):
         "games": 4,
         "seed": 7,
     }
-    assert (bye, rest) == ({"type": "bye"}, {"rest": ""})
+    assert (bye, rest) == ({"type": "bye"}, {"type": "rest", "text": ""})
     length = dict(enumerate(played.table.length.tolist()))
     acts = [message for message in steps if message["type"] == "act"]
     assert [message["step"] for message in acts] == list(range(max(length.values())))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents import SPEC, agent_of
+from agents import SPEC, agent_of, recorder_of
 from multigrid_rl.competition import grading
 from multigrid_rl.competition.copies import Originals
 from multigrid_rl.competition.folders import folder_sha256
@@ -28,17 +27,6 @@ from multigrid_rl.text import ConfigError
 from multigrid_rl.trust import SAFE, TRUSTED
 from multigrid_rl.types import RunError
 
-#: Writes what it is told where the test reads it, and plays its game's number.
-RECORDER = """
-log = open(%r, "a")
-def note(message): log.write(json.dumps(message) + "\\n"); log.flush()
-def hello(message): note(message); say('{"type":"ready"}')
-def act(message):
-    note(message)
-    say(json.dumps({"actions": [{seat: game["game"] %% 7 for seat in game["seats"]} for game in message["games"]]}))
-def end(message): note(message)
-"""
-
 
 @pytest.fixture
 def unconfined(monkeypatch):
@@ -49,8 +37,8 @@ def unconfined(monkeypatch):
 @pytest.fixture
 def recorder(tmp_path, unconfined):
     """An agent's folder, and what it was told so far."""
-    agent_of(tmp_path / "recorder", RECORDER % str(tmp_path / "log"))
-    return str(tmp_path / "recorder"), lambda: [*map(json.loads, (tmp_path / "log").read_text().splitlines())]
+    agent, messages = recorder_of(tmp_path / "recorder")
+    return str(agent.folder), messages
 
 
 def _seated(spec, **names):
@@ -82,7 +70,7 @@ def test_finished_games_are_not_asked_about_again(recorder):
     for _ in range(5):
         match.step({})
     players["red_0"].close()
-    assert [message["type"] for message in messages()] == ["hello", "act", "act", "act", "end"]
+    assert [message["type"] for message in messages()] == ["hello", "act", "act", "act", "end", "bye", "rest"]
 
 
 def test_plays_only_its_own_games_in_mixture(recorder):
