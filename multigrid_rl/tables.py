@@ -173,7 +173,7 @@ POOLS: dict[str, str] = {"league": "multigrid_rl.league.settings:LeagueConfig"}
 #: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
 PLAYERS: dict[str, str] = {
     "class": "multigrid_rl.players.classes:NAMING",
-    "agent": "multigrid_rl.competition.external:NAMING",
+    "agent": "multigrid_rl.competition.agents:NAMING",
     "hub": "multigrid_rl.competition.hub:NAMING",
 }
 
