@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from teams import refusal
 
 from agents import agent_of
-from bundles import ONE, TWO, bundle, edit, network, refusal
+from bundles import ONE, TWO, bundle, edit, network
 from commands import call, complaint
 from multigrid_rl.competition.bundle import bundle_sha256, export, folder_kind, load_team, read_cards
 from multigrid_rl.config.compose import load_scenario

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from teams import refusal
 
-from bundles import ONE, bundle, edit, refusal, vouch
+from bundles import ONE, bundle, edit, vouch
 from commands import call
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.players.cards import (

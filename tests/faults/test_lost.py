@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from trainings import SMALL, Training, clear_lines, rows_of
+from processes import SMALL, Training, clear_lines, rows_of
 
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import read_card, read_network

@@ -7,8 +7,8 @@ import time
 
 import pytest
 import ray
+from processes import PATIENCE_S, SMALL, rows_of
 from ray.cluster_utils import Cluster
-from trainings import PATIENCE_S, SMALL, rows_of
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.environments import env_factory

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bundles import edit, everything
-from catalogues import make_player
+from bundles import edit, everything, make_player
 from commands import call, complaint
 from multigrid_rl.config.compose import compose
 from multigrid_rl.cores import available_cpus

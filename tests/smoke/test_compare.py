@@ -17,7 +17,6 @@ from multigrid_rl.cli.compare import sentence
 from multigrid_rl.evaluation.seeds import Interval, bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
 from multigrid_rl.runs.reader import Series
-from multigrid_rl.show.figures import comparison_panels, draw_comparison
 
 LENGTH, ENTROPY = "episode_len_mean", "entropy/red_0"
 
@@ -230,26 +229,6 @@ def test_missing_metrics_and_gates_are_left_out(tmp_path):
 
 def test_repeated_runs_are_counted_once(sides):
     assert find_runs(["a", "a/0", "./a/1", "a/*"]) == [Path("a") / str(k) for k in range(5)]
-
-
-# --- the picture
-
-
-def test_each_comparison_has_panel(sides):
-    ours, theirs = read_set("A", ["a"]), read_set("B", ["b"])
-    assert comparison_panels(ours, theirs) == [("1v1", metric) for metric in (HELD, LENGTH, ENTROPY, "win/red_0")]
-    figure = draw_comparison(ours, theirs, np.random.default_rng(0))
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles == [
-        "runs that have held all gates",
-        f"{LENGTH}   (gate: <= 20)",
-        f"{ENTROPY}   (gate: <= 0.3)",
-        "win/red_0",
-    ]
-    held = figure.axes[0].lines[:2]
-    assert [line.get_ydata()[-1] for line in held] == [1.0, 0.8]  # one of five never held
-    assert [line.get_ydata()[0] for line in held] == [0.0, 0.0]
-    assert [text.get_text() for text in figure.legends[0].texts][:2] == ["A: a, 5 runs", "B: b, 5 runs"]
 
 
 def test_two_runs_of_one_folder_have_names_of_their_own(sides):

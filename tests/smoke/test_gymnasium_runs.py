@@ -25,7 +25,7 @@ from tiny_runs import rows_of, tiny_run, without_time
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
 #: Sizes of CartPole's observations and actions, and another environment.
-OTHER = "strangers:OtherPole-v0"
+OTHER = "hostile_agents:OtherPole-v0"
 POLE = ["env_id=CartPole-v1", "train.until=4096", "train.checkpoint_every=2048", "seed=3"]
 SHORT = ["train.until=512", "train.checkpoint_every=512"]
 
@@ -131,8 +131,8 @@ def test_catalogue_lists_frozen_player_with_environment(pole, frozen):
 @pytest.mark.parametrize("kind", ["vector", "numbers", "memory", "a2c"])
 def test_other_spaces_networks_and_objectives_train(tmp_path, monkeypatch, kind):
     overrides = {
-        "vector": ["env_id=strangers:EchoCut-v0", "env_args={actions: parts, seen: dict}"],
-        "numbers": ["env_id=strangers:EchoCut-v0", "env_args={actions: vector}", "model.bound=tanh"],
+        "vector": ["env_id=hostile_agents:EchoCut-v0", "env_args={actions: parts, seen: dict}"],
+        "numbers": ["env_id=hostile_agents:EchoCut-v0", "env_args={actions: vector}", "model.bound=tanh"],
         "memory": ["env_id=CartPole-v1", "model=gru", "model.hidden=[8]"],
         "a2c": ["env_id=CartPole-v1", "train=a2c", "train.minibatch_size=null", "train.v_iters=3"],
     }[kind]
@@ -164,11 +164,10 @@ def test_body_run_resumes_exactly(tmp_path):
 
 
 def test_nan_observation_ends_run(tmp_path):
-    result = call("train", "env_id=strangers:Broken-v0", f"run_dir={tmp_path / 'run'}", "train.until=4096")
+    result = call("train", "env_id=hostile_agents:Broken-v0", f"run_dir={tmp_path / 'run'}", "train.until=4096")
     assert result.exit_code == 3
-    message = (
-        "env_id=strangers:Broken-v0: expected finite observations and rewards, got a reward of nan in environment 0"
-    )
+    found = "got a reward of nan in environment 0"
+    message = f"env_id=hostile_agents:Broken-v0: expected finite observations and rewards, {found}"
     assert message in result.stderr
 
 
@@ -230,8 +229,8 @@ def test_player_of_another_environment_is_left_out_of_cup_with_reason(frozen, tm
             "scenario.env_args: expected arguments of CartPole-v1, got {'gravity': 3}",
         ),
         (
-            ["env_id=strangers:Echo-v0", "env_args={seen: image}"],
-            "expected an environment that shows a vector, got strangers:Echo-v0: images",
+            ["env_id=hostile_agents:Echo-v0", "env_args={seen: image}"],
+            "expected an environment that shows a vector, got hostile_agents:Echo-v0: images",
         ),
         (["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn"),
         (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping: expected null"),

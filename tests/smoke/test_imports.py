@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from report_runs import write_run
+from run_folders import write_run
 
 PROGRAM = """
 import sys

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from commands import call, complaint
-from report_runs import write_run
+from run_folders import write_run
 
 BOMB = "a: &a [1, 1]\n" + "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]\n" for k in range(1, 30)).replace("*a0", "*a")
 

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from hostile_agents import Geometric
 from multigrid_rl.envs.base import reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.evaluation.evaluation import evaluate
@@ -14,9 +15,8 @@ from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Target
 from multigrid_rl.imitation.cloning import play_out
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.scripted import IdlePlayer
-from strangers import Geometric
 
-FACTORY = GymnasiumFactory("strangers:Geometric-v0", 0)
+FACTORY = GymnasiumFactory("hostile_agents:Geometric-v0", 0)
 
 
 class Idle(Target):

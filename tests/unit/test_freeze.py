@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bundles import ONE, bundle, edit, everything
+from bundles import ONE, bundle, edit, everything, refusal
 from multigrid_rl.files import data_root, player_folders
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
@@ -40,14 +40,6 @@ def root(tmp_path) -> Path:
 
 def frozen(run: Path, root: Path, name: str = "newcomer", seat: str = "blue_0"):
     return freeze(run_player(run, seat), name, Catalogue(root), GAMES)
-
-
-def refusal(action) -> str:
-    with pytest.raises(PlayerError) as caught:
-        action()
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 # --- which player of a run
