@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.files import data_root
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, sha256_of, write_player
 from multigrid_rl.players.catalogue import Catalogue
@@ -94,3 +96,11 @@ def edit(path: Path, **changes: object) -> None:
 def everything(folder: Path) -> dict[str, bytes | None]:
     """Every path below ``folder`` with its bytes."""
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def cheetah(folder: Path, **env: object) -> Path:
+    """A copy of the cheetah in the new ``folder``, whose card says something else about its environment."""
+    shutil.copytree(data_root() / "checkpoints" / "cheetah-expert", folder)
+    card = json.loads((folder / CARD_FILE).read_text())
+    edit(folder, env={**card["env"], **env})
+    return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,12 @@ import yaml
 
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.recipes import group_values, recipe_values, scenario_names
+from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.recipes import group_values, names_in, recipe_values, scenario_names
 from multigrid_rl.config.scenario import BOARD
 from multigrid_rl.files import data_root
+from multigrid_rl.gates import Gate
+from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.text import ConfigError
 
 CONFIGS = data_root() / "configs"
@@ -33,6 +37,8 @@ def available(group: str, name: str) -> bool:
     return tables.has(tables.ENVIRONMENTS, kind) and all(tables.has(tables.POOLS, pool) for pool in pools)
 
 
+#: Recipes that this checkout can train.
+RECIPES = [name for name in names_in("experiment") if available("experiment", name)]
 #: All of the red/blue-door game, and those that this checkout can play.
 ALL_SCENARIOS = scenario_names()
 SCENARIOS = [name for name in ALL_SCENARIOS if available("scenario", name)]
@@ -56,3 +62,29 @@ def error_of(*overrides: str) -> str:
     assert text
     assert "\n" not in text
     return text
+
+
+def unsaid(overrides: str, *parts: str) -> list[str]:
+    """The words, or patterns, that the message for these overrides lacks."""
+    text = error_of(*overrides.split())
+    return [part for part in parts if part not in text and not re.search(part, text)]
+
+
+def gates(*overrides: str) -> list[Gate]:
+    """The gates of a run."""
+    config = compose(list(overrides))
+    return gates_of(config, env_factory(config).specs)
+
+
+def with_gate(overrides: str, metric: str) -> list[str]:
+    """Metrics of the gates of a run that has this one alone."""
+    own = f"scenario.gates=[{{metric: '{metric}', at_least: 0.5}}]"
+    return [gate.metric for gate in gates(*overrides.split(), own)]
+
+
+def refused_gate(overrides: str, metric: str, why: str | None) -> None:
+    """Assert that a gate on what such a run never reports is refused, and why."""
+    with pytest.raises(ConfigError) as caught:
+        with_gate(overrides, metric)
+    text = f"^scenario.gates: metric: expected .*{why or ''}.*, got {metric.partition('/')[0]}"
+    assert re.search(text, str(caught.value))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from teams import refusal
 
 from agents import agent_of
 from bundles import ONE, TWO, bundle, edit, network
@@ -14,6 +13,7 @@ from multigrid_rl.competition.bundle import bundle_sha256, export, folder_kind, 
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.cards import CARD_FILE, PlayerError, read_card
 from multigrid_rl.players.episodes import play_games
+from teams import refusal
 
 
 @pytest.fixture

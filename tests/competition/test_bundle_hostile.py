@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from teams import refusal
 
 from bundles import ONE, bundle, edit, vouch
 from commands import call
@@ -30,6 +29,7 @@ from multigrid_rl.players.cards import (
 from multigrid_rl.streams import Streams
 from multigrid_rl.types import SeatView
 from multigrid_rl.world.constants import ACTIONS
+from teams import refusal
 
 
 @pytest.fixture

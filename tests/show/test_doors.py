@@ -6,11 +6,11 @@ import sys
 from types import ModuleType
 
 import pytest
-from report_runs import TEAMS, games_of
 
 from commands import call
 from multigrid_rl import api, tables
 from multigrid_rl.show.run_data import EPISODES, GAMES_SEED, read_report
+from report_runs import TEAMS, games_of
 from run_folders import write_run
 
 

@@ -10,7 +10,6 @@ import re
 
 import numpy as np
 import pytest
-from report_runs import EVILS, TEAMS, games_of
 
 from multigrid_rl.evaluation.replays import replay
 from multigrid_rl.show.figures import PAGE_AXES, PAGE_SIZE
@@ -18,6 +17,7 @@ from multigrid_rl.show.page import asset_text
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.types import GameSpec, Rules
 from multigrid_rl.world.views import view_tables
+from report_runs import EVILS, TEAMS, games_of
 
 
 def step(page) -> int:

@@ -6,13 +6,13 @@ import os
 
 import numpy as np
 import pytest
-from persons import plan_of, session
 
 from commands import call, complaint
 from multigrid_rl.show.play import Score, Session
 from multigrid_rl.show.window import DisplayError, Options, Window
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
+from persons import plan_of, session
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame

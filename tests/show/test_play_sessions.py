@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from persons import SPEC, plan_of, session
 
 from games import where
 from multigrid_rl.config.compose import load_scenario
@@ -21,6 +20,7 @@ from multigrid_rl.show.window import HELP, KEYS, Canvas
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
+from persons import SPEC, plan_of, session
 
 
 @pytest.fixture(scope="module")

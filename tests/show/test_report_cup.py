@@ -8,7 +8,6 @@ import re
 from typing import Any
 
 import pytest
-from report_runs import EVILS, small_cup
 
 from multigrid_rl.evaluation.cup_results import CupResults, read_results
 from multigrid_rl.show.cup_page import (
@@ -30,6 +29,7 @@ from multigrid_rl.show.cup_page import (
 from multigrid_rl.show.page import templates
 from multigrid_rl.show.report import is_cup, write_cup_report
 from multigrid_rl.text import ConfigError
+from report_runs import EVILS, small_cup
 
 
 @pytest.fixture(scope="module")

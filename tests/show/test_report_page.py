@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from jinja2 import ChoiceLoader, DictLoader, UndefinedError
 from markupsafe import Markup
-from report_runs import EVIL, EVILS
 
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Series
@@ -22,6 +21,7 @@ from multigrid_rl.show import words
 from multigrid_rl.show.cup_page import Cell
 from multigrid_rl.show.figures import PAGE_SIZE, POINTS, Chart, Line, limits, thin
 from multigrid_rl.show.page import SCRIPTS, STYLES, asset_text, headed, render, templates
+from report_runs import EVIL, EVILS
 
 EMPTY = """{% extends "page.html" %}{% from "parts.html" import facts, section %}
 {% block sections %}

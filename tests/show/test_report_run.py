@@ -9,7 +9,6 @@ import shutil
 
 import numpy as np
 import pytest
-from report_runs import EVIL
 
 from multigrid_rl.files import data_root
 from multigrid_rl.runs.reader import read_run
@@ -18,6 +17,7 @@ from multigrid_rl.show.report import write_run_report
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page, verdict_title
 from multigrid_rl.text import ConfigError
+from report_runs import EVIL
 from run_folders import Story, write_run
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from unity_walker import FakeWalker, free_port
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.environments import env_factory
@@ -29,6 +28,7 @@ from multigrid_rl.types import RunError
 from multigrid_rl.walkers import unity_peer
 from multigrid_rl.walkers.unity import UnityFactory
 from multigrid_rl.walkers.unity_peer import UnityPeer, messages, side_channels
+from unity_walker import FakeWalker, free_port
 
 QUICK = {"timeout_s": 60}
 

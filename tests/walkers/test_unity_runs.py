@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from unity_walker import FakeWalker, free_port
 
 from commands import call
 from multigrid_rl.show.run_data import read_report
@@ -14,6 +13,7 @@ from multigrid_rl.training.start import resume_training
 from multigrid_rl.types import RunError
 from multigrid_rl.walkers.unity import UnityFactory
 from tiny_runs import rows_of, tiny_run
+from unity_walker import FakeWalker, free_port
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
