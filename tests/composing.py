@@ -34,6 +34,9 @@ def available(group: str, name: str) -> bool:
         return tables.has(tables.TRAINERS, content.get("trainer", "ppo"))
     pools = [pool for pool in tables.POOLS if content.get(pool) is not None]
     kind = content.get("package") or BOARD
+    registered = {name: entry["entry_point"] for name, entry in tables.GYMNASIUM.items()}
+    if content.get("env_id") in registered and not tables.has(registered, content["env_id"]):
+        return False
     return tables.has(tables.ENVIRONMENTS, kind) and all(tables.has(tables.POOLS, pool) for pool in pools)
 
 
@@ -49,9 +52,9 @@ def read(path: Path) -> dict:
 
 
 def files(group: str) -> list:
-    """Every yaml of a group, for ``parametrize``."""
+    """Every yaml of a group that needs no add-on that was left out, for ``parametrize``."""
     found = sorted((CONFIGS / group).glob("*.yaml"))
-    return [pytest.param(path, id=path.stem) for path in found]
+    return [pytest.param(path, id=path.stem) for path in found if available(group, path.stem)]
 
 
 def error_of(*overrides: str) -> str:

@@ -214,7 +214,6 @@ def test_closing_names_next_steps(ended, more):
         ("train --until soon", "Invalid value for '--until': expected a number"),
         ("trian", "No such command 'trian'. Did you mean 'train'?"),
         ("evaluate", "Missing argument"),
-        ("cup all scenario=1v1", "expected one folder of entries (did you mean --scenario 1v1?), got scenario=1v1"),
     ],
 )  # fmt: skip
 def test_wrong_words_are_one_line(words, said):

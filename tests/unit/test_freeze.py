@@ -97,18 +97,6 @@ def test_freezing_writes_card_with_strength_and_baseline(run, root):
     assert card.strength[0].model_dump() != baseline.model_dump()
 
 
-def test_league_player_is_rated_among_players_of_same_game(run, root):
-    league = bundle(run / "checkpoints" / "step_000000002" / "players" / "league", ["blue_0"], scenario="1v1-league")
-    assert freeze(league, "alone", Catalogue(root), GAMES).scenario == "1v1-league"
-    (root / "alone").rename(run / "alone")
-    (root / CATALOGUE_FILE).write_text(HEAD)
-    frozen(run, root, "fellow", "red_0")
-    card = freeze(league, "newcomer", Catalogue(root), GAMES)
-    assert [row.opponent for row in card.strength] == [*BUILT_IN, "fellow"]
-    assert {row.scenario for row in card.strength} == {"1v1"}
-    assert (card.scenario, Catalogue(root).entries["newcomer"]["scenario"]) == ("1v1", "1v1")
-
-
 def test_card_strength_is_reproducible(run, root):
     for measured in frozen(run, root).strength:
         again = measure(Catalogue(root), "newcomer", measured.opponent, ONE, "1v1", GAMES)
