@@ -17,6 +17,7 @@ from multigrid_rl.files import data_root
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.text import ConfigError
+from multigrid_rl.training.screen import recipe_of
 
 CONFIGS = data_root() / "configs"
 #: Folders of configs/ that other verbs than train read, as they stand: nothing of a run's composition.
@@ -91,3 +92,18 @@ def refused_gate(overrides: str, metric: str, why: str | None) -> None:
         with_gate(overrides, metric)
     text = f"^scenario.gates: metric: expected .*{why or ''}.*, got {metric.partition('/')[0]}"
     assert re.search(text, str(caught.value))
+
+
+def assert_keeps_sizes(scenario: str, train: str, own: dict[str, float], *needs: str) -> None:
+    """Assert that an environment keeps its sizes, network and discount under an objective.
+
+    Args:
+        own: what the objective's file sets itself, in place of the environment's.
+        needs: overrides that the objective cannot be without: recorded play, which is not squashed.
+    """
+    usual, config = compose([f"scenario={scenario}"]), compose([f"scenario={scenario}", f"train={train}", *needs])
+    sizes = {**{key: getattr(usual.train, key) for key in ("num_envs", "num_steps", "gamma")}, **own}
+    assert {key: getattr(config.train, key) for key in sizes} == sizes
+    assert config.model == usual.model.model_copy(update={"bound": "clip"} if needs else {})
+    assert (config.experiment, config.train.name) == (scenario, train)
+    assert recipe_of(config) == f"experiment={scenario}, train/{train}"

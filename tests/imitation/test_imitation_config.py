@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from composing import refused_gate, unsaid, with_gate
+from composing import assert_keeps_sizes, refused_gate, unsaid, with_gate
+from multigrid_rl.config.compose import compose
+from multigrid_rl.training.screen import recipe_of
 
 BODY = "env_id=Pendulum-v1 experiment=none"
 #: Overrides, then words of the message, or patterns of it.
@@ -57,3 +59,32 @@ def test_gate_on_what_a_run_never_reports_is_refused(overrides, metric, why):
 )
 def test_gate_on_what_a_run_reports_is_taken(overrides, metric):
     assert with_gate(overrides, metric)
+
+
+@pytest.mark.parametrize(
+    ("train", "own", "needs"),
+    [
+        ("gail", {}, "data=x"),
+        ("airl", {}, "data=x"),
+        ("bc", {"num_envs": 32, "num_steps": 2048}, "data=x"),
+        ("dagger", {"num_envs": 32, "num_steps": 128}, "expert=random"),
+    ],
+)
+@pytest.mark.parametrize("scenario", ["walker2d", "humanoid", "lunarlander"])
+def test_environment_keeps_sizes_network_and_discount_under_every_objective(scenario, train, own, needs):
+    assert_keeps_sizes(scenario, train, own, needs)
+
+
+def test_objective_takes_recipe_of_what_it_builds_on():
+    config = compose(["scenario=halfcheetah", "train=airl", "data=x"])
+    assert config == compose(["experiment=halfcheetah-gail", "train=airl", "data=x"])
+    assert (config.train.adversarial.kind, config.train.adversarial.steps) == ("airl", 16)
+    named = compose(["experiment=halfcheetah", "train=dagger", "expert=random"])
+    assert named == compose(["scenario=halfcheetah", "train=dagger", "expert=random"])
+
+
+def test_bonus_is_dropped_where_nothing_is_learned_from_rewards():
+    config = compose(["scenario=1v1", "train=dagger", "expert=key-runner"])
+    assert (config.train.bonus, config.experiment) == ({}, None)
+    assert recipe_of(config) == "none, the defaults of train/dagger"
+    assert compose(["scenario=coop", "train=bc", "data=x"]).scheme == "dtde"  # no critic is trained
