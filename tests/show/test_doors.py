@@ -10,7 +10,8 @@ import pytest
 from commands import call
 from multigrid_rl import api, tables
 from multigrid_rl.show.run_data import EPISODES, GAMES_SEED, read_report
-from report_runs import TEAMS, games_of, write_run
+from report_runs import TEAMS, games_of
+from run_folders import write_run
 
 
 @pytest.fixture

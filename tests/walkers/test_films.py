@@ -168,7 +168,7 @@ def test_verb_rejects_options(pole, args, message, tmp_path):
 
 
 def test_rejects_environments_without_rendering(tmp_path):
-    target, episode = played("strangers:Target-v0", [np.zeros(2)], -0.45)
+    target, episode = played("hostile_agents:Target-v0", [np.zeros(2)], -0.45)
     with pytest.raises(
         VideoError, match=r"env_id: expected an environment that draws itself \(rgb_array\), got strang"
     ):
@@ -177,7 +177,7 @@ def test_rejects_environments_without_rendering(tmp_path):
 
 @pytest.mark.parametrize("change", [{"total": 9.0}, {"actions": [5, 5]}, {"actions": [5, 5, 5, 5]}])
 def test_rejects_episode_that_replays_differently(tmp_path, change):
-    target, episode = played("strangers:Echo-v0", [5, 6, 7], 18.0, ends=3)
+    target, episode = played("hostile_agents:Echo-v0", [5, 6, 7], 18.0, ends=3)
     assert write_episode(target, episode, tmp_path / "a.gif", label="mine").frames == 3
     with pytest.raises(VideoError, match="expected episode 4 to play again as it did"):
         write_episode(target, episode._replace(**change), tmp_path / "b.mp4", label="mine")
@@ -186,7 +186,7 @@ def test_rejects_episode_that_replays_differently(tmp_path, change):
 
 def test_long_episodes_play_faster_on_page(monkeypatch):
     monkeypatch.setattr(films, "_PAGE_PICTURES", 4)
-    target, episode = played("strangers:Echo-v0", [5] * 30, 150.0, ends=30)
+    target, episode = played("hostile_agents:Echo-v0", [5] * 30, 150.0, ends=30)
     shown = films._page_film(target, episode, "best")
     assert isinstance(shown, Shown)
     assert (shown.speed, shown.steps) == (4, 30)  # 30 steps a second: every second one as it is
