@@ -19,7 +19,7 @@ from multigrid_rl.runs.folder import locked
 from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.search.plans import plan_of
-from multigrid_rl.search.settings import AshaSettings, Settings, load_settings, parse_settings
+from multigrid_rl.search.settings import AshaSettings, PbtSettings, Settings, load_settings, parse_settings
 from multigrid_rl.search.space import OWN_KEYS, Space, load_space, read_yaml
 from multigrid_rl.search.study import STUDY, Record, truncated
 from multigrid_rl.text import ConfigError, expected
@@ -58,7 +58,7 @@ class SearchRequest:
         if not config.scenario.kind.board and any(v.key.startswith("train.bonus.") for v in space.variables):
             wanted = f"one without train.bonus for scenario={config.scenario.name}, such as control"
             raise ConfigError(expected("search.space", wanted, space.name))
-        if settings.kind == "pbt" and config.scenario.league is not None:
+        if isinstance(settings, PbtSettings) and config.scenario.league is not None:
             wanted = "another one than pbt with a league, as every run makes its own snapshots"
             raise ConfigError(expected("search", wanted, name))
         factory = env_factory(config)
@@ -85,24 +85,21 @@ def sort_overrides(overrides: list[str]) -> tuple[str, dict[str, Any], int, list
 
     Raises ``ConfigError``: no override at all, or one of what a search sets itself.
     """
-    name, seed, changes, base = "three-stage", 0, {}, []
+    own, base, changes = {"search": "three-stage", "seed": 0}, [], {}
     for override in overrides:
-        key, sign, value = override.partition("=")
-        if not sign:
-            raise ConfigError(f"{override}: expected key=value, for example search=asha")
-        if key == "search":
-            name = value
+        ((key, value),) = parse([override]).items()
+        if key in own:
+            own[key] = value
         elif key.startswith("search."):
-            changes[key.removeprefix("search.")] = parse([override])[key]
-        elif key == "seed":
-            seed = parse([override])["seed"]
-            if not isinstance(seed, int) or not 0 <= seed < 2**31 - 1000:
-                raise ConfigError(f"seed: expected a whole number from 0, below 2**31 - 1000, got {seed}")
+            changes[key.removeprefix("search.")] = value
         elif key in OWN_KEYS or key == "address" or key.partition(".")[0] == "cluster":
             instead = "; a cluster is named by --address" if key in ("address", "cluster", "cluster.address") else ""
             raise ConfigError(f"{override}: a search sets {key} itself, expected overrides without it{instead}")
         else:
             base.append(override)
+    name, seed = str(own["search"]), own["seed"]
+    if not isinstance(seed, int) or not 0 <= seed < 2**31 - 1000:
+        raise ConfigError(f"seed: expected a whole number from 0, below 2**31 - 1000, got {seed}")
     if not any(override.startswith("experiment=") for override in base):
         # A recipe is what a search is to find, not where it starts from.
         base.append("experiment=none")
@@ -145,7 +142,7 @@ class SearchFolder:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path / 'provenance.json'}: damaged, expected the file that search wrote") from error
         space = Space.build(content["space"], content["variables"], content["base"])
-        settings = parse_settings(content["settings"])
+        settings = parse_settings(content["settings"].get("kind"), content["settings"])
         return cls(path, SearchRequest(content["search"], content["seed"], settings, space), provenance)
 
     @cached_property

@@ -29,38 +29,12 @@ def plan_of(settings: Settings, space: Space, seed: int) -> Rounds:
         return three_stage(settings, seed)
     if isinstance(settings, AshaSettings):
         return asha(settings, seed)
+    assert isinstance(settings, PbtSettings)
     for key in (key for variable in space.variables for key in variable.keys):
         if key not in MAY_CHANGE:
             allowed = ", ".join(MAY_CHANGE)
             raise ConfigError(f"space={space.name}: expected what can change during a run ({allowed}), got {key}")
     return population(space, settings, seed)
-
-
-class Plan:
-    """Hands out the trials of a plan, round by round."""
-
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds
-        self._take(next(rounds, None))
-
-    def _take(self, specs: list[TrialSpec] | None) -> None:
-        self.finished = specs is None
-        self.waiting = list(specs or [])  # of this round, not handed out yet
-        self._outcomes: dict[str, Outcome | None] = {spec.id: None for spec in self.waiting}
-
-    def propose(self) -> TrialSpec | None:
-        """Return the next trial of this round; ``None``: all were handed out."""
-        return self.waiting.pop(0) if self.waiting else None
-
-    def complete(self, outcome: Outcome) -> None:
-        """Take an outcome; the last one of a round brings the next round."""
-        self._outcomes[outcome.spec.id] = outcome
-        outcomes = [each for each in self._outcomes.values() if each is not None]
-        if len(outcomes) == len(self._outcomes):
-            try:
-                self._take(self._rounds.send(outcomes))
-            except StopIteration:
-                self._take(None)
 
 
 def asha(settings: AshaSettings, seed: int) -> Rounds:

@@ -7,13 +7,12 @@ from typing import Any
 
 import yaml
 
-from multigrid_rl.config.overrides import put
+from multigrid_rl.config.overrides import put, written
 from multigrid_rl.config.recipes import GROUPS, expand_overrides
 from multigrid_rl.files import csv_text, markdown_table
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
 from multigrid_rl.search.settings import ThreeStageSettings
-from multigrid_rl.search.space import in_words
 from multigrid_rl.search.study import Importance, importance_of
 
 WINNER, TRIALS, REPORT = "winner.yaml", "trials.csv", "report.md"
@@ -62,7 +61,7 @@ def as_csv(folder: SearchFolder, outcomes: list[Outcome]) -> str:
             | {"status": outcome.status, "held": outcome.held, "env_steps": outcome.env_steps}
             | {"env_steps_to_held": score and score.env_steps_to_held, "margin": margin}
             | {"seconds": round(outcome.seconds, 1), "reason": outcome.reason}
-            | {key: in_words(value) for key, value in values.items()}
+            | {key: written(value) for key, value in values.items()}
         )
     return csv_text(rows)
 

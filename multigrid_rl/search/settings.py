@@ -1,20 +1,19 @@
 """The settings of a search: one schema for each kind, values in ``configs/search/``."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from multigrid_rl.config.scenario import Strict, whole
-from multigrid_rl.files import data_root
-from multigrid_rl.search.space import read_yaml
+from multigrid_rl.config.overrides import put
+from multigrid_rl.config.recipes import names_in, read_config_file
+from multigrid_rl.config.scenario import Part
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
 
 
-class _Part(Strict):
-    model_config = ConfigDict(frozen=True, strict=True)
+class Settings(Part):
+    """What all kinds share."""
 
-
-class _Search(_Part):
+    kind: str
     space: str
     #: Trials at a time; 0: as many as there are cores.
     max_concurrent: int = Field(default=0, ge=0)
@@ -22,21 +21,21 @@ class _Search(_Part):
     report_every: int = Field(default=25_000, ge=1)
 
 
-class Broad(_Part):
+class Broad(Part):
     """Stage 1: evenly drawn configurations on short runs."""
 
     trials: int = Field(ge=1)
     until: int = Field(ge=1)
 
 
-class Refine(_Part):
+class Refine(Part):
     """Stage 2: configurations that TPE proposes by the outcomes of stage 1."""
 
     trials: int = Field(ge=0)
     until: int = Field(ge=1)
 
 
-class Confirm(_Part):
+class Confirm(Part):
     """Stage 3: the best configurations on long runs over seeds that no stage before has seen."""
 
     candidates: int = Field(ge=1)
@@ -45,7 +44,7 @@ class Confirm(_Part):
     until: int = Field(ge=1)
 
 
-class ThreeStageSettings(_Search):
+class ThreeStageSettings(Settings):
     """Broad, refine, confirm."""
 
     kind: Literal["three-stage"]
@@ -54,7 +53,7 @@ class ThreeStageSettings(_Search):
     confirm: Confirm
 
 
-class AshaSettings(_Search):
+class AshaSettings(Settings):
     """Optuna's TPE proposes (Bergstra et al. 2011), its asynchronous successive halving ends what lags behind.
 
     https://papers.nips.cc/paper/4443-algorithms-for-hyper-parameter-optimization, https://arxiv.org/abs/1810.05934
@@ -74,7 +73,7 @@ class AshaSettings(_Search):
         return self
 
 
-class PbtSettings(_Search):
+class PbtSettings(Settings):
     """Population based training (Jaderberg et al. 2017) with truncation selection."""
 
     kind: Literal["pbt"]
@@ -86,13 +85,7 @@ class PbtSettings(_Search):
     resample: float = Field(ge=0, le=1)
 
 
-Settings = ThreeStageSettings | AshaSettings | PbtSettings
-_ADAPTER: TypeAdapter[Settings] = TypeAdapter(Annotated[Settings, Field(discriminator="kind")])
-
-
-def search_names() -> list[str]:
-    """List the names of all ready-made searches, sorted."""
-    return sorted(path.stem for path in (data_root() / "configs" / "search").glob("*.yaml"))
+_KINDS: dict[str, type[Settings]] = {"three-stage": ThreeStageSettings, "asha": AshaSettings, "pbt": PbtSettings}
 
 
 def load_settings(name: str, changes: dict[str, Any]) -> Settings:
@@ -105,24 +98,20 @@ def load_settings(name: str, changes: dict[str, Any]) -> Settings:
     Raises:
         ConfigError: an unknown name or key, or a value that is not allowed.
     """
-    if name not in search_names():
-        raise ConfigError(unknown("search", name, search_names()))
-    values = read_yaml(data_root() / "configs" / "search" / f"{name}.yaml")
-    places = {key: (values, key) for key, value in values.items() if not isinstance(value, dict) and key != "kind"}
-    for part in (part for part in values if isinstance(values[part], dict)):
-        places |= {f"{part}.{key}": (values[part], key) for key in values[part]}
+    if name not in names_in("search"):
+        raise ConfigError(unknown("search", name, names_in("search")))
+    values = read_config_file("search", name)
+    kind = values["kind"]
     for key, value in changes.items():
-        if key not in places:
-            raise ConfigError(f"search.{key}: unknown key, expected search.{', search.'.join(places)}")
-        node, last = places[key]
-        node[last] = whole(value)
-    return parse_settings(values)
+        put(values, key, value)
+    return parse_settings(kind, values)
 
 
-def parse_settings(values: dict[str, Any]) -> Settings:
-    """Validate the values of a search. Raises ``ConfigError``: a key or value that is not allowed, in one line."""
+def parse_settings(kind: str, values: dict[str, Any]) -> Settings:
+    """Validate the values of a kind of search. Raises ``ConfigError``: a key or value that is not allowed."""
+    if kind not in _KINDS:
+        raise ConfigError(unknown("search.kind", kind, _KINDS))
     try:
-        return _ADAPTER.validate_python(values)
+        return _KINDS[kind].model_validate(values)
     except ValidationError as error:
-        kind = f"{values.get('kind')}."  # by which the schema was chosen: the first word of the place
-        raise ConfigError(f"search.{first_error(error, quoting=True).removeprefix(kind)}") from error
+        raise ConfigError(f"search.{first_error(error, quoting=True)}") from error

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from multigrid_rl.text import ConfigError
 from multigrid_rl.training.loop import train
 from multigrid_rl.training.stages import Stage, seated_in, stages_of
 
-#: Keys of what a trial reports: its score's number, environment steps, and in its last report how it ended.
-METRIC, TIME, ENDED = "score", "env_steps", "ended"
+#: Keys of what a trial reports: its name, its score's number, environment steps, and in its last report how it ended.
+TRIAL, METRIC, TIME, ENDED = "trial", "score", "env_steps", "ended"
 #: How a trial ended that the search's end ended, and one that lagged behind.
 INTERRUPTED, STOPPED = "interrupted", "stopped"
 #: Seconds that what is left of a killed search has to let go of a run.
@@ -67,7 +67,7 @@ def run_trial(trial: TrialConfig, report: Callable[[dict[str, Any]], None]) -> N
     if verdict["ended"] not in ("held", "until"):  # else a kill kept a run that reached its end from saying so
         verdict = _play(trial, report)
     ended = STOPPED if (trial.path / STOP).exists() else verdict["ended"]
-    report({**report_of(verdict, verdict["env_steps"]), ENDED: ended})
+    report({**report_of(trial, verdict, verdict["env_steps"]), ENDED: ended})
 
 
 def _play(trial: TrialConfig, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _play(trial: TrialConfig, report: Callable[[dict[str, Any]], None]) -> dict[
         # The end of a run is its verdict's to report.
         if later <= steps < trial.spec.until and not keeper.held:
             later = steps - steps % every + every
-            report(report_of(keeper.verdict(), steps))
+            report(report_of(trial, keeper.verdict(), steps))
 
     def interrupted() -> bool:
         return (trial.path / STOP).exists() or Path(trial.search, STOP).exists()
@@ -92,11 +92,10 @@ def _play(trial: TrialConfig, report: Callable[[dict[str, Any]], None]) -> dict[
         folder.close()
 
 
-def report_of(verdict: dict[str, Any], env_steps: int) -> dict[str, Any]:
+def report_of(trial: TrialConfig, verdict: dict[str, Any], env_steps: int) -> dict[str, Any]:
     """Return what a trial reports: its score so far, as a number and in parts, and the environment steps played."""
     score = score_of(verdict)
-    parts = {"env_steps_to_held": score.env_steps_to_held, "margin": score.margin}
-    return {METRIC: score.number, TIME: env_steps, **parts}
+    return {TRIAL: trial.spec.id, METRIC: score.number, TIME: env_steps, **asdict(score)}
 
 
 def _open_run(trial: TrialConfig, config: RunConfig) -> tuple[RunFolder, Path | None, list[Stage] | None]:

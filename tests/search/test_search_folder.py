@@ -273,7 +273,7 @@ def test_prints_why_trial_failed(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["scenario"], "scenario: expected key=value, for example search=asha"),
+        (["scenario"], "scenario: expected key=value, for example train.lr=3e-4"),
         (["seed=-1"], "seed: expected a whole number from 0"),
         (["seed=2147483647"], "below 2**31 - 1000, got 2147483647"),
         (["train.until=9"], "train.until=9: a search sets train.until itself"),

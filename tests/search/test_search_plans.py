@@ -63,7 +63,7 @@ def carried_out(run: SearchRun, at_once: int = 1, seed: int = 0, judge=score, un
             going.append(trial.spec)
             specs.append(trial.spec)
         if not going:
-            assert run.plan.finished
+            assert run.round is None
             break
         spec = going.pop(chance.randrange(len(going)))
         got = judge(spec)
