@@ -13,9 +13,10 @@ from multigrid_rl.files import csv_text, markdown_table
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
 from multigrid_rl.search.settings import ThreeStageSettings
-from multigrid_rl.search.study import Importance, importance_of
+from multigrid_rl.search.study import COORDINATES, IMPORTANCE, Importance, importance_of, write_pictures
 
 WINNER, TRIALS, REPORT = "winner.yaml", "trials.csv", "report.md"
+FILES = (REPORT, TRIALS, WINNER, COORDINATES, IMPORTANCE)
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,16 @@ class SearchResult:
 
 def result_of(folder: SearchFolder, *, complete: bool, seconds: float) -> SearchResult:
     """Judge the recorded outcomes of a search."""
-    outcomes, settings = folder.record.outcomes(), folder.request.settings
+    outcomes, settings = folder.outcomes(), folder.request.settings
     seeds = settings.confirm.seeds if isinstance(settings, ThreeStageSettings) else 0
     importance = importance_of(folder.request.space, outcomes)
     return SearchResult(outcomes, winner_of(outcomes, seeds), importance, complete, seconds)
 
 
 def write_result(folder: SearchFolder, result: SearchResult) -> None:
-    """Write ``trials.csv`` and, if there is a winner, ``winner.yaml``."""
+    """Write the page, the table, the pictures that there is enough for and, if there is a winner, its recipe."""
+    pictures = write_pictures(folder.path, folder.request.space, result.outcomes, result.importance)
+    folder.write_text(REPORT, as_markdown(folder, result, pictures))
     folder.write_text(TRIALS, as_csv(folder, result.outcomes))
     if result.winner is not None:
         folder.write_text(WINNER, as_recipe(folder, result.winner))
@@ -129,36 +132,41 @@ def as_markdown(folder: SearchFolder, result: SearchResult, pictures: list[str])
     held = sum(outcome.held for outcome in result.outcomes)
     versions = ", ".join(f"{name} {number}" for name, number in origin["versions"].items())
     columns = ["seed", "steps to held", "smallest margin", "steps played", "seconds"]
-    lines = [
-        f"# A search: {request.name} on {space.config.scenario.name}",
-        "",
-        f"Command: `{origin['command']}`",
-        "",
-        f"Shared by all trials: `{' '.join(space.base)}`; space `{space.name}`, seed {request.seed}.",
-        f"{machine['cores']} cores ({machine['system']}), {result.seconds:,.0f} seconds; "
-        f"{'carried out to its end' if result.complete else 'interrupted'}. "
-        f"{len(result.outcomes)} trials, {held} held all gates, {len(result.failed)} failed.",
-        f"Commit {origin['commit']}. Versions: {versions}.",
-        "",
-    ]
-    if result.winner is None:
-        lines += ["## No winner", "", "Every trial failed."]
-    else:
+    winner = "## No winner\n\nEvery trial failed."
+    if result.winner is not None:
         runs = {outcome.spec.id: outcome for outcome in result.outcomes}
-        rows = [[name, *cells(runs[name])] for name in result.winner.trials]
-        lines += ["## The winner", "", verdict_of(folder, result.winner), ""]
-        lines += [*markdown_table(["trial", *columns], rows), "", "```", winning_command(folder, result.winner), "```"]
-    lines += ["", "## What mattered", "", f"{note[0].upper()}{note[1:]}."]
-    if result.importance.shares:
-        shares = [[f"`{key}`", f"{share:.1%}"] for key, share in result.importance.shares.items()]
-        lines += ["", *markdown_table(["variable", "share"], shares)]
-    lines += [line for name in pictures for line in ("", f"![{name}]({name})")]
-    margins = "margins are the smallest of a trial's gates over its last window, in units of the gate's bound"
-    lines += ["", "## All trials", "", f"Best first; {margins}."]
+        table = markdown_table(["trial", *columns], [[name, *cells(runs[name])] for name in result.winner.trials])
+        winner = "\n".join(["## The winner", "", verdict_of(folder, result.winner), "", *table])
+        winner += f"\n\n```\n{winning_command(folder, result.winner)}\n```"
+    shares = [[f"`{key}`", f"{share:.1%}"] for key, share in result.importance.shares.items()]
+    mattered = ["", *markdown_table(["variable", "share"], shares)] if shares else []
+    mattered += [line for name in pictures for line in ("", f"![{name}]({name})")]
+    matters = "\n".join([f"{note[0].upper()}{note[1:]}.", *mattered])
     rows = []
     for outcome in [*ranked(result.outcomes), *result.failed]:
         status = outcome.status if outcome.reason is None else f"failed: {outcome.reason}"
         rows.append([outcome.spec.id, status, *cells(outcome), *space.in_short(outcome.spec.params or {})])
     names = [variable.name for variable in space.variables]
-    lines += ["", *markdown_table(["trial", "status", *columns, *names], rows, left=(0, 1))]
-    return "\n".join(lines) + "\n"
+    trials = "\n".join(markdown_table(["trial", "status", *columns, *names], rows, left=(0, 1)))
+    return f"""# A search: {request.name} on {space.config.scenario.name}
+
+Command: `{origin["command"]}`
+
+Shared by all trials: `{" ".join(space.base)}`; space `{space.name}`, seed {request.seed}.
+{machine["cores"]} cores ({machine["system"]}), {result.seconds:,.0f} seconds; \
+{"carried out to its end" if result.complete else "interrupted"}. \
+{len(result.outcomes)} trials, {held} held all gates, {len(result.failed)} failed.
+Commit {origin["commit"]}. Versions: {versions}.
+
+{winner}
+
+## What mattered
+
+{matters}
+
+## All trials
+
+Best first; margins are the smallest of a trial's gates over its last window, in units of the gate's bound.
+
+{trials}
+"""

@@ -51,7 +51,7 @@ def search(folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[]
     with folder.held():
         began = time.monotonic()
         # An interrupted search has written how long it took so far; a killed one has not: that session is not counted.
-        study = folder.record.study
+        study = folder.study
         before = study.user_attrs.get("seconds", 0.0)
         run = SearchRun(folder, on_outcome, interrupted)
         try:
@@ -88,7 +88,7 @@ class SearchRun(tune.Callback, tune.Stopper):
         self._on_outcome, self._interrupted = on_outcome, interrupted
         request = folder.request
         self._in_order = not isinstance(request.settings, AshaSettings)
-        self._outcomes = {outcome.spec.id: outcome for outcome in folder.record.outcomes()}
+        self._outcomes = {outcome.spec.id: outcome for outcome in folder.outcomes()}
         self.running: dict[str, tuple[TrialSpec, float]] = {}  # trials that have not ended, and when they began
         self.broken: OSError | None = None  # why the folder could not be written
         self._ends_at: float | None = None
@@ -103,9 +103,8 @@ class SearchRun(tune.Callback, tune.Stopper):
 
     def _advance(self) -> None:
         """Go on to the first round of which not all trials have ended."""
-        record = self.folder.record
         while self.round is not None and all(spec.id in self._outcomes for spec in self.round):
-            ended = [self._outcomes[record.begin(spec).id] for spec in self.round]
+            ended = [self._outcomes[self.folder.begin(spec).id] for spec in self.round]
             try:
                 self.round = self._rounds.send(ended)
             except StopIteration:
@@ -135,7 +134,7 @@ class SearchRun(tune.Callback, tune.Stopper):
         """Ask a trial that lags behind to end by itself; it plays on only when it has been told."""
         name = result[TRIAL]
         try:
-            if ENDED not in result and self.folder.record.lags(name, result[TIME], result[METRIC]):
+            if ENDED not in result and self.folder.lags(name, result[TIME], result[METRIC]):
                 (run_path(self.folder.path, name) / STOP).touch()
         except OSError as error:
             self.broken = self.broken or error
@@ -150,7 +149,7 @@ class SearchRun(tune.Callback, tune.Stopper):
         try:
             # What a round tries hangs on earlier rounds, and not on which of its own trials ended first: all its values
             # are drawn at once. Those of asha, which has one round, hang on what has ended.
-            spec, *_ = [self.folder.record.begin(each) for each in (waiting if self._in_order else waiting[:1])]
+            spec, *_ = [self.folder.begin(each) for each in (waiting if self._in_order else waiting[:1])]
         except OSError as error:
             self.broken = error
             return None
@@ -164,7 +163,7 @@ class SearchRun(tune.Callback, tune.Stopper):
         spec, began = self.running.pop(trial)
         outcome = Outcome(spec, status, score, seconds=time.monotonic() - began, **rest)
         try:
-            self.folder.record.end(outcome)
+            self.folder.end(outcome)
             self._on_outcome(outcome)
         except OSError as error:
             self.broken = self.broken or error

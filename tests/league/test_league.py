@@ -11,7 +11,7 @@ from multigrid_rl.league import rules
 from multigrid_rl.league.league import RECENT, League, Snapshot, counted
 from multigrid_rl.league.rules import draw, nash
 from multigrid_rl.league.settings import LeagueConfig
-from multigrid_rl.search.folder import SearchRequest
+from multigrid_rl.search.settings import SearchRequest
 from multigrid_rl.text import ConfigError
 
 RULES = LeagueConfig(
