@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.runs.checkpoints import newest_good
+from multigrid_rl.runs.checkpoints import Checkpoint, newest_good
 from multigrid_rl.runs.folder import LOCK, RunFolder, locked
 from multigrid_rl.runs.provenance import facts_of
-from multigrid_rl.runs.reader import read_verdict
+from multigrid_rl.runs.reader import opponent_hashes, read_verdict
 from multigrid_rl.search.folder import STOP, run_path
 from multigrid_rl.search.outcomes import TrialSpec, score_of
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.loop import train
-from multigrid_rl.training.stages import Stage, seated_in, stages_of
+from multigrid_rl.training.stages import seated_in, stages_of
 
 #: Keys of what a trial reports: its name, its score's number, environment steps, and in its last report how it ended.
 TRIAL, METRIC, TIME, ENDED = "trial", "score", "env_steps", "ended"
@@ -85,9 +84,16 @@ def _play(trial: TrialConfig, report: Callable[[dict[str, Any]], None]) -> dict[
         return (trial.path / STOP).exists() or Path(trial.search, STOP).exists()
 
     config = compose(trial.command)
-    folder, start, stages = _open_run(trial, config)
+    own = start = _checkpoint_of(trial.path)
+    if trial.spec.warm_start and own is None:
+        start = newest_good(run_path(trial.search, str(trial.spec.origin)))
+    stages = stages_of(config, opponent_hashes(trial.path) if own else None)
+    if own is not None:
+        folder = RunFolder.reopened(trial.path, config, own)
+    else:
+        folder = RunFolder(trial.path, config, seated_in(stages), facts_of(config))
     try:
-        return train(config, folder, observe, interrupted, start, stages)
+        return train(config, folder, observe, interrupted, start.path if start else None, stages)
     finally:
         folder.close()
 
@@ -98,30 +104,20 @@ def report_of(trial: TrialConfig, verdict: dict[str, Any], env_steps: int) -> di
     return {TRIAL: trial.spec.id, METRIC: score.number, TIME: env_steps, **asdict(score)}
 
 
-def _open_run(trial: TrialConfig, config: RunConfig) -> tuple[RunFolder, Path | None, list[Stage] | None]:
-    """Open a trial's run folder; returns with it where to start from, and the games whose players are loaded."""
-    path = trial.path
-    if path.exists():
-        _wait_until_free(path)
-        try:
-            checkpoint = newest_good(path)
-        except ConfigError:
-            shutil.rmtree(path)  # begun, and killed before there was anything to go on from
-        else:
-            return RunFolder.reopened(path, config, checkpoint), checkpoint.path, None
-    stages = stages_of(config)
-    folder = RunFolder(path, config, seated_in(stages), facts_of(config))
-    donor = run_path(trial.search, str(trial.spec.origin))
-    return folder, newest_good(donor).path if trial.spec.warm_start else None, stages
-
-
-def _wait_until_free(run: Path) -> None:
-    """Wait for a trial of a killed search that has not noticed yet. Raises ``ConfigError`` if it never does."""
+def _checkpoint_of(run: Path) -> Checkpoint | None:
+    """Return where a run of an earlier session goes on from. Raises ``ConfigError``: another process holds it."""
+    if not run.exists():
+        return None
     last = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return locked(run / LOCK).close()
-        except ConfigError:
+            locked(run / LOCK).close()
+            break
+        except ConfigError:  # a trial of a killed search that has not noticed yet
             if time.monotonic() > last:
                 raise
             time.sleep(0.5)
+    with suppress(ConfigError):
+        return newest_good(run)
+    shutil.rmtree(run)  # begun, and killed before there was anything to go on from
+    return None

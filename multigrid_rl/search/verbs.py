@@ -54,7 +54,8 @@ def search(
 
 def opened(overrides: list[str], path: Path | None, resume: Path | None) -> SearchFolder:
     """Make the folder of a new search, or open that of an interrupted one. Raises ``ConfigError``, ``PlayerError``."""
-    from multigrid_rl.search.folder import SearchFolder, SearchRequest
+    from multigrid_rl.search.folder import SearchFolder
+    from multigrid_rl.search.settings import SearchRequest
 
     if resume is not None:
         return SearchFolder.reopen(resume)

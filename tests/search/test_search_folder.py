@@ -23,11 +23,11 @@ from multigrid_rl.search.results import (
     recipe_of,
     result_of,
     winning_command,
+    write_pictures,
     write_result,
 )
 from multigrid_rl.search.settings import SearchRequest, load_settings, sort_overrides
 from multigrid_rl.search.space import Space
-from multigrid_rl.search.study import write_pictures
 from multigrid_rl.search.tuning import why_failed
 from multigrid_rl.text import ConfigError
 

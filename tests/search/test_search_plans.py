@@ -11,9 +11,9 @@ import pytest
 from multigrid_rl.search.folder import STOP, SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Score, TrialSpec, winner_of
 from multigrid_rl.search.plans import perturbed
+from multigrid_rl.search.results import FEWEST, importance_of
 from multigrid_rl.search.settings import SearchRequest, load_settings
 from multigrid_rl.search.space import load_space
-from multigrid_rl.search.study import FEWEST, importance_of
 from multigrid_rl.search.tuning import SearchRun
 from multigrid_rl.text import ConfigError
 
