@@ -7,11 +7,12 @@ import ray
 from ray.rllib.algorithms.ppo import PPO
 
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.rllib.build import Settings, algorithm_config
+from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.env_runner_pool import EnvRunnerPool
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnFolder, without_object_store
+from multigrid_rl.rllib.results import Episodes, gate_results, log_iteration
 from multigrid_rl.training.protocols import Sampler
 from multigrid_rl.training.run import Run, Stall
 from multigrid_rl.training.stages import Stage
@@ -22,14 +23,20 @@ class MultigridAlgorithm(OwnFolder, PPO):
 
     Attributes:
         run: what this algorithm trains.
+        row: metrics of the last iteration by our names, as in ``metrics.jsonl``.
     """
+
+    @classmethod
+    def get_default_config(cls) -> MultigridConfig:
+        """Return an empty configuration: Tune fills it."""
+        return MultigridConfig()
 
     def setup(self, config: Any) -> None:
         """Build env runners and learners, then hand games and the learners' weights to the runners."""
         self.pool: EnvRunnerPool | None = None
         with without_object_store():
             super().setup(config)
-        settings: Settings = self.config.env_config["settings"]
+        settings: Settings = self.config.settings
         stages, trainer = settings.stages, settings.trainer
         # Read before anything is played: a file that is deleted later does no harm, and other nodes need no copy.
         games = [stage.factory for stage in stages]
@@ -47,6 +54,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
             trainer.patience(settings.run),
         )
         self.run = Run(stages, games, sampler, self._learner, None if patience is None else Stall(*patience))
+        self.row: dict[str, float | None] = {}
+        self._episodes = Episodes(self.config.metrics_num_episodes_for_smoothing)
 
     def _actors(self) -> list[Any]:
         """Return the remote env runners that RLlib made, in the order of their numbers."""
@@ -56,22 +65,44 @@ class MultigridAlgorithm(OwnFolder, PPO):
         return [actor for _, actor in sorted(found, key=lambda pair: int(pair[0]))]
 
     def training_step(self) -> None:
-        """Sample, learn and set weights once."""
-        self.run.iterate()
+        """Sample, learn and set weights once; log what was measured under RLlib's keys."""
+        run = self.run
+        if not self.config.settings.driven:
+            run.go_further()
+        before = run.env_steps
+        run.iterate()
+        self.row = run.row()
+        log_iteration(self.metrics, run, self._episodes, run.env_steps - before, run.finished)
+
+    def log_result(self, result: dict[str, Any]) -> None:
+        """Add metrics under our names and the gates to a result, before callbacks see it."""
+        result["multigrid_rl"] = self.row
+        result["gates"] = gate_results(self.run.tracker.keeper)
+        super().log_result(result)
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return what Tune adds to every result; outside Tune nothing: each would hold the whole configuration."""
-        if self.trial_name != "default":
-            metrics: dict[str, Any] = super().get_auto_filled_metrics(*args, **kwargs)
-            return metrics
-        return {}
+        """Return what Tune adds to every result; outside Tune without the whole configuration."""
+        kind = super() if self.trial_name != "default" else super(PPO, self)
+        metrics: dict[str, Any] = kind.get_auto_filled_metrics(*args, **kwargs)
+        return metrics if self.trial_name != "default" else {**metrics, "config": {}}
 
-    def save(self, folder: Path) -> None:  # type: ignore[override, unused-ignore]
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return RLlib's state and the run's: counters, gates, games under way."""
+        state: dict[str, Any] = super().get_state(*args, **kwargs)
+        return state if self.config.settings.driven else {**state, "run": self.run.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        super().set_state(state)
+        if "run" in state:
+            self.run.set_state(state["run"])
+
+    def write(self, folder: Path) -> None:
         """Write RLlib's checkpoint into a new folder. Raises ``OSError``, ``RunError``."""
         with self._learner.reporting():
             self.save_to_path(str(folder.resolve()))
 
-    def restore(self, folder: Path) -> None:  # type: ignore[override, unused-ignore]
+    def read(self, folder: Path) -> None:
         """Continue from RLlib's checkpoint.
 
         Values of this algorithm's configuration stay: step sizes and weights of losses are its own, whatever the
@@ -89,5 +120,5 @@ class MultigridAlgorithm(OwnFolder, PPO):
 
 def engine(config: RunConfig, stages: list[Stage] | None = None) -> MultigridAlgorithm:
     """Build the algorithm of a run; see :func:`~multigrid_rl.rllib.build.algorithm_config`."""
-    algorithm: MultigridAlgorithm = algorithm_config(config, stages, MultigridAlgorithm).build_algo()
+    algorithm: MultigridAlgorithm = algorithm_config(config, stages).build_algo()
     return algorithm

@@ -23,14 +23,14 @@ GENERATION, STAGE = 1 << 32, 1 << 52
 class BatchedEnvRunner(EnvRunner, Checkpointable):
     """Plays ``num_envs`` environments for ``num_steps`` steps with the current weights.
 
-    ``config.env_config["settings"]`` is a :class:`~multigrid_rl.rllib.build.Settings`. Numbers of environments are
+    ``config.settings`` is a :class:`~multigrid_rl.rllib.build.Settings`. Numbers of environments are
     shared out so that number ``k`` is the same on any runner. A remote runner is sent its factory with :meth:`begin`:
     what the configuration holds stays small enough for every checkpoint.
     """
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
-        settings = self.config.env_config["settings"]
+        settings = self.config.settings
         self.run = settings.run
         self._estimator, self._recomputes = estimator_of(self.run), settings.trainer.recomputes(self.run)
         remote = bool(self.worker_index)

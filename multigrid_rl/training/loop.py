@@ -93,7 +93,7 @@ def train(
         while ended is None:
             team.look()
             engine.train()
-            row = run.row()
+            row = engine.row
             run.tracker.clock.begin()
             folder.record(row)
             observe(row, run.tracker.keeper)
@@ -170,7 +170,7 @@ def restore(engine: Engine, start: Path) -> None:
     Raises:
         ConfigError: its weights are not finite.
     """
-    engine.restore(start / "rllib")
+    engine.read(start / "rllib")
     games_restored = engine.run.set_state(read_state(start))
     bad = not_finite(engine.run.learner.get_weights())
     if bad is not None:
@@ -213,7 +213,7 @@ def checkpoint(engine: Engine, config: RunConfig, folder: RunFolder) -> None:
     try:
         clear(unfinished)
         _export(unfinished / "players", run, config, folder)
-        engine.save(unfinished / "rllib")
+        engine.write(unfinished / "rllib")
         write_state(unfinished, run.get_state())
         margin = run.tracker.keeper.margin()
         facts = {
