@@ -10,6 +10,8 @@ _PLACES = {
     "config": "build",
     "MultigridConfig": "build",
     "MultigridAlgorithm": "algorithm",
+    "GateCallback": "callback",
+    "GateStopper": "callback",
 }
 __all__ = list(_PLACES)
 

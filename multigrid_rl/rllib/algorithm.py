@@ -1,5 +1,6 @@
 """The one RLlib algorithm of all trainers: its training step is an iteration of the run (``training.run``)."""
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from multigrid_rl.rllib.env_runner_pool import EnvRunnerPool
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnFolder, without_object_store
 from multigrid_rl.rllib.results import Episodes, gate_results, log_iteration
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.training.loop import ended_by
 from multigrid_rl.training.protocols import Sampler
 from multigrid_rl.training.run import Run, Stall
+from multigrid_rl.training.settings import team_of
 from multigrid_rl.training.stages import Stage
 
 
@@ -26,6 +30,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
         row: metrics of the last iteration by our names, as in ``metrics.jsonl``.
     """
 
+    run: Any = None
+
     @classmethod
     def get_default_config(cls) -> MultigridConfig:
         """Return an empty configuration: Tune fills it."""
@@ -34,9 +40,10 @@ class MultigridAlgorithm(OwnFolder, PPO):
     def setup(self, config: Any) -> None:
         """Build env runners and learners, then hand games and the learners' weights to the runners."""
         self.pool: EnvRunnerPool | None = None
-        with without_object_store():
-            super().setup(config)
         settings: Settings = self.config.settings
+        self._team = team_of(settings.run)
+        with self._without_ray():
+            super().setup(config)
         stages, trainer = settings.stages, settings.trainer
         # Read before anything is played: a file that is deleted later does no harm, and other nodes need no copy.
         games = [stage.factory for stage in stages]
@@ -56,6 +63,16 @@ class MultigridAlgorithm(OwnFolder, PPO):
         self.run = Run(stages, games, sampler, self._learner, None if patience is None else Stall(*patience))
         self.row: dict[str, float | None] = {}
         self._episodes = Episodes(self.config.metrics_num_episodes_for_smoothing)
+        self._team.__enter__()
+
+    def _without_ray(self) -> AbstractContextManager[None]:
+        """Return a context in which RLlib starts no Ray session for its object store, if all is done by this process.
+
+        RLlib would start or join a cluster without any use for it.
+        """
+        config = self.config
+        alone = not (config.num_env_runners or config.num_learners or config.evaluation_num_env_runners)
+        return without_object_store() if alone else nullcontext()
 
     def _actors(self) -> list[Any]:
         """Return the remote env runners that RLlib made, in the order of their numbers."""
@@ -69,15 +86,17 @@ class MultigridAlgorithm(OwnFolder, PPO):
         run = self.run
         if not self.config.settings.driven:
             run.go_further()
+        self._team.look()
         before = run.env_steps
         run.iterate()
         self.row = run.row()
         log_iteration(self.metrics, run, self._episodes, run.env_steps - before, run.finished)
 
     def log_result(self, result: dict[str, Any]) -> None:
-        """Add metrics under our names and the gates to a result, before callbacks see it."""
+        """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
         result["multigrid_rl"] = self.row
         result["gates"] = gate_results(self.run.tracker.keeper)
+        result["done"] |= ended_by(self.config.settings.run, self.run) is not None
         super().log_result(result)
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -108,13 +127,28 @@ class MultigridAlgorithm(OwnFolder, PPO):
         Values of this algorithm's configuration stay: step sizes and weights of losses are its own, whatever the
         checkpoint was trained with.
         """
-        with without_object_store():  # RLlib would start or join a cluster without any use for it
-            self.restore_from_path(str(folder.resolve()))
+        self.restore_from_path(str(folder.resolve()))
+
+    def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
+        """Continue from a checkpoint."""
+        with self._without_ray():
+            super().restore_from_path(path, *args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Play fresh games with the current weights. Raises ``ConfigError``: there is no process that could."""
+        if self.env_runner is None and self.eval_env_runner_group is None:
+            runners = self.config.num_env_runners
+            wanted = f"1 or more with cluster.num_env_runners={runners}, which play for training alone"
+            raise ConfigError(expected("evaluation_num_env_runners", wanted, 0))
+        with self._without_ray():
+            found: dict[str, Any] = super().evaluate(*args, **kwargs)
+        return found
 
     def cleanup(self) -> None:
         """Stop env runners and learners."""
         if self.pool is not None:
             self.pool.stop()
+        self._team.__exit__(None, None, None)
         super().cleanup()
 
 

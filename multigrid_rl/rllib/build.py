@@ -36,10 +36,11 @@ _SAME = {
 _RLLIBS = (
     "min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration",
     "metrics_num_episodes_for_smoothing", "stats_cls_lookup", "log_level", "log_sys_usage",
-    "custom_evaluation_function", "placement_strategy", "num_cpus_for_main_process", "custom_resources_for_main_process",
-    "num_cpus_per_env_runner", "custom_resources_per_env_runner", "num_cpus_per_learner", "custom_resources_per_learner",
+    "custom_evaluation_function", "placement_strategy", "num_cpus_for_main_process", "num_cpus_per_env_runner",
+    "num_cpus_per_learner", "custom_resources_for_main_process", "custom_resources_per_env_runner",
+    "custom_resources_per_learner",
     "extra_python_environs_for_driver", "extra_python_environs_for_worker", "in_evaluation",
-    "settings", "algo_class", "class", "_is_frozen",
+    "settings", "algo_class", "class", "_is_frozen", "simple_optimizer", "worker_index",
 )  # fmt: skip
 #: What is meant by settings that nothing of ours follows.
 _INSTEAD = {
@@ -174,6 +175,9 @@ class MultigridConfig(PPOConfig):
 
     def _check_evaluation(self) -> None:
         """Raise ``ConfigError`` for settings of evaluation that nothing follows."""
+        if self.evaluation_duration_unit != "episodes" or self.evaluation_duration == "auto":
+            got = f"{self.evaluation_duration} {self.evaluation_duration_unit}"
+            raise ConfigError(expected("evaluation_duration", "a number of episodes, which are played whole", got))
         given = self.evaluation_config or {}
         for name in given if isinstance(given, dict) else ():
             if name != "explore" and name not in _RLLIBS:

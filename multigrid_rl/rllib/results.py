@@ -52,6 +52,10 @@ _TIMERS = {
 }
 
 
+_LENGTHS = {"mean": EPISODE_LEN_MEAN, "min": EPISODE_LEN_MIN, "max": EPISODE_LEN_MAX}
+_RETURNS = {"mean": EPISODE_RETURN_MEAN, "min": EPISODE_RETURN_MIN, "max": EPISODE_RETURN_MAX}
+
+
 class Episodes:
     """Lengths and returns of the newest finished episodes, for means over as many as RLlib takes.
 
@@ -68,34 +72,46 @@ class Episodes:
 
     def take(self, table: EpisodeTable) -> None:
         """Take the episodes that have just finished."""
-        rows = np.column_stack([table.length, table.returns])
+        rows = episode_rows(table)
         known = self.rows if self.rows.shape[1] == rows.shape[1] else rows[:0]  # another stage may have other seats
         self.rows = np.concatenate([known, rows])[-self._window :]
 
-    def metrics(self, specs: MultiAgentSpec) -> dict[tuple[str, ...], float]:
-        """Return RLlib's metrics of these episodes, by key; a return is the sum over all who learn."""
-        if not len(self.rows):
-            return {}
-        lengths, columns = self.rows[:, 0], self.rows[:, 1:]
-        of_agents = {
-            agent.name: columns[:, [specs.seats.index(seat) for seat in agent.seats]].sum(axis=1)
-            for agent in specs.agents
-        }
-        returns = sum(of_agents.values())
-        found = {
-            (EPISODE_LEN_MEAN,): lengths.mean(),
-            (EPISODE_LEN_MIN,): lengths.min(),
-            (EPISODE_LEN_MAX,): lengths.max(),
-            (EPISODE_RETURN_MEAN,): np.mean(returns),
-            (EPISODE_RETURN_MIN,): np.min(returns),
-            (EPISODE_RETURN_MAX,): np.max(returns),
-        }
-        means = {name: values.mean() for name, values in of_agents.items()}
-        found |= {(EPISODE_AGENT_RETURN_MEAN, name): mean for name, mean in means.items()}
-        for module in specs.modules:
-            of_module = sum(means[agent.name] for agent in specs.agents if agent.module == module)
-            found[EPISODE_MODULE_RETURN_MEAN, module] = of_module
-        return {key: float(value) for key, value in found.items()}
+
+def episode_rows(table: EpisodeTable) -> NDArray[np.float64]:
+    """Return (n, 1 + A) of finished episodes: length, then the canonical return of each seat."""
+    return np.column_stack([table.length, table.returns])
+
+
+def episode_values(
+    rows: NDArray[np.float64], specs: MultiAgentSpec
+) -> Iterator[tuple[tuple[str, ...], str, NDArray[np.float64]]]:
+    """Yield what RLlib reports of episodes: key, how it is reduced (mean, min, max), and values (n,).
+
+    Args:
+        rows: (n, 1 + A) lengths, and the canonical return of each seat.
+        specs: who was in them. A return is the sum over all who learn.
+    """
+    lengths, columns = rows[:, 0], rows[:, 1:]
+    of_agents = {
+        agent.name: columns[:, [specs.seats.index(seat) for seat in agent.seats]].sum(axis=1) for agent in specs.agents
+    }
+    returns = np.sum(list(of_agents.values()), axis=0)
+    for means, values in ((_LENGTHS, lengths), (_RETURNS, returns)):
+        yield from (((key,), how, values) for how, key in means.items())
+    for name, values in of_agents.items():
+        yield (EPISODE_AGENT_RETURN_MEAN, name), "mean", values
+    for module in specs.modules:
+        parts = [of_agents[agent.name] for agent in specs.agents if agent.module == module]
+        yield (EPISODE_MODULE_RETURN_MEAN, module), "mean", np.sum(parts, axis=0)
+
+
+def log_episodes(metrics: MetricsLogger, table: EpisodeTable, specs: MultiAgentSpec) -> None:
+    """Log whole episodes (M >= 1) one by one, as RLlib's env runners do, so that several runners' can be merged."""
+    metrics.log_value(NUM_EPISODES, table.episodes, reduce="sum")
+    metrics.log_value(NUM_ENV_STEPS_SAMPLED, int(table.length.sum()), reduce="sum")
+    for key, how, values in episode_values(episode_rows(table), specs):
+        for value in values.tolist():
+            metrics.log_value(key, value, reduce=how, window=table.episodes)
 
 
 def log_iteration(
@@ -122,8 +138,8 @@ def log_iteration(
     }
     for name, (reduce, value) in sums.items():
         metrics.log_value((ENV_RUNNER_RESULTS, name), value, reduce=reduce)
-    for key, mean in episodes.metrics(run.specs).items():
-        metrics.log_value((ENV_RUNNER_RESULTS, *key), mean, reduce="item")
+    for key, how, values in episode_values(episodes.rows, run.specs) if len(episodes.rows) else ():
+        metrics.log_value((ENV_RUNNER_RESULTS, *key), float(getattr(values, how)()), reduce="item")
     for module, name, value in _of_learners(run.measured):
         metrics.log_value((LEARNER_RESULTS, module, name), value, reduce="item")
     trained = (LEARNER_RESULTS, ALL_MODULES, NUM_ENV_STEPS_TRAINED_LIFETIME)
