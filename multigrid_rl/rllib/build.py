@@ -145,7 +145,8 @@ class MultigridConfig(PPOConfig):
         filled, values, run = self.settings.filled, {}, self.settings.run
         for name, value in vars(self).items():
             kept = filled.get(name, _MISSING)
-            if name in _RLLIBS or name.startswith(("callbacks_", "evaluation_")):
+            # Tune keeps names of its files beside the settings: stdout_file__.
+            if name in _RLLIBS or name.startswith(("callbacks_", "evaluation_")) or name.endswith("__"):
                 continue
             if value is kept or _same(name, value, kept):
                 continue
