@@ -3,7 +3,7 @@
 import math
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.reader import Run, check_env, read_rows, read_run
 from multigrid_rl.runs.reference import Comparison, Reference, changes, compare, load_reference
+from multigrid_rl.show.video import Shown, page_film
 from multigrid_rl.show.words import percent
 from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.types import RunError
@@ -57,6 +58,8 @@ class RunReport:
     own: OwnGames | None  # fresh games of its policy
     episodes: Any  # the same, for an environment of another package: what ``tables.FILMS["page"]`` returns, or None
     own_missing: str  # why there is neither; empty if there is one, or if none was wanted
+    films: tuple[Shown, ...] = ()  # of the best, median and worst episode
+    not_drawn: str = ""  # why there are none, where there could be
 
     @property
     def usual(self) -> str:
@@ -98,8 +101,7 @@ def read_report(
     if games != 0:
         try:
             if run.config["scenario"].get("game") is None:
-                play = tables.find(tables.FILMS, "page")
-                episodes = play(folder, games or EPISODES, seed=GAMES_SEED, films=films)
+                episodes = tables.find(tables.FILMS, "page")(folder, games or EPISODES, seed=GAMES_SEED)
             else:
                 own = play_own_games(folder, games or GAMES)
         except (ConfigError, PlayerError, RunError) as error:
@@ -112,7 +114,15 @@ def read_report(
         if value is not None and (match := re.fullmatch("timing/(.*)_s", name)):
             totals[match[1]] = totals.get(match[1], 0.0) + value
     changed = changes(run.config, run.config.get("experiment") if curves is None else curves.name)
-    return RunReport(run, gates, held, totals, rows[-1], curves, compared, changed, own, episodes, missing)
+    found = RunReport(run, gates, held, totals, rows[-1], curves, compared, changed, own, episodes, missing)
+    if episodes is None or not episodes.chosen:
+        return found
+    if not films:
+        return replace(found, not_drawn="the report was written without films")
+    try:
+        return replace(found, films=tuple(page_film(drawing, label) for label, drawing in episodes.chosen.items()))
+    except ConfigError as error:
+        return replace(found, not_drawn=str(error))
 
 
 def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGames:
