@@ -183,7 +183,7 @@ PAGES: dict[str, str] = {
     "run": "multigrid_rl.show.report:write_run_report",
     "cup": "multigrid_rl.show.report:write_cup_report",
     "game": "multigrid_rl.show.replay:game_page",
-    "exploit": "multigrid_rl.show.exploit:draw_exploit",
+    "exploit": "multigrid_rl.show.report:draw_exploit",
 }
 
 #: Figures that commands draw, as PNG: a function of what is drawn, then of the file.

@@ -1,16 +1,19 @@
 """Reports as files: kinds of folders, paths of pages, and overwriting."""
 
+import json
 import logging
 from contextlib import suppress
 from pathlib import Path
 
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, read_results
-from multigrid_rl.evaluation.replays import ReplayError
+from multigrid_rl.evaluation.replays import ReplayError, choose
 from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 from multigrid_rl.show.cup_page import cup_page
+from multigrid_rl.show.figures import save_best_responses
 from multigrid_rl.show.page import GENERATOR
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
+from multigrid_rl.show.video import read_games, write_video
 from multigrid_rl.text import ConfigError, expected, one_line
 
 LOG = logging.getLogger(__name__)
@@ -70,6 +73,16 @@ def write_cup_report(
     except ReplayError as error:
         raise ConfigError(f"{path}: games: {error}") from error
     return target
+
+
+def draw_exploit(folder: Path) -> None:
+    """Draw how best responses learned and a game that the player lost, ``curves.png`` and ``beaten.gif``.
+
+    ``folder`` is what ``exploit`` wrote.
+    """
+    found, source = json.loads((folder / "exploit.json").read_text(encoding="utf-8")), folder / "games.json"
+    save_best_responses(found["player"], found["curves"], folder / "curves.png")
+    write_video(choose(read_games(source), "median", source), folder / "beaten.gif", force=True)
 
 
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:

@@ -14,9 +14,9 @@ import numpy as np
 from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 
-from multigrid_rl.evaluation.replays import GameRecord, frames, taken_actions
+from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.files import unfinished
-from multigrid_rl.show.captions import Caption, Commentator
+from multigrid_rl.show.captions import Caption, captioned
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
 from multigrid_rl.show.words import plural, short
 from multigrid_rl.text import ConfigError, expected, first_error
@@ -115,15 +115,11 @@ def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
     Raises:
         ConfigError: not a record of a game, or the game ends before or after its last action.
     """
-    actions = taken_actions(game)
     strip = Strip(WIDTH * tile, len(game.actions))
     foot = f"game {game.game} of seed {game.seed}"
     try:
-        for t, (world, step) in enumerate(frames(game)):
-            if step is None:
-                commentator = Commentator(world, game.players)
-            caption = commentator.start() if step is None else commentator.step(step, actions[t - 1])
-            notes = Notes(f"step {t} of {game.steps}", game.label, foot)
+        for world, _, caption in captioned(game):
+            notes = Notes(f"step {caption.step} of {game.steps}", game.label, foot)
             yield strip.below(render_frame(world, 0, tile), caption, notes)
     except ValueError as error:
         raise ConfigError(f"games: expected a record of a whole game; {error}") from error
