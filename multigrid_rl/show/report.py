@@ -5,7 +5,7 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
-from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, read_results
+from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 from multigrid_rl.evaluation.replays import ReplayError, choose
 from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 from multigrid_rl.show.cup_page import cup_page
@@ -50,18 +50,16 @@ def write_run_report(
     """
     target = _target(folder, output, force=force)
     found = read_report(folder, games=games, reference=reference, films=films)
-    if found.own_missing:
-        LOG.warning("no games to show, the policy could not be played: %s", one_line(found.own_missing))
+    if found.not_played:
+        LOG.warning("no games to show, the policy could not be played: %s", one_line(found.not_played))
     # A folder's name may hold bytes that are no text: the page shows a question mark.
     text = run_page(found)
     write_file(target, text.encode(errors="replace"))
     return target
 
 
-def write_cup_report(
-    folder: Path, output: Path | None = None, *, force: bool = False, results: CupResults | None = None
-) -> Path:
-    """Write the page of a cup like that of a run; ``results`` is read from the folder by default.
+def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = False) -> Path:
+    """Write the page of a cup like that of a run.
 
     Raises:
         ConfigError: no cup, a damaged file, or an output that may not be written.
@@ -69,7 +67,7 @@ def write_cup_report(
     target = _target(folder, output, force=force)
     path = folder / RESULTS_FILE
     try:
-        write_file(target, cup_page(results or read_results(path)).encode(errors="replace"))
+        write_file(target, cup_page(read_results(path)).encode(errors="replace"))
     except ReplayError as error:
         raise ConfigError(f"{path}: games: {error}") from error
     return target

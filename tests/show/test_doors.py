@@ -53,4 +53,4 @@ def test_episodes_of_a_page_may_be_of_somebody_else(outside, tmp_path):
     kept = next(number for number, line in enumerate(rest) if not line.startswith("    "))
     (folder / "config.yaml").write_text(f"{lines[0]}  game: null\n{''.join(rest[kept:])}")
     outside(tables.FILMS, "page", lambda folder, episodes, seed: SimpleNamespace(asked=(episodes, seed), chosen={}))
-    assert read_report(folder).episodes.asked == (EPISODES, GAMES_SEED)
+    assert read_report(folder).played.asked == (EPISODES, GAMES_SEED)
