@@ -153,6 +153,7 @@ def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
 def ended_by(config: RunConfig, run: Run) -> str | None:
     """Return what ends a run after its last iteration: ``held``, ``until``, ``plateau`` or nothing."""
     last_stage = run.stage == len(run.stages) - 1
+    # In this order: a run whose gates are held with its last batch has held them, and not just spent its budget.
     if config.train.stop_when_held and last_stage and run.tracker.keeper.held:
         return "held"
     if run.env_steps >= config.train.until:
@@ -254,6 +255,7 @@ def _export(target: Path, run: Run, config: RunConfig, folder: RunFolder) -> dic
     A player is what its actor reads, and nothing that only a central critic has. Raises ``DivergedError``: weights are
     not finite; nothing was written.
     """
+    # Checked before a byte is written: a checkpoint of a diverged run would be resumed from, and never recover.
     weights_of = run.learner.get_weights()
     bad = not_finite(weights_of)
     if bad is not None:

@@ -107,6 +107,7 @@ class Run:
 
     def iterate(self) -> None:
         """Sample, learn and set weights once."""
+        # The three lines of an iteration are `sample`, `learn` and `send_weights`; all else here counts and measures.
         marks = [time.perf_counter()]
         experience = self.sampler.sample()
         for part in experience:
