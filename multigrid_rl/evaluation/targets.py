@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
-from multigrid_rl.config.scenario import kind_named, packages
+from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue, Made, Seating
@@ -20,8 +19,8 @@ from multigrid_rl.runs.reader import opponent_hashes, run_config
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import check_code
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy
-from multigrid_rl.world.metrics import game_specs
-from multigrid_rl.world.symmetry import other_seat
+from multigrid_rl.world.constants import other_seat
+from multigrid_rl.world.events import game_specs
 
 Sides = Literal["own", "other", "red", "blue", "both"]
 #: Environments of other packages that are played side by side.

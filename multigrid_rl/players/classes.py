@@ -14,8 +14,8 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Made, Naming
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.trust import CODE, import_object, user_code
 from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
-from multigrid_rl.user_code import CODE, import_object, user_code
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.engine import World
 

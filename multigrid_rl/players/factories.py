@@ -12,11 +12,11 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Seating
 from multigrid_rl.players.match import Match
 from multigrid_rl.text import expected
+from multigrid_rl.trust import import_object
 from multigrid_rl.types import GameSpec, MultiAgentSpec, Policy, Shaping
-from multigrid_rl.user_code import import_object
 from multigrid_rl.world.constants import ACTIONS, EVENTS
-from multigrid_rl.world.shaping import EventBonus
-from multigrid_rl.world.spaces import token_categories
+from multigrid_rl.world.events import EventBonus
+from multigrid_rl.world.state import token_categories
 
 if TYPE_CHECKING:
     from multigrid_rl.players.pool import Roster
@@ -38,7 +38,7 @@ class MatchFactory:
         scheme: how the learning seats become agents.
         shared: all learning seats of a team share one network.
         shaping: ``module:function`` of a training reward, or ``None``.
-        bonus: weights on events that are added to the training reward; see ``world.shaping.EventBonus``.
+        bonus: weights on events that are added to the training reward; see ``world.events.EventBonus``.
         league: seats of the team that a league plays; its anchors are their ``opponents``.
         roster: active snapshots of the league; ``None``: only anchors.
         catalogue: players in memory, see :meth:`packed`; ``None`` reads ``checkpoints``.

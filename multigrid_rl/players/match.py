@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.clock import Clock
 from multigrid_rl.streams import MIXTURE_PURPOSE, PLAYER_PURPOSE, Streams
 from multigrid_rl.text import expected
-from multigrid_rl.types import TEAM_ORDER, BatchedStep, Board, EpisodeTable, GameSpec, Policy, SeatView, Shaping
+from multigrid_rl.types import TEAM_ORDER, BatchedStep, Board, Clock, EpisodeTable, GameSpec, Policy, SeatView, Shaping
 from multigrid_rl.world.constants import NUM_EVENTS
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.shaping import add_up
+from multigrid_rl.world.events import add_up
 
 
 class Seated:

@@ -13,7 +13,7 @@ from multigrid_rl.players.catalogue import Seating, load_frozen
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.text import expected
 from multigrid_rl.types import Board, GameSpec, Policy, SeatView, UniformSource
-from multigrid_rl.world.symmetry import other_seat, other_side
+from multigrid_rl.world.constants import other_seat, other_side
 
 
 class Alike:

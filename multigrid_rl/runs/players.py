@@ -16,9 +16,8 @@ from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, runs_code, s
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
-from multigrid_rl.trust import check_code
+from multigrid_rl.trust import CODE, check_code
 from multigrid_rl.types import TEAM_ORDER, AgentSpec, MultiAgentSpec
-from multigrid_rl.user_code import CODE
 
 _BOARD = "the red/blue-door game"
 #: What may differ between a player's network and one that begins with its weights.

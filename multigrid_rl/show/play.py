@@ -19,10 +19,9 @@ from multigrid_rl.players.match import Match
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import GameSpec, Policy
-from multigrid_rl.world.constants import ACTIONS, DONE, HEIGHT, WIDTH
+from multigrid_rl.world.constants import ACTIONS, DONE, HEIGHT, WIDTH, other_seat
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import visible_cells
-from multigrid_rl.world.symmetry import other_seat
 
 #: Name of the person in captions and records.
 PERSON = "you"

@@ -16,12 +16,11 @@ from rich.markup import escape
 
 from multigrid_rl.config.compose import compose, default_run_dir, resumed
 from multigrid_rl.config.schema import RunConfig, trainer_of
-from multigrid_rl.config.sizes import check_budget
 from multigrid_rl.files import write_whole
 from multigrid_rl.tables import PREFLIGHTS, STARTS, TRACKERS, find
 from multigrid_rl.text import ConfigError, expected, program, reason
+from multigrid_rl.trust import MISTAKES, mistake, own_place
 from multigrid_rl.types import MultiAgentSpec, RunError
-from multigrid_rl.user_code import MISTAKES, mistake, own_place
 
 LOG = logging.getLogger(__name__)
 #: Games against each player that a scenario holds out, when a run has ended.
@@ -43,7 +42,7 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
         RunError: the run broke off.
     """
     config = compose(overrides)
-    check_budget(config.train)
+    config.train.check_budget()
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
     try:
         str(path).encode()
@@ -101,7 +100,7 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.runs.reader import opponent_hashes
     from multigrid_rl.training.stages import seated_in, stages_of
-    from multigrid_rl.world.shaping import check_reward
+    from multigrid_rl.world.events import check_reward
 
     if config.tracking is not None:
         find(TRACKERS, config.tracking).check()
@@ -235,7 +234,7 @@ def own_mistakes(config: RunConfig) -> Iterator[None]:
             raise
         parts = {
             "model.name": config.model.name,
-            "train.objective": config.train.objective,
+            **config.train.functions,
             "env_id": config.scenario.env_id or "",
             "train.shaping": config.train.shaping or "",
         }

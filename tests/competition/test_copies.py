@@ -35,9 +35,8 @@ from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.match import Match
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.types import RunError, SeatView
-from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
-from multigrid_rl.world.spaces import token_categories
-from multigrid_rl.world.symmetry import other_side
+from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS, other_side
+from multigrid_rl.world.state import token_categories
 
 SPEC = load_scenario("1v1").spec
 CATALOGUE = Catalogue(data_root() / "checkpoints")

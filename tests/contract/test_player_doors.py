@@ -12,7 +12,7 @@ import pytest
 from commands import call
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, load_scenario
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
