@@ -28,8 +28,8 @@ from multigrid_rl.players.cards import (
     sha256_of,
     write_player,
 )
-from multigrid_rl.players.catalogue import seat_folders
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.runs.players import seat_folders
 from multigrid_rl.text import expected, shown
 from multigrid_rl.trust import CODE
 from multigrid_rl.types import GameSpec, Policy

@@ -24,7 +24,6 @@ from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
-from multigrid_rl.runs.reader import opponent_hashes
 from multigrid_rl.tables import ENGINES, STARTS, find, load
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.protocols import Engine
@@ -67,7 +66,10 @@ def train(
             checkpoint stay.
     """
     torch.set_num_threads(config.learner_threads)
-    stages = stages or stages_of(config, opponent_hashes(folder.path))
+    if stages is None:
+        from multigrid_rl.runs.reader import opponent_hashes  # noqa: PLC0415 - whoever starts a run has loaded them
+
+        stages = stages_of(config, opponent_hashes(folder.path))
     warm_up(config, stages[-1].factory, team_of(config).most)
     with find(ENGINES, "session")(config), ExitStack() as stack:
         engine: Engine = find(ENGINES, "rllib")(config, stages)

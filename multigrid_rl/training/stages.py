@@ -11,8 +11,7 @@ from multigrid_rl.gates import Gate
 from multigrid_rl.learn.losses import objective_of, value_loss_of
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import ArchitectureError, network_of
-from multigrid_rl.runs.gating import gates_of
-from multigrid_rl.runs.tracker import own_metrics
+from multigrid_rl.runs.gating import gates_of, own_metrics
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec, EnvFactory
 
