@@ -143,7 +143,7 @@ HEADS: dict[str, Head] = {
 METRICS: dict[str, str] = {
     "returns": "multigrid_rl.metrics:RETURNS",
     "outcomes": "multigrid_rl.metrics:OUTCOMES",
-    "doors": "multigrid_rl.world.metrics:DOORS",
+    "doors": "multigrid_rl.world.events:DOORS",
 }
 
 #: Groups of metrics that a part of training measures itself, the core's before those of add-ons.

@@ -14,7 +14,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, sha256_of, write_player
 from multigrid_rl.world.constants import ACTIONS
-from multigrid_rl.world.spaces import token_categories
+from multigrid_rl.world.state import token_categories
 
 ONE, TWO = (load_scenario(name).spec for name in ("1v1", "2v2"))
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}

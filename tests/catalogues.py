@@ -10,7 +10,7 @@ from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import write_player
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.world.constants import ACTIONS
-from multigrid_rl.world.spaces import token_categories
+from multigrid_rl.world.state import token_categories
 
 
 def make_player(root: Path, name: str, seat: str = "blue_0", scenario: str = "1v1", wins: float = 0.75) -> Path:

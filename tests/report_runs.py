@@ -12,7 +12,7 @@ from multigrid_rl.competition.cup.entries import CupConfig, Entry
 from multigrid_rl.competition.cup.standings import results
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import compose, load_scenario
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.evaluation.cup_results import CupResults
 from multigrid_rl.evaluation.replays import record

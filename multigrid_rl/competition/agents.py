@@ -21,8 +21,8 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.players.cards import OneLine, PlayerError, read_plain_file
+from multigrid_rl.players.catalogue import Naming
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.players.naming import Naming
 from multigrid_rl.text import expected, first_error, shown
 from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
@@ -51,7 +51,7 @@ class _AgentFile(Strict):
 
 @dataclass(frozen=True)
 class Agent:
-    """The folder of an agent, see :class:`~multigrid_rl.players.naming.Program`.
+    """The folder of an agent, see :class:`~multigrid_rl.players.catalogue.Program`.
 
     It is read when it is first needed, and kept in memory: every process runs what was handed in. Nothing is run here.
     """

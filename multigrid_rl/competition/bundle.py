@@ -31,10 +31,9 @@ from multigrid_rl.players.cards import (
 from multigrid_rl.players.catalogue import seat_folders
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.text import expected, shown
+from multigrid_rl.trust import CODE
 from multigrid_rl.types import GameSpec, Policy
-from multigrid_rl.user_code import CODE
-from multigrid_rl.world.constants import CELL, MISSIONS
-from multigrid_rl.world.symmetry import SWAPPED, TURNED, other_seat
+from multigrid_rl.world.constants import CELL, MISSIONS, SWAPPED, TURNED, other_seat
 
 #: ``bundle``: a frozen player; ``team``: a folder with one for each seat; ``agent``: an external agent.
 Kind = Literal["bundle", "team", "agent"]
@@ -101,7 +100,7 @@ def load_team(
 ) -> dict[str, Policy]:
     """Load the players of all seats of ``team``, by seat, or by team where one acts for all of them.
 
-    Who learned one side plays the other as if it were its own (``world.symmetry``). An agent plays each game once.
+    Who learned one side plays the other as if it were its own (``world.constants``). An agent plays each game once.
 
     Args:
         folder: a bundle, a folder with one for each seat, or an agent.

@@ -30,7 +30,7 @@ from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
 from multigrid_rl.trust import agents_trusted, check_code, strangers
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError
-from multigrid_rl.world.symmetry import other_seat
+from multigrid_rl.world.constants import other_seat
 
 #: Games of an exam: of bundles by default, which play some thousand a second, and of programs at most.
 EPISODES, PROGRAM_EPISODES = 20_000, 1_000

@@ -31,11 +31,11 @@ from multigrid_rl.files import data_root
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-from multigrid_rl.players.match import Match, PlayerFaultError, SeatView
+from multigrid_rl.players.match import Match, PlayerFaultError
 from multigrid_rl.show.cup_page import cup_page
-from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
-from multigrid_rl.world.spaces import token_categories
-from multigrid_rl.world.symmetry import other_side
+from multigrid_rl.types import SeatView
+from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS, other_side
+from multigrid_rl.world.state import token_categories
 
 SPEC = load_scenario("1v1").spec
 CATALOGUE = Catalogue(data_root() / "checkpoints")

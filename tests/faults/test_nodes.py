@@ -11,7 +11,7 @@ from ray.cluster_utils import Cluster
 from trainings import PATIENCE_S, SMALL, rows_of
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.training.loop import train
 

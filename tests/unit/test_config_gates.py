@@ -6,7 +6,7 @@ import pytest
 
 from composing import error_of
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.text import ConfigError

@@ -13,10 +13,12 @@ from PIL import Image
 
 import report_runs
 from commands import call, complaint
+from multigrid_rl.cli.app import write_file
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import ALL_GATES, read_run
-from multigrid_rl.runs.reference import build_reference, compare, load_reference, save_reference, write_file
+from multigrid_rl.show.reference import build_reference, changes, compare, load_reference, save_reference
 from multigrid_rl.text import ConfigError
 
 GATES = [("episode_len_mean", "<=", 20.0), ("return_mean/red_0", ">=", 1.3)]
@@ -253,6 +255,11 @@ def test_failed_write_keeps_old_file_and_no_temporary(tmp_path, monkeypatch):
         write_file(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_values_changed_from_a_recipe_are_named():
+    config = compose(["experiment=1v1", "train.lr=0.5", "seed=3"])
+    assert [row[0] for row in changes(config.model_dump(mode="json"), "1v1")] == ["train.lr"]
 
 
 # --- the verbs
