@@ -64,7 +64,9 @@ def compare(
     check_sets(ours, theirs)
     said = list(notes(ours, theirs))
     rows = compare_sets(ours, theirs, reps, np.random.default_rng(seed))
-    tables.find(tables.FIGURES, "comparison")(ours, theirs, np.random.default_rng(seed), output)
+    draws = tables.has(tables.FIGURES, "comparison")
+    if draws:
+        tables.find(tables.FIGURES, "comparison")(ours, theirs, np.random.default_rng(seed), output)
     if json_file is not None:
         found = _report(ours, theirs, rows, {"notes": said, "reps": reps, "seed": seed})
         write_file(json_file, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
@@ -85,7 +87,9 @@ def compare(
         f"significant differences: {significant} of {len(rows)} metrics; by chance alone about one metric in twenty is "
         "significant, and metrics of the same runs are not independent."
     )
-    screen.print("drawn: " + ", ".join(map(str, files)))
+    written = files if draws else files[1:]
+    if written:
+        screen.print("drawn: " + ", ".join(map(str, written)))
 
 
 def _table(rows: list[SetComparison], ours: int, theirs: int) -> Table:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from hostile_agents import Target
 from multigrid_rl.cli.explain import Sizes
 from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
@@ -32,7 +33,6 @@ from multigrid_rl.models.registry import network_of
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.settings import update_config
 from multigrid_rl.types import Schedule
-from strangers import Target
 
 WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.1)
 PLAIN = Weighting(clip=0.2, vf_coef=0.0, entropy_coef=0.0)
