@@ -117,7 +117,7 @@ def load_team(
     if not seats:
         raise PlayerError(expected(f"{folder}: team", f"one with seats among {', '.join(spec.seats)}", team))
     if folder_kind(folder) == "agent":
-        player = AgentPlayer(read_agent(folder, folder.name), spec, seats, limits)
+        player = AgentPlayer(read_agent(folder, folder.resolve().name), spec, seats, limits)
         return {team if len(seats) > 1 else seats[0]: player}
     homes = bundle_folders(folder)
     players: dict[str, Policy] = {}
