@@ -18,6 +18,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.reader import Run, check_env, read_rows, read_run
 from multigrid_rl.runs.reference import Comparison, Reference, changes, compare, load_reference
+from multigrid_rl.show import EPISODES, GAMES
 from multigrid_rl.show.video import Shown, page_film
 from multigrid_rl.show.words import percent
 from multigrid_rl.text import ConfigError, expected, one_line
@@ -25,8 +26,6 @@ from multigrid_rl.types import RunError
 
 #: Seed of the policy's fresh games: training uses small seeds, so none of them was a training game.
 GAMES_SEED = 50_000
-#: Default number of games for each mode, and of episodes of other packages.
-GAMES, EPISODES = 200, 9
 _GATE_KEYS = (
     "metric", "comparison", "bound", "hold", "share", "window", "value", "met", "held", "first_reached", "first_held",
 )  # fmt: skip

@@ -19,7 +19,8 @@ _TITLES = {
     "draw": "Games drawn",
     "defeat": "Games lost",
 }
-_UNITS = {"ratio": "ratio, 1 is perfect", "share": "share of the games", "reward": "reward per game"}
+_UNITS = {"ratio": "ratio, 1 is perfect", "reward": "reward per game"}
+_OF_GAMES = ("win", "draw", "defeat")
 #: Behaviour metrics in words, for titles.
 BEHAVIOURS = {
     "key_pickup": "Own key picked up",
@@ -120,4 +121,6 @@ def when_held(held: int | None, median: float | None) -> str:
 def unit_of(metric: str) -> str:
     """Return the axis label of a metric: its unit, spelled out where the glossary abbreviates it."""
     unit = next((unit for pattern, (_, unit) in glossary().items() if matches(metric, pattern)), "")
+    if unit == "share":  # of steps, where not of games
+        return f"share of the {'games' if metric.startswith(_OF_GAMES) else 'steps'}"
     return "steps per game" if metric == "episode_len_mean" else _UNITS.get(unit, unit)

@@ -157,6 +157,8 @@ def test_number_formats():
     assert words.listed([]) == ""
     assert words.metric_title("entropy/red_0") == "Entropy of red_0"
     assert words.metric_title("something/else") == "something/else"
+    units = [words.unit_of(name) for name in ("win/red_0", "clip_fraction/red_0", "entropy/red_0", "unheard/of")]
+    assert units == ["share of the games", "share of the steps", "nats", ""]
 
 
 # --- curves
