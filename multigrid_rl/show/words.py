@@ -20,7 +20,7 @@ _TITLES = {
     "defeat": "Games lost",
 }
 _UNITS = {"ratio": "ratio, 1 is perfect", "reward": "reward per game"}
-_OF_GAMES = ("win", "draw", "defeat")
+_OF_GAMES = ("win", "draw", "defeat", "league/")
 #: Behaviour metrics in words, for titles.
 BEHAVIOURS = {
     "key_pickup": "Own key picked up",
