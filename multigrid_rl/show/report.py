@@ -5,9 +5,9 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
+from multigrid_rl.cli.app import refuse_to_overwrite, write_file
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 from multigrid_rl.evaluation.replays import ReplayError, choose
-from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.figures import save_best_responses
 from multigrid_rl.show.page import GENERATOR

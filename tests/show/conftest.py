@@ -11,7 +11,8 @@ from playwright.sync_api import sync_playwright
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.run_data import OwnGames, read_report
 from multigrid_rl.show.run_page import run_page
-from report_runs import EVILS, TEAMS, games_of, small_cup, write_run
+from report_runs import EVILS, TEAMS, games_of, small_cup
+from run_folders import write_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]

@@ -16,9 +16,9 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from composing import RECIPES
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
-from multigrid_rl.config.recipes import names_in
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.metrics import STAGES, WORK, glossary, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue
@@ -150,7 +150,7 @@ def test_team_game_with_eliminations_trains(tmp_path):
 
 def iterated(algorithm):
     algorithm.train()
-    return algorithm.run.row()
+    return algorithm.row
 
 
 @contextmanager
@@ -176,10 +176,10 @@ def test_env_runners_play_driver_games_resume_and_are_replaced(session, local, t
         for name in ("entropy/red_0", "explained_variance/red_0", "episodes"):
             assert row[name] == pytest.approx(local[2][0][name], rel=1e-5)
         # Taken up where they stood, games and weights go on as before.
-        algorithm.save(tmp_path)
+        algorithm.write(tmp_path)
         state = pickle.dumps(algorithm.run.get_state())
         ahead, weights = [iterated(algorithm) for _ in range(2)], algorithm.run.fingerprints()
-        algorithm.restore(tmp_path)
+        algorithm.read(tmp_path)
         assert algorithm.run.set_state(pickle.loads(state))
         assert without_time([iterated(algorithm) for _ in range(2)]) == without_time(ahead)
         assert algorithm.run.fingerprints() == weights
@@ -274,7 +274,7 @@ def test_every_scheme_exports_players_acting_as_trained(kind):
         algorithm = MultigridAlgorithm.from_checkpoint(str((folder / "rllib").resolve()))
     try:
         modules = {module: algorithm.env_runner.module[module].net for module in MODULES[name]}
-        specs = algorithm.config.env_config["settings"].stages[0].factory.specs
+        specs = algorithm.config.settings.stages[0].factory.specs
     finally:
         algorithm.stop()
     assert {player.name for player in (folder / "players").iterdir()} == set(MODULES[name])
@@ -317,7 +317,7 @@ LEARNT = ("cloning_loss", "held_out_loss", "discriminator_", "learnt_reward")
 NOT_ALONE = ("multigrid", "gymnasium", "halfcheetah-bc", "halfcheetah-gail", "halfcheetah-gail-clone", "unity")
 
 
-@pytest.mark.parametrize("recipe", [name for name in names_in("experiment") if name not in NOT_ALONE])
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name not in NOT_ALONE])
 def test_every_recipe_starts_and_trains_two_iterations(recipe, tmp_path):
     # The fixture that shrinks: one small layer fits every network, 1024 steps are two batches.
     # Players that others begin with are larger.

@@ -165,16 +165,16 @@ def test_verb_rejects_options(pole, args, message, tmp_path):
 
 
 def test_rejects_environments_without_rendering(tmp_path):
-    drawing = played("strangers:Target-v0", [np.zeros(2)], -0.45)
+    drawing = played("hostile_agents:Target-v0", [np.zeros(2)], -0.45)
     with pytest.raises(
-        ConfigError, match=r"env_id: expected an environment that draws itself \(rgb_array\), got strang"
+        ConfigError, match=r"env_id: expected an environment that draws itself \(rgb_array\), got hostile"
     ):
         write_episode(drawing, tmp_path / "a.gif", label="mine", fps=9)
 
 
 @pytest.mark.parametrize("change", [{"total": 9.0}, {"actions": [5, 5]}, {"actions": [5, 5, 5, 5]}])
 def test_rejects_episode_that_replays_differently(tmp_path, change):
-    drawing = played("strangers:Echo-v0", [5, 6, 7], 18.0, ends=3)
+    drawing = played("hostile_agents:Echo-v0", [5, 6, 7], 18.0, ends=3)
     assert write_episode(drawing, tmp_path / "a.gif", label="mine").frames == 3
     other = Drawing(drawing.factory, drawing.episode._replace(**change))
     with pytest.raises(ConfigError, match="expected episode 4 to play again as it did"):
@@ -184,7 +184,7 @@ def test_rejects_episode_that_replays_differently(tmp_path, change):
 
 def test_long_episodes_play_faster_on_page(monkeypatch):
     monkeypatch.setattr(video, "_PAGE_PICTURES", 4)
-    shown = page_film(played("strangers:Echo-v0", [5] * 30, 150.0, ends=30), "best")
+    shown = page_film(played("hostile_agents:Echo-v0", [5] * 30, 150.0, ends=30), "best")
     assert (shown.speed, shown.steps) == (4, 30)  # 30 steps a second: every second one as it is
 
 
