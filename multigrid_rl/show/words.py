@@ -109,10 +109,12 @@ def bound(comparison: str, value: float) -> str:
 
 def when_held(held: int | None, median: float | None) -> str:
     """Return when a run held what the recipe's median seed held after ``median`` steps; ``None``: never."""
+    if held is None and median is None:
+        return "never held (nor by the recipe's median seed)"
     if held is None:
-        return "not held" + (f" (reference: median {median:,.0f} steps)" if median else " (nor by the median seed)")
+        return f"never held (the recipe's median seed: {median:,.0f} steps)"
     if median is None:
-        return f"held at {held:,} steps (the median seed never held it)"
+        return f"held at {held:,} steps (the recipe's median seed never held it)"
     later = held / median - 1
     place = "as soon as" if abs(later) < 0.005 else f"{abs(later):.0%} {'later' if later > 0 else 'sooner'} than"
     return f"held at {held:,} steps, {place} the recipe's median seed ({median:,.0f})"
