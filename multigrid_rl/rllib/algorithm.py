@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
 
 from multigrid_rl.config.schema import RunConfig
@@ -100,10 +101,12 @@ class MultigridAlgorithm(OwnFolder, PPO):
         super().log_result(result)
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return what Tune adds to every result; outside Tune without the whole configuration."""
-        kind = super() if self.trial_name != "default" else super(PPO, self)
+        """Return what is added to every result; the whole configuration only where no training loop drives this."""
+        # No question to trial_name: RLlib drops what Tune says of its trial.
+        driven = self.config.settings.driven
+        kind: Any = super(Algorithm, self) if driven else super()  # RLlib's copies the configuration: a millisecond
         metrics: dict[str, Any] = kind.get_auto_filled_metrics(*args, **kwargs)
-        return metrics if self.trial_name != "default" else {**metrics, "config": {}}
+        return {**metrics, "config": {}} if driven else metrics
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state and the run's: counters, gates, games under way."""

@@ -241,7 +241,8 @@ def _same(name: str, value: Any, kept: Any) -> bool:
     """Return whether a setting is as it was filled in; Tune hands copies over, and policies as dictionaries."""
     if name == "policies" and kept is not _MISSING:
         return set(value) == set(kept)
-    return type(value) is type(kept) and bool(value == kept)
+    alike = isinstance(value, type(kept)) or isinstance(kept, type(value))  # a restored one has texts for enums
+    return alike and bool(value == kept) and isinstance(value, bool) == isinstance(kept, bool)
 
 
 def _schedule_keys(start: str, end: str, steps: str) -> Callable[[Any, RunConfig], dict[str, Any]]:
