@@ -136,8 +136,8 @@ def log_iteration(
         NUM_EPISODES: ("sum", count),
         NUM_EPISODES_LIFETIME: ("lifetime_sum", count),
     }
-    for name, (reduce, value) in sums.items():
-        metrics.log_value((ENV_RUNNER_RESULTS, name), value, reduce=reduce)
+    for name, (reduce, number) in sums.items():
+        metrics.log_value((ENV_RUNNER_RESULTS, name), number, reduce=reduce)
     for key, how, values in episode_values(episodes.rows, run.specs) if len(episodes.rows) else ():
         metrics.log_value((ENV_RUNNER_RESULTS, *key), float(getattr(values, how)()), reduce="item")
     for module, name, value in _of_learners(run.measured):

@@ -6,10 +6,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
 from multigrid_rl.config.overrides import parse, put
 from multigrid_rl.config.recipes import names_in, read_config_file
-from multigrid_rl.config.scenario import Part
+from multigrid_rl.config.scenario import Part, env_factory
 from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.search.space import OWN_KEYS, Space, load_space
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
