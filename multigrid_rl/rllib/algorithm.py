@@ -14,6 +14,7 @@ from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnFolder, without_object_store
 from multigrid_rl.rllib.results import Episodes, gate_results, log_iteration
+from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import ended_by
 from multigrid_rl.training.protocols import Sampler
@@ -63,6 +64,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
             trainer.patience(settings.run),
         )
         self.run = Run(stages, games, sampler, self._learner, None if patience is None else Stall(*patience))
+        if settings.run.init is not None and not settings.driven:
+            self.run.begin_with(*find(STARTS, "player")(settings.run, stages[-1].factory.specs))
         self.row: dict[str, float | None] = {}
         self._episodes = Episodes(self.config.metrics_num_episodes_for_smoothing)
         self._team.__enter__()
