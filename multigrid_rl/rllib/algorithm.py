@@ -14,6 +14,7 @@ from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnFolder, without_object_store
 from multigrid_rl.rllib.results import Episodes, gate_results, log_iteration
+from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import ended_by
 from multigrid_rl.training.protocols import Sampler
@@ -63,6 +64,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
             trainer.patience(settings.run),
         )
         self.run = Run(stages, games, sampler, self._learner, None if patience is None else Stall(*patience))
+        if settings.run.init is not None and not settings.driven:
+            self.run.begin_with(*find(STARTS, "player")(settings.run, stages[-1].factory.specs))
         self.row: dict[str, float | None] = {}
         self._episodes = Episodes(self.config.metrics_num_episodes_for_smoothing)
         self._team.__enter__()
@@ -102,11 +105,12 @@ class MultigridAlgorithm(OwnFolder, PPO):
         super().log_result(result)
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return what Tune adds to every result; outside Tune without the whole configuration."""
-        in_tune = self.trial_name != "default"
-        kind: Any = super() if in_tune else super(Algorithm, self)  # RLlib's copies the configuration: a millisecond
+        """Return what is added to every result; the whole configuration only where no training loop drives this."""
+        # No question to trial_name: RLlib drops what Tune says of its trial.
+        driven = self.config.settings.driven
+        kind: Any = super(Algorithm, self) if driven else super()  # RLlib's copies the configuration: a millisecond
         metrics: dict[str, Any] = kind.get_auto_filled_metrics(*args, **kwargs)
-        return metrics if in_tune else {**metrics, "config": {}}
+        return {**metrics, "config": {}} if driven else metrics
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state and the run's: counters, gates, games under way."""
