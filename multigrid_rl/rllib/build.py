@@ -154,7 +154,7 @@ class MultigridConfig(PPOConfig):
         filled, values, run = self.settings.filled, {}, self.settings.run
         for name, value in vars(self).items():
             kept = filled.get(name, _MISSING)
-            if name in _RLLIBS or name.startswith(("callbacks_", "evaluation_")):
+            if name in _RLLIBS or name.startswith(("callbacks_", "evaluation_", "__")):  # __: Tune's own
                 continue
             if value is kept or _same(name, value, kept):
                 continue
@@ -165,6 +165,7 @@ class MultigridConfig(PPOConfig):
                 values |= _CONVERTED[name](plain, run)
             else:
                 default = f"RLlib's default {kept}, as nothing of ours follows it"
+                default = "no such setting" if kept is _MISSING else default
                 setting = name.strip("_").removesuffix("_str")
                 raise ConfigError(expected(setting, _INSTEAD.get(name, default), shown(str(value))))
         return values

@@ -38,13 +38,14 @@ def built():
 
 
 def test_train_is_an_iteration_under_the_keys_of_rllib(built, tmp_path):
-    algorithm = built(config("1v1", *SMALL))
+    early = "scenario.report_episodes=5"
+    algorithm = built(config("1v1", *SMALL, early))
     assert isinstance(algorithm.config, PPOConfig)
     rows = []
     for _ in range(4):
         result = algorithm.train()
         rows.append(algorithm.row)
-    _, trained = tiny_run(tmp_path / "run", "seed=5", "train.until=2048")
+    _, trained = tiny_run(tmp_path / "run", "seed=5", "train.until=2048", early)
     assert without_time(rows) == without_time(trained)  # the iterations of the command line
     assert result["training_iteration"] == 4
     assert result["num_env_steps_sampled_lifetime"] == 2048
