@@ -125,7 +125,7 @@ class MultigridConfig(PPOConfig):
         """Build the algorithm. Raises ``ConfigError`` as :meth:`validate`."""
         made = self.copy(copy_frozen=False) if use_copy else self
         made.validate()  # RLlib's own copies lack every setting that is -1, its mark of what is deprecated
-        return super(MultigridConfig, made).build_algo(env, use_copy=False)
+        return PPOConfig.build_algo(made, env, use_copy=False)
 
     def validate(self) -> None:
         """Take over what a user has set, and check it with everything that the run loads.
