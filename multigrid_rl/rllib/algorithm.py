@@ -12,7 +12,6 @@ from ray.rllib.algorithms.ppo import PPO
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
-from multigrid_rl.rllib.env_runner_pool import EnvRunnerPool
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnFolder, without_object_store
 from multigrid_rl.rllib.results import gate_results, log_iteration
@@ -42,7 +41,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
 
     def setup(self, config: Any) -> None:
         """Build env runners and learners, then hand games and the learners' weights to the runners."""
-        self.pool: EnvRunnerPool | None = None
+        self.pool: Any = None
         settings: Settings = self.config.settings
         self._team = team_of(settings.run)
         with self._without_ray():
@@ -54,6 +53,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
             factory.load()
         sampler: Sampler | None = None
         if self.env_runner_group.num_remote_workers():
+            from multigrid_rl.rllib.env_runner_pool import EnvRunnerPool  # noqa: PLC0415 - most runs have none
+
             games = [factory.packed() for factory in games]
             sampler = self.pool = EnvRunnerPool(self._actors(), self.config, settings.run.cluster)
         else:

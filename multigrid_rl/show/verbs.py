@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from multigrid_rl import tables
-from multigrid_rl.cli.app import one_thread, refused
+from multigrid_rl.cli.app import one_thread, refuse_to_overwrite, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.evaluation.evaluation import Mode
@@ -140,8 +140,10 @@ def video(
 def _env_video(target: Target, output: Path, game: str, fps: float | None, played: tuple[int, int, Mode]) -> None:
     """Write an episode in an environment of Gymnasium; ``played`` are how many to choose from, their seed and mode."""
     episodes, seed, mode = played
-    label, episode = tables.find(tables.FILMS, "pick")(target, game, episodes, seed=seed, mode=mode)
-    written = tables.find(tables.FILMS, "episode")(target, episode, output, label=label, fps=fps)
+    from multigrid_rl.show.video import write_episode
+
+    label, drawing = tables.find(tables.FILMS, "pick")(target, game, episodes, seed=seed, mode=mode)
+    written, episode = write_episode(drawing, output, label=label, fps=fps), drawing.episode
     typer.echo(f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}")
     _print_written(output, len(episode.actions), written)
 
@@ -159,8 +161,7 @@ def _print_written(output: Path, steps: int, written: Written) -> None:
 def _default_side(source: str) -> Sides:
     """Return the default side of a player: the one that it learned."""
     from multigrid_rl.players.cards import CARD_FILE
-    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-    from multigrid_rl.players.naming import runs_code
+    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, runs_code
 
     path = Path(source)
     if source in BUILT_IN or (path / "config.yaml").is_file() or runs_code(source):
@@ -195,7 +196,6 @@ def play(
 ) -> None:
     """Play a game yourself, in a window, against players."""
     from multigrid_rl.config.compose import compose
-    from multigrid_rl.runs.reference import refuse_to_overwrite
 
     if record is not None:
         refuse_to_overwrite(record, force=force)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bundles import edit, everything
-from catalogues import make_player
+from bundles import edit, everything, make_player
 from commands import call, complaint
 from multigrid_rl.config.compose import compose
 from multigrid_rl.cores import available_cpus
@@ -215,7 +214,6 @@ def test_closing_names_next_steps(ended, more):
         ("train --until soon", "Invalid value for '--until': expected a number"),
         ("trian", "No such command 'trian'. Did you mean 'train'?"),
         ("evaluate", "Missing argument"),
-        ("cup all scenario=1v1", "expected one folder of entries (did you mean --scenario 1v1?), got scenario=1v1"),
     ],
 )  # fmt: skip
 def test_wrong_words_are_one_line(words, said):

@@ -10,11 +10,10 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
 from commands import call
-from multigrid_rl.cli.explain import sections
+from composing import SCENARIOS
+from multigrid_rl.cli.explain import Sizes, sections
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
-from multigrid_rl.config.recipes import scenario_names
-from multigrid_rl.config.sizes import Sizes
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.rllib.build import algorithm_config
 from tiny_runs import TINY, tiny_run
@@ -95,7 +94,7 @@ def test_explains_every_scenario():
         assert text in result.output
     gates = {row.metric for row in compose(["scenario=coop"]).scenario.gates}
     assert {name for name in rows_of("scenario=coop") if "*" in name or name == "episode_len_mean"} == gates
-    for scenario in scenario_names():
+    for scenario in SCENARIOS:
         assert all(value for name, value in rows_of(f"scenario={scenario}").items() if name != "all together")
 
 

@@ -16,9 +16,9 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from composing import RECIPES
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
-from multigrid_rl.config.recipes import names_in
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.metrics import STAGES, WORK, glossary, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue
@@ -317,7 +317,7 @@ LEARNT = ("cloning_loss", "held_out_loss", "discriminator_", "learnt_reward")
 NOT_ALONE = ("multigrid", "gymnasium", "halfcheetah-bc", "halfcheetah-gail", "halfcheetah-gail-clone", "unity")
 
 
-@pytest.mark.parametrize("recipe", [name for name in names_in("experiment") if name not in NOT_ALONE])
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name not in NOT_ALONE])
 def test_every_recipe_starts_and_trains_two_iterations(recipe, tmp_path):
     # The fixture that shrinks: one small layer fits every network, 1024 steps are two batches.
     # Players that others begin with are larger.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bundles import ONE, bundle, edit, everything
+from bundles import ONE, bundle, edit, everything, refusal
 from multigrid_rl.files import data_root, player_folders
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
@@ -40,14 +40,6 @@ def root(tmp_path) -> Path:
 
 def frozen(run: Path, root: Path, name: str = "newcomer", seat: str = "blue_0"):
     return freeze(run_player(run, seat), name, Catalogue(root), GAMES)
-
-
-def refusal(action) -> str:
-    with pytest.raises(PlayerError) as caught:
-        action()
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 # --- which player of a run
@@ -103,18 +95,6 @@ def test_freezing_writes_card_with_strength_and_baseline(run, root):
         assert row.win + row.draw + row.loss == pytest.approx(1.0, abs=2e-4)
         assert 0 < row.length_mean <= ONE.max_steps
     assert card.strength[0].model_dump() != baseline.model_dump()
-
-
-def test_league_player_is_rated_among_players_of_same_game(run, root):
-    league = bundle(run / "checkpoints" / "step_000000002" / "players" / "league", ["blue_0"], scenario="1v1-league")
-    assert freeze(league, "alone", Catalogue(root), GAMES).scenario == "1v1-league"
-    (root / "alone").rename(run / "alone")
-    (root / CATALOGUE_FILE).write_text(HEAD)
-    frozen(run, root, "fellow", "red_0")
-    card = freeze(league, "newcomer", Catalogue(root), GAMES)
-    assert [row.opponent for row in card.strength] == [*BUILT_IN, "fellow"]
-    assert {row.scenario for row in card.strength} == {"1v1"}
-    assert (card.scenario, Catalogue(root).entries["newcomer"]["scenario"]) == ("1v1", "1v1")
 
 
 def test_card_strength_is_reproducible(run, root):

@@ -3,70 +3,24 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
-from PIL import Image
 
-import report_runs
-from commands import call, complaint
+from multigrid_rl.cli.app import write_file
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import ALL_GATES, read_run
-from multigrid_rl.runs.reference import build_reference, compare, load_reference, save_reference, write_file
+from multigrid_rl.show.reference import build_reference, changes, compare, load_reference, save_reference
 from multigrid_rl.text import ConfigError
-
-GATES = [("episode_len_mean", "<=", 20.0), ("return_mean/red_0", ">=", 1.3)]
-
-
-def write_run(
-    root: Path,
-    name: str,
-    *,
-    seed: int,
-    lengths: list[float],
-    returns: list[float] | None = None,
-    held: int | None = None,
-    ended: str = "held",
-    every: int = 100,
-    **changes,
-) -> Path:
-    """A run folder as training writes it; reports at ``every``, ``2 * every``, ...; a row without a report between."""
-    folder = root / name
-    folder.mkdir()
-    config = {"scenario": {"name": "1v1"}, "scheme": "dtde", "experiment": "1v1", "seed": seed, "train": {"lr": 0.1}}
-    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "run_dir": str(folder), **changes.get("config", {})}))
-    rows = []
-    for k, length in enumerate(lengths, 1):
-        rows.append({"env_steps": k * every - every // 2, "entropy/red_0": 9.0})
-        values = {"episode_len_mean": length, "return_mean/red_0": (returns or lengths)[k - 1], "win/red_0": 0.5}
-        rows.append({"env_steps": k * every, "report_episodes": 100.0, "entropy/red_0": None, **values})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    gates = [
-        {"metric": m, "comparison": c, "bound": b, "hold": "every", "window": 50, "value": 1.0, "first_held": None}
-        for m, c, b in GATES
-    ]
-    if held is not None:
-        gates[0]["first_held"] = {"env_steps": held, "policy_updates": 1, "seconds": 1.0}
-    verdict = {"ended": ended, "env_steps": len(lengths) * every, "env_steps_to_held": held, "gates": gates}
-    (folder / "verdict.json").write_text(json.dumps(verdict))
-    command = f"multigrid-rl train scenario=1v1 seed={seed} run_dir=/somewhere/{name} train.lr=0.1"
-    provenance = {"command": command, "commit": changes.get("commit", "abc"), "versions": {"ray": "2"}}
-    (folder / "provenance.json").write_text(json.dumps(provenance))
-    return folder
+from run_folders import three_seeds, write_seed
 
 
 @pytest.fixture
 def runs(tmp_path) -> list[Path]:
-    """Three seeds: a long one that never holds, two that hold and end early."""
-    return [
-        write_run(tmp_path, "a", seed=0, lengths=[40, 30, 20, 10], held=None, ended="until"),
-        write_run(tmp_path, "b", seed=1, lengths=[44, 32], held=200),
-        write_run(tmp_path, "c", seed=2, lengths=[48, 34, 24], held=300),
-    ]
+    return three_seeds(tmp_path)
 
 
 def reference_of(folders, name="1v1"):
@@ -158,7 +112,7 @@ def test_expectation_is_measured_on_its_seeds(runs):
     ],
 )
 def test_rejects_unrelated_runs(runs, tmp_path, changes, message):
-    other = write_run(tmp_path, "other", **{"seed": 7, "lengths": [40, 30], **changes})
+    other = write_seed(tmp_path, "other", **{"seed": 7, "lengths": [40, 30], **changes})
     with pytest.raises(ConfigError, match=message):
         reference_of([runs[0], other])
     with pytest.raises(ConfigError, match=r"runs: expected at least 2 .*, got 1"):
@@ -166,7 +120,7 @@ def test_rejects_unrelated_runs(runs, tmp_path, changes, message):
 
 
 def test_checkout_changes_alone_do_not_separate_runs(runs, tmp_path):
-    other = write_run(tmp_path, "other", seed=7, lengths=[40, 30], commit="abc+changes")
+    other = write_seed(tmp_path, "other", seed=7, lengths=[40, 30], commit="abc+changes")
     assert reference_of([runs[0], other]).commit == "abc+changes"
 
 
@@ -220,7 +174,7 @@ def test_shipped_references_are_valid_and_named_by_recipe():
 
 def test_run_is_compared_metric_by_metric(runs, tmp_path):
     reference = reference_of(runs)
-    good = write_run(
+    good = write_seed(
         tmp_path, "good", seed=9, lengths=[44, 32, 5, 5], returns=[44, 32, -1, -1], held=360, ended="until"
     )
     rows = {row.metric: row for row in compare(read_run(good), reference)}
@@ -232,9 +186,9 @@ def test_run_is_compared_metric_by_metric(runs, tmp_path):
 
 
 def test_reports_before_reference_start_are_ignored(runs, tmp_path):
-    early = write_run(tmp_path, "early", seed=9, lengths=[99, 40], every=50)
+    early = write_seed(tmp_path, "early", seed=9, lengths=[99, 40], every=50)
     assert compare(read_run(early), reference_of(runs))[0].reports == 1
-    shorter = write_run(tmp_path, "shorter", seed=9, lengths=[99], every=50)
+    shorter = write_seed(tmp_path, "shorter", seed=9, lengths=[99], every=50)
     with pytest.raises(
         ConfigError, match=r"expected reports from 100 environment steps on, .*1v1.*, got the last at 50"
     ):
@@ -255,63 +209,6 @@ def test_failed_write_keeps_old_file_and_no_temporary(tmp_path, monkeypatch):
     assert list(path.parent.iterdir()) == [path]
 
 
-# --- the verbs
-
-
-def test_reference_and_overlay_from_command_line(runs, tmp_path):
-    curves, picture = tmp_path / "ref.json", tmp_path / "pictures" / "o.png"
-    made = call("reference", *runs, "--name", "1v1", "-o", curves)
-    assert made.exit_code == 0, made.output
-    assert "3 runs (seeds 0, 1, 2)" in made.output
-    assert "1 still running at the end" in made.output
-    drawn = call("overlay", runs[1], "--reference", curves, "-o", picture)
-    assert drawn.exit_code == 0, drawn.output
-    assert "All gates: held at 200 steps, 33% sooner than the recipe's median seed (300)." in drawn.output
-    assert "episode_len_mean: " in drawn.output
-    with Image.open(picture) as image:
-        assert image.format == "PNG"
-        assert min(image.size) > 500
-    before = picture.read_bytes()
-    assert "exists already" in complaint(call("overlay", runs[0], "--reference", curves, "-o", picture))
-    assert picture.read_bytes() == before
-    assert call("overlay", runs[0], "--reference", curves, "-o", picture, "--force").exit_code == 0
-    assert picture.read_bytes() != before
-
-
-def test_overlay_defaults_to_curves_of_run_recipe(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("multigrid_rl.show.overlay.curves_folder", lambda: tmp_path / "curves")
-    asked = ("overlay", runs[0], "-o", tmp_path / "o.png")
-    assert "--reference: expected a file, or a recipe with curves (none), got 1v1" in complaint(call(*asked))
-    save_reference(reference_of(runs), tmp_path / "curves" / "1v1.json")
-    assert call(*asked).exit_code == 0
-    text = complaint(call(*asked[:2], "--reference", "coop", "-o", tmp_path / "p.png"))
-    assert "--reference: expected a file, or a recipe with curves (1v1), got coop" in text
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda run: (run / "metrics.jsonl").unlink(), "expected a run folder, got one without metrics.jsonl"),
-        (lambda run: (run / "config.yaml").unlink(), "expected a run folder, got one without config.yaml"),
-        (lambda run: (run / "metrics.jsonl").write_text('{"env_steps": 5}\n'), "expected a report"),
-        (lambda run: (run / "config.yaml").write_text("{scenario: {name: x}, seed: 1}"), "experiment=null"),
-    ],
-)
-def test_overlay_rejects_non_run_folders(runs, tmp_path, spoil, message):
-    spoil(runs[0])
-    assert message in complaint(call("overlay", runs[0], "-o", tmp_path / "o.png"))
-    assert not (tmp_path / "o.png").exists()
-
-
-def test_overlay_writes_png_alone(runs, tmp_path):
-    said = complaint(call("overlay", runs[0], "-o", tmp_path / "o.txt"))
-    assert said == f"multigrid-rl: --output: expected a file that ends with .png, got {tmp_path / 'o.txt'}"
-
-
-def test_overlay_lists_changes_from_recipe(tmp_path):
-    for name, overrides in (("other", ("train.lr=0.002",)), ("alike", ())):
-        run = report_runs.write_run(tmp_path / name, report_runs.Story(overrides=overrides))
-        drawn = call("overlay", run, "-o", tmp_path / f"{name}.png")
-        assert drawn.exit_code == 0, drawn.output
-        warned = "changed from the recipe 1v1, so its seeds differ" in drawn.output
-        assert warned is (re.search(r"train\.lr +0\.002 +0\.001", drawn.output) is not None) is (name == "other")
+def test_values_changed_from_a_recipe_are_named():
+    config = compose(["experiment=1v1", "train.lr=0.5", "seed=3"])
+    assert [row[0] for row in changes(config.model_dump(mode="json"), "1v1")] == ["train.lr"]
