@@ -30,8 +30,8 @@ from multigrid_rl.runs.players import is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
 from multigrid_rl.text import ConfigError, expected, suggestion, unknown
 from multigrid_rl.training.start import resume_training, run_training
+from multigrid_rl.trust import CODE
 from multigrid_rl.types import Policy
-from multigrid_rl.user_code import CODE
 from multigrid_rl.world.pettingzoo_env import RedBlueDoors, parallel_env
 
 if TYPE_CHECKING:

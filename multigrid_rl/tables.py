@@ -143,7 +143,7 @@ HEADS: dict[str, Head] = {
 METRICS: dict[str, str] = {
     "returns": "multigrid_rl.metrics:RETURNS",
     "outcomes": "multigrid_rl.metrics:OUTCOMES",
-    "doors": "multigrid_rl.world.metrics:DOORS",
+    "doors": "multigrid_rl.world.events:DOORS",
 }
 
 #: Groups of metrics that a part of training measures itself, the core's before those of add-ons.
@@ -173,7 +173,7 @@ POOLS: dict[str, str] = {"league": "multigrid_rl.league.settings:LeagueConfig"}
 #: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
 PLAYERS: dict[str, str] = {
     "class": "multigrid_rl.players.classes:NAMING",
-    "agent": "multigrid_rl.competition.external:NAMING",
+    "agent": "multigrid_rl.competition.agents:NAMING",
     "hub": "multigrid_rl.competition.hub:NAMING",
 }
 

@@ -18,7 +18,7 @@ from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
-from multigrid_rl.world.spaces import token_categories
+from multigrid_rl.world.state import token_categories
 
 ONE, TWO = (load_scenario(name).spec for name in ("1v1", "2v2"))
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}

@@ -10,9 +10,8 @@ import yaml
 
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
 from multigrid_rl.config.recipes import group_values, names_in, recipe_values, scenario_names
-from multigrid_rl.config.scenario import BOARD
+from multigrid_rl.config.scenario import BOARD, env_factory
 from multigrid_rl.files import data_root
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.gating import gates_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.runs.gating import gates_of

@@ -12,7 +12,7 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from multigrid_rl import tables
-from multigrid_rl.cli.app import console, refused
+from multigrid_rl.cli.app import console, refuse_to_overwrite, refused, write_file
 
 if TYPE_CHECKING:
     from multigrid_rl.evaluation.seeds import Interval
@@ -52,7 +52,6 @@ def compare(
     import numpy as np
 
     from multigrid_rl.evaluation.sets import check_sets, compare_sets, notes, places_of, read_set, seeds_of
-    from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 
     if not against and len(runs) != 2:
         raise refused("runs", "two folders of runs, or A... --against B...", f"{len(runs)} without --against")

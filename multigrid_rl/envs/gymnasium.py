@@ -20,8 +20,8 @@ from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
 from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, SingleAgentEnvs
 from multigrid_rl.tables import BATCHED, find, has
 from multigrid_rl.text import ConfigError, expected, suggestion
+from multigrid_rl.trust import MISTAKES, look_in_working_folder, mistake
 from multigrid_rl.types import MAX_CHOICES, AgentSpec, EnvFactory, MultiAgentSpec
-from multigrid_rl.user_code import MISTAKES, look_in_working_folder, mistake
 
 LOG = logging.getLogger(__name__)
 #: What an environment answers.

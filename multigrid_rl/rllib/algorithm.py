@@ -9,7 +9,6 @@ from ray.rllib.algorithms.ppo import PPO
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
-from multigrid_rl.rllib.env_runner_pool import EnvRunnerPool
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnFolder, without_object_store
 from multigrid_rl.training.protocols import Sampler
@@ -26,7 +25,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
 
     def setup(self, config: Any) -> None:
         """Build env runners and learners, then hand games and the learners' weights to the runners."""
-        self.pool: EnvRunnerPool | None = None
+        self.pool: Any = None
         with without_object_store():
             super().setup(config)
         settings: Settings = self.config.env_config["settings"]
@@ -37,6 +36,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
             factory.load()
         sampler: Sampler | None = None
         if self.env_runner_group.num_remote_workers():
+            from multigrid_rl.rllib.env_runner_pool import EnvRunnerPool  # noqa: PLC0415 - most runs have none
+
             games = [factory.packed() for factory in games]
             sampler = self.pool = EnvRunnerPool(self._actors(), self.config, settings.run.cluster)
         else:

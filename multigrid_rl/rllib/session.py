@@ -21,7 +21,6 @@ from ray.exceptions import RayError, RayTaskError
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.rllib import private
-from multigrid_rl.rllib.address import unreachable
 from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.types import RunError
 
@@ -101,6 +100,8 @@ def _start(settings: dict[str, Any], address: str | None) -> Path:
             if address is None:
                 _ensure_token()
             else:
+                from multigrid_rl.rllib.address import unreachable  # noqa: PLC0415 - of a cluster alone
+
                 where = (private.local_address() or address) if address == "auto" else address
                 if silent := unreachable(where):
                     raise ConnectionError(f"{where}: {silent}" if where != address else silent)

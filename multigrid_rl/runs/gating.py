@@ -10,8 +10,8 @@ from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import MetricGroup, groups, matches
 from multigrid_rl.tables import HEADS
 from multigrid_rl.text import ConfigError, expected, suggestion
+from multigrid_rl.trust import CODE
 from multigrid_rl.types import MultiAgentSpec
-from multigrid_rl.user_code import CODE
 
 #: Metrics that every trainer reports.
 _USUAL = ("entropy/", "explained_variance/", "own/")

@@ -18,7 +18,7 @@ from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import sha256_of
 from multigrid_rl.tables import FACTS, find
 from multigrid_rl.text import expected
-from multigrid_rl.user_code import CODE
+from multigrid_rl.trust import CODE
 
 PACKAGES = ("multigrid-rl", "ray", "torch", "numpy", "numba", "gymnasium", "pettingzoo", "multigrid")
 

@@ -6,7 +6,6 @@ Missing, damaged and forged content raises a one-line error that names the file.
 import hashlib
 import json
 import math
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -18,10 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from multigrid_rl.config.schema import RESUMABLE, RunConfig
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
-from multigrid_rl.players.naming import runs_code
 from multigrid_rl.text import ConfigError, expected, first_error
-from multigrid_rl.trust import check_code
-from multigrid_rl.user_code import CODE
 
 Array = NDArray[np.float64]
 
@@ -200,25 +196,6 @@ def run_config(run: Path) -> RunConfig:
         raise ConfigError(f"{run / 'config.yaml'}: {first_error(error, quoting=True)}") from error
 
 
-def code_of_run(config: RunConfig) -> list[str]:
-    """Return what of other people's code a run's scenario names: environments, players, agents' folders."""
-    scenario = config.scenario
-    names = [name for row in scenario.opponents.values() for name in row]
-    own = [name for name in names if runs_code(name)]
-    return [*code_of_env(scenario.env_id, scenario.env_args), *own]
-
-
-def code_of_env(env_id: str | None, env_args: dict[str, Any]) -> list[str]:
-    """Return what an environment imports: the module of its id, and whatever its arguments name."""
-    return [*([env_id] if env_id and ":" in env_id else []), *CODE.findall(str(env_args))]
-
-
-def check_env(key: object, env_id: str | None, env_args: dict[str, Any]) -> None:
-    """Say which code an environment of a file runs. Raises ``ConfigError`` where that is refused, see ``trust``."""
-    names = [name for name in code_of_env(env_id, env_args) if name != env_id or name.split(":")[0] not in sys.modules]
-    check_code(f"{key}: env_id", names, "an environment of Gymnasium or of this project")
-
-
 def opponent_hashes(run: Path) -> dict[str, str]:
     """Return the sha256 of every frozen player that a run met, by name.
 
@@ -284,11 +261,3 @@ def _number(value: Any, where: str) -> float | None:
     if not isinstance(value, (int, float)) or abs(value) >= _LARGEST:
         raise ConfigError(expected(where, f"a number below {_LARGEST:g}, or null", f"a {type(value).__name__}"))
     return value
-
-
-def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """Return the leaves in which two nested mappings differ: (dotted key, one, other)."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = dict.fromkeys([*ours, *theirs])
-        return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]
-    return [] if ours == theirs else [(key, ours, theirs)]

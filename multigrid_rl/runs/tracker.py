@@ -5,12 +5,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multigrid_rl.clock import Clock
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
 from multigrid_rl.metrics import STAGES, WORK, episode_metrics
 from multigrid_rl.text import ConfigError
-from multigrid_rl.types import EpisodeTable, MultiAgentSpec, RunError
-from multigrid_rl.user_code import import_object, user_code
+from multigrid_rl.trust import import_object, user_code
+from multigrid_rl.types import Clock, EpisodeTable, MultiAgentSpec, RunError
 
 
 def own_metrics(gates: list[Gate]) -> dict[str, Callable[[EpisodeTable], Any]]:

@@ -12,8 +12,8 @@ import yaml
 from optuna.pruners import SuccessiveHalvingPruner
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
 from multigrid_rl.config.overrides import parse
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import write_whole
 from multigrid_rl.runs.folder import locked
 from multigrid_rl.runs.gating import gates_of

@@ -20,11 +20,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from multigrid_rl.cli.app import write_file
 from multigrid_rl.evaluation.seeds import bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Array, Run, Series
-from multigrid_rl.runs.reference import Reference, write_file
+from multigrid_rl.show.reference import Reference
 from multigrid_rl.show.words import plural, thousands, unit_of
 from multigrid_rl.text import ConfigError, expected
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, fail, refused
+from multigrid_rl.cli.app import console, fail, refuse_to_overwrite, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.runs.reader import Run
-    from multigrid_rl.runs.reference import Comparison, Reference
+    from multigrid_rl.show.reference import Comparison, Reference
 
 
 def overlay(
@@ -27,9 +27,9 @@ def overlay(
 ) -> None:
     """Draw a run over its recipe's reference curves and say how they compare."""
     from multigrid_rl.runs import reader
-    from multigrid_rl.runs import reference as curves
+    from multigrid_rl.show import reference as curves
 
-    curves.refuse_to_overwrite(output, force=force, suffix=".png")
+    refuse_to_overwrite(output, force=force, suffix=".png")
     drawn = reader.read_run(run)
     usual = curves.load_reference(_find_reference(drawn, reference))
     rows = curves.compare(drawn, usual)
@@ -62,7 +62,7 @@ def reference(
 ) -> None:
     """Make reference curves out of finished runs of one recipe with different seeds."""
     from multigrid_rl.runs.reader import ALL_GATES, read_run
-    from multigrid_rl.runs.reference import build_reference, refuse_to_overwrite, save_reference
+    from multigrid_rl.show.reference import build_reference, save_reference
 
     refuse_to_overwrite(output, force=force)
     made = build_reference([read_run(folder) for folder in runs], name)

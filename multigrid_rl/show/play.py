@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.cli.app import write_file
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.evaluation.targets import run_target
@@ -15,14 +16,12 @@ from multigrid_rl.players.catalogue import Catalogue, seat_folders
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.freeze import side
 from multigrid_rl.players.match import Match
-from multigrid_rl.runs.reference import write_file
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import GameSpec, Policy
-from multigrid_rl.world.constants import ACTIONS, DONE, HEIGHT, WIDTH
+from multigrid_rl.world.constants import ACTIONS, DONE, HEIGHT, WIDTH, other_seat
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import visible_cells
-from multigrid_rl.world.symmetry import other_seat
 
 #: Name of the person in captions and records.
 PERSON = "you"

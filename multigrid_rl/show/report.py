@@ -4,9 +4,9 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
+from multigrid_rl.cli.app import refuse_to_overwrite, write_file
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, read_results
 from multigrid_rl.evaluation.replays import ReplayError
-from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.page import GENERATOR
 from multigrid_rl.show.run_data import read_report

@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from multigrid_rl import tables
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import RunConfig, TrainConfig
-from multigrid_rl.config.sizes import reward_facts, schedules
 from multigrid_rl.evaluation.evaluation import evaluate, kept_games, seat_returns, summary
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.gating import gates_of
-from multigrid_rl.runs.reader import Run, check_env, read_rows, read_run
-from multigrid_rl.runs.reference import Comparison, Reference, changes, compare, load_reference
+from multigrid_rl.runs.players import check_env
+from multigrid_rl.runs.reader import Run, read_rows, read_run
+from multigrid_rl.show.reference import Comparison, Reference, changes, compare, load_reference
 from multigrid_rl.show.words import percent
 from multigrid_rl.text import ConfigError, expected, one_line
+from multigrid_rl.training.screen import reward_facts, schedules
 from multigrid_rl.types import RunError
 
 #: Seed of the policy's fresh games: training uses small seeds, so none of them was a training game.

@@ -21,7 +21,7 @@ from multigrid_rl.show.words import (
     unit_of,
 )
 from multigrid_rl.text import one_line
-from multigrid_rl.world.metrics import BEHAVIOUR
+from multigrid_rl.world.events import BEHAVIOUR
 
 #: Parts of an iteration: name in ``timing/``, words, and its own parts.
 _STAGES: tuple[tuple[str, str, dict[str, str]], ...] = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from multigrid_rl import tables
-from multigrid_rl.cli.app import one_thread, refused
+from multigrid_rl.cli.app import one_thread, refuse_to_overwrite, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.evaluation.evaluation import Mode
@@ -159,8 +159,7 @@ def _print_written(output: Path, steps: int, written: Written) -> None:
 def _default_side(source: str) -> Sides:
     """Return the default side of a player: the one that it learned."""
     from multigrid_rl.players.cards import CARD_FILE
-    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-    from multigrid_rl.players.naming import runs_code
+    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, runs_code
 
     path = Path(source)
     if source in BUILT_IN or (path / "config.yaml").is_file() or runs_code(source):
@@ -195,7 +194,6 @@ def play(
 ) -> None:
     """Play a game yourself, in a window, against players."""
     from multigrid_rl.config.compose import compose
-    from multigrid_rl.runs.reference import refuse_to_overwrite
 
     if record is not None:
         refuse_to_overwrite(record, force=force)

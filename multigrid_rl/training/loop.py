@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from multigrid_rl.config.environments import env_factory, env_signature
+from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.fast.threads import share_out
 from multigrid_rl.gates import GateKeeper

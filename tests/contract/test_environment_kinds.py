@@ -6,8 +6,7 @@ import pytest
 
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_signature
-from multigrid_rl.config.scenario import kind_named, packages
+from multigrid_rl.config.scenario import env_signature, kind_named, packages
 from tiny_runs import tiny_run
 
 COINS = '''

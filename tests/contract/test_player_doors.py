@@ -11,11 +11,10 @@ import pytest
 
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, load_scenario
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.naming import Naming, runs_code
+from multigrid_rl.players.catalogue import Catalogue, Naming, runs_code
 from multigrid_rl.players.scripted import Hunter
 
 SPEC = load_scenario("1v1").spec

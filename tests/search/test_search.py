@@ -13,7 +13,7 @@ import pytest
 from commands import call
 from composing import read
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.players import catalogue
 from multigrid_rl.rllib import algorithm as algorithms
 from multigrid_rl.runs.checkpoints import newest_good

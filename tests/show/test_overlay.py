@@ -10,7 +10,7 @@ from PIL import Image
 
 from commands import call, complaint
 from multigrid_rl.runs.reader import read_run
-from multigrid_rl.runs.reference import build_reference, save_reference
+from multigrid_rl.show.reference import build_reference, save_reference
 from run_folders import Story, three_seeds, write_run
 
 

@@ -11,10 +11,9 @@ from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
 from commands import call
 from composing import SCENARIOS
-from multigrid_rl.cli.explain import sections
+from multigrid_rl.cli.explain import Sizes, sections
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
-from multigrid_rl.config.sizes import Sizes
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.rllib.build import algorithm_config
 from tiny_runs import TINY, tiny_run

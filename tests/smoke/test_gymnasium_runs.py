@@ -14,7 +14,7 @@ import pytest
 from commands import call, complaint, has_verb
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.players.cards import MODEL_FILE, read_card
 from multigrid_rl.players.catalogue import Catalogue

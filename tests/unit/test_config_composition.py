@@ -65,9 +65,7 @@ def test_original_name_resolves_to_right_game(name, game):
 
 
 def test_only_original_names_are_aliases_and_unique():
-    aliases = [
-        alias for name in ALL_SCENARIOS for alias in read(CONFIGS / "scenario" / f"{name}.yaml").get("aliases", [])
-    ]
+    aliases = [alias for name in ALL_SCENARIOS for alias in whole_scenario(name).get("aliases", [])]
     assert len(aliases) == 18
     assert sorted(aliases) == sorted(f"MultiGrid-CompetativeRedBlueDoor-{name}" for name in ORIGINAL)
 

@@ -10,7 +10,7 @@ import pytest
 
 from commands import call, complaint, has_verb
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import signature, write_player

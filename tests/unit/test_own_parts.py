@@ -14,8 +14,8 @@ from torch import nn
 
 from commands import call, complaint
 from multigrid_rl.config.compose import compose, load_scenario
-from multigrid_rl.config.environments import env_factory
 from multigrid_rl.config.recipes import check_harmless, recipe_values
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import data_root
 from multigrid_rl.gates import Gate
 from multigrid_rl.learn.losses import objective_of

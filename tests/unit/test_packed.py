@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import data_root
 from multigrid_rl.players import catalogue
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, read_files, sha256_of
@@ -58,7 +58,7 @@ def sent(factory: MatchFactory) -> MatchFactory:
 def with_files(factory: MatchFactory, name: str, **changes: bytes) -> MatchFactory:
     """The factory with other bytes in it than were packed."""
     other = sent(factory)
-    other.catalogue._packed[name] = other.catalogue._packed[name]._replace(**changes)
+    other.catalogue.given[name] = other.catalogue.given[name]._replace(**changes)
     return other
 
 
