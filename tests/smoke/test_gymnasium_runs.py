@@ -220,15 +220,6 @@ def test_rejects_options_without_meaning(pole, frozen, tmp_path, args, message):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["env_id=CartPole-v9"], "scenario.env_id: expected the id of a registered environment, got CartPole-v9"),
-        (
-            ["env_id=CartPole-v1", "env_args={gravity: 3}"],
-            "scenario.env_args: expected arguments of CartPole-v1, got {'gravity': 3}",
-        ),
-        (
-            ["env_id=hostile_agents:Echo-v0", "env_args={seen: image}"],
-            "expected an environment that shows a vector, got hostile_agents:Echo-v0: images",
-        ),
         (["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn"),
         (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping: expected null"),
         (["env_id=CartPole-v1", "scenario.agents=2"], "agents: expected 1 with this package, got 2"),
