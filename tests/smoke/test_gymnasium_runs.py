@@ -149,21 +149,6 @@ def test_other_spaces_networks_and_objectives_train(tmp_path, monkeypatch, kind)
         assert judgement["modes"]["argmax"]["return_mean"] <= 4 * 3  # within its bounds
 
 
-def test_body_run_resumes_exactly(tmp_path):
-    """Episodes of these cut hoppers end within and between batches."""
-    hopper = [
-        "scenario=hopper",
-        "env_args={max_episode_steps: 25}",
-        "model.normalise=true",
-        "train.checkpoint_every=1024",
-    ]
-    steady = ["train.lr=3e-4", "train.lr_final=3e-4"]  # a step size that falls would know where the first half ends
-    tiny_run(tmp_path / "halves", *hopper, *steady, "train.until=1024")
-    resume_training(tmp_path / "halves", ["train.until=2048"])
-    _, unbroken = tiny_run(tmp_path / "unbroken", *hopper, *steady, "train.until=2048")
-    assert without_time(rows_of(tmp_path / "halves")) == without_time(unbroken)
-
-
 def test_nan_observation_ends_run(tmp_path):
     result = call("train", "env_id=hostile_agents:Broken-v0", f"run_dir={tmp_path / 'run'}", "train.until=4096")
     assert result.exit_code == 3

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import signal
-import time
 from contextlib import contextmanager
-from itertools import pairwise
 
 import pytest
 import ray
@@ -168,7 +164,7 @@ def test_wrong_driver_weights_end_run():
             iterated(algorithm)
 
 
-def test_env_runners_play_driver_games_resume_and_are_replaced(session, local, tmp_path, cores):
+def test_env_runners_play_driver_games_and_resume(session, local, tmp_path, cores):
     with built("cluster.num_env_runners=2") as algorithm:
         row = iterated(algorithm)
         # Played with the same weights by the same games: only the order of a batch's rows differs.
@@ -182,17 +178,6 @@ def test_env_runners_play_driver_games_resume_and_are_replaced(session, local, t
         assert algorithm.run.set_state(pickle.loads(state))
         assert without_time([iterated(algorithm) for _ in range(2)]) == without_time(ahead)
         assert algorithm.run.fingerprints() == weights
-        # Whoever is killed is replaced; what the others play goes into smaller batches meanwhile.
-        victim = algorithm.pool._runners[0].actor
-        os.kill(ray.get(victim.__ray_call__.remote(lambda runner: os.getpid())), signal.SIGKILL)
-        rows, deadline = [ahead[-1], iterated(algorithm)], time.monotonic() + 120
-        assert (rows[1]["env_runners"], rows[1]["env_runner_restarts"]) == (1, 1)
-        while rows[-1]["env_runners"] == 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-            rows.append(iterated(algorithm))
-        steps = [row["env_steps"] for row in rows]
-        assert [after - before for before, after in pairwise(steps)] == [256 * row["env_runners"] for row in rows[1:]]
         for one in algorithm.pool._runners:
             one.actor.__ray_call__.remote(lambda actor: next(iter(actor.module["red_0"].parameters())).data.add_(1e-3))
         with pytest.raises(RunError, match="an env runner played with weights"):
