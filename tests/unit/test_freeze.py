@@ -214,7 +214,6 @@ def damage_model(folder: Path) -> None:
     (folder / MODEL_FILE).write_bytes(data)
 
 
-@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
