@@ -257,7 +257,6 @@ class Gymnasium(EnvironmentKind):
     vectors: ClassVar[bool] = True
     discriminators: ClassVar[bool] = True
     may_not_end: ClassVar[bool] = True
-    drawn: ClassVar[str | None] = "multigrid_rl.walkers.films:play_own_episodes"
 
     env_id: str
     env_args: dict[str, Any]

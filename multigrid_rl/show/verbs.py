@@ -140,8 +140,10 @@ def video(
 def _env_video(target: Target, output: Path, game: str, fps: float | None, played: tuple[int, int, Mode]) -> None:
     """Write an episode in an environment of Gymnasium; ``played`` are how many to choose from, their seed and mode."""
     episodes, seed, mode = played
-    label, episode = tables.find(tables.FILMS, "pick")(target, game, episodes, seed=seed, mode=mode)
-    written = tables.find(tables.FILMS, "episode")(target, episode, output, label=label, fps=fps)
+    from multigrid_rl.show.video import write_episode
+
+    label, drawing = tables.find(tables.FILMS, "pick")(target, game, episodes, seed=seed, mode=mode)
+    written, episode = write_episode(drawing, output, label=label, fps=fps), drawing.episode
     typer.echo(f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}")
     _print_written(output, len(episode.actions), written)
 

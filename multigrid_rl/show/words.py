@@ -106,10 +106,15 @@ def bound(comparison: str, value: float) -> str:
     return f"{'at most' if comparison == '<=' else 'at least'} {value:g}"
 
 
-def relation(held: float, median: float) -> str:
-    """Return how a run's steps relate to the median seed's: ``12% sooner than``, or ``as soon as``."""
+def when_held(held: int | None, median: float | None) -> str:
+    """Return when a run held what the recipe's median seed held after ``median`` steps; ``None``: never."""
+    if held is None:
+        return "not held" + (f" (reference: median {median:,.0f} steps)" if median else " (nor by the median seed)")
+    if median is None:
+        return f"held at {held:,} steps (the median seed never held it)"
     later = held / median - 1
-    return "as soon as" if abs(later) < 0.005 else f"{abs(later):.0%} {'later' if later > 0 else 'sooner'} than"
+    place = "as soon as" if abs(later) < 0.005 else f"{abs(later):.0%} {'later' if later > 0 else 'sooner'} than"
+    return f"held at {held:,} steps, {place} the recipe's median seed ({median:,.0f})"
 
 
 def unit_of(metric: str) -> str:

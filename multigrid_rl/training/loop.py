@@ -68,12 +68,10 @@ def train(
     """
     torch.set_num_threads(config.learner_threads)
     stages = stages or stages_of(config, opponent_hashes(folder.path))
-    team = team_of(config)
-    warm_up(config, stages[-1].factory, team.most)
+    warm_up(config, stages[-1].factory, team_of(config).most)
     with find(ENGINES, "session")(config), ExitStack() as stack:
         engine: Engine = find(ENGINES, "rllib")(config, stages)
         stack.callback(engine.stop)
-        stack.enter_context(team)
         run: Run = engine.run
         if (league := stages[-1].scenario.league) is not None:
             run.league = load(league.pool)(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
@@ -82,7 +80,7 @@ def train(
         if start is not None:
             restore(engine, start)
             if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing
-                ended = _ended(config, run, lambda: False)
+                ended = ended_by(config, run)
             if ended is None:  # a stage may have ended in the very iteration in which the run did
                 run.go_further()
         elif config.init is not None:
@@ -91,16 +89,15 @@ def train(
             folder.note("init", {"player": config.init, "weights": run.fingerprints()})
         last_checkpoint, written = run.env_steps, time.monotonic()
         while ended is None:
-            team.look()
             engine.train()
-            row = run.row()
+            row = engine.row
             run.tracker.clock.begin()
             folder.record(row)
             observe(row, run.tracker.keeper)
             divergence.check(row, run.lost_returns, run.learner.get_weights)
             advance_league(run, config, folder)
             run.tracker.clock.lap("metrics")
-            ended = _ended(config, run, interrupted)
+            ended = ended_by(config, run) or ("interrupted" if interrupted() else None)
             quiet = quiet and _waits_for_an_end(row, config)
             if ended is None:
                 run.go_further()
@@ -153,7 +150,8 @@ def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
     return True
 
 
-def _ended(config: RunConfig, run: Run, interrupted: Callable[[], bool]) -> str | None:
+def ended_by(config: RunConfig, run: Run) -> str | None:
+    """Return what ends a run after its last iteration: ``held``, ``until``, ``plateau`` or nothing."""
     last_stage = run.stage == len(run.stages) - 1
     if config.train.stop_when_held and last_stage and run.tracker.keeper.held:
         return "held"
@@ -161,7 +159,7 @@ def _ended(config: RunConfig, run: Run, interrupted: Callable[[], bool]) -> str 
         return "until"
     if run.stall is not None and run.stall.ended:
         return "plateau"
-    return "interrupted" if interrupted() else None
+    return None
 
 
 def restore(engine: Engine, start: Path) -> None:
@@ -170,7 +168,7 @@ def restore(engine: Engine, start: Path) -> None:
     Raises:
         ConfigError: its weights are not finite.
     """
-    engine.restore(start / "rllib")
+    engine.read(start / "rllib")
     games_restored = engine.run.set_state(read_state(start))
     bad = not_finite(engine.run.learner.get_weights())
     if bad is not None:
@@ -213,7 +211,7 @@ def checkpoint(engine: Engine, config: RunConfig, folder: RunFolder) -> None:
     try:
         clear(unfinished)
         _export(unfinished / "players", run, config, folder)
-        engine.save(unfinished / "rllib")
+        engine.write(unfinished / "rllib")
         write_state(unfinished, run.get_state())
         margin = run.tracker.keeper.margin()
         facts = {

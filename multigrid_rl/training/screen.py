@@ -283,14 +283,14 @@ def gate_table(keeper: GateKeeper) -> Table:
     for gate, now, word, left in _gates(keeper):
         table.add_row(gate, now, Text(word, style=colours[word]), left)
     if keeper.last is None:
-        table.add_row(f"(waiting for {len(keeper.states)} gates' first 100 episodes)", "", "", "")
+        table.add_row(f"(waiting for {len(keeper.states)} gates' first {keeper.min_episodes} episodes)", "", "", "")
     return table
 
 
 def plain_gates(keeper: GateKeeper) -> str:
     """Tell all gates in one line."""
     if keeper.last is None and keeper.states:
-        return "gates: waiting for 100 finished episodes"
+        return f"gates: waiting for {keeper.min_episodes} finished episodes"
     parts = (
         f"{gate} now {now} {word}" + f" ({left} to hold)" * (word != "held") for gate, now, word, left in _gates(keeper)
     )

@@ -92,7 +92,7 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     return _run(config, run, start)
 
 
-def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str, tuple[LoadedPlayer, ...]]]:
+def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str, tuple[LoadedPlayer, ...]]]:
     """Load and check all players before Ray starts: a damaged file costs a second, not a minute.
 
     ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.
@@ -129,7 +129,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
     screen = live.live_console()
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     screen.print("(starting takes some seconds, and most of a minute more the first time, to compile the game)")
-    stages, seated = _load(config, path if start else None)
+    stages, seated = load_stages(config, path if start else None)
     checkpoint = start.path if start is not None and start.env_steps else None
     if checkpoint is not None and ":" in config.model.name:
         check_networks(config, stages[-1].factory.specs, checkpoint)

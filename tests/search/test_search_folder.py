@@ -15,7 +15,7 @@ from rich.console import Console
 from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.search import verbs as verb
-from multigrid_rl.search.folder import SearchFolder, SearchRequest, sort_overrides
+from multigrid_rl.search.folder import STUDY, SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Score, TrialSpec
 from multigrid_rl.search.results import (
     as_markdown,
@@ -23,11 +23,11 @@ from multigrid_rl.search.results import (
     recipe_of,
     result_of,
     winning_command,
+    write_pictures,
     write_result,
 )
-from multigrid_rl.search.settings import load_settings
+from multigrid_rl.search.settings import SearchRequest, load_settings, sort_overrides
 from multigrid_rl.search.space import Space
-from multigrid_rl.search.study import STUDY, write_pictures
 from multigrid_rl.search.tuning import why_failed
 from multigrid_rl.text import ConfigError
 
@@ -64,17 +64,17 @@ ROWS = [
 
 def record(folder, rows):
     for row in rows:
-        folder.record.begin(row.spec)
-        folder.record.end(row)
+        folder.begin(row.spec)
+        folder.end(row)
 
 
 def test_reads_outcomes_back_as_recorded(folder):
     record(folder, ROWS)
-    assert folder.record.outcomes() == ROWS
+    assert folder.outcomes() == ROWS
     lines = (folder.path / STUDY).read_text().splitlines()
     assert all(json.loads(line, parse_constant=pytest.fail) for line in lines)  # JSON for everybody: no Infinity
     again = SearchFolder.reopen(folder.path)
-    assert again.record.outcomes() == ROWS
+    assert again.outcomes() == ROWS
     assert again.request == folder.request
     assert again.provenance == folder.provenance
 
@@ -85,23 +85,23 @@ def test_cuts_off_torn_lines_and_rejects_damaged_lines(folder):
     whole = file.read_bytes()
     file.write_bytes(whole + whole.splitlines()[0][:40])
     (folder.path / f"{STUDY}.lock").symlink_to(file)  # of what was killed while it wrote
-    assert SearchFolder.reopen(folder.path).record.outcomes() == ROWS[:2]
+    assert SearchFolder.reopen(folder.path).outcomes() == ROWS[:2]
     assert file.read_bytes() != whole  # who only reads leaves it as it is: somebody may be writing that line
     with folder.held():
         assert file.read_bytes() == whole
         record(folder, ROWS[2:3])
-    assert folder.record.outcomes() == ROWS[:3]
+    assert folder.outcomes() == ROWS[:3]
     file.write_bytes(b'{"spec": 3}\n' + whole)
     with pytest.raises(ConfigError, match=r"study.log: damaged, expected the record that search wrote"):
-        _ = SearchFolder.reopen(folder.path).record
+        _ = SearchFolder.reopen(folder.path).study
 
 
 def test_kill_between_draw_and_name_costs_nothing(folder):
     spec = replace(ROWS[0].spec, params=None)
-    known = folder.record.begin(spec)
+    known = folder.begin(spec)
     lines = (folder.path / STUDY).read_bytes().splitlines(keepends=True)
     (folder.path / STUDY).write_bytes(b"".join(lines[:-1]))  # its name is written last
-    again = SearchFolder.reopen(folder.path).record
+    again = SearchFolder.reopen(folder.path)
     assert again.begin(spec) == known
     assert again.begin(spec) == known
     assert again.outcomes() == []
@@ -209,7 +209,7 @@ def test_writes_no_recipe_without_winner(folder):
     assert result.winner is None
     assert not (folder.path / "winner.yaml").exists()
     assert pictures(folder, result) == []
-    lines = verb.closing(folder, result, [])
+    lines = verb.closing(folder, result)
     assert "failed:   s1-001: no more memory" in lines
     assert any("importance needs 20" in line for line in lines)
 
@@ -273,7 +273,7 @@ def test_prints_why_trial_failed(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["scenario"], "scenario: expected key=value, for example search=asha"),
+        (["scenario"], "scenario: expected key=value, for example train.lr=3e-4"),
         (["seed=-1"], "seed: expected a whole number from 0"),
         (["seed=2147483647"], "below 2**31 - 1000, got 2147483647"),
         (["train.until=9"], "train.until=9: a search sets train.until itself"),

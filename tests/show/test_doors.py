@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -53,5 +53,5 @@ def test_episodes_of_a_page_may_be_of_somebody_else(outside, tmp_path):
     rest = lines[2].splitlines(keepends=True)
     kept = next(number for number, line in enumerate(rest) if not line.startswith("    "))
     (folder / "config.yaml").write_text(f"{lines[0]}  game: null\n{''.join(rest[kept:])}")
-    outside(tables.FILMS, "page", lambda folder, episodes, **how: (episodes, how))
-    assert read_report(folder).episodes == (EPISODES, {"seed": GAMES_SEED, "films": True})
+    outside(tables.FILMS, "page", lambda folder, episodes, seed: SimpleNamespace(asked=(episodes, seed), chosen={}))
+    assert read_report(folder).played.asked == (EPISODES, GAMES_SEED)

@@ -79,7 +79,7 @@ def test_shares_games_and_cores_as_train(monkeypatch, runners, threads):
     config, size = compose(overrides), sizes(*overrides)
     built = algorithm_config(config)
     assert config.learner_threads == (threads or {0: 4, 2: 2}[runners])
-    assert config.games_per_sampler == built.env_config["settings"].run.games_per_sampler
+    assert config.games_per_sampler == built.settings.run.games_per_sampler
     assert config.rows_per_minibatch == built.minibatch_size
     assert size.batch_size == built.train_batch_size
 

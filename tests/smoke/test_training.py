@@ -145,7 +145,7 @@ def test_team_game_with_eliminations_trains(tmp_path):
 
 def iterated(algorithm):
     algorithm.train()
-    return algorithm.run.row()
+    return algorithm.row
 
 
 @contextmanager
@@ -171,10 +171,10 @@ def test_env_runners_play_driver_games_and_resume(session, local, tmp_path, core
         for name in ("entropy/red_0", "explained_variance/red_0", "episodes"):
             assert row[name] == pytest.approx(local[2][0][name], rel=1e-5)
         # Taken up where they stood, games and weights go on as before.
-        algorithm.save(tmp_path)
+        algorithm.write(tmp_path)
         state = pickle.dumps(algorithm.run.get_state())
         ahead, weights = [iterated(algorithm) for _ in range(2)], algorithm.run.fingerprints()
-        algorithm.restore(tmp_path)
+        algorithm.read(tmp_path)
         assert algorithm.run.set_state(pickle.loads(state))
         assert without_time([iterated(algorithm) for _ in range(2)]) == without_time(ahead)
         assert algorithm.run.fingerprints() == weights
@@ -251,7 +251,7 @@ def test_every_scheme_exports_players_acting_as_trained(kind):
         algorithm = MultigridAlgorithm.from_checkpoint(str((folder / "rllib").resolve()))
     try:
         modules = {module: algorithm.env_runner.module[module].net for module in MODULES[name]}
-        specs = algorithm.config.env_config["settings"].stages[0].factory.specs
+        specs = algorithm.config.settings.stages[0].factory.specs
     finally:
         algorithm.stop()
     assert {player.name for player in (folder / "players").iterdir()} == set(MODULES[name])
