@@ -19,8 +19,7 @@ from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.players.cards import MODEL_FILE, read_card
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.runs.players import initial_weights
-from multigrid_rl.text import ConfigError
-from multigrid_rl.training.start import resume_training, run_training
+from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -200,28 +199,6 @@ def test_rejects_options_without_meaning(pole, frozen, tmp_path, args, message):
         words += [f"run_dir={tmp_path / 'out'}"]
     assert message in complaint(call(*words))
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn"),
-        (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping: expected null"),
-        (["env_id=CartPole-v1", "scenario.agents=2"], "agents: expected 1 with this package, got 2"),
-        (
-            ["env_id=CartPole-v1", "train.objective=best"],
-            "train.objective: expected ppo, policy_gradient or module:function, got best",
-        ),
-        (["train.objective=math:pi"], "train.objective: expected module:function, got math:pi: 3.14"),
-    ],
-)
-def test_rejects_mistakes_before_start(tmp_path, overrides, message):
-    with pytest.raises(ConfigError) as caught:
-        run_training([*overrides, f"run_dir={tmp_path / 'run'}"])
-    text = str(caught.value)
-    assert message in text
-    assert "\n" not in text
-    assert not (tmp_path / "run").exists()
 
 
 def test_documented_objective_and_network_train_and_play(tmp_path, monkeypatch, capsys):
