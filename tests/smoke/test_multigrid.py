@@ -1,4 +1,4 @@
-"""`train` on environments of the multigrid package: tiny runs, and mistakes before Ray starts."""
+"""`train` on environments of the multigrid package: tiny runs."""
 
 from __future__ import annotations
 
