@@ -13,6 +13,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.gates import GateKeeper, Moment
+from multigrid_rl.runs.checkpoints import UNFINISHED, commit, seal
 from multigrid_rl.runs.gating import gates_of
 
 
@@ -115,3 +116,12 @@ def three_seeds(root: Path) -> list[Path]:
         write_seed(root, "b", seed=1, lengths=[44, 32], held=200),
         write_seed(root, "c", seed=2, lengths=[48, 34, 24], held=300),
     ]
+
+
+def write_checkpoint(run: Path, steps: int) -> Path:
+    """A whole checkpoint without content in a run's folder."""
+    unfinished = run / "checkpoints" / UNFINISHED
+    unfinished.mkdir(parents=True)
+    seal(unfinished, {"env_steps": steps, "stage": 0, "gate_margin": None, "metrics_bytes": 0})
+    commit(unfinished, run / "checkpoints" / f"step_{steps:09d}")
+    return run

@@ -233,10 +233,6 @@ def test_unnamed_seats_keep_scenario_players():
     }
 
 
-def test_accepts_original_names():
-    assert SeatEnv("MultiGrid-CompetativeRedBlueDoor-v2-DTDE-Red-Single").game.view_size == 7
-
-
 @pytest.mark.parametrize("env_id", [name for name in register_envs() if _scenario_of(name) in SCENARIOS])
 def test_every_id_is_made_and_played_without_arguments(env_id):
     env = gymnasium.make(env_id, disable_env_checker=True)

@@ -37,8 +37,6 @@ def test_team_policy_games_follow_seed_and_mode(team_run):
 
 
 def test_rejects_folders_without_runs_and_missing_checkpoints(team_run, tmp_path):
-    with pytest.raises(ConfigError, match=r"expected a run folder, got one without config\.yaml"):
-        run_config(tmp_path)
     (tmp_path / "config.yaml").write_text("scenario: 3\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"config\.yaml: scenario"):
         run_config(tmp_path)

@@ -19,8 +19,7 @@ from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.players.cards import MODEL_FILE, read_card
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.runs.players import initial_weights
-from multigrid_rl.text import ConfigError
-from multigrid_rl.training.start import resume_training, run_training
+from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -149,21 +148,6 @@ def test_other_spaces_networks_and_objectives_train(tmp_path, monkeypatch, kind)
         assert judgement["modes"]["argmax"]["return_mean"] <= 4 * 3  # within its bounds
 
 
-def test_body_run_resumes_exactly(tmp_path):
-    """Episodes of these cut hoppers end within and between batches."""
-    hopper = [
-        "scenario=hopper",
-        "env_args={max_episode_steps: 25}",
-        "model.normalise=true",
-        "train.checkpoint_every=1024",
-    ]
-    steady = ["train.lr=3e-4", "train.lr_final=3e-4"]  # a step size that falls would know where the first half ends
-    tiny_run(tmp_path / "halves", *hopper, *steady, "train.until=1024")
-    resume_training(tmp_path / "halves", ["train.until=2048"])
-    _, unbroken = tiny_run(tmp_path / "unbroken", *hopper, *steady, "train.until=2048")
-    assert without_time(rows_of(tmp_path / "halves")) == without_time(unbroken)
-
-
 def test_nan_observation_ends_run(tmp_path):
     result = call("train", "env_id=hostile_agents:Broken-v0", f"run_dir={tmp_path / 'run'}", "train.until=4096")
     assert result.exit_code == 3
@@ -215,37 +199,6 @@ def test_rejects_options_without_meaning(pole, frozen, tmp_path, args, message):
         words += [f"run_dir={tmp_path / 'out'}"]
     assert message in complaint(call(*words))
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["env_id=CartPole-v9"], "scenario.env_id: expected the id of a registered environment, got CartPole-v9"),
-        (
-            ["env_id=CartPole-v1", "env_args={gravity: 3}"],
-            "scenario.env_args: expected arguments of CartPole-v1, got {'gravity': 3}",
-        ),
-        (
-            ["env_id=hostile_agents:Echo-v0", "env_args={seen: image}"],
-            "expected an environment that shows a vector, got hostile_agents:Echo-v0: images",
-        ),
-        (["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn"),
-        (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping: expected null"),
-        (["env_id=CartPole-v1", "scenario.agents=2"], "agents: expected 1 with this package, got 2"),
-        (
-            ["env_id=CartPole-v1", "train.objective=best"],
-            "train.objective: expected ppo, policy_gradient or module:function, got best",
-        ),
-        (["train.objective=math:pi"], "train.objective: expected module:function, got math:pi: 3.14"),
-    ],
-)
-def test_rejects_mistakes_before_start(tmp_path, overrides, message):
-    with pytest.raises(ConfigError) as caught:
-        run_training([*overrides, f"run_dir={tmp_path / 'run'}"])
-    text = str(caught.value)
-    assert message in text
-    assert "\n" not in text
-    assert not (tmp_path / "run").exists()
 
 
 def test_documented_objective_and_network_train_and_play(tmp_path, monkeypatch, capsys):

