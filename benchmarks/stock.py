@@ -23,7 +23,7 @@ from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.learner import ActorCriticModule, module_specs
 from multigrid_rl.rllib.session import ray_session

@@ -1,4 +1,6 @@
-"""The one rule of trust: a file that you load is code that you run; ``--safe`` refuses what names code.
+"""Code that files name: whether it is run, how it is imported, and how its mistakes are reported.
+
+The one rule of trust: a file that you load is code that you run; ``--safe`` refuses what names code.
 
 A run, a card, a scenario or a recipe may name code as ``module:name``. Loading such a file imports it, and says so.
 ``MULTIGRID_RL_SAFE=1`` refuses such names instead. Files of strangers (what is handed in to a cup, to be graded
@@ -7,19 +9,33 @@ or inspected, what comes from a hub) are always read so: see :func:`strangers`.
 Programs of strangers are another matter: they run in a sandbox, unless :data:`TRUSTED` says that they are trusted.
 """
 
+import importlib
 import logging
 import os
+import re
+import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
 
-from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.text import ConfigError, expected, one_line
 
 LOG = logging.getLogger(__name__)
 #: Environment variable: 1 refuses files that name code (``--safe``).
 SAFE = "MULTIGRID_RL_SAFE"
 #: Environment variable: 1 runs programs of others without a sandbox, as one's own (``--trusted``).
 TRUSTED = "MULTIGRID_RL_TRUSTED"
+#: How something outside of this project is named: ``module:name``. Nothing of our own is called like that.
+CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+#: What user code may raise by mistake.
+MISTAKES = (
+    *(TypeError, ValueError, AttributeError, RuntimeError, LookupError),
+    *(ArithmeticError, AssertionError, NameError, ImportError, OSError),
+)
 
 _of_strangers: ContextVar[bool] = ContextVar("of_strangers", default=False)
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
@@ -73,3 +89,57 @@ def check_code(key: object, names: Iterable[str], what: str) -> None:
         if name not in _said:
             _said.add(name)
             LOG.warning("%s: runs code of yours, %s", key, name)
+
+
+# --- code that was asked for
+
+
+def own_place(error: BaseException) -> str:
+    """Return where an error passed through a file of the user's own last, as `` (my_nets.py:12)``, or nothing."""
+    others = (f"{Path(__file__).parent}/", *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib")), "<")
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+
+
+def mistake(error: BaseException) -> str:
+    """Return what a user's code raised, in one line: class, message, and the last line of a file of the user's own."""
+    return f"{type(error).__name__}: {one_line(error)}{own_place(error)}"
+
+
+@contextmanager
+def user_code(key: str) -> Iterator[None]:
+    """Turn errors of user code into a :class:`ConfigError` at the key that names it."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except MISTAKES as error:
+        raise ConfigError(f"{key}: {mistake(error)}") from error
+
+
+def look_in_working_folder() -> None:
+    """Let modules be found in the working folder, after all other places: none there hides an installed one."""
+    if not {"", str(Path.cwd())} & set(sys.path):
+        sys.path.append(str(Path.cwd()))
+
+
+def import_object(key: str, path: str, what: str = "module:function") -> Any:
+    """Import ``module:name`` from Python's path, then from the working folder.
+
+    Raises:
+        ConfigError: no such module, or nothing of that name in it that can be called.
+    """
+    module, _, name = path.partition(":")
+    if not CODE.fullmatch(path) or module.endswith(".py"):
+        wanted = f"{what} without .py or a folder, of a module in the working folder or PYTHONPATH"
+        raise ConfigError(expected(key, wanted, path))
+    look_in_working_folder()
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except AttributeError as error:
+        raise ConfigError(expected(key, what, f"{path}: {error}{own_place(error)}")) from error
+    except (*MISTAKES, SyntaxError) as error:
+        raise ConfigError(expected(key, f"{what} that can be imported", f"{path}: {mistake(error)}")) from error
+    if not callable(function):
+        raise ConfigError(expected(key, what, f"{path}: {function!r} is no function"))
+    return function

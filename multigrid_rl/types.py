@@ -4,6 +4,7 @@ Letters used in shapes: ``N`` games, ``A`` agents of a game in index order (blue
 ``E`` event kinds, ``D = V * V + 2`` tokens of one observation.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -21,7 +22,7 @@ TEAM_ORDER: tuple[Colour, ...] = ("blue", "red")
 
 #: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
 #: (https://arxiv.org/abs/1506.02438): formulas in ``learn.advantages``.
-Psi = Literal["total_reward", "future_return", "baselined_return", "q", "gae", "td"]
+PSI = ("total_reward", "future_return", "baselined_return", "q", "gae", "td")
 #: Those that read no value network.
 WITHOUT_VALUES = ("total_reward", "future_return")
 
@@ -138,6 +139,29 @@ class GameSpec:
     def weights_of(self, seat: str) -> RewardWeights:
         """Return the reward weights of a seat."""
         return dict(self.seat_reward).get(seat, self.reward)
+
+
+class Clock:
+    """Where the time of an iteration goes: adds up seconds by part; ``begin``, then ``lap`` after each part."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def begin(self) -> None:
+        """Begin: what went before belongs to no part."""
+        self._since = time.perf_counter()
+
+    def lap(self, part: str) -> None:
+        """Add what went since the last mark to ``part``."""
+        now = time.perf_counter()
+        self._seconds[part] = self._seconds.get(part, 0.0) + now - self._since
+        self._since = now
+
+    def drain(self) -> dict[str, float]:
+        """Return seconds by part since the last call."""
+        seconds, self._seconds = self._seconds, {}
+        return seconds
 
 
 class RunError(RuntimeError):

@@ -145,7 +145,7 @@ def _compile_the_multigrid_package() -> None:
     import numpy as np  # noqa: PLC0415
 
     from multigrid_rl.config.compose import compose  # noqa: PLC0415
-    from multigrid_rl.config.environments import env_factory  # noqa: PLC0415
+    from multigrid_rl.config.scenario import env_factory  # noqa: PLC0415
 
     env = env_factory(compose(["env_id=MultiGrid-Empty-5x5-v0"])).build(1, 0)
     env.step({agent.name: np.zeros((1, len(agent.seats)), np.int64) for agent in env.specs.agents})
@@ -205,7 +205,7 @@ def cores(monkeypatch):
 @pytest.fixture
 def root(tmp_path, monkeypatch) -> Path:
     """A folder of players with one of them; runs would land below the working directory ``tmp_path``."""
-    from catalogues import make_player  # noqa: PLC0415 - imports torch
+    from bundles import make_player  # noqa: PLC0415 - imports torch
 
     monkeypatch.chdir(tmp_path)
     make_player(tmp_path / "players", "rookie")

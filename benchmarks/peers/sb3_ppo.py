@@ -24,7 +24,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
 from multigrid_rl.players.gymnasium_env import SeatEnv
-from multigrid_rl.world.spaces import token_categories
+from multigrid_rl.world.state import token_categories
 
 ENCODINGS = ("multidiscrete", "one-hot")
 WORKERS = ("dummy", "subproc")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin
 
 import typer
 from rich.console import Console
@@ -18,13 +19,53 @@ if TYPE_CHECKING:
 
     from multigrid_rl.config.scenario import GateConfig
     from multigrid_rl.config.schema import RunConfig
-    from multigrid_rl.config.sizes import Sizes
     from multigrid_rl.players.catalogue import LoadedPlayer
     from multigrid_rl.types import MultiAgentSpec
 
     Seated: TypeAlias = dict[str, tuple[LoadedPlayer, ...]]
 
 Row: TypeAlias = tuple[str, str, str]  # name, value, what it means and what raising it does
+
+
+class Sizes(NamedTuple):
+    """What the numbers of a configuration amount to; made by :meth:`of`."""
+
+    agents: Mapping[str, int]  # network -> learning agents that it plays: one a seat, or one a whole team under ctce
+    batch_size: int  # environment steps of one update
+    minibatches_per_epoch: int  # gradient steps of one pass; where the last is not full, the next pass fills it
+    gradient_steps_per_update: int  # per network, until the largest batch was passed over ``epochs`` times
+    updates: int  # until the budget ``until`` is spent
+    gradient_steps: int  # per network, until the budget is spent
+    checkpoints: int  # in all: one at each first update past ``checkpoint_every``, one at the end
+    horizon: float  # steps that the discount looks ahead: ``1 / (1 - gamma)``, infinite for ``gamma`` 1
+    credit_horizon: float  # that advantages look ahead: ``1 / (1 - gamma * lam)`` (Schulman et al. 2016)
+
+    @classmethod
+    def of(cls, config: RunConfig, modules: Iterable[str] = ()) -> Sizes:
+        """Work out the sizes of a run; ``modules``: the network of each agent that learns."""
+        train, agents = config.train, dict(Counter(modules))
+        batch, product = train.batch_size, train.gamma * train.lam
+        # The network with the most agents decides how many minibatches there are.
+        largest = max(agents.values(), default=0) * batch
+        updates, steps = math.ceil(train.until / batch), math.ceil(train.epochs * largest / train.minibatch)
+        return cls(
+            agents=agents,
+            batch_size=batch,
+            minibatches_per_epoch=math.ceil(largest / train.minibatch),
+            gradient_steps_per_update=steps,
+            updates=updates,
+            gradient_steps=updates * steps,
+            checkpoints=math.ceil(updates / math.ceil(train.checkpoint_every / batch)),
+            horizon=1 / (1 - train.gamma) if train.gamma < 1 else math.inf,
+            credit_horizon=1 / (1 - product) if product < 1 else math.inf,
+        )
+
+    def steps_of(self, module: str) -> int:
+        """Return the steps that one network learns from in one update, at most: eliminated agents have fewer.
+
+        Raises ``KeyError``: no such network.
+        """
+        return self.agents[module] * self.batch_size
 
 
 def explain(
@@ -34,14 +75,13 @@ def explain(
 ) -> None:
     """Say what the sizes of a run are and mean, without starting it."""
     from multigrid_rl.config.compose import compose
-    from multigrid_rl.config.sizes import check_budget
     from multigrid_rl.players.factories import MatchFactory, seat_players
     from multigrid_rl.text import ConfigError
     from multigrid_rl.training.stages import stages_of
-    from multigrid_rl.world.shaping import check_reward
+    from multigrid_rl.world.events import check_reward
 
     config = compose(list(overrides or []))
-    check_budget(config.train)
+    config.train.check_budget()
     try:
         factory = stages_of(config)[-1].factory
         seated = factory.load()
@@ -169,8 +209,6 @@ def _written(value: Any) -> str:
 
 def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[str, list[Row]]:
     """Return all rows by the title that they stand under."""
-    from multigrid_rl.config.sizes import Sizes
-
     sizes = Sizes.of(config, (agent.module for agent in specs.agents))
     rows = {
         "Who plays": _players(config, specs, seated),
@@ -267,7 +305,7 @@ def _machine(config: RunConfig) -> Iterator[Row]:
 
 
 def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
-    from multigrid_rl.config.sizes import schedules
+    from multigrid_rl.training.screen import schedules
 
     train = config.train
     spans = (sizes.horizon, sizes.credit_horizon)
@@ -288,7 +326,7 @@ def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
 
 
 def _rewards(config: RunConfig) -> Iterator[Row]:
-    from multigrid_rl.config.sizes import reward_facts
+    from multigrid_rl.training.screen import reward_facts
 
     facts = reward_facts(config.train)
     value = "the game's own" if not facts else f"with {' and '.join(dict.fromkeys(name for name, _ in facts))}"

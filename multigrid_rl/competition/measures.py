@@ -14,7 +14,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, GameSpec, SeatView, UniformSource
-from multigrid_rl.world.metrics import game_specs
+from multigrid_rl.world.events import game_specs
 
 #: Cannot be measured for a program, which answers with an action alone.
 ENTROPY = "entropy/*"

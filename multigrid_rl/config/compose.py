@@ -22,7 +22,7 @@ from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.config.schema import RESUMABLE, RunConfig, TrainConfig
 from multigrid_rl.tables import SHORT_KEYS
 from multigrid_rl.text import ConfigError, expected, first_error, one_line, suggestion
-from multigrid_rl.user_code import CODE
+from multigrid_rl.trust import CODE
 
 Schema = TypeVar("Schema", bound=BaseModel)
 

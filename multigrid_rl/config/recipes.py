@@ -22,8 +22,7 @@ from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
 from multigrid_rl.tables import ENV_IDS, NAMING_CODE, SECTIONS
 from multigrid_rl.text import ConfigError, expected, unknown
-from multigrid_rl.trust import check_code, safe
-from multigrid_rl.user_code import CODE
+from multigrid_rl.trust import CODE, check_code, safe
 
 #: Keys that no file may set where code is refused: code to import, folders (a run's state is unpickled) and machines.
 TRUSTED_ONLY = (
@@ -32,7 +31,9 @@ TRUSTED_ONLY = (
 )  # fmt: skip
 
 #: Values that import code where they are written as ``module:name``.
-IMPORTING = ("model", "model.name", "train.objective", "scenario.env_id", "env_id")
+IMPORTING = (
+    "model", "model.name", "train.objective", "train.value_loss", "train.psi", "scenario.env_id", "env_id",
+)  # fmt: skip
 #: Values in which players, or metrics of gates, are named, in whatever form.
 _SEATING = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curriculum")
 

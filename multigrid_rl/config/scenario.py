@@ -185,8 +185,6 @@ class EnvironmentKind(Part):
     may_not_end: ClassVar[bool] = False
     #: Fresh episodes can be asked for, to judge a player.
     judged: ClassVar[bool] = True
-    #: ``module:function`` that draws its episodes; ``None``: nothing is drawn.
-    drawn: ClassVar[str | None] = None
 
     env_id: str | None = None
 
@@ -308,3 +306,30 @@ class ScenarioConfig(Part):
         For a league these are its anchors; each run makes its own snapshots.
         """
         return self.kind.opponents
+
+
+def env_factory(config: Any, hashes: dict[str, str] | None = None) -> EnvFactory:
+    """Return the recipe for the environments of a run (``config.schema.RunConfig``), whatever their kind.
+
+    Args:
+        config: the run.
+        hashes: required sha256 of frozen players, by name.
+
+    Raises:
+        ConfigError: a setting that this kind of environments does not support.
+    """
+    scenario, train, kind = config.scenario, config.train, config.scenario.kind
+    for key, value, wanted, missing in (
+        ("train.bonus", train.bonus, "{}", "events to weigh"),
+        ("train.shaping", train.shaping, "null", "events to hand to a function"),
+        ("scenario.seats", scenario.seats, "{}", "opponents, every agent learns"),
+    ):
+        if value and not kind.board:
+            raise ConfigError(expected(key, f"{wanted}, as scenario={scenario.name} has no {missing}", value))
+    factory: EnvFactory = kind.factory(config, hashes or {})
+    return factory
+
+
+def env_signature(scenario: ScenarioConfig) -> dict[str, Any] | None:
+    """Return the environment's entry in a card; ``None`` for the red/blue-door game."""
+    return None if scenario.kind.board else scenario.model_dump(include={"package", "env_id", "env_args", "agents"})

@@ -7,9 +7,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.clock import Clock
 from multigrid_rl.text import expected
-from multigrid_rl.types import BatchedStep, EpisodeTable, RunError
+from multigrid_rl.types import BatchedStep, Clock, EpisodeTable, RunError
 
 #: The one agent of a Gymnasium environment, and its team.
 AGENT, TEAM = "agent_0", "agents"

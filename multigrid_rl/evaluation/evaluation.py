@@ -18,7 +18,7 @@ from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import EpisodeTable
 from multigrid_rl.world.constants import BALL, EVENTS, HEIGHT, KEY
-from multigrid_rl.world.metrics import BEHAVIOUR
+from multigrid_rl.world.events import BEHAVIOUR
 
 #: ``stochastic`` draws actions as in training, ``argmax`` takes the likeliest.
 Mode = Literal["stochastic", "argmax"]

@@ -11,7 +11,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from multigrid_rl.clock import Clock
 from multigrid_rl.fast import forward
 from multigrid_rl.imitation.demonstrations import read_demonstrations
 from multigrid_rl.imitation.passes import Pairs, ShuffledReader
@@ -20,9 +19,9 @@ from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.distributions import Bound, distribution_of
-from multigrid_rl.models.vector import Normaliser, VectorActorCritic
+from multigrid_rl.models.mlp import Normaliser, VectorActorCritic
 from multigrid_rl.players.episodes import Quota
-from multigrid_rl.types import EnvFactory, EpisodeTable, Schedule
+from multigrid_rl.types import Clock, EnvFactory, EpisodeTable, Schedule
 
 Array = NDArray[Any]
 #: Held-out rows behind one value of the loss, at most; rows of one forward pass.

@@ -117,7 +117,7 @@ class Imitation(Trainer):
 
     def load(self, config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
         """Check the recorded play; it must be what the run ``before`` has learned from. Raises ``ConfigError``."""
-        from multigrid_rl.config.environments import env_signature
+        from multigrid_rl.config.scenario import env_signature
         from multigrid_rl.imitation.demonstrations import read_demonstrations
         from multigrid_rl.runs.reader import read_provenance
 

@@ -23,12 +23,11 @@ def record(
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
 ) -> None:
     """Let a player play where others learn, and keep every step to learn from (docs/imitation.md)."""
-    from multigrid_rl.config.environments import env_factory, env_signature
+    from multigrid_rl.config.scenario import env_factory, env_signature
     from multigrid_rl.imitation import demonstrations, recording
     from multigrid_rl.players.cards import signature
-    from multigrid_rl.runs.players import config_of, is_run, player_in_place_of
+    from multigrid_rl.runs.players import code_of_run, config_of, is_run, player_in_place_of
     from multigrid_rl.runs.provenance import versions
-    from multigrid_rl.runs.reader import code_of_run
     from multigrid_rl.text import ConfigError
     from multigrid_rl.trust import check_code
 
@@ -121,7 +120,7 @@ def _import(source: str, output: Path, overrides: list[str], who: str) -> None:
     from gymnasium.spaces import Box
 
     from multigrid_rl.config.compose import compose
-    from multigrid_rl.config.environments import env_factory, env_signature
+    from multigrid_rl.config.scenario import env_factory, env_signature
     from multigrid_rl.imitation import demonstrations, interchange
     from multigrid_rl.players.cards import signature
     from multigrid_rl.runs.provenance import versions

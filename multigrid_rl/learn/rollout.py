@@ -1,7 +1,7 @@
 """The sampling path: play ``T`` steps of ``N`` environments."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl import fast
-from multigrid_rl.clock import Clock
 from multigrid_rl.learn.batches import Paths, Rollout
-from multigrid_rl.learn.gaps import Ends, Gaps
 from multigrid_rl.models.distributions import Bound, distribution_of
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams
-from multigrid_rl.types import BatchedEnv, BatchedStep, MultiAgentSpec
+from multigrid_rl.types import BatchedEnv, BatchedStep, Clock, MultiAgentSpec
+
+if TYPE_CHECKING:
+    from multigrid_rl.learn.decisions import Gaps
 
 Array = NDArray[Any]
 
@@ -54,7 +55,7 @@ class Collector:
             name: distribution_of(agent.action_space, bound, self._net(name)) for name, agent in self.agents.items()
         }
         obs = env.observations()
-        deciding = getattr(env, "deciding", None)  # agents come and go: see learn.gaps
+        deciding = getattr(env, "deciding", None)  # agents come and go: see learn.decisions
         self._done = np.empty((steps + (deciding is not None), env.num_envs), np.bool_)
         self.rollouts = {
             name: Rollout.empty(self._done, obs[name], self.distributions[name], self._net(name).state_size)
@@ -68,11 +69,13 @@ class Collector:
         self._passes: dict[str, fast.Pass | None] = {}
         self._gaps: Gaps | None = None
         if deciding is not None:
+            from multigrid_rl.learn import decisions  # noqa: PLC0415 - most environments have none
+
             ((name, rollout),) = self.rollouts.items()
             if self._net(name).state_size:
                 raise ValueError("model: expected a network without memory where agents come and go")
             columns = {column: array for column, array in rollout._asdict().items() if column != "memory"}
-            self._gaps = Gaps(columns, self._cut, deciding)
+            self._gaps = decisions.Gaps(columns, self._cut, deciding)
         self._last = dict(obs)
 
     def _net(self, name: str) -> Any:
@@ -99,7 +102,7 @@ class Collector:
                 self._last[name] = obs[name]
                 if self._gaps is not None:
                     finals = np.concatenate([obs[name][:0], *self._finals[name]])
-                    ends = self._gaps.close(Ends(obs[name], last, finals))
+                    ends = self._gaps.close(obs[name], last, finals)
                     self._last[name], last, self._finals[name] = ends.obs, ends.values, [ends.finals]
                 # Where an episode went on, the next row's value is the bootstrap; where it ended, `_store` put the
                 # final observation's value.
@@ -125,6 +128,7 @@ class Collector:
         }
 
     def _act(self, name: str, t: int, obs: Array) -> Array:
+        # Draws are kept as they were drawn: their probability is that of the draw, not of what the bounds made of it.
         rollout, distribution = self.rollouts[name], self.distributions[name]
         self.clock.begin()
         rollout.obs[t] = obs

@@ -17,8 +17,8 @@ from multigrid_rl.models import Layout
 from multigrid_rl.models.distributions import Distribution, Gaussian, distribution_of
 from multigrid_rl.tables import HEADS, NETWORKS, Network, load
 from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import import_object
 from multigrid_rl.types import AgentSpec
-from multigrid_rl.user_code import import_object
 
 #: Activations by name, and those over tokens.
 _ACTIVATIONS = ("tanh", "relu", "elu", "silu")

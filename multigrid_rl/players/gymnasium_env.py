@@ -22,7 +22,7 @@ from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.rendering import render_frame
 
 #: Player of a seat, or a mixture of players with weights.
-Seated: TypeAlias = "str | Policy | Mapping[str | Policy, float]"
+Choice: TypeAlias = "str | Policy | Mapping[str | Policy, float]"
 Bools = NDArray[np.bool_]
 #: Player of a seat that learns in the scenario and has no player named: every id can be made without arguments.
 DEFAULT = "random"
@@ -64,7 +64,7 @@ class SeatEnv(gymnasium.Env):
         self,
         scenario: str = "1v1",
         seat: str = "red_0",
-        players: Mapping[str, Seated] | None = None,
+        players: Mapping[str, Choice] | None = None,
         render_mode: str | None = None,
         checkpoints: Path | None = None,
         *,
@@ -139,7 +139,7 @@ class SeatVectorEnv(VectorEnv):
         num_envs: int = 1024,
         scenario: str = "1v1",
         seat: str = "red_0",
-        players: Mapping[str, Seated] | None = None,
+        players: Mapping[str, Choice] | None = None,
         checkpoints: Path | None = None,
         *,
         flat: bool = False,
@@ -201,7 +201,7 @@ class SeatVectorEnv(VectorEnv):
 def match_around(
     scenario: str,
     focal: Sequence[str],
-    players: Mapping[str, Seated] | None,
+    players: Mapping[str, Choice] | None,
     checkpoints: Path | None,
     games: int,
     *,
@@ -238,7 +238,7 @@ def _loaded(choice: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogu
         return catalogue.seat(choice, spec, seat)
     player = choice(spec) if isinstance(choice, type) else choice
     name = str(getattr(player, "name", type(player).__name__))
-    return LoadedPlayer(watched(name, player, spec, seat), name, None, [])
+    return LoadedPlayer(watched(name, player, spec, seat), name)
 
 
 def _spread(parts: Any, rows: Bools) -> Any:

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
@@ -11,10 +12,9 @@ from ray.rllib.algorithms.ppo import PPO
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
-from multigrid_rl.rllib.env_runner_pool import EnvRunnerPool
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnFolder, without_object_store
-from multigrid_rl.rllib.results import Episodes, gate_results, log_iteration
+from multigrid_rl.rllib.results import gate_results, log_iteration
 from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import ended_by
@@ -41,7 +41,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
 
     def setup(self, config: Any) -> None:
         """Build env runners and learners, then hand games and the learners' weights to the runners."""
-        self.pool: EnvRunnerPool | None = None
+        self.pool: Any = None
         settings: Settings = self.config.settings
         self._team = team_of(settings.run)
         with self._without_ray():
@@ -53,6 +53,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
             factory.load()
         sampler: Sampler | None = None
         if self.env_runner_group.num_remote_workers():
+            from multigrid_rl.rllib.env_runner_pool import EnvRunnerPool  # noqa: PLC0415 - most runs have none
+
             games = [factory.packed() for factory in games]
             sampler = self.pool = EnvRunnerPool(self._actors(), self.config, settings.run.cluster)
         else:
@@ -66,7 +68,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
         if settings.run.init is not None and not settings.driven:
             self.run.begin_with(*find(STARTS, "player")(settings.run, stages[-1].factory.specs))
         self.row: dict[str, float | None] = {}
-        self._episodes = Episodes(self.config.metrics_num_episodes_for_smoothing)
+        self._newest: Any = np.zeros((0, 0))
         self._team.__enter__()
 
     def _without_ray(self) -> AbstractContextManager[None]:
@@ -94,7 +96,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
         before = run.env_steps
         run.iterate()
         self.row = run.row()
-        log_iteration(self.metrics, run, self._episodes, run.env_steps - before, run.finished)
+        window = self.config.metrics_num_episodes_for_smoothing
+        self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window)
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
@@ -104,22 +107,25 @@ class MultigridAlgorithm(OwnFolder, PPO):
         super().log_result(result)
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return what Tune adds to every result; outside Tune without the whole configuration."""
-        in_tune = self.trial_name != "default"
-        kind: Any = super() if in_tune else super(Algorithm, self)  # RLlib's copies the configuration: a millisecond
+        """Return what is in every result; outside a trial of Tune without the whole configuration."""
+        whole = self.is_actor() and not self.config.settings.driven
+        kind: Any = super() if whole else super(Algorithm, self)  # RLlib's copies the configuration: a millisecond
         metrics: dict[str, Any] = kind.get_auto_filled_metrics(*args, **kwargs)
-        return metrics if in_tune else {**metrics, "config": {}}
+        return metrics if whole else {**metrics, "config": {}}
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state and the run's: counters, gates, games under way."""
         state: dict[str, Any] = super().get_state(*args, **kwargs)
-        return state if self.config.settings.driven else {**state, "run": self.run.get_state()}
+        if self.config.settings.driven:  # its loop keeps the run beside this
+            return state
+        return {**state, "run": self.run.get_state(), "newest_episodes": self._newest}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a state."""
         super().set_state(state)
         if "run" in state:
             self.run.set_state(state["run"])
+            self._newest = state["newest_episodes"]
 
     def write(self, folder: Path) -> None:
         """Write RLlib's checkpoint into a new folder. Raises ``OSError``, ``RunError``."""

@@ -125,7 +125,7 @@ class MultigridConfig(PPOConfig):
         """Build the algorithm. Raises ``ConfigError`` as :meth:`validate`."""
         made = self.copy(copy_frozen=False) if use_copy else self
         made.validate()  # RLlib's own copies lack every setting that is -1, its mark of what is deprecated
-        return super(MultigridConfig, made).build_algo(env, use_copy=False)
+        return PPOConfig.build_algo(made, env, use_copy=False)
 
     def validate(self) -> None:
         """Take over what a user has set, and check it with everything that the run loads.
@@ -154,7 +154,7 @@ class MultigridConfig(PPOConfig):
         filled, values, run = self.settings.filled, {}, self.settings.run
         for name, value in vars(self).items():
             kept = filled.get(name, _MISSING)
-            if name in _RLLIBS or name.startswith(("callbacks_", "evaluation_")):
+            if name in _RLLIBS or name.startswith(("callbacks_", "evaluation_", "__")):  # __: Tune's own
                 continue
             if value is kept or _same(name, value, kept):
                 continue
@@ -165,6 +165,7 @@ class MultigridConfig(PPOConfig):
                 values |= _CONVERTED[name](plain, run)
             else:
                 default = f"RLlib's default {kept}, as nothing of ours follows it"
+                default = "no such setting" if kept is _MISSING else default
                 setting = name.strip("_").removesuffix("_str")
                 raise ConfigError(expected(setting, _INSTEAD.get(name, default), shown(str(value))))
         return values
@@ -262,7 +263,8 @@ def _same(name: str, value: Any, kept: Any) -> bool:
     """Return whether a setting is as it was filled in; Tune hands copies over, and policies as dictionaries."""
     if name == "policies" and kept is not _MISSING:
         return set(value) == set(kept)
-    return type(value) is type(kept) and bool(value == kept)
+    alike = isinstance(value, type(kept)) or isinstance(kept, type(value))  # a restored one has texts for enums
+    return alike and bool(value == kept) and isinstance(value, bool) == isinstance(kept, bool)
 
 
 def _schedule_keys(start: str, end: str, steps: str) -> Callable[[Any, RunConfig], dict[str, Any]]:

@@ -21,9 +21,8 @@ from multigrid_rl.rllib.build import Settings
 from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.text import expected, one_line, shown, unknown
-from multigrid_rl.trust import check_code
+from multigrid_rl.trust import MISTAKES, check_code
 from multigrid_rl.types import TEAM_ORDER, GameSpec
-from multigrid_rl.user_code import MISTAKES
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.spaces import flat_space, token_categories
 

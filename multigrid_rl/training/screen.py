@@ -20,8 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from multigrid_rl.config.recipes import FILES
-from multigrid_rl.config.schema import RunConfig, trainer_of
-from multigrid_rl.config.sizes import reward_facts, schedules
+from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
 from multigrid_rl.files import discard_output
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.metrics import STAGES
@@ -130,11 +129,11 @@ def warnings_on_screen() -> Iterator[None]:
 def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str]:
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go."""
     train, game = config.train, config.scenario.game
+    # What is not the usual is named: a reader of a log should not have to open config.yaml.
     recipe = recipe_of(config)
-    if config.train.objective != "ppo":
-        recipe += f"; objective {config.train.objective}"
-    if ":" in config.model.name:
-        recipe += f"; model {config.model.name}"
+    named, default = {"train.model": config.model.name, **train.functions}, ("ppo", "squared", "gae")
+    own = {key.removeprefix("train."): name for key, name in named.items() if ":" in name or key != "train.model"}
+    recipe += "".join(f"; {key} {name}" for key, name in own.items() if name not in default)
     lines = [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
     if game is None:
         given = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())
@@ -307,3 +306,31 @@ def _gates(keeper: GateKeeper) -> Iterator[tuple[str, str, str, str]]:
         left = 0 if state.held else max(0, state.gate.window - state.held_steps(keeper.last.env_steps))
         word = "held" if state.held else "not met" if state.streak_from is None else "met"
         yield str(state.gate), f"{state.value:.3f}", word, f"{left:,}"
+
+
+def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:
+    """Describe training rewards other than the game's own; empty where there are none."""
+    only = "training reward only; gates score the game's own"
+    facts = [("shaping", f"{train.shaping} ({only})")] if train.shaping else []
+    facts += [(name, f"{fact} ({only})") for name, fact in trainer_of(train.trainer).facts(train)]
+    for seat, weights in train.bonus.items():
+        listed = ", ".join(f"{event} {weight:+g}" for event, weight in weights.items())
+        facts.append(("bonus", f"{listed} for {seat} ({only})"))
+    return facts
+
+
+def schedules(train: TrainConfig, *, changing: bool = False) -> list[tuple[str, str, str]]:
+    """Return name, values and course of what may change with the environment steps played.
+
+    Args:
+        train: the run's.
+        changing: leave out what stays as it is, but for an entropy bonus: it is another thing that is learned from.
+    """
+    rows = []
+    for name, schedule in zip(("learning rate", "entropy bonus", "clip"), train.schedules.values(), strict=True):
+        if schedule.start != schedule.end:
+            course = f"a straight line over the first {schedule.steps:,} steps, then constant"
+            rows.append((name, f"{schedule.start:g} to {schedule.end:g}", course))
+        elif not changing or (name == "entropy bonus" and schedule.start):
+            rows.append((name, f"{schedule.start:g}", "the same all the time"))
+    return rows

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from multigrid_rl.config.environments import env_factory
-from multigrid_rl.config.scenario import ScenarioConfig
+from multigrid_rl.config.scenario import ScenarioConfig, env_factory
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.gates import Gate
-from multigrid_rl.learn.own import validate_user_code
-from multigrid_rl.runs.gating import gates_of
-from multigrid_rl.runs.tracker import own_metrics
+from multigrid_rl.learn.losses import objective_of, value_loss_of
+from multigrid_rl.models.distributions import distribution_of
+from multigrid_rl.models.registry import ArchitectureError, network_of
+from multigrid_rl.runs.gating import gates_of, own_metrics
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.types import EnvFactory
+from multigrid_rl.types import AgentSpec, EnvFactory
 
 if TYPE_CHECKING:
     from multigrid_rl.players.catalogue import LoadedPlayer
@@ -50,6 +50,8 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
         gates = gates_of(stage_config, factory.specs)
         own_metrics(gates)  # refused before anything starts
         stages.append(Stage(scenario, factory, gates, steps, held))
+    # One network goes through all stages (a curriculum: Bengio et al. 2009, https://doi.org/10.1145/1553374.1553380):
+    # what it sees and does must not change between them.
     agents = stages[-1].factory.specs.agents
     for k, stage in enumerate(stages):
         if stage.factory.specs.agents != agents:
@@ -57,8 +59,31 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
             raise ConfigError(expected(f"curriculum.{k}.scenario", wanted, stage.scenario.name))
     specs = stages[-1].factory.specs
     for module in specs.modules:
-        validate_user_code(specs.agent_of(module), config.model.model_dump(), config.train.objective)
+        _try_out(specs.agent_of(module), config.model.model_dump(), config.train.functions)
     return stages
+
+
+def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str, str]) -> None:
+    """Build the network of an agent and find the functions of its training; those from outside are called once.
+
+    Raises:
+        ConfigError: one line naming the key, what is expected and what came.
+    """
+    if ":" in str(architecture["name"]):
+        from multigrid_rl.learn.trials import try_network  # noqa: PLC0415 - for code of the user's alone
+
+        distribution = try_network(agent, architecture)
+    else:
+        try:
+            distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
+        except ArchitectureError as error:  # keys as a card has them
+            raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
+    objective_of(functions["train.objective"])
+    value_loss_of(functions["train.value_loss"])
+    if any(":" in name for name in functions.values()):
+        from multigrid_rl.learn.trials import try_functions  # noqa: PLC0415 - for code of the user's alone
+
+        try_functions(functions, distribution)
 
 
 def seated_in(stages: Sequence[Stage]) -> dict[str, tuple[LoadedPlayer, ...]]:

@@ -16,12 +16,11 @@ from rich.markup import escape
 
 from multigrid_rl.config.compose import compose, default_run_dir, resumed
 from multigrid_rl.config.schema import RunConfig, trainer_of
-from multigrid_rl.config.sizes import check_budget
 from multigrid_rl.files import write_whole
-from multigrid_rl.tables import PREFLIGHTS, TRACKERS, find
+from multigrid_rl.tables import PREFLIGHTS, STARTS, TRACKERS, find
 from multigrid_rl.text import ConfigError, expected, program, reason
+from multigrid_rl.trust import MISTAKES, mistake, own_place
 from multigrid_rl.types import MultiAgentSpec, RunError
-from multigrid_rl.user_code import MISTAKES, mistake, own_place
 
 LOG = logging.getLogger(__name__)
 #: Games against each player that a scenario holds out, when a run has ended.
@@ -43,7 +42,7 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
         RunError: the run broke off.
     """
     config = compose(overrides)
-    check_budget(config.train)
+    config.train.check_budget()
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
     try:
         str(path).encode()
@@ -66,12 +65,13 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     Raises as :func:`run_training`.
     """
     from multigrid_rl.runs.checkpoints import start_of
-    from multigrid_rl.runs.reader import config_hash, read_config, read_provenance, read_verdict
+    from multigrid_rl.runs.provenance import config_hash
+    from multigrid_rl.runs.reader import read_config, read_provenance, read_verdict
     from multigrid_rl.training.screen import warnings_on_screen
 
     config = resumed(read_config(run), overrides)
     written = read_provenance(run).get("config_sha256")  # runs of earlier versions have none
-    if written is not None and config_hash(run) != written:
+    if written is not None and config_hash(read_config(run)) != written:
         wanted = "the file that the run wrote: other values make a new run"
         raise ConfigError(expected(run / "config.yaml", wanted, "an edited one"))
     with warnings_on_screen():
@@ -99,15 +99,18 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
     ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.
     """
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.runs.players import initial_weights
-    from multigrid_rl.runs.reader import opponent_hashes
     from multigrid_rl.training.stages import seated_in, stages_of
-    from multigrid_rl.world.shaping import check_reward
+    from multigrid_rl.world.events import check_reward
 
     if config.tracking is not None:
         find(TRACKERS, config.tracking).check()
+    hashes = None
+    if before is not None:
+        from multigrid_rl.runs.reader import opponent_hashes
+
+        hashes = opponent_hashes(before)
     try:
-        stages = stages_of(config, None if before is None else opponent_hashes(before))
+        stages = stages_of(config, hashes)
         seated = seated_in(stages)
         seats = [seat for seat in config.scenario.seats if seat not in config.scenario.learning]
         for name in config.scenario.held_out:
@@ -119,7 +122,7 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
                 check_reward(config.train.shaping, stage.scenario.spec.num_agents)
         trainer_of(config.train.trainer).load(config, stages[-1].factory.specs, before)
         if config.init is not None and before is None:
-            initial_weights(config, stages[-1].factory.specs)
+            find(STARTS, "player")(config, stages[-1].factory.specs)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return stages, seated
@@ -236,7 +239,7 @@ def own_mistakes(config: RunConfig) -> Iterator[None]:
             raise
         parts = {
             "model.name": config.model.name,
-            "train.objective": config.train.objective,
+            **config.train.functions,
             "env_id": config.scenario.env_id or "",
             "train.shaping": config.train.shaping or "",
         }

@@ -9,19 +9,15 @@ from numpy.typing import NDArray
 
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec
-from multigrid_rl.world.constants import ACTIONS, CELL, EVENTS, MISSIONS, NUM_CODES, decode, encode
+from multigrid_rl.world.constants import ACTIONS, CELL, EVENTS, MISSIONS, decode, encode
 from multigrid_rl.world.engine import World
+from multigrid_rl.world.state import token_categories
 
 #: One seat's info, only numbers: event name -> value, ``mission`` and ``winner``.
 Info: TypeAlias = dict[str, Any]
 
 #: Largest number in any (type, colour, state) triple. Below 255, so that libraries do not rescale views as images.
 _HIGHEST = int(CELL.max())
-
-
-def token_categories(spec: GameSpec) -> list[int]:
-    """Return the number of values of each observation token: cell codes, heading, mission."""
-    return [NUM_CODES] * spec.view_size**2 + [4, len(MISSIONS)]
 
 
 def observation_space(spec: GameSpec) -> spaces.Dict:

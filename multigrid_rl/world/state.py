@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.types import GameSpec
-from multigrid_rl.world.constants import BLUE, CELLS, EMPTY, NUM_EVENTS, RED, empty_board
+from multigrid_rl.world.constants import BLUE, CELLS, EMPTY, MISSIONS, NUM_CODES, NUM_EVENTS, RED, empty_board
 
 
 class State(NamedTuple):
@@ -131,3 +131,8 @@ def make_flags(spec: GameSpec) -> Flags:
         keys_anywhere=rules.key_cells == "any",
         view_first=rules.final_view == "before_results",
     )
+
+
+def token_categories(spec: GameSpec) -> list[int]:
+    """Return the number of values of each observation token: cell codes, heading, mission."""
+    return [NUM_CODES] * spec.view_size**2 + [4, len(MISSIONS)]

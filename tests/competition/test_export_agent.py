@@ -19,7 +19,7 @@ from multigrid_rl.models.registry import custom
 from multigrid_rl.players.cards import write_player
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import RandomPlayer
-from multigrid_rl.world.spaces import token_categories
+from multigrid_rl.world.state import token_categories
 
 #: A network without memory, and one with; both choose clearly, so that two ways of drawing draw the same.
 SOURCE = """

@@ -15,8 +15,8 @@ from bundles import bundle
 from commands import call
 from multigrid_rl.competition.bundle import export
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
 from multigrid_rl.config.recipes import check_harmless
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card
 from multigrid_rl.trust import SAFE
 from multigrid_rl.types import RunError

@@ -11,7 +11,7 @@ import yaml
 from commands import call
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import data_root
 from multigrid_rl.metrics import episode_metrics, glossary
 from multigrid_rl.players.catalogue import BUILT_IN

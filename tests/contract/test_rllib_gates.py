@@ -58,14 +58,14 @@ def test_report_needs_its_episodes():
 
 
 def test_held_gates_may_end_a_trial():
-    rows = judged(GateCallback([Gate(RETURN, ">=", 1, window=0)], stop_when_held=True, every_s=None), 0.0, 5.0)
-    assert [row["done"] for row in rows] == [False, True]
+    rows = judged(GateCallback([Gate(RETURN, ">=", 1, window=1)], stop_when_held=True, every_s=None), 0.0, 5.0, 5.0)
+    assert [row["done"] for row in rows] == [False, False, True]
     stopper = GateStopper()
-    assert [stopper("trial", row) for row in rows] == [False, True]
+    assert [stopper("trial", row) for row in rows] == [False, False, True]
     assert not stopper("trial", {"training_iteration": 1})  # no gates in it
     assert not stopper.stop_all()
     first = GateStopper(first=True)
-    assert (first("one", rows[0]), first.stop_all(), first("two", rows[1]), first.stop_all()) == (
+    assert (first("one", rows[0]), first.stop_all(), first("two", rows[2]), first.stop_all()) == (
         False, False, True, True,
     )  # fmt: skip
 
@@ -76,12 +76,13 @@ def test_unknown_metric_is_refused_and_an_evaluation_is_awaited():
     ):
         judged(GateCallback([Gate("env_runners/episode_retrun_mean", ">=", 1)], every_s=None), 1.0)
     evaluated = "evaluation/env_runners/episode_return_mean"
-    callback = GateCallback([Gate(evaluated, ">=", 1, window=0)], every_s=None)
+    callback = GateCallback([Gate(evaluated, ">=", 1, window=1)], every_s=None)
     rows = list(results(5.0, 5.0, 5.0))
-    rows[1]["evaluation"] = {"env_runners": {"episode_return_mean": 2.0}}
+    for row in rows[1:]:
+        row["evaluation"] = {"env_runners": {"episode_return_mean": 2.0}}
     for row in rows:
         callback.on_train_result(algorithm=Algorithm(), result=row)
-    assert [row["gates"].get("held") for row in rows] == [None, True, True]
+    assert [row["gates"].get("held") for row in rows] == [None, False, True]
 
 
 def test_gates_are_needed_where_an_algorithm_has_none():
@@ -90,7 +91,7 @@ def test_gates_are_needed_where_an_algorithm_has_none():
 
 
 def test_one_setting_serves_several_algorithms():
-    callback = GateCallback([Gate(RETURN, ">=", 1, window=0)], every_s=None)
+    callback = GateCallback([Gate(RETURN, ">=", 1, window=1)], every_s=None)
     judged(callback(), 5.0)
     assert callback().keeper.last is None
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.imitation.cloning import CloningConfig, play_out
 from multigrid_rl.imitation.dagger import Beta, Dagger, LabellingCollector
 from multigrid_rl.learn.batches import Batch

@@ -10,7 +10,7 @@ import pytest
 
 from commands import call, complaint
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory, env_signature
+from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.imitation.demonstrations import CARD_FILE, DATA_FILE, Episode, read_demonstrations, write
 from multigrid_rl.imitation.passes import ShuffledReader
 from multigrid_rl.imitation.recording import record

@@ -11,19 +11,19 @@ import pytest
 import torch
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.grouping import agents_of
 from multigrid_rl.league.run import RunLeague
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import PlayerError, read_files, signature, write_player
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.growing import Roster, TeamPlayer, snapshot_player
 from multigrid_rl.players.match import Match
+from multigrid_rl.players.pool import Roster, TeamPlayer, snapshot_player
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.types import EpisodeTable, GameSpec, SeatView
 from multigrid_rl.world.constants import ACTIONS, NUM_EVENTS
-from multigrid_rl.world.spaces import token_categories
+from multigrid_rl.world.state import token_categories
 
 ONE = compose(
     ["scenario=1v1-league", "scenario.league.most=1", "scenario.league.redraw=1000", "scenario.game.max_steps=10"]

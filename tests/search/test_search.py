@@ -13,7 +13,7 @@ import pytest
 from commands import call
 from composing import read
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.players import catalogue
 from multigrid_rl.rllib import algorithm as algorithms
 from multigrid_rl.runs.checkpoints import newest_good
@@ -41,7 +41,7 @@ def invoke(*arguments: str):
 
 
 def outcomes(folder: Path) -> list[Outcome]:
-    return SearchFolder.reopen(folder).record.outcomes()
+    return SearchFolder.reopen(folder).outcomes()
 
 
 def space_file(path: Path, **variables: str) -> str:

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from multigrid_rl.clock import Clock
+from multigrid_rl.types import Clock
 
 
 def test_laps_add_up_by_part(monkeypatch):
     now = iter([0.0, 10.0, 11.0, 13.0, 20.0, 24.0])
-    monkeypatch.setattr("multigrid_rl.clock.time", SimpleNamespace(perf_counter=lambda: next(now)))  # nobody else's
+    monkeypatch.setattr("multigrid_rl.types.time", SimpleNamespace(perf_counter=lambda: next(now)))  # nobody else's
     clock = Clock()
     clock.begin()
     clock.lap("engine")

@@ -15,7 +15,7 @@ from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.match import Match
 from multigrid_rl.types import AgentSpec, GameSpec
 from multigrid_rl.world.constants import EVENTS
-from multigrid_rl.world.spaces import token_categories
+from multigrid_rl.world.state import token_categories
 
 OWN = (23, 4)  # a seat's own view, made short
 SIZES = [1, 2, 3]

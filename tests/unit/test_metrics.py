@@ -12,7 +12,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.metrics import explained_variance, glossary, matches, outcome_shares, wilson_interval
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.world.constants import BLUE, EVENTS, RED
-from multigrid_rl.world.metrics import BEHAVIOUR
+from multigrid_rl.world.events import BEHAVIOUR
 
 
 def floats(*values: float) -> np.ndarray:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.learn.batches import Experience
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner

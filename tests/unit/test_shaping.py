@@ -29,7 +29,7 @@ from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import run_training
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
-from multigrid_rl.world.shaping import EventBonus, check_reward
+from multigrid_rl.world.events import EventBonus, check_reward
 
 DUEL = GameSpec()
 

@@ -11,9 +11,9 @@ from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.streams import Streams
 from multigrid_rl.types import GameSpec, Rules, SeatView
 from multigrid_rl.world import constants as c
+from multigrid_rl.world.constants import SWAPPED, other_seat, other_side
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.spaces import token_categories
-from multigrid_rl.world.symmetry import SWAPPED, other_seat, other_side
+from multigrid_rl.world.state import token_categories
 
 GAMES, STEPS = 64, 150
 

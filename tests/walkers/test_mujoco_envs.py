@@ -12,7 +12,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.base import AGENT
 from multigrid_rl.envs.gymnasium import GymnasiumEnvs, GymnasiumFactory, make_env
 from multigrid_rl.jit import use_threads

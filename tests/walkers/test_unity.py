@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.base import AGENT, BrokenEnvError
 from multigrid_rl.evaluation.targets import env_target
 from multigrid_rl.learn.advantages import Estimator

@@ -53,20 +53,22 @@ class Gaps:
             self._rollout[name][0] = 0
         self._cut[0] = False
 
-    def close(self, ends: Ends) -> Ends:
+    def close(self, obs: Array, values: Array, finals: Array) -> Ends:
         """Compact the rollout; returns its ends, from which the values after each row are filled in.
 
         Args:
-            ends: the current observations of the places, and the ends of truncated episodes, in the order of steps.
+            obs: (N, D) the current observations of the places.
+            values: (N,) of these.
+            finals: (F, D) last observations of truncated episodes, in the order of steps.
         """
         rollout, cut = self._rollout, self._cut
         final = np.full(cut.shape, -1)
-        final[cut] = np.arange(len(ends.finals))
+        final[cut] = np.arange(len(finals))
         owner = self._gather(final)
         cut[:] = final >= 0
         places = np.flatnonzero((owner >= 0) & ~self._deciding())
         rows = owner[places]
-        obs, values = ends.obs.copy(), ends.values.copy()
+        obs, values = obs.copy(), values.copy()
         obs[places], values[places] = rollout["obs"][rows, places], rollout["values"][rows, places]
         for name, column in self.waiting.items():
             column[...] = 0
@@ -82,10 +84,11 @@ class Gaps:
         first = len(active) - active.sum(axis=0)
         used = np.flatnonzero(first < len(active))
         rollout["starts"][first[used], used] = True
-        return Ends(obs, values, ends.finals[final[cut]])
+        return Ends(obs, values, finals[final[cut]])
 
     def _gather(self, final: Array) -> Array:
         """Give each decision the outcome before the next one; returns the rows (N,) of decisions still open."""
+        # One pass over time: what comes in a step without a decision belongs to the place's newest decision.
         rollout = self._rollout
         active, done = rollout["mask"][..., 0], rollout["done"].copy()
         owner = np.full(active.shape[1], -1)

@@ -10,7 +10,7 @@ from ray.rllib.utils.pre_checks.env import check_multiagent_environments
 
 from benchmarks.stock import GAMES_PER_RUNNER, GameEnv
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.environments import env_factory
+from multigrid_rl.config.scenario import env_factory
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -1,52 +1,65 @@
-"""Trial calls of networks and objectives from outside: a mistake is reported with its key before a run starts."""
+"""Trial calls of networks and functions from outside: a mistake is reported with its key before a run starts."""
 
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from multigrid_rl.learn.losses import Rows, objective_of
+from multigrid_rl.learn.advantages import Estimator, own_weights
+from multigrid_rl.learn.losses import Objective, Rows, objective_of, value_loss_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
-from multigrid_rl.models.registry import ArchitectureError, network_of
+from multigrid_rl.models.registry import network_of
 from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import import_object, user_code
 from multigrid_rl.types import AgentSpec
-from multigrid_rl.user_code import import_object, user_code
 
 #: Rows of a trial call: steps for an objective, games for a network, which plays as many steps of them with memory.
 _ROWS = 3
 
 
-def validate_user_code(agent: AgentSpec, architecture: Mapping[str, Any], objective: str) -> None:
-    """Build the network of an agent and find its objective; call those from outside (``module:name``) once.
+def try_network(agent: AgentSpec, architecture: Mapping[str, Any]) -> Distribution:
+    """Build a network from outside (``module:Class``), call it once, and return what its outputs mean.
 
     Raises:
         ConfigError: one line naming the key, what is expected and what came.
     """
-    name = str(architecture.get("name"))
-    if ":" in name:
-        key = f"model.name={name}"
-        with user_code(key):
-            made_of = "observation_space, outputs, hidden, generator"
-            _check_signature(key, import_object("model.name", name, "module:Class"), made_of)
-            network = network_of(agent, architecture)
-            distribution = distribution_of(agent.action_space, network=network)
-            _check_network(key, network, agent, distribution)
-    else:
-        try:
-            distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
-        except ArchitectureError as error:  # keys as a card has them
-            raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
-    objective_of(objective)
-    if ":" in objective:
-        with user_code(f"train.objective={objective}"):
-            # Twice: what fits three rows alone shows.
-            for rows in (_ROWS, _ROWS + 1):
-                _check_objective(objective, distribution, rows)
+    name = str(architecture["name"])
+    key = f"model.name={name}"
+    with user_code(key):
+        made_of = "observation_space, outputs, hidden, generator"
+        _check_signature(key, import_object("model.name", name, "module:Class"), made_of)
+        network = network_of(agent, architecture)
+        distribution = distribution_of(agent.action_space, network=network)
+        _check_network(key, network, agent, distribution)
+    return distribution
+
+
+def try_functions(functions: Mapping[str, str], distribution: Distribution) -> None:
+    """Call functions of training from outside (``module:function``), on actions of ``distribution``.
+
+    Args:
+        functions: by key, as ``TrainConfig.functions`` has them.
+        distribution: of the actions.
+
+    Raises:
+        ConfigError: one line naming the key, what is expected and what came.
+    """
+    trials: dict[str, Callable[[str, str, int], None]] = {
+        "train.objective": lambda key, name, rows: _check_loss(key, objective_of(name), "logp", distribution, rows),
+        "train.value_loss": lambda key, name, rows: _check_loss(key, value_loss_of(name), "values", distribution, rows),
+        "train.psi": _check_psi,
+    }
+    for key, name in functions.items():
+        if ":" in name:
+            with user_code(f"{key}={name}"):
+                # Twice: what fits three rows alone shows.
+                for rows in (_ROWS, _ROWS + 1):
+                    trials[key](f"{key}={name}", name, rows)
 
 
 def _check_network(key: str, network: Any, agent: AgentSpec, distribution: Distribution) -> None:
@@ -110,10 +123,9 @@ def _seen(agent: AgentSpec, rows: int) -> Tensor:
     return torch.as_tensor(found.clip(-10, 10).astype(np.float32) if vector else found.astype(np.uint8))
 
 
-def _check_objective(name: str, distribution: Distribution, count: int) -> None:
-    key, objective = f"train.objective={name}", objective_of(name)
-    _check_signature(key, objective, "logp, rows, clip")
-    logp = torch.full((count,), -1.0, requires_grad=True)
+def _check_loss(key: str, function: Objective, argument: str, distribution: Distribution, count: int) -> None:
+    _check_signature(key, function, f"{argument}, rows, clip")
+    learned = torch.full((count,), -1.0, requires_grad=True)
     dtype = torch.int64 if distribution.dtype is np.int64 else torch.float32
     rows = Rows(
         torch.zeros((count, distribution.width), dtype=dtype),
@@ -121,15 +133,36 @@ def _check_objective(name: str, distribution: Distribution, count: int) -> None:
         torch.full((count,), -1.1),
         torch.linspace(-1.0, 1.0, count),
         torch.zeros(count),
+        torch.full((count,), 0.5),
     )
     before = copy.deepcopy(rows)
-    found = objective(logp, rows, 0.2)
+    found = function(learned, rows, 0.2)
     _expect(key, found, (count,))
     if not found.requires_grad:
-        raise ConfigError(f"{key}: expected a gradient by the log-probabilities, got none: nothing would be learned")
+        of = {"logp": "the log-probabilities", "values": "the values"}[argument]
+        raise ConfigError(f"{key}: expected a gradient by {of}, got none: nothing would be learned")
     for part, now, then in zip(Rows._fields, rows, before, strict=True):
         if not torch.equal(now, then):
             raise ConfigError(expected(f"{key}: rows.{part}", "what it was before the call", "a change in place"))
+
+
+def _check_psi(key: str, name: str, steps: int) -> None:
+    """Call a function of weights and targets for so many steps of two games."""
+    _check_signature(key, import_object("train.psi", name), "rewards, values, ends, gamma, lam")
+    shape = (steps, 2)
+    ended = np.eye(*shape, dtype=np.bool_)
+    rewards, values = np.linspace(-1, 1, 2 * steps, dtype=np.float32).reshape(shape), np.ones(shape, np.float32)
+    found = own_weights(_Played(rewards, ended, ended), values, values, Estimator(0.9, 0.8, name))
+    for what, part in zip(("weights", "targets"), found, strict=True):
+        _expect(f"{key}: {what}", torch.from_numpy(part), shape)
+
+
+class _Played(NamedTuple):
+    """Steps (T, N), as :func:`own_weights` reads them."""
+
+    rewards: Any
+    terminated: Any
+    done: Any
 
 
 def _check_signature(what: str, function: Callable[..., Any], arguments: str) -> None:
