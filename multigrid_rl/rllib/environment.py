@@ -19,6 +19,7 @@ from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.world import spaces
 from multigrid_rl.world.constants import DONE
 from multigrid_rl.world.rendering import render_frame
+from multigrid_rl.world.state import token_categories
 
 #: Keys of ``env_config`` with their defaults.
 KEYS: dict[str, Any] = {"scenario": "1v1", "players": {}, "observation": "flat"}
@@ -68,7 +69,7 @@ class RedBlueDoors(MultiAgentEnv):
         self.game = spec
         self._flat = values["observation"] == "flat"
         seen: gymnasium.Space[Any] = (
-            spaces.flat_space(spec) if self._flat else gymnasium.spaces.MultiDiscrete(spaces.token_categories(spec))
+            spaces.flat_space(spec) if self._flat else gymnasium.spaces.MultiDiscrete(token_categories(spec))
         )
         self.observation_spaces = dict.fromkeys(self.possible_agents, seen)
         self.action_spaces = {seat: spaces.action_space() for seat in self.possible_agents}

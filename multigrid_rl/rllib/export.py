@@ -24,7 +24,8 @@ from multigrid_rl.text import expected, one_line, shown, unknown
 from multigrid_rl.trust import MISTAKES, check_code
 from multigrid_rl.types import TEAM_ORDER, GameSpec
 from multigrid_rl.world.constants import ACTIONS
-from multigrid_rl.world.spaces import flat_space, token_categories
+from multigrid_rl.world.spaces import flat_space
+from multigrid_rl.world.state import token_categories
 
 #: Names in Tune's registry, see ``rllib.environment``.
 _PREFIX = "multigrid_rl/"

@@ -25,6 +25,7 @@ from multigrid_rl.streams import PLAYER_PURPOSE, Streams
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView
 from multigrid_rl.world import spaces
+from multigrid_rl.world.state import token_categories
 
 #: Keys of a frozen player's ``model_config``.
 KEYS = ("player", "seat", "scenario", "seed", "greedy")
@@ -59,11 +60,11 @@ class FrozenPlayer(RLModule):
     """
 
     framework = "torch"  # batches are tensors
+    model_config: Any
 
     def setup(self) -> None:
         """Load the player."""
-        given: Any = self.model_config
-        values = _own(given)
+        values = _own(self.model_config)
         for key in values:
             if key not in KEYS:
                 raise ConfigError(unknown("model_config", key, KEYS))
@@ -81,7 +82,7 @@ class FrozenPlayer(RLModule):
         loaded = catalogue.seat(name, spec, seat, greedy=bool(values.get("greedy", False)))
         assert isinstance(loaded.player, Player)
         self.player, self.sha256 = loaded.player, str(loaded.sha256)
-        self._agent, self._categories = spec.seats.index(seat), spaces.token_categories(spec)
+        self._agent, self._categories = spec.seats.index(seat), token_categories(spec)
         self._check_spaces(spec)
         seed = values.get("seed")
         # The process's own seed: a generator of RLlib's is not passed to modules.
