@@ -222,9 +222,6 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         members: number of seats ``C`` that it acts for: with several the key of ``play_games`` is the team.
         answers: steps that it answered in these games.
         thought_s: seconds that its answers took.
-
-    Raises:
-        PlayerError: there is no sandbox, and agents are not trusted.
     """
 
     def __init__(
@@ -237,7 +234,6 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         scenario: str | None = None,
         seed: int | None = None,
     ) -> None:
-        sandboxed()
         self.agent, self.spec, self.limits = agent, spec, limits
         self.name, self.sha256 = agent.name or agent.title, agent.sha256
         self.seats, self.members = seats, len(seats)
@@ -371,6 +367,7 @@ class SeatedAgent(AgentPlayer):
     """
 
     def __init__(self, agent: Agent, spec: GameSpec, seats: tuple[str, ...], *, once: bool = False) -> None:
+        sandboxed()
         super().__init__(agent, spec, seats, SEATED_LIMITS)
         self.once = once
 

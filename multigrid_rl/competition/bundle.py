@@ -28,8 +28,8 @@ from multigrid_rl.players.cards import (
     sha256_of,
     write_player,
 )
-from multigrid_rl.players.catalogue import seat_folders
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.runs.players import seat_folders
 from multigrid_rl.text import expected, shown
 from multigrid_rl.trust import CODE
 from multigrid_rl.types import GameSpec, Policy
@@ -117,7 +117,7 @@ def load_team(
     if not seats:
         raise PlayerError(expected(f"{folder}: team", f"one with seats among {', '.join(spec.seats)}", team))
     if folder_kind(folder) == "agent":
-        player = AgentPlayer(read_agent(folder, folder.name), spec, seats, limits)
+        player = AgentPlayer(read_agent(folder, folder.resolve().name), spec, seats, limits)
         return {team if len(seats) > 1 else seats[0]: player}
     homes = bundle_folders(folder)
     players: dict[str, Policy] = {}

@@ -226,7 +226,7 @@ class Examiner:
                 exams = [self._play_exam(bundle, exam, k, program) for k, exam in enumerate(rubric.exams)]
         except PlayerFaultError as fault:
             player = f"player {fault.name}: "
-            if fault.name != bundle.name:
+            if fault.name != bundle.resolve().name:
                 raise RunError(f"{player}{fault}") from fault
             return self.refused(bundle, f"{player}{fault}", fault.without_words) | {"seconds": _since(began)}
         # What cannot be measured is left out, and the rest counts for all.

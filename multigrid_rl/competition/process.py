@@ -75,8 +75,8 @@ class AgentProcess:
     """
 
     def __init__(self, command: Sequence[str], parts: Iterable[Part], limits: Limits, seed: int) -> None:
+        scratch = Scratch()  # first: without room for it the sandbox cannot be tried either
         in_sandbox = sandboxed()
-        scratch = Scratch()
         with ExitStack() as stack:
             stack.callback(scratch.close)
             folder, home = scratch.filled("agent", parts), scratch.filled("home")

@@ -195,7 +195,7 @@ def _write_files(found: CupResults, pairings: list[Pairing], folder: Path) -> li
     from multigrid_rl.competition.cup.folder import write_results
 
     files = write_results(found, pairings, folder)
-    return [*files, *(find(PAGES, "cup")(folder) if has(PAGES, "cup") else [])]
+    return [*files, find(PAGES, "cup")(folder)] if has(PAGES, "cup") else files
 
 
 def _listed(made_with: dict[str, str]) -> str:

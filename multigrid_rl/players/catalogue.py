@@ -2,7 +2,6 @@
 
 import copy
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -35,8 +34,6 @@ WHAT = {
     "hunter": "knows the board; chases and eliminates opponents",
 }
 CATALOGUE_FILE = "catalogue.yaml"
-#: The folder of a player's seat among those of a team.
-_SEAT = re.compile(r"(red|blue)_\d")
 
 
 def _scripted(name: str, spec: GameSpec, seat: str = "") -> Policy:  # noqa: ARG001 - it plays any seat
@@ -291,18 +288,6 @@ class Catalogue:
             raise PlayerError(expected(path, "a catalogue to which lines can be appended", "another form of yaml"))
         path.write_text(after, encoding="utf-8")
         self._read()
-
-
-def seat_folders(folder: Path) -> dict[str, Path]:
-    """Return the folders of single seats by seat, in order. Raises :class:`PlayerError` for one that is a link."""
-    try:
-        found = [path for path in sorted(folder.iterdir()) if _SEAT.fullmatch(path.name) and path.is_dir()]
-    except OSError as error:
-        raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
-    for path in found:
-        if path.is_symlink():
-            raise PlayerError(expected(path, "a folder", "a symbolic link"))
-    return {path.name: path for path in found}
 
 
 def _player_folder(folder: Path) -> Path:

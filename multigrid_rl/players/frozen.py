@@ -12,9 +12,9 @@ from torch import nn
 from multigrid_rl.fast import Pass, compile_network, step
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
 from multigrid_rl.models.mlp import VectorActorCritic
-from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
+from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError
 from multigrid_rl.text import expected, shown
-from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
+from multigrid_rl.types import GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, other_seat, other_side
 from multigrid_rl.world.state import token_categories
 
@@ -169,13 +169,3 @@ def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
                 expected(f"player {card.name} does not fit seat {seat}: {part}", wanted, shown(str(got), 200))
             )
     return mirrored
-
-
-def check_agent(card: Card, agent: AgentSpec) -> None:
-    """Raise :class:`PlayerError` unless the player's spaces are the agent's."""
-    wanted = signature(agent, card.observation.view_size)
-    needed = Card.model_validate({**card.model_dump(), **wanted})
-    for part, value in wanted.items():
-        if getattr(card, part) != getattr(needed, part):
-            got = card.model_dump(exclude_none=True)[part]
-            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {value}, got {got}")

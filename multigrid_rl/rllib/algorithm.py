@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
@@ -13,7 +14,8 @@ from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnFolder, without_object_store
-from multigrid_rl.rllib.results import Episodes, gate_results, log_iteration
+from multigrid_rl.rllib.results import gate_results, log_iteration
+from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import ended_by
 from multigrid_rl.training.protocols import Sampler
@@ -63,8 +65,10 @@ class MultigridAlgorithm(OwnFolder, PPO):
             trainer.patience(settings.run),
         )
         self.run = Run(stages, games, sampler, self._learner, None if patience is None else Stall(*patience))
+        if settings.run.init is not None and not settings.driven:
+            self.run.begin_with(*find(STARTS, "player")(settings.run, stages[-1].factory.specs))
         self.row: dict[str, float | None] = {}
-        self._episodes = Episodes(self.config.metrics_num_episodes_for_smoothing)
+        self._newest: Any = np.zeros((0, 0))
         self._team.__enter__()
 
     def _without_ray(self) -> AbstractContextManager[None]:
@@ -92,7 +96,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
         before = run.env_steps
         run.iterate()
         self.row = run.row()
-        log_iteration(self.metrics, run, self._episodes, run.env_steps - before, run.finished)
+        window = self.config.metrics_num_episodes_for_smoothing
+        self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window)
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
@@ -102,22 +107,25 @@ class MultigridAlgorithm(OwnFolder, PPO):
         super().log_result(result)
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return what Tune adds to every result; outside Tune without the whole configuration."""
-        in_tune = self.trial_name != "default"
-        kind: Any = super() if in_tune else super(Algorithm, self)  # RLlib's copies the configuration: a millisecond
+        """Return what is in every result; outside a trial of Tune without the whole configuration."""
+        whole = self.is_actor() and not self.config.settings.driven
+        kind: Any = super() if whole else super(Algorithm, self)  # RLlib's copies the configuration: a millisecond
         metrics: dict[str, Any] = kind.get_auto_filled_metrics(*args, **kwargs)
-        return metrics if in_tune else {**metrics, "config": {}}
+        return metrics if whole else {**metrics, "config": {}}
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state and the run's: counters, gates, games under way."""
         state: dict[str, Any] = super().get_state(*args, **kwargs)
-        return state if self.config.settings.driven else {**state, "run": self.run.get_state()}
+        if self.config.settings.driven:  # its loop keeps the run beside this
+            return state
+        return {**state, "run": self.run.get_state(), "newest_episodes": self._newest}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a state."""
         super().set_state(state)
         if "run" in state:
             self.run.set_state(state["run"])
+            self._newest = state["newest_episodes"]
 
     def write(self, folder: Path) -> None:
         """Write RLlib's checkpoint into a new folder. Raises ``OSError``, ``RunError``."""

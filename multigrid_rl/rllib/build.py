@@ -1,6 +1,7 @@
 """From our configuration to RLlib's, and back: what users set on RLlib's is a key of ours, or refused."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -120,6 +121,12 @@ class MultigridConfig(PPOConfig):
         made._fill()
         return made
 
+    def build_algo(self, env: Any = None, use_copy: bool = True) -> Any:
+        """Build the algorithm. Raises ``ConfigError`` as :meth:`validate`."""
+        made = self.copy(copy_frozen=False) if use_copy else self
+        made.validate()  # RLlib's own copies lack every setting that is -1, its mark of what is deprecated
+        return PPOConfig.build_algo(made, env, use_copy=False)
+
     def validate(self) -> None:
         """Take over what a user has set, and check it with everything that the run loads.
 
@@ -133,6 +140,8 @@ class MultigridConfig(PPOConfig):
             self._check_evaluation()
             values = self._user_values()
             run = changed(self.settings.run, values) if values else self.settings.run
+            if not self.settings.driven:
+                _check_alone(run)
             stages = self.settings.stages
             if values or not stages:
                 stages = tuple(load_stages(run, None)[0])
@@ -145,8 +154,7 @@ class MultigridConfig(PPOConfig):
         filled, values, run = self.settings.filled, {}, self.settings.run
         for name, value in vars(self).items():
             kept = filled.get(name, _MISSING)
-            # Tune keeps names of its files beside the settings: stdout_file__.
-            if name in _RLLIBS or name.startswith(("callbacks_", "evaluation_")) or name.endswith("__"):
+            if name in _RLLIBS or name.startswith(("callbacks_", "evaluation_", "__")):  # __: Tune's own
                 continue
             if value is kept or _same(name, value, kept):
                 continue
@@ -157,7 +165,9 @@ class MultigridConfig(PPOConfig):
                 values |= _CONVERTED[name](plain, run)
             else:
                 default = f"RLlib's default {kept}, as nothing of ours follows it"
-                raise ConfigError(expected(name.lstrip("_"), _INSTEAD.get(name, default), shown(str(value))))
+                default = "no such setting" if kept is _MISSING else default
+                setting = name.strip("_").removesuffix("_str")
+                raise ConfigError(expected(setting, _INSTEAD.get(name, default), shown(str(value))))
         return values
 
     def _check_callbacks(self) -> None:
@@ -230,18 +240,31 @@ class MultigridConfig(PPOConfig):
         self.train_batch_size_per_learner = None
         # RLlib seeds global generators for its own networks, which makes torch load its compiler: more than a second.
         self.debugging(seed=run.seed if cluster.gpus_per_learner else None)
-        filled = {name: value for name, value in vars(self).items() if name != "settings"}
+        # RLlib updates dictionaries in place.
+        filled = {
+            name: deepcopy(value) if isinstance(value, dict) and name != "policies" else value
+            for name, value in vars(self).items()
+            if name != "settings"
+        }
         self.settings = replace(self.settings, filled=filled)
 
 
 _MISSING = object()
 
 
+def _check_alone(run: RunConfig) -> None:
+    """Raise ``ConfigError`` for what needs the folder of a run, which only the command line makes."""
+    allowed = "null with multigrid_rl.rllib.config, as `multigrid-rl train` alone makes the folder of a run"
+    for key, value in (("league", run.scenario.league), ("run_dir", run.run_dir), ("tracking", run.tracking)):
+        run.require(value is None, key, allowed, value)
+
+
 def _same(name: str, value: Any, kept: Any) -> bool:
     """Return whether a setting is as it was filled in; Tune hands copies over, and policies as dictionaries."""
     if name == "policies" and kept is not _MISSING:
         return set(value) == set(kept)
-    return type(value) is type(kept) and bool(value == kept)
+    alike = isinstance(value, type(kept)) or isinstance(kept, type(value))  # a restored one has texts for enums
+    return alike and bool(value == kept) and isinstance(value, bool) == isinstance(kept, bool)
 
 
 def _schedule_keys(start: str, end: str, steps: str) -> Callable[[Any, RunConfig], dict[str, Any]]:

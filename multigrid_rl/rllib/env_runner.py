@@ -1,6 +1,6 @@
 """RLlib's env runner around our own sampling path (:mod:`multigrid_rl.learn.rollout`)."""
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -117,7 +117,9 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         env = self.factory.build(min(episodes, SIDE_BY_SIDE), first)
         table = play_episodes(env, specs.agents, players, episodes, seed=self.run.seed, first=first).whole()
         log_episodes(self.metrics, table, specs)
-        return [_Evaluated(int(table.length.sum()), int(table.length.sum()) * len(specs.agents))]
+        steps = int(table.length.sum())
+        # RLlib asks what it has had played for its steps, and nothing else.
+        return [SimpleNamespace(env_steps=lambda: steps, agent_steps=lambda: steps * len(specs.agents))]
 
     def _rollout(self) -> Experience:
         collector = self.collector
@@ -170,22 +172,6 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     def assert_healthy(self) -> None:
         """Raise unless the networks were built."""
         assert self.module is not None
-
-
-@dataclass(frozen=True)
-class _Evaluated:
-    """What RLlib asks episodes that it has had played: their steps."""
-
-    steps: int
-    decisions: int
-
-    def env_steps(self) -> int:
-        """Return steps of the environments."""
-        return self.steps
-
-    def agent_steps(self) -> int:
-        """Return decisions of the agents."""
-        return self.decisions
 
 
 class LocalSampler(Sampler):

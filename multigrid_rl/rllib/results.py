@@ -56,27 +56,6 @@ _LENGTHS = {"mean": EPISODE_LEN_MEAN, "min": EPISODE_LEN_MIN, "max": EPISODE_LEN
 _RETURNS = {"mean": EPISODE_RETURN_MEAN, "min": EPISODE_RETURN_MIN, "max": EPISODE_RETURN_MAX}
 
 
-class Episodes:
-    """Lengths and returns of the newest finished episodes, for means over as many as RLlib takes.
-
-    Args:
-        window: RLlib's ``metrics_num_episodes_for_smoothing``.
-
-    Attributes:
-        rows: (n, 1 + A) of at most ``window`` episodes: length, then the canonical return of each seat.
-    """
-
-    def __init__(self, window: int) -> None:
-        self._window = window
-        self.rows: NDArray[np.float64] = np.zeros((0, 0))
-
-    def take(self, table: EpisodeTable) -> None:
-        """Take the episodes that have just finished."""
-        rows = episode_rows(table)
-        known = self.rows if self.rows.shape[1] == rows.shape[1] else rows[:0]  # another stage may have other seats
-        self.rows = np.concatenate([known, rows])[-self._window :]
-
-
 def episode_rows(table: EpisodeTable) -> NDArray[np.float64]:
     """Return (n, 1 + A) of finished episodes: length, then the canonical return of each seat."""
     return np.column_stack([table.length, table.returns])
@@ -115,37 +94,39 @@ def log_episodes(metrics: MetricsLogger, table: EpisodeTable, specs: MultiAgentS
 
 
 def log_iteration(
-    metrics: MetricsLogger, run: Any, episodes: Episodes, env_steps: int, finished: EpisodeTable | None
-) -> None:
-    """Log an iteration under RLlib's keys.
+    metrics: MetricsLogger, run: Any, newest: NDArray[np.float64], env_steps: int, window: int
+) -> NDArray[np.float64]:
+    """Log an iteration under RLlib's keys; returns ``newest`` with the episodes that have finished in it.
 
     Args:
         metrics: the algorithm's.
         run: :class:`~multigrid_rl.training.run.Run`, after its iteration.
-        episodes: the newest finished ones.
-        env_steps: that were played in the iteration.
-        finished: episodes that finished in it.
+        newest: (n, 1 + A) lengths and returns of the newest episodes before it.
+        env_steps: that were played in it.
+        window: episodes that means are over, at most: RLlib's ``metrics_num_episodes_for_smoothing``.
     """
     count = 0
-    if finished is not None:
-        count = finished.episodes
-        episodes.take(finished)
+    if run.finished is not None:
+        count, rows = run.finished.episodes, episode_rows(run.finished)
+        known = newest if newest.shape[1] == rows.shape[1] else rows[:0]  # another stage may have other seats
+        newest = np.concatenate([known, rows])[-window:]
     sums = {
         NUM_ENV_STEPS_SAMPLED: ("sum", env_steps),
         NUM_ENV_STEPS_SAMPLED_LIFETIME: ("lifetime_sum", env_steps),
         NUM_EPISODES: ("sum", count),
         NUM_EPISODES_LIFETIME: ("lifetime_sum", count),
     }
-    for name, (reduce, number) in sums.items():
-        metrics.log_value((ENV_RUNNER_RESULTS, name), number, reduce=reduce)
-    for key, how, values in episode_values(episodes.rows, run.specs) if len(episodes.rows) else ():
+    for name, (reduce, value) in sums.items():
+        metrics.log_value((ENV_RUNNER_RESULTS, name), value, reduce=reduce)
+    for key, how, values in episode_values(newest, run.specs) if len(newest) else ():
         metrics.log_value((ENV_RUNNER_RESULTS, *key), float(getattr(values, how)()), reduce="item")
-    for module, name, value in _of_learners(run.measured):
-        metrics.log_value((LEARNER_RESULTS, module, name), value, reduce="item")
+    for module, name, statistic in _of_learners(run.measured):
+        metrics.log_value((LEARNER_RESULTS, module, name), statistic, reduce="item")
     trained = (LEARNER_RESULTS, ALL_MODULES, NUM_ENV_STEPS_TRAINED_LIFETIME)
     metrics.log_value(trained, env_steps, reduce="lifetime_sum")
     for ours, theirs in _TIMERS.items():
         metrics.log_value((TIMERS, theirs), run.measured[f"timing/{ours}_s"], reduce="ema")
+    return newest
 
 
 def _of_learners(measured: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:

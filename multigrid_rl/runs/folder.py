@@ -20,11 +20,10 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from multigrid_rl.config.schema import RunConfig, to_yaml
-from multigrid_rl.files import free_path, write_whole
+from multigrid_rl.files import free_path, read_plain_yaml, write_whole
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.checkpoints import Checkpoint, read_state, set_aside_newer, start_of
-from multigrid_rl.runs.provenance import circumstances, own_modules
-from multigrid_rl.runs.reader import config_hash, read_provenance, read_verdict
+from multigrid_rl.runs.provenance import circumstances, config_hash, own_modules
 from multigrid_rl.tables import TRACKERS, find, load
 from multigrid_rl.text import ConfigError, expected
 
@@ -127,6 +126,8 @@ class RunFolder:
         Raises:
             ConfigError: another process is writing to the folder, or its provenance is damaged.
         """
+        from multigrid_rl.runs.reader import read_provenance, read_verdict  # noqa: PLC0415 - most runs are new
+
         self = cls.__new__(cls)
         self.path = path
         self._lock = locked(path / LOCK)
@@ -157,7 +158,7 @@ class RunFolder:
 
     def _open(self, config: RunConfig, first_step: int | None) -> None:
         write_whole(self.path / "config.yaml", to_yaml(config).encode())
-        self.provenance["config_sha256"] = config_hash(self.path)
+        self.provenance["config_sha256"] = config_hash(read_plain_yaml(self.path / "config.yaml"))
         self._write_json("provenance.json", self.provenance)
         self._log = logging.FileHandler(self.path / "run.log", encoding="utf-8")
         self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

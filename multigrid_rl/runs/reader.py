@@ -3,7 +3,6 @@
 Missing, damaged and forged content raises a one-line error that names the file.
 """
 
-import hashlib
 import json
 import math
 from dataclasses import dataclass, fields
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from multigrid_rl.config.schema import RESUMABLE, RunConfig
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
 from multigrid_rl.text import ConfigError, expected, first_error
@@ -166,16 +165,6 @@ def _checked(path: Path, schema: type[_RunFile]) -> dict[str, Any]:
 def read_config(run: Path) -> dict[str, Any]:
     """Read ``config.yaml`` as it stands. Raises ``ConfigError`` if it is missing or damaged."""
     return _checked(run / "config.yaml", _Config)
-
-
-def config_hash(run: Path) -> str:
-    """Return the sha256 of what ``config.yaml`` holds, without what may change when a run goes on.
-
-    Raises ``ConfigError`` if it is missing or damaged.
-    """
-    values = {key: value for key, value in read_config(run).items() if key != "cluster"}
-    values["train"] = {key: value for key, value in values["train"].items() if f"train.{key}" not in RESUMABLE}
-    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def read_provenance(run: Path) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, seat_folders
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.freeze import side
 from multigrid_rl.players.match import Match
-from multigrid_rl.runs.players import is_run
+from multigrid_rl.runs.players import is_run, seat_folders
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import GameSpec, Policy

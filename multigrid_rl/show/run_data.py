@@ -17,6 +17,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.players import check_env
 from multigrid_rl.runs.reader import Run, read_rows, read_run
+from multigrid_rl.show import EPISODES, GAMES
 from multigrid_rl.show.reference import Comparison, Reference, changes, compare, load_reference
 from multigrid_rl.show.video import Shown, page_film
 from multigrid_rl.show.words import percent
@@ -26,8 +27,6 @@ from multigrid_rl.types import RunError
 
 #: Seed of the policy's fresh games: training uses small seeds, so none of them was a training game.
 GAMES_SEED = 50_000
-#: Default number of games for each mode, and of episodes of other packages.
-GAMES, EPISODES = 200, 9
 _GATE_KEYS = (
     "metric", "comparison", "bound", "hold", "share", "window", "value", "met", "held", "first_reached", "first_held",
 )  # fmt: skip

@@ -52,7 +52,7 @@ _LEARNER = {
     "learner/{}/policy_loss": "Policy loss",
     "learner/{}/vf_loss": "Value loss",
     "learner/{}/grad_norm": "Gradient norm before clipping",
-    "learner/{}/lr": "Step size of Adam",
+    "learner/{}/lr": "Learning rate",
     "learner/{}/entropy_coef": "Weight of the entropy bonus",
 }
 

@@ -9,6 +9,7 @@ import typer
 
 from multigrid_rl import tables
 from multigrid_rl.cli.app import one_thread, refuse_to_overwrite, refused
+from multigrid_rl.show import EPISODES, GAMES
 
 if TYPE_CHECKING:
     from multigrid_rl.evaluation.evaluation import Mode
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from multigrid_rl.show.video import Written
 
 _SHORT_GIF = 3_000_000  # bytes above which an MP4 is the better choice
-#: Games, or episodes of Gymnasium, that a report plays with a run's policy in each mode.
-GAMES, EPISODES = 200, 9
 #: Games of which `video` shows one.
 GAMES_TO_CHOOSE_FROM = 100
 
@@ -207,7 +206,7 @@ def play(
     # Imported here: torch takes a second, which a mistake above need not cost.
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.show.play import Session, find_other_players, find_seat, save_games
-    from multigrid_rl.show.window import Options, Window
+    from multigrid_rl.show.window import Window
 
     own_seat = find_seat(spec, side, seat)
     others = find_other_players(config.scenario, Catalogue(config.checkpoint_root()), own_seat, opponent, mate)
@@ -218,7 +217,7 @@ def play(
         if record is not None:  # after every game: a window that is killed loses none
             save_games(session.records, record)
 
-    window = Window(session, Options(tile, delay, whole_board), game_over)
+    window = Window(session, game_over, tile=tile, delay=delay, whole_board=whole_board)
     typer.echo(", ".join(f"{s} {name}" for s, name in others.names.items()) + "; press H for help")
     window.run()
     typer.echo(str(session.score))

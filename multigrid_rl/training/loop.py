@@ -24,7 +24,6 @@ from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
-from multigrid_rl.runs.reader import opponent_hashes
 from multigrid_rl.tables import ENGINES, STARTS, find, load
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.protocols import Engine
@@ -67,7 +66,10 @@ def train(
             checkpoint stay.
     """
     torch.set_num_threads(config.learner_threads)
-    stages = stages or stages_of(config, opponent_hashes(folder.path))
+    if stages is None:
+        from multigrid_rl.runs.reader import opponent_hashes  # noqa: PLC0415 - whoever starts a run has loaded them
+
+        stages = stages_of(config, opponent_hashes(folder.path))
     warm_up(config, stages[-1].factory, team_of(config).most)
     with find(ENGINES, "session")(config), ExitStack() as stack:
         engine: Engine = find(ENGINES, "rllib")(config, stages)
@@ -153,6 +155,7 @@ def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
 def ended_by(config: RunConfig, run: Run) -> str | None:
     """Return what ends a run after its last iteration: ``held``, ``until``, ``plateau`` or nothing."""
     last_stage = run.stage == len(run.stages) - 1
+    # In this order: a run whose gates are held with its last batch has held them, and not just spent its budget.
     if config.train.stop_when_held and last_stage and run.tracker.keeper.held:
         return "held"
     if run.env_steps >= config.train.until:
@@ -254,6 +257,7 @@ def _export(target: Path, run: Run, config: RunConfig, folder: RunFolder) -> dic
     A player is what its actor reads, and nothing that only a central critic has. Raises ``DivergedError``: weights are
     not finite; nothing was written.
     """
+    # Checked before a byte is written: a checkpoint of a diverged run would be resumed from, and never recover.
     weights_of = run.learner.get_weights()
     bad = not_finite(weights_of)
     if bad is not None:

@@ -11,7 +11,7 @@ from multigrid_rl.learn.batches import Experience
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import episode_metrics, explained_variance
 from multigrid_rl.models.registry import fingerprint
-from multigrid_rl.runs.tracker import MetricsTracker
+from multigrid_rl.runs.gating import MetricsTracker
 from multigrid_rl.training.protocols import Learner, Metrics, Sampler
 from multigrid_rl.training.stages import Stage
 from multigrid_rl.types import EnvFactory, EpisodeTable, RunError
@@ -107,6 +107,7 @@ class Run:
 
     def iterate(self) -> None:
         """Sample, learn and set weights once."""
+        # The three lines of an iteration are `sample`, `learn` and `send_weights`; all else here counts and measures.
         marks = [time.perf_counter()]
         experience = self.sampler.sample()
         for part in experience:

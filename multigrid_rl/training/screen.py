@@ -129,6 +129,7 @@ def warnings_on_screen() -> Iterator[None]:
 def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str]:
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go."""
     train, game = config.train, config.scenario.game
+    # What is not the usual is named: a reader of a log should not have to open config.yaml.
     recipe = recipe_of(config)
     named, default = {"train.model": config.model.name, **train.functions}, ("ppo", "squared", "gae")
     own = {key.removeprefix("train."): name for key, name in named.items() if ":" in name or key != "train.model"}

@@ -40,6 +40,7 @@ def estimator_of(config: RunConfig) -> Estimator:
 
 def team_of(config: RunConfig) -> Team:
     """Return the threads that a run's passes are shared out to; a container's quota may allow fewer than visible."""
+    # Env runners and other learners have a core each; threads beyond the cores wait for each other at every pass.
     cores = min(available_cpus(), cpu_quota() or math.inf)
     cluster = config.cluster
     return Team(config.train.threads, cores, others=cluster.runners, alone=bool(cluster.num_learners))

@@ -65,12 +65,13 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     Raises as :func:`run_training`.
     """
     from multigrid_rl.runs.checkpoints import start_of
-    from multigrid_rl.runs.reader import config_hash, read_config, read_provenance, read_verdict
+    from multigrid_rl.runs.provenance import config_hash
+    from multigrid_rl.runs.reader import read_config, read_provenance, read_verdict
     from multigrid_rl.training.screen import warnings_on_screen
 
     config = resumed(read_config(run), overrides)
     written = read_provenance(run).get("config_sha256")  # runs of earlier versions have none
-    if written is not None and config_hash(run) != written:
+    if written is not None and config_hash(read_config(run)) != written:
         wanted = "the file that the run wrote: other values make a new run"
         raise ConfigError(expected(run / "config.yaml", wanted, "an edited one"))
     with warnings_on_screen():
@@ -98,14 +99,18 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
     ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.
     """
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.runs.reader import opponent_hashes
     from multigrid_rl.training.stages import seated_in, stages_of
     from multigrid_rl.world.events import check_reward
 
     if config.tracking is not None:
         find(TRACKERS, config.tracking).check()
+    hashes = None
+    if before is not None:
+        from multigrid_rl.runs.reader import opponent_hashes
+
+        hashes = opponent_hashes(before)
     try:
-        stages = stages_of(config, None if before is None else opponent_hashes(before))
+        stages = stages_of(config, hashes)
         seated = seated_in(stages)
         seats = [seat for seat in config.scenario.seats if seat not in config.scenario.learning]
         for name in config.scenario.held_out:

@@ -9,7 +9,8 @@ import pytest
 
 from commands import call
 from multigrid_rl import api, tables
-from multigrid_rl.show.run_data import EPISODES, GAMES_SEED, read_report
+from multigrid_rl.show import EPISODES
+from multigrid_rl.show.run_data import GAMES_SEED, read_report
 from report_runs import TEAMS, games_of
 from run_folders import write_run
 

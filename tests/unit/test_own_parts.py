@@ -22,9 +22,8 @@ from multigrid_rl.learn.losses import objective_of
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.models.registry import ArchitectureError, custom
 from multigrid_rl.players.cards import PlayerError, read_card, read_network, write_player
-from multigrid_rl.runs.gating import gates_of
+from multigrid_rl.runs.gating import MetricsTracker, gates_of
 from multigrid_rl.runs.reader import read_provenance
-from multigrid_rl.runs.tracker import MetricsTracker
 from multigrid_rl.text import ConfigError
 from multigrid_rl.trust import SAFE, strangers
 from multigrid_rl.types import EpisodeTable, RunError
