@@ -22,7 +22,7 @@ TEAM_ORDER: tuple[Colour, ...] = ("blue", "red")
 
 #: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
 #: (https://arxiv.org/abs/1506.02438): formulas in ``learn.advantages``.
-Psi = Literal["total_reward", "future_return", "baselined_return", "q", "gae", "td"]
+PSI = ("total_reward", "future_return", "baselined_return", "q", "gae", "td")
 #: Those that read no value network.
 WITHOUT_VALUES = ("total_reward", "future_return")
 

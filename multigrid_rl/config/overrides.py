@@ -40,6 +40,7 @@ _ELSEWHERE = {
     "train.clip": ("clip_range", "clip_param", "clip_eps"),
     "train.entropy_coef": ("ent_coef", "entropy_coeff"),
     "train.vf_coef": ("vf_loss_coeff", "value_coef"),
+    "train.value_loss": ("clip_vloss", "clip_range_vf", "vf_clip_param"),
     "train.grad_clip": ("max_grad_norm",),
     "cluster.num_env_runners": ("num_workers", "num_rollout_workers"),
     "model.hidden": ("net_arch", "fcnet_hiddens", "hidden_sizes"),

@@ -31,7 +31,9 @@ TRUSTED_ONLY = (
 )  # fmt: skip
 
 #: Values that import code where they are written as ``module:name``.
-IMPORTING = ("model", "model.name", "train.objective", "scenario.env_id", "env_id")
+IMPORTING = (
+    "model", "model.name", "train.objective", "train.value_loss", "train.psi", "scenario.env_id", "env_id",
+)  # fmt: skip
 #: Values in which players, or metrics of gates, are named, in whatever form.
 _SEATING = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curriculum")
 

@@ -17,7 +17,8 @@ from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, whole
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.tables import SECTIONS, TRACKERS, TRAINERS, find, installed
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.types import WITHOUT_VALUES, Psi, Schedule
+from multigrid_rl.trust import CODE
+from multigrid_rl.types import PSI, WITHOUT_VALUES, Schedule
 
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (
@@ -41,8 +42,12 @@ class TrainConfig(Part):
     objective: str = "ppo"
     """what the policy maximises: ppo (clipped surrogate), policy_gradient (log pi(a|s) Psi, nothing is clipped), or
     module:function"""
-    psi: Psi = "gae"
-    """what weighs log pi(a|s): total_reward, future_return, baselined_return, q, gae or td (docs/control.md)"""
+    value_loss: str = "squared"
+    """what the values minimise: squared error, clipped (PPO2's, CleanRL's clip-vloss; by train.clip), or
+    module:function"""
+    psi: str = "gae"
+    """what weighs log pi(a|s): total_reward, future_return, baselined_return, q, gae or td (docs/control.md), or
+    module:function, which estimates advantages and targets of values"""
     standardise: bool = True
     """true: scale the weights psi of each batch to zero mean and unit variance"""
     num_envs: int = Field(ge=1)
@@ -113,6 +118,18 @@ class TrainConfig(Part):
         if self.until < self.batch_size:
             batch = f"train.num_envs={self.num_envs} x train.num_steps={self.num_steps}"
             raise ConfigError(expected("train.until", f"at least {self.batch_size}, one batch of {batch}", self.until))
+
+    @field_validator("psi")
+    @classmethod
+    def _check_psi(cls, value: str) -> str:
+        if value not in PSI and not CODE.fullmatch(value):
+            raise ValueError(expected("psi", f"{', '.join(PSI)} or module:function", value).partition(": ")[2])
+        return value
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """Functions of the user's that it names, or may name, by key."""
+        return {f"train.{key}": getattr(self, key) for key in ("objective", "value_loss", "psi")}
 
     @property
     def batch_size(self) -> int:
@@ -301,7 +318,7 @@ class RunConfig(Part):
         train, model = self.train, self.model
         if train.vf_coef == 0:
             allowed = f"{' or '.join(WITHOUT_VALUES)} with vf_coef=0: no value network is trained"
-            self.require(train.psi in WITHOUT_VALUES, "train.psi", allowed)
+            self.require(train.psi in WITHOUT_VALUES or ":" in train.psi, "train.psi", allowed)
             self.require(train.v_iters is None, "train.v_iters", "null with vf_coef=0")
             self.require(not train.recompute, "train.recompute", "false with vf_coef=0")
         apart = train.v_iters is not None

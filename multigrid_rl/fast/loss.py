@@ -185,7 +185,7 @@ def ppo_gradient(
     # Torch needs 25 operations for the same, and a graph to go back; sums are in float64, rounded once at the end.
     by_outputs, by_values, sums = np.empty_like(outputs), np.empty_like(values), np.empty(5, np.float32)
     parts = np.empty((len(outputs), len(sums)))
-    actions, mask, logp, advantages, targets = rows
+    actions, mask, logp, advantages, targets = rows[:5]
     columns = actions, mask, (values, logp, advantages, targets), np.array(weighting)
     if isinstance(distribution, Categorical):
         shape = (len(outputs), distribution.components, -1)
@@ -201,7 +201,7 @@ class _Loss(torch.autograd.Function):
     def forward(
         ctx: Any, outputs: Tensor, values: Tensor, rows: Any, distribution: Distribution, weighting: Sequence[float]
     ) -> tuple[Tensor, Tensor]:
-        columns = [column.numpy() for column in rows]
+        columns = [column.numpy() for column in rows[:5]]
         arrays = (outputs.detach().contiguous().numpy(), values.detach().contiguous().numpy())
         by_outputs, by_values, sums = map(torch.from_numpy, ppo_gradient(*arrays, columns, distribution, weighting))
         ctx.save_for_backward(by_outputs, by_values)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.jit import kernel
-from multigrid_rl.types import Psi
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import import_object
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
@@ -22,7 +23,7 @@ class Estimator(NamedTuple):
 
     gamma: float
     lam: float
-    psi: Psi = "gae"
+    psi: str = "gae"  # one of ``types.PSI``, or ``module:function``: see :func:`own_weights`
     critic: bool = True  # a value network is trained; without one all values count as 0
     timeout_terminates: bool = False  # a truncation counts as a termination
 
@@ -94,6 +95,8 @@ def weigh(steps: Any, values: Floats, next_values: Floats, how: Estimator) -> tu
     Values are zeros where no value network is trained; other arguments are those of :func:`gae`.
     """
     psi, timeout = how.psi, how.timeout_terminates
+    if ":" in psi:
+        return own_weights(steps, values, next_values, how)
     residuals = partial(gae, steps, values, next_values, gamma=how.gamma, timeout_terminates=timeout)
     # With lam = 1 the sum of residuals telescopes to G_t - V(s_t): Monte Carlo returns need no code of their own.
     monte_carlo = psi in ("total_reward", "future_return", "baselined_return")
@@ -104,6 +107,31 @@ def weigh(steps: Any, values: Floats, next_values: Floats, how: Estimator) -> tu
     if psi in ("future_return", "q"):
         return targets, targets
     return (residuals(lam=0.0) if psi == "td" else advantages), targets
+
+
+def own_weights(steps: Any, values: Floats, next_values: Floats, how: Estimator) -> tuple[Floats, Floats]:
+    """Compute weights and targets by a function of the user's, in the textbook's form; arguments as :func:`weigh`'s.
+
+    It is called with ``rewards`` (T, N), ``values`` (T + 1, N), of which the last row is what follows the rollout,
+    ``ends`` (T, N), after which nothing of the same episode follows, ``gamma`` and ``lam``; it returns weights and
+    targets, both (T, N). Where a time limit cut an episode, its reward holds ``gamma V`` of the final observation,
+    which gives the same sums as a bootstrap there: such an end is one like any other.
+
+    Raises:
+        ConfigError: it returned something else.
+    """
+    ended = steps.terminated | steps.done
+    cut = steps.done & ~steps.terminated & (not how.timeout_terminates)
+    rewards = np.where(cut, steps.rewards + np.float32(how.gamma) * next_values, steps.rewards).astype(np.float32)
+    following = np.where(ended[-1], np.float32(0), next_values[-1])
+    function = import_object("train.psi", how.psi)
+    answer = function(rewards, np.concatenate([values, following[None]]), ended, how.gamma, how.lam)
+    shapes = [np.shape(part) for part in answer] if isinstance(answer, tuple) else type(answer).__name__
+    if shapes != [values.shape] * 2:
+        wanted = f"weights and targets, both of the rewards' shape {values.shape}"
+        raise ConfigError(expected(f"train.psi={how.psi}", wanted, shapes))
+    weights, targets = (np.asarray(part, np.float32) for part in answer)
+    return weights, targets
 
 
 def total_reward(returns: Floats, starts: Flags) -> Floats:

@@ -96,11 +96,11 @@ class Batch(NamedTuple):
             return Batch._make(column[which] for column in self)
         return Batch._make(column.take(which, axis=0) for column in self)
 
-    def for_learning(self) -> "Batch":
+    def for_learning(self, *, old_values: bool = False) -> "Batch":
         """Return the batch without the columns that no gradient step reads, so that they are not copied."""
         # Every minibatch copies its rows of every column.
         none = self.values[..., :0].reshape(len(self.values), -1)
-        return self._replace(values=none, entropy=none)
+        return self._replace(values=self.values if old_values else none, entropy=none)
 
     @property
     def active(self) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,11 @@ class Rows(NamedTuple):
     logp: Tensor  # (B,) of the behaviour policy, summed over seats in the game
     advantages: Tensor  # (B,)
     targets: Tensor  # (B,) of the values
+    values: Any = None  # (B,) when the rows were played; ``None`` where no loss reads them
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Rows:
+        """Return the rows with every column changed."""
+        return Rows._make(column if column is None else change(column) for column in self)
 
 
 class Weighting(NamedTuple):
@@ -58,58 +63,90 @@ def policy_gradient(logp: Tensor, rows: Rows, clip: float) -> Tensor:  # noqa: A
     return logp * rows.advantages
 
 
-# A table, not a chain of ifs: what a name means stands in one place, and a user's function is called like ours.
+def squared(values: Tensor, rows: Rows, clip: float) -> Tensor:  # noqa: ARG001 - nothing is clipped
+    """Return the squared error of the values."""
+    return (values - rows.targets).pow(2)
+
+
+def clipped(values: Tensor, rows: Rows, clip: float) -> Tensor:
+    """Return PPO2's value loss: the larger of two errors, one of values moved by at most ``clip`` (``clip-vloss``).
+
+    It does not help (Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990; detail 9 of
+    https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/).
+    """
+    near: Tensor = rows.values + torch.clamp(values - rows.values, -clip, clip)
+    return torch.max((values - rows.targets).pow(2), (near - rows.targets).pow(2))
+
+
+# Tables, not chains of ifs: what a name means stands in one place, and a user's function is called like ours.
 #: Built-in values of ``train.objective``; others are ``module:function``.
 OBJECTIVES: dict[str, Objective] = {"ppo": ppo, "policy_gradient": policy_gradient}
+#: Built-in values of ``train.value_loss``: (values (B,) with gradient, rows, clip) -> (B,), which is minimised.
+VALUE_LOSSES: dict[str, Objective] = {"squared": squared, "clipped": clipped}
 
 
 def objective_of(name: str) -> Objective:
-    """Return an objective by name or ``module:function``.
+    """Return an objective of policies by name or ``module:function``. Raises ``ConfigError``: neither."""
+    return _named("train.objective", name, OBJECTIVES)
 
-    Raises:
-        ConfigError: neither.
-    """
-    if name in OBJECTIVES:
-        return OBJECTIVES[name]
+
+def value_loss_of(name: str) -> Objective:
+    """Return a loss of values by name or ``module:function``. Raises ``ConfigError``: neither."""
+    return _named("train.value_loss", name, VALUE_LOSSES)
+
+
+def _named(key: str, name: str, table: dict[str, Objective]) -> Objective:
+    if name in table:
+        return table[name]
     if ":" not in name:
-        raise ConfigError(expected("train.objective", f"{', '.join(OBJECTIVES)} or module:function", name))
-    objective: Objective = import_object("train.objective", name)
-    return objective
+        raise ConfigError(expected(key, f"{', '.join(table)} or module:function", name))
+    function: Objective = import_object(key, name)
+    return function
 
 
-def compiled(distribution: Distribution, objective: Objective) -> bool:
-    """Whether ``fast.loss`` has the loss: PPO's, of most distributions."""
-    return objective is ppo and fast_loss.supports(distribution)
+class Losses(NamedTuple):
+    """What is maximised of the policy and minimised of the values."""
+
+    objective: Objective = ppo
+    value_loss: Objective = squared
+
+    @property
+    def reads_old_values(self) -> bool:
+        """Whether rows need the values as they were when they were played."""
+        return self.value_loss is not squared
+
+    def compiled(self, distribution: Distribution) -> bool:
+        """Return whether ``fast.loss`` has them: PPO's, of most distributions."""
+        return self.objective is ppo and self.value_loss is squared and fast_loss.supports(distribution)
 
 
 def loss_of(
-    outputs: Tensor, values: Tensor, rows: Rows, distribution: Distribution, objective: Objective, weighting: Weighting
+    outputs: Tensor, values: Tensor, rows: Rows, distribution: Distribution, losses: Losses, weighting: Weighting
 ) -> tuple[Tensor, Statistics]:
     """Compute the loss of an objective.
 
     Components of an action are independent given the observation, so log-probabilities and entropies are summed over
-    components in the game. The value loss is not clipped, as PPO2's was: that does not help (Andrychowicz et al. 2021,
-    https://arxiv.org/abs/2006.05990; https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/, 9).
+    components in the game.
 
     Args:
         outputs: (B, K) of the policy.
         values: (B,).
         rows: actions, advantages and targets.
         distribution: of the actions.
-        objective: of the policy.
+        losses: of policy and values.
         weighting: weights of the parts.
 
     Returns:
         The scalar loss, and its parts. A batch without an active row has loss 0 and no gradient.
     """
-    if outputs.device.type == "cpu" and compiled(distribution, objective):
+    if outputs.device.type == "cpu" and losses.compiled(distribution):
         loss, sums = fast_loss.ppo_loss(outputs, values, rows, distribution, weighting)
         return loss, Statistics(*sums)
-    return reference(outputs, values, rows, distribution, objective, weighting)
+    return reference(outputs, values, rows, distribution, losses, weighting)
 
 
 def reference(
-    outputs: Tensor, values: Tensor, rows: Rows, distribution: Distribution, objective: Objective, weighting: Weighting
+    outputs: Tensor, values: Tensor, rows: Rows, distribution: Distribution, losses: Losses, weighting: Weighting
 ) -> tuple[Tensor, Statistics]:
     """Compute the same in torch's own operations: for everything that is not compiled, and for tests."""
     active = rows.mask.any(-1)
@@ -117,11 +154,11 @@ def reference(
         zero = torch.zeros((), device=outputs.device)
         return 0.0 * (outputs.sum() + values.sum()), Statistics(zero, zero, zero, zero, zero)
     outputs, values = outputs[active], values[active]
-    rows = Rows(*(column[active] for column in rows))
+    rows = rows.each(lambda column: column[active])
     logp = (distribution.log_prob(outputs, rows.actions) * rows.mask).sum(1)
     entropy = (distribution.entropy(outputs) * rows.mask).sum(1).mean()
-    policy_loss = -objective(logp, rows, weighting.clip).mean()
-    vf_loss = (values - rows.targets).pow(2).mean()
+    policy_loss = -losses.objective(logp, rows, weighting.clip).mean()
+    vf_loss = losses.value_loss(values, rows, weighting.clip).mean()
     loss: Tensor = policy_loss + weighting.vf_coef * vf_loss - weighting.entropy_coef * entropy
     # Schulman 2020, http://joschu.net/blog/kl-approx.html: k3 = (r - 1) - log r is unbiased and never negative.
     with torch.no_grad():

@@ -1,16 +1,17 @@
-"""Trial calls of networks and objectives from outside: a mistake is reported with its key before a run starts."""
+"""Trial calls of networks and functions from outside: a mistake is reported with its key before a run starts."""
 
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from multigrid_rl.learn.losses import Rows, objective_of
+from multigrid_rl.learn.advantages import Estimator, own_weights
+from multigrid_rl.learn.losses import Objective, Rows, objective_of, value_loss_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.text import ConfigError, expected
@@ -38,16 +39,29 @@ def try_network(agent: AgentSpec, architecture: Mapping[str, Any]) -> Distributi
     return distribution
 
 
-def try_objective(name: str, distribution: Distribution) -> None:
-    """Call an objective from outside (``module:function``) on actions of ``distribution``.
+def try_functions(functions: Mapping[str, str], distribution: Distribution) -> None:
+    """Call the functions of training that are from outside (``module:function``) on actions of ``distribution``.
+
+    Args:
+        functions: by key, as ``TrainConfig.functions`` has them.
+        distribution: what outputs of the network mean.
 
     Raises:
         ConfigError: one line naming the key, what is expected and what came.
     """
-    with user_code(f"train.objective={name}"):
-        # Twice: what fits three rows alone shows.
-        for rows in (_ROWS, _ROWS + 1):
-            _check_objective(name, distribution, rows)
+    objective, value_loss, psi = (functions[f"train.{part}"] for part in ("objective", "value_loss", "psi"))
+    # Twice each: what fits three rows alone shows.
+    for rows in (_ROWS, _ROWS + 1):
+        for key, name, function, argument in (
+            ("train.objective", objective, objective_of(objective), "logp"),
+            ("train.value_loss", value_loss, value_loss_of(value_loss), "values"),
+        ):
+            if ":" in name:
+                with user_code(f"{key}={name}"):
+                    _check_loss(f"{key}={name}", function, argument, distribution, rows)
+        if ":" in psi:
+            with user_code(f"train.psi={psi}"):
+                _check_psi(psi, rows)
 
 
 def _check_network(key: str, network: Any, agent: AgentSpec, distribution: Distribution) -> None:
@@ -111,10 +125,9 @@ def _seen(agent: AgentSpec, rows: int) -> Tensor:
     return torch.as_tensor(found.clip(-10, 10).astype(np.float32) if vector else found.astype(np.uint8))
 
 
-def _check_objective(name: str, distribution: Distribution, count: int) -> None:
-    key, objective = f"train.objective={name}", objective_of(name)
-    _check_signature(key, objective, "logp, rows, clip")
-    logp = torch.full((count,), -1.0, requires_grad=True)
+def _check_loss(key: str, function: Objective, argument: str, distribution: Distribution, count: int) -> None:
+    _check_signature(key, function, f"{argument}, rows, clip")
+    learned = torch.full((count,), -1.0, requires_grad=True)
     dtype = torch.int64 if distribution.dtype is np.int64 else torch.float32
     rows = Rows(
         torch.zeros((count, distribution.width), dtype=dtype),
@@ -122,15 +135,37 @@ def _check_objective(name: str, distribution: Distribution, count: int) -> None:
         torch.full((count,), -1.1),
         torch.linspace(-1.0, 1.0, count),
         torch.zeros(count),
+        torch.full((count,), 0.5),
     )
     before = copy.deepcopy(rows)
-    found = objective(logp, rows, 0.2)
+    found = function(learned, rows, 0.2)
     _expect(key, found, (count,))
     if not found.requires_grad:
-        raise ConfigError(f"{key}: expected a gradient by the log-probabilities, got none: nothing would be learned")
+        of = {"logp": "the log-probabilities", "values": "the values"}[argument]
+        raise ConfigError(f"{key}: expected a gradient by {of}, got none: nothing would be learned")
     for part, now, then in zip(Rows._fields, rows, before, strict=True):
         if not torch.equal(now, then):
             raise ConfigError(expected(f"{key}: rows.{part}", "what it was before the call", "a change in place"))
+
+
+def _check_psi(name: str, steps: int) -> None:
+    """Call a function of weights and targets for so many steps of two games."""
+    key = f"train.psi={name}"
+    _check_signature(key, import_object("train.psi", name), "rewards, values, ends, gamma, lam")
+    shape = (steps, 2)
+    ended = np.eye(*shape, dtype=np.bool_)
+    rewards, values = np.linspace(-1, 1, 2 * steps, dtype=np.float32).reshape(shape), np.ones(shape, np.float32)
+    found = own_weights(_Played(rewards, ended, ended), values, values, Estimator(0.9, 0.8, name))
+    for what, part in zip(("weights", "targets"), found, strict=True):
+        _expect(f"{key}: {what}", torch.from_numpy(part), shape)
+
+
+class _Played(NamedTuple):
+    """Steps (T, N), as :func:`own_weights` reads them."""
+
+    rewards: Any
+    terminated: Any
+    done: Any
 
 
 def _check_signature(what: str, function: Callable[..., Any], arguments: str) -> None:

@@ -21,7 +21,7 @@ from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Moments, Paths, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
-from multigrid_rl.learn.losses import Rows, Weighting, compiled, loss_of, objective_of
+from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of, objective_of, value_loss_of
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.mlp import Normaliser
 from multigrid_rl.types import Clock, Schedule
@@ -50,6 +50,7 @@ class UpdateConfig:
     target_kl: float | None = None
     standardise: bool = True
     warm_up: int = 0  # environment steps in which only the values learn
+    value_loss: str = "squared"
     recompute: Estimator | None = None  # recomputes advantages before every pass but the first
 
 
@@ -87,7 +88,7 @@ class Update:
         self._distributions = {
             name: distribution_of(space, network=networks[name]) for name, space in action_spaces.items()
         }
-        self._objective = objective_of(config.objective)
+        self._losses = Losses(objective_of(config.objective), value_loss_of(config.value_loss))
         self._device = device
         self._part = part
         self._flat = {
@@ -208,7 +209,8 @@ class Update:
         if self.config.minibatch_size is not None:
             steps = max(batch.obs.shape[1] if batch.memory.shape[1] else 1 for batch in batches.values())
             size = max(learners, self.config.minibatch_size // steps)
-        batches = {name: batch.for_learning() for name, batch in batches.items()}
+        old_values = self._losses.reads_old_values
+        batches = {name: batch.for_learning(old_values=old_values) for name, batch in batches.items()}
         share = size // learners
         chosen = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
         while part := list(islice(chosen, _TOGETHER)):
@@ -240,10 +242,10 @@ class Update:
         self.clock.lap("minibatch")
         passed = self._compiled_pass(name, batch)
         columns: Any = self._tensors(batch) if passed is None else batch
-        rows = Rows(columns.actions, columns.mask, columns.logp, columns.advantages, columns.targets)
+        rows = self._rows(columns)
         # Whole sequences, flattened to rows: the loss knows no time.
         if net.state_size:
-            rows = Rows._make(column.reshape(-1, *column.shape[2:]) for column in rows)
+            rows = rows.each(lambda column: column.reshape(-1, *column.shape[2:]))
         if passed is None:
             if net.state_size:
                 outputs, values = net.sequence(columns.obs, columns.memory, columns.starts)
@@ -251,7 +253,7 @@ class Update:
                 outputs, values = net.logits(columns.obs), columns.targets
             else:
                 outputs, values = net(columns.obs)
-            loss, parts = loss_of(outputs, values, rows, distribution, self._objective, weighting)
+            loss, parts = loss_of(outputs, values, rows, distribution, self._losses, weighting)
             torch.autograd.backward(loss)
             self.clock.lap("network")
         else:
@@ -283,7 +285,8 @@ class Update:
         self.clock.lap("minibatch")
         tensors = self._tensors(batch)
         active = tensors.mask.any(-1)
-        loss = (self._networks[name].values(tensors.obs) - tensors.targets)[active].pow(2).mean()
+        rows, values = self._rows(tensors).each(lambda column: column[active]), self._networks[name].values(tensors.obs)
+        loss = self._losses.value_loss(values[active], rows, self._clip).mean()
         torch.autograd.backward(self._vf_coef(name) * loss)
         self.clock.lap("network")
         self._metrics[name]["vf_loss"] = loss.detach()
@@ -299,12 +302,16 @@ class Update:
         self._steps[name] += 1
         self.clock.lap("optimizer")
 
+    def _rows(self, columns: Any) -> Rows:
+        values = columns.values if self._losses.reads_old_values else None
+        return Rows(columns.actions, columns.mask, columns.logp, columns.advantages, columns.targets, values)
+
     def _tensors(self, batch: Batch) -> Any:
         return Batch._make(torch.as_tensor(column, device=self._device) for column in batch)
 
     def _compiled_pass(self, name: str, batch: Batch) -> Passed | None:
         """Return the network's compiled pass over a batch, or ``None`` where torch computes it."""
-        if not compiled(self._distributions[name], self._objective):
+        if not self._losses.compiled(self._distributions[name]):
             return None
         found = compile_network(self._networks[name])
         return None if found is None else found.start(batch.obs, batch.memory, batch.starts)

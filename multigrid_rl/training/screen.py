@@ -130,10 +130,9 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go."""
     train, game = config.train, config.scenario.game
     recipe = recipe_of(config)
-    if config.train.objective != "ppo":
-        recipe += f"; objective {config.train.objective}"
-    if ":" in config.model.name:
-        recipe += f"; model {config.model.name}"
+    named, default = {"train.model": config.model.name, **train.functions}, ("ppo", "squared", "gae")
+    own = {key.removeprefix("train."): name for key, name in named.items() if ":" in name or key != "train.model"}
+    recipe += "".join(f"; {key} {name}" for key, name in own.items() if name not in default)
     lines = [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
     if game is None:
         given = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())

@@ -15,6 +15,7 @@ def update_config(config: RunConfig) -> UpdateConfig:
     train, lr = config.train, config.train.schedules["lr"]
     return UpdateConfig(
         objective=train.objective,
+        value_loss=train.value_loss,
         epochs=train.passes,
         minibatch_size=train.minibatch_size,
         **train.schedules,

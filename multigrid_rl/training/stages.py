@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from multigrid_rl.config.scenario import ScenarioConfig, env_factory
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.gates import Gate
-from multigrid_rl.learn.losses import objective_of
+from multigrid_rl.learn.losses import objective_of, value_loss_of
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import ArchitectureError, network_of
 from multigrid_rl.runs.gating import gates_of
@@ -58,12 +58,17 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
             raise ConfigError(expected(f"curriculum.{k}.scenario", wanted, stage.scenario.name))
     specs = stages[-1].factory.specs
     for module in specs.modules:
-        _try_out(specs.agent_of(module), config.model.model_dump(), config.train.objective)
+        _try_out(specs.agent_of(module), config.model.model_dump(), config.train.functions)
     return stages
 
 
-def _try_out(agent: AgentSpec, architecture: dict[str, Any], objective: str) -> None:
-    """Build the network of an agent and find its objective; those from outside (``module:name``) are called once.
+def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str, str]) -> None:
+    """Build the network of an agent and find the functions of its training; those from outside are called once.
+
+    Args:
+        agent: whose network it is.
+        architecture: of the network.
+        functions: by key, as ``TrainConfig.functions`` has them.
 
     Raises:
         ConfigError: one line naming the key, what is expected and what came.
@@ -77,11 +82,12 @@ def _try_out(agent: AgentSpec, architecture: dict[str, Any], objective: str) -> 
             distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
         except ArchitectureError as error:  # keys as a card has them
             raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
-    objective_of(objective)
-    if ":" in objective:
-        from multigrid_rl.learn.trials import try_objective  # noqa: PLC0415 - for code of the user's alone
+    objective_of(functions["train.objective"])
+    value_loss_of(functions["train.value_loss"])
+    if any(":" in name for name in functions.values()):
+        from multigrid_rl.learn.trials import try_functions  # noqa: PLC0415 - for code of the user's alone
 
-        try_objective(objective, distribution)
+        try_functions(functions, distribution)
 
 
 def seated_in(stages: Sequence[Stage]) -> dict[str, tuple[LoadedPlayer, ...]]:

@@ -235,7 +235,7 @@ def own_mistakes(config: RunConfig) -> Iterator[None]:
             raise
         parts = {
             "model.name": config.model.name,
-            "train.objective": config.train.objective,
+            **config.train.functions,
             "env_id": config.scenario.env_id or "",
             "train.shaping": config.train.shaping or "",
         }

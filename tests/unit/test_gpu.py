@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from multigrid_rl.learn.flat import FlatWeights
-from multigrid_rl.learn.losses import Rows, Weighting, loss_of, ppo
+from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of
 from multigrid_rl.models.distributions import Categorical
 from multigrid_rl.models.registry import build
 
@@ -32,7 +32,7 @@ def trained(device: str, architecture: dict) -> tuple[torch.Tensor, float]:
     for _ in range(STEPS):
         flat.gradient.zero_()
         logits, values = net(tokens)
-        loss, _ = loss_of(logits, values, rows, Categorical((7,)), ppo, Weighting(0.2, 0.5, 0.01))
+        loss, _ = loss_of(logits, values, rows, Categorical((7,)), Losses(), Weighting(0.2, 0.5, 0.01))
         loss.backward()
         flat.clip(0.5)
         optimizer.step()

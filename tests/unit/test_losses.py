@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from multigrid_rl.learn.losses import Rows, Weighting, loss_of, ppo, reference
+from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of, reference
 from multigrid_rl.models.distributions import Categorical
 
 WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.03)
@@ -26,7 +26,7 @@ def case(seats, rows=200, seed=0):
 def outcome(function, logits, values, rows, weighting):
     logits, values = logits.clone().requires_grad_(), values.clone().requires_grad_()
     distribution = Categorical((logits.shape[2],) * logits.shape[1])
-    loss, parts = function(logits.flatten(1), values, rows, distribution, ppo, weighting)
+    loss, parts = function(logits.flatten(1), values, rows, distribution, Losses(), weighting)
     (3.0 * loss).backward()  # a loss may be one term of a larger one
     return [loss.detach(), *(part.float() for part in parts), logits.grad, values.grad]
 
@@ -49,7 +49,7 @@ def test_steps_without_living_seat_are_excluded():
     logits, values, rows = case(2)
     living = rows.mask.any(1)
     whole = outcome(loss_of, logits, values, rows, WEIGHTING)
-    part = outcome(loss_of, logits[living], values[living], Rows(*(c[living] for c in rows)), WEIGHTING)
+    part = outcome(loss_of, logits[living], values[living], rows.each(lambda column: column[living]), WEIGHTING)
     torch.testing.assert_close(whole[:6], part[:6])
     assert (whole[6][~living] == 0).all()
     assert (whole[7][~living] == 0).all()

@@ -16,6 +16,7 @@ from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.losses import (
     OBJECTIVES,
+    Losses,
     Rows,
     Weighting,
     loss_of,
@@ -53,7 +54,7 @@ def test_ppo_of_joint_action_by_hand(function):
     outputs = torch.tensor([[0.0, 0.0, 0.0, 0.0], [*third, 5.0, -3.0]])
     # Row 0 was played with probability 0.2, row 1 with 0.75: ratios 0.25 / 0.2 = 1.25 and 1.
     rows = rows_of([[0, 1], [1, 0]], [[True, True], [True, False]], np.log([0.2, 0.75]), [2.0, -1.0], [1.0, 0.0])
-    loss, parts = function(outputs, torch.tensor([0.0, 3.0]), rows, Categorical((2, 2)), ppo, WEIGHTING)
+    loss, parts = function(outputs, torch.tensor([0.0, 3.0]), rows, Categorical((2, 2)), Losses(), WEIGHTING)
     policy = -(2 * 1.2 + -1 * 1.0) / 2  # 1.25 is clipped to 1.2
     vf = (1.0 + 9.0) / 2
     entropy = (-2 * half + -(0.25 * third[0] + 0.75 * third[1])) / 2
@@ -70,7 +71,7 @@ def test_eliminated_seat_outputs_have_no_effect_or_gradient(objective):
     actions = torch.randint(0, 7, (64, 2), generator=generator)
     rows = Rows(actions, mask, *torch.randn(3, 64, generator=generator))
     outputs = torch.randn(64, 14, generator=generator, requires_grad=True)
-    loss, _ = loss_of(outputs, torch.zeros(64), rows, Categorical((7, 7)), objective, WEIGHTING)
+    loss, _ = loss_of(outputs, torch.zeros(64), rows, Categorical((7, 7)), Losses(objective), WEIGHTING)
     loss.backward()
     parts = outputs.grad.view(64, 2, 7)
     assert (parts[out, 1] == 0).all()
@@ -80,14 +81,15 @@ def test_eliminated_seat_outputs_have_no_effect_or_gradient(objective):
         moved = outputs.clone().view(64, 2, 7)
         moved[out, 1] += torch.linspace(-9, 9, 7)
         actions[out, 1] = (actions[out, 1] + 1) % 7
-        assert loss_of(moved.flatten(1), torch.zeros(64), rows, Categorical((7, 7)), objective, WEIGHTING)[0] == loss
+        again = loss_of(moved.flatten(1), torch.zeros(64), rows, Categorical((7, 7)), Losses(objective), WEIGHTING)
+        assert again[0] == loss
 
 
 def test_choice_policy_gradient_is_advantage_times_score():
     # Two rows, the second of which nobody was in: the mean is over the first. Whatever was played, nothing is clipped.
     outputs = torch.tensor([[-2.5, 0.9, 2.4, 3.7], [1.0, 2.0, 3.0, 4.0]], requires_grad=True)
     rows = rows_of([[2], [0]], [[True], [False]], [-9.0, 0.0], [2.0, 50.0], [0.0, 0.0])
-    loss, parts = loss_of(outputs, torch.zeros(2), rows, Categorical((4,)), policy_gradient, PLAIN)
+    loss, parts = loss_of(outputs, torch.zeros(2), rows, Categorical((4,)), Losses(policy_gradient), PLAIN)
     loss.backward()
     assert float(parts.policy_loss) == pytest.approx(-2 * math.log(0.20408), rel=1e-4)
     score = np.array([-0.0015, -0.0455, 0.7959, -0.7489])
@@ -101,7 +103,7 @@ def test_gaussian_policy_gradient_is_advantage_times_score():
         torch.tensor([[0.1, 1.0]]), torch.ones(1, 1).bool(), torch.zeros(1), torch.tensor([-3.0]), torch.zeros(1)
     )
     distribution = Gaussian([-1.0, -1.0], [1.0, 1.0], "clip")
-    loss, _ = loss_of(outputs, torch.zeros(1), rows, distribution, policy_gradient, PLAIN)
+    loss, _ = loss_of(outputs, torch.zeros(1), rows, distribution, Losses(policy_gradient), PLAIN)
     loss.backward()
     assert outputs.grad[0, :2].tolist() == pytest.approx([3 * 0.2718, 3 * -0.5437], abs=2e-4)
 

@@ -17,7 +17,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from multigrid_rl.config.compose import compose
 from multigrid_rl.learn.batches import Batch, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
-from multigrid_rl.learn.losses import Rows, Weighting, loss_of, ppo, reference
+from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of, reference
 from multigrid_rl.learn.update import SECONDS, Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
@@ -122,7 +122,7 @@ def test_loss_and_gradient_equal_rllib(seats, entropy_coef):
     outputs, values = module.net(torch.from_numpy(batch.obs))
     columns = (batch.actions, batch.mask, batch.logp, batch.advantages, batch.targets)
     rows = Rows(*map(torch.from_numpy, columns))
-    ours, _ = loss_of(outputs, values, rows, Categorical((7,) * seats), ppo, Weighting(0.2, 0.5, entropy_coef))
+    ours, _ = loss_of(outputs, values, rows, Categorical((7,) * seats), Losses(), Weighting(0.2, 0.5, entropy_coef))
     ours.backward()
     torch.testing.assert_close(ours.detach(), theirs)
     our_gradient = torch.cat([p.grad.flatten() for p in module.parameters()])
@@ -171,8 +171,8 @@ def test_sequence_steps_outside_game_are_excluded(name):
     columns = (tensors.actions, tensors.mask, tensors.logp, tensors.advantages, tensors.targets)
     rows = Rows(*(column.flatten(0, 1) for column in columns))
     keep = rows.mask[:, 0]
-    some = Rows(*(column[keep] for column in rows))
-    loss, _ = reference(outputs[keep], values[keep], some, Categorical((7,)), ppo, Weighting(0.2, 0.5, 0.05))
+    some = rows.each(lambda column: column[keep])
+    loss, _ = reference(outputs[keep], values[keep], some, Categorical((7,)), Losses(), Weighting(0.2, 0.5, 0.05))
     wanted = torch.autograd.grad(loss, list(net.parameters()))
     torch.testing.assert_close(found, torch.cat([part.flatten() for part in wanted]), rtol=1e-4, atol=1e-6)
     out = ~batch.mask[..., 0]

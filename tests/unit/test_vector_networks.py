@@ -11,7 +11,7 @@ from multigrid_rl.fast import compile_network
 from multigrid_rl.fast.kernels import BLOCK
 from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.jit import most_threads, use_threads
-from multigrid_rl.learn.losses import Rows, Weighting, ppo, reference
+from multigrid_rl.learn.losses import Losses, Rows, Weighting, reference
 from multigrid_rl.models import Layout
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.mlp import VectorActorCritic
@@ -55,7 +55,7 @@ def test_compiled_update_equals_torch(gaussian, activation, normalise):
 
     outputs, values = net(torch.from_numpy(obs))
     rows = Rows(*map(torch.from_numpy, columns))
-    loss, parts = reference(outputs, values, rows, distribution, ppo, WEIGHTING)
+    loss, parts = reference(outputs, values, rows, distribution, Losses(), WEIGHTING)
     loss.backward()
     expected = {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
 
