@@ -17,7 +17,7 @@ import torch
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
 from multigrid_rl.config.network import ModelConfig
-from multigrid_rl.config.overrides import written
+from multigrid_rl.config.overrides import named_elsewhere, written
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.evaluation.evaluation import Mode, kept_games, summary
 from multigrid_rl.evaluation.evaluation import evaluate as play
@@ -222,7 +222,9 @@ def _key(name: str) -> str:
         return f"model.{name}"
     if name not in known:
         all_names = {*known, *TrainConfig.model_fields, *ModelConfig.model_fields}
-        raise ConfigError(expected("train", "keys of configs/", f"{name}{suggestion(name, all_names)}"))
+        meant = [key.rpartition(".")[2] for key in named_elsewhere(name)]
+        near = f" (did you mean {meant[0]}?)" if meant else suggestion(name, all_names)
+        raise ConfigError(expected("train", "keys of configs/", f"{name}{near}"))
     return name
 
 

@@ -18,7 +18,7 @@ from multigrid_rl.config.recipes import (
     whole_scenario,
 )
 from multigrid_rl.config.scenario import ScenarioConfig
-from multigrid_rl.config.schema import RESUMABLE, RunConfig
+from multigrid_rl.config.schema import RESUMABLE, RunConfig, TrainConfig
 from multigrid_rl.text import ConfigError, expected, first_error, one_line
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -106,6 +106,14 @@ def _validated(schema: type[Schema], values: dict[str, Any], place: str = "") ->
         return schema.model_validate(values)
     except ValidationError as error:
         raise ConfigError(first_error(error, place, quoting=True)) from error
+
+
+def check_budget(train: TrainConfig) -> None:
+    """Refuse a budget that a run would not keep: it plays whole batches. Raises ``ConfigError``."""
+    if train.until < train.batch_size:
+        batch = f"train.num_envs={train.num_envs} x train.num_steps={train.num_steps}"
+        wanted = f"at least {train.batch_size}, one batch of {batch}"
+        raise ConfigError(expected("train.until", wanted, train.until))
 
 
 def default_run_dir(config: RunConfig, now: datetime) -> Path:

@@ -13,7 +13,7 @@ from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.runs.provenance import installed
 from multigrid_rl.training.protocols import Sampler, Weights
-from multigrid_rl.training.settings import estimator_of
+from multigrid_rl.training.stages import estimator_of
 from multigrid_rl.types import EnvFactory
 
 #: Numbers of games: a runner's replacement, and every stage of a curriculum, plays new games.

@@ -30,7 +30,7 @@ from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.settings import update_config
+from multigrid_rl.training.stages import update_config
 from multigrid_rl.types import Schedule
 from strangers import Target
 

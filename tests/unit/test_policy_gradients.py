@@ -16,7 +16,7 @@ from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.models.vector import Moments
-from multigrid_rl.training.settings import estimator_of
+from multigrid_rl.training.stages import estimator_of
 from multigrid_rl.types import Schedule
 
 CPU = torch.device("cpu")
