@@ -59,7 +59,7 @@ def one_learner(iterations: int) -> dict[str, float]:
             rows: list[dict[str, Any]] = []
             for _ in range(iterations):
                 algorithm.train()
-                rows.append(algorithm.run.row())
+                rows.append(algorithm.row)
         finally:
             algorithm.stop()
     learn = float(np.median([row["timing/learn_s"] for row in rows[2:]]))

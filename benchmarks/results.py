@@ -21,7 +21,7 @@ from multigrid_rl.evaluation.evaluation import MODES, evaluate
 from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.runs.reader import read_run, run_config
-from multigrid_rl.runs.reference import build_reference, save_reference
+from multigrid_rl.show.reference import build_reference, save_reference
 from multigrid_rl.text import expected
 from multigrid_rl.world.constants import BLUE, RED
 

@@ -15,10 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from multigrid_rl import tables
-from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
-from multigrid_rl.config.network import ModelConfig
-from multigrid_rl.config.overrides import named_elsewhere, written
-from multigrid_rl.config.schema import RunConfig, TrainConfig
+from multigrid_rl.config.compose import compose, default_run_dir, keyword_overrides, load_scenario, named
 from multigrid_rl.evaluation.evaluation import Mode, kept_games, summary
 from multigrid_rl.evaluation.evaluation import evaluate as play
 from multigrid_rl.evaluation.replays import GameRecord, choose
@@ -28,9 +25,8 @@ from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
 from multigrid_rl.runs.players import is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
-from multigrid_rl.text import ConfigError, expected, suggestion, unknown
+from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.training.start import resume_training, run_training
-from multigrid_rl.trust import CODE
 from multigrid_rl.types import Policy
 from multigrid_rl.world.pettingzoo_env import RedBlueDoors, parallel_env
 
@@ -130,7 +126,7 @@ def train(
     """
     settings = [*([] if scenario is None else [f"scenario={scenario}"]), *overrides]
     settings += [f"scenario.seats.{seat}={_seated(who)}" for seat, who in (players or {}).items()]
-    settings += [f"{_key(name)}={written(_named(value))}" for name, value in values.items()]
+    settings += keyword_overrides(values)
     if resume is not None:
         resume_training(Path(resume), settings)
         return Run(resume)
@@ -214,30 +210,6 @@ def make(
     )
 
 
-def _key(name: str) -> str:
-    if name in TrainConfig.model_fields:
-        return f"train.{name}"
-    known = {*RunConfig.model_fields, "address", "env_id", "env_args", "env_path", "port", "expert"}
-    if name not in known and name in ModelConfig.model_fields:
-        return f"model.{name}"
-    if name not in known:
-        all_names = {*known, *TrainConfig.model_fields, *ModelConfig.model_fields}
-        meant = [key.rpartition(".")[2] for key in named_elsewhere(name)]
-        near = f" (did you mean {meant[0]}?)" if meant else suggestion(name, all_names)
-        raise ConfigError(expected("train", "keys of configs/", f"{name}{near}"))
-    return name
-
-
-def _named(value: Any) -> Any:
-    """Return what a class or function is called in a configuration: ``module:name``; anything else as it is."""
-    if not callable(value):
-        return value
-    name = f"{value.__module__}:{getattr(value, '__qualname__', '')}"
-    if not CODE.fullmatch(name):
-        raise ConfigError(expected("value", "a class or function of a module, not one inside of another", name))
-    return name
-
-
 def _is_object(who: Any) -> bool:
     return hasattr(who, "act") and not isinstance(who, type)
 
@@ -252,7 +224,7 @@ def _judged(who: PlayerLike, overrides: list[str], opponent: PlayerLike | None) 
 def _name(who: PlayerLike | None, objects: dict[str, Any] | None = None) -> str | None:
     """Return what a player is called; an object is put into ``objects``, where it may be one."""
     if who is None or not _is_object(who):
-        return None if who is None else os.fspath(_named(who))
+        return None if who is None else os.fspath(named(who))
     kind = type(who)
     if objects is None or isinstance(who, FrozenPlayer):  # loaded for one side of the board
         raise ConfigError(expected("player", "a name, a folder, a run or a class", f"an object of {kind.__name__}"))

@@ -173,7 +173,7 @@ POOLS: dict[str, str] = {"league": "multigrid_rl.league.settings:LeagueConfig"}
 #: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
 PLAYERS: dict[str, str] = {
     "class": "multigrid_rl.players.classes:NAMING",
-    "agent": "multigrid_rl.competition.external:NAMING",
+    "agent": "multigrid_rl.competition.agents:NAMING",
     "hub": "multigrid_rl.competition.hub:NAMING",
 }
 
@@ -183,17 +183,16 @@ PAGES: dict[str, str] = {
     "run": "multigrid_rl.show.report:write_run_report",
     "cup": "multigrid_rl.show.report:write_cup_report",
     "game": "multigrid_rl.show.replay:game_page",
-    "exploit": "multigrid_rl.show.exploit:draw_exploit",
+    "exploit": "multigrid_rl.show.report:draw_exploit",
 }
 
 #: Figures that commands draw, as PNG: a function of what is drawn, then of the file.
 FIGURES: dict[str, str] = {"comparison": "multigrid_rl.show.figures:save_comparison"}
 
-#: Films of episodes of an environment: for a page; one chosen by name; one as a file.
+#: Episodes of an environment that can be drawn: those of a run for its page; one chosen by name.
 FILMS: dict[str, str] = {
     "page": "multigrid_rl.walkers.films:play_own_episodes",
     "pick": "multigrid_rl.walkers.films:pick",
-    "episode": "multigrid_rl.walkers.films:write_episode",
 }
 
 #: Where a run's rows go, too: what ``tracking`` may name; each is a ``runs.folder.Tracker``.

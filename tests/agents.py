@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from multigrid_rl.competition.agents import ExternalAgent, read_agent
-from multigrid_rl.competition.external import ExternalPlayer
+from multigrid_rl.competition.agents import Agent, AgentPlayer, read_agent
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.episodes import Played, play_games
 from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.types import GameSpec
 
 #: Short games: whatever may go wrong goes wrong soon.
 SPEC = replace(load_scenario("1v1").spec, max_steps=60)
@@ -31,8 +33,26 @@ for line in sys.stdin:
     globals()[message["type"]](message)
 """
 
+#: Writes what it is told into a file, where it is trusted to, and plays its game's number.
+RECORDER = """
+log = open(%r, "a")
+def note(message): log.write(json.dumps(message) + "\\n"); log.flush()
+def hello(message): note(message); say('{"type":"ready"}')
+def act(message):
+    note(message)
+    say(json.dumps({"actions": [{seat: game["game"] %% 7 for seat in game["seats"]} for game in message["games"]]}))
+def end(message): note(message)
+def bye(message): note(message); note({"type": "rest", "text": sys.stdin.read()}); sys.exit()
+"""
 
-def agent_of(folder: Path, code: str = "", command: str = "[python3, -I, -S, agent.py]") -> ExternalAgent:
+
+def recorder_of(folder: Path) -> tuple[Agent, Callable[[], list[dict]]]:
+    """An agent in the new ``folder``, and what it was told so far."""
+    log = folder.with_suffix(".log")
+    return agent_of(folder, RECORDER % str(log)), lambda: [*map(json.loads, log.read_text().splitlines())]
+
+
+def agent_of(folder: Path, code: str = "", command: str = "[python3, -I, -S, agent.py]") -> Agent:
     """An agent in the new ``folder`` with ``code`` of its own."""
     folder.mkdir(parents=True)
     (folder / "agent.py").write_text(PROGRAM % code)
@@ -40,15 +60,17 @@ def agent_of(folder: Path, code: str = "", command: str = "[python3, -I, -S, age
     return read_agent(folder)
 
 
-def play(player: ExternalPlayer, games: int = 3, seed: int = 1) -> Played:
+def play(player: AgentPlayer, games: int = 3, seed: int = 1) -> Played:
     """Games of a 1v1 player against random."""
     seat = "blue_0" if player.seats == ("red_0",) else "red_0"
     return play_games(SPEC, {player.seats[0]: player, seat: RandomPlayer()}, games, seed=seed)
 
 
-def player_of(agent: ExternalAgent, limits: Limits | None = None) -> ExternalPlayer:
-    """It plays red in 1v1."""
-    return ExternalPlayer(agent, SPEC, "red", "1v1", 7, limits or Limits())
+def player_of(
+    agent: Agent, limits: Limits | None = None, *, team: str = "red", scenario: str = "1v1", spec: GameSpec = SPEC
+) -> AgentPlayer:
+    """It plays a team, red of 1v1."""
+    return AgentPlayer(agent, spec, spec.seats_of(team), limits or Limits(), scenario=scenario, seed=7)
 
 
 def living(group: int) -> list[int]:

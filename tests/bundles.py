@@ -1,18 +1,22 @@
-"""Bundles as players hand them in, and why they are refused, for tests."""
+"""Frozen players as they stand on disk, and why they are refused, for tests."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.files import data_root
 from multigrid_rl.models.registry import build
-from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, sha256_of, write_player
+from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, sha256_of, write_player
+from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.state import token_categories
 
@@ -22,35 +26,53 @@ MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 SECONDS = 5.0
 
 
-def network(members: int = 1, seed: int = 1) -> torch.nn.Module:
+def network(members: int = 1, seed: int = 1, spec: GameSpec = ONE) -> torch.nn.Module:
     """A small network whose actions depend clearly on what it sees."""
-    net = build(MLP, token_categories(ONE) * members, len(ACTIONS) * members, seed)
+    net = build(MLP, token_categories(spec) * members, len(ACTIONS) * members, seed)
     with torch.no_grad():
         net.policy[-1].weight.mul_(200.0)
     return net
 
 
-def bundle(path: Path, seats=("red_0",), members: int = 1, seed: int = 1, **changes) -> Path:
+def bundle(
+    path: Path, seats=("red_0",), members: int = 1, seed: int = 1, spec: GameSpec = ONE, **changes: object
+) -> Path:
     """A sound bundle with a small network."""
     card = {
         "name": path.name,
         "architecture": MLP,
-        "observation": {"view_size": 5, "categories": token_categories(ONE) * members},
+        "observation": {"view_size": spec.view_size, "categories": token_categories(spec) * members},
         "actions": len(ACTIONS),
         "members": members,
         "scenario": "1v1" if members == 1 and len(seats) == 1 else "2v2",
         "seats": list(seats),
         "provenance": {"seed": seed, "env_steps": 10 * seed},
     }
-    write_player(path, network(members, seed).state_dict(), {**card, **changes})
+    write_player(path, network(members, seed, spec).state_dict(), {**card, **changes})
     return path
 
 
-def refusal(path: Path, spec=ONE, team: str = "red") -> str:
-    """Why a team cannot be loaded: one line, soon."""
+def make_player(root: Path, name: str, seat: str = "blue_0", scenario: str = "1v1", wins: float = 0.75) -> Path:
+    """A sound, untrained player in the catalogue of ``root``."""
+    spec = load_scenario(scenario).spec
+    strength = {"scenario": scenario, "opponent": "random", "episodes": 1000, "win": wins, "draw": 0.0}
+    folder = bundle(
+        root / name,
+        (seat,),
+        spec=spec,
+        scenario=scenario,
+        provenance={"env_steps": 123_456},
+        strength=[{**strength, "loss": 1 - wins, "length_mean": 20.0, "seed": 1}],
+    )
+    Catalogue(root).add(name, {"scenario": scenario, "seats": [seat], "sha256": read_card(folder).sha256})
+    return folder
+
+
+def refusal(load: Callable[[], object]) -> str:
+    """Why a player cannot be loaded: one line, soon."""
     begin = time.process_time()
     with pytest.raises(PlayerError) as caught:
-        load_team(path, spec, team)
+        load()
     assert time.process_time() - begin < SECONDS
     text = str(caught.value)
     assert text
@@ -74,3 +96,11 @@ def edit(path: Path, **changes: object) -> None:
 def everything(folder: Path) -> dict[str, bytes | None]:
     """Every path below ``folder`` with its bytes."""
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def cheetah(folder: Path, **env: object) -> Path:
+    """A copy of the cheetah in the new ``folder``, whose card says something else about its environment."""
+    shutil.copytree(data_root() / "checkpoints" / "cheetah-expert", folder)
+    card = json.loads((folder / CARD_FILE).read_text())
+    edit(folder, env={**card["env"], **env})
+    return folder

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from typer import testing
 
+from multigrid_rl import tables
 from multigrid_rl.cli.main import app
 
 # Once for all calls: typer reads the signatures of all verbs for it, slower than most of what is called.
@@ -24,3 +25,8 @@ def complaint(result) -> str:
     assert len(lines) == 1, lines
     assert lines[0].startswith("multigrid-rl: ")
     return lines[0]
+
+
+def has_verb(verb: str) -> bool:
+    """Whether the add-on that brings a verb was not left out of this checkout."""
+    return tables.has(tables.VERBS, verb)

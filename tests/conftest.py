@@ -205,7 +205,7 @@ def cores(monkeypatch):
 @pytest.fixture
 def root(tmp_path, monkeypatch) -> Path:
     """A folder of players with one of them; runs would land below the working directory ``tmp_path``."""
-    from catalogues import make_player  # noqa: PLC0415 - imports torch
+    from bundles import make_player  # noqa: PLC0415 - imports torch
 
     monkeypatch.chdir(tmp_path)
     make_player(tmp_path / "players", "rookie")

@@ -220,6 +220,30 @@ def written_beside(output: Path, what: str = "file") -> Iterator[Path]:
             raise
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file as a whole, in a folder that is made if need be; what was there stays until the new one is complete.
+
+    Raises ``ConfigError``: it cannot be written.
+    """
+    from multigrid_rl.files import write_whole
+    from multigrid_rl.text import ConfigError, expected
+
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise ConfigError(expected(path, "a file that can be written", error.strerror)) from error
+
+
+def refuse_to_overwrite(path: Path, *, force: bool, suffix: str = "") -> None:
+    """Raise :class:`ConfigError` if ``path`` exists, unless ``force``, or does not end with ``suffix``."""
+    from multigrid_rl.text import ConfigError, expected
+
+    if not path.name.lower().endswith(suffix):
+        raise ConfigError(expected("--output", f"a file that ends with {suffix}", path))
+    if path.exists() and not force:
+        raise ConfigError(f"{path}: exists already, expected a new file, or --force")
+
+
 def console(width: int | None = None) -> Console:
     """Return a console; output into a file has no wrapped lines, and tables are as wide as they need."""
     file = not sys.stdout.isatty()

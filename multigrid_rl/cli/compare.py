@@ -12,7 +12,7 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from multigrid_rl import tables
-from multigrid_rl.cli.app import console, refused
+from multigrid_rl.cli.app import console, refuse_to_overwrite, refused, write_file
 
 if TYPE_CHECKING:
     from multigrid_rl.evaluation.seeds import Interval
@@ -52,7 +52,6 @@ def compare(
     import numpy as np
 
     from multigrid_rl.evaluation.sets import check_sets, compare_sets, notes, places_of, read_set, seeds_of
-    from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 
     if not against and len(runs) != 2:
         raise refused("runs", "two folders of runs, or A... --against B...", f"{len(runs)} without --against")
@@ -65,7 +64,9 @@ def compare(
     check_sets(ours, theirs)
     said = list(notes(ours, theirs))
     rows = compare_sets(ours, theirs, reps, np.random.default_rng(seed))
-    tables.find(tables.FIGURES, "comparison")(ours, theirs, np.random.default_rng(seed), output)
+    draws = tables.has(tables.FIGURES, "comparison")
+    if draws:
+        tables.find(tables.FIGURES, "comparison")(ours, theirs, np.random.default_rng(seed), output)
     if json_file is not None:
         found = _report(ours, theirs, rows, {"notes": said, "reps": reps, "seed": seed})
         write_file(json_file, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
@@ -86,7 +87,9 @@ def compare(
         f"significant differences: {significant} of {len(rows)} metrics; by chance alone about one metric in twenty is "
         "significant, and metrics of the same runs are not independent."
     )
-    screen.print("drawn: " + ", ".join(map(str, files)))
+    written = files if draws else files[1:]
+    if written:
+        screen.print("drawn: " + ", ".join(map(str, written)))
 
 
 def _table(rows: list[SetComparison], ours: int, theirs: int) -> Table:

@@ -1,44 +1,39 @@
-"""Folders with an external agent: what ``agent.yaml`` says, one hash over all files, copies that go away again."""
+"""An agent: its folder, the player in a process of its own, the JSON lines that it reads and answers (docs/agents)."""
 
-import fcntl
-import hashlib
+import json
 import os
-import subprocess
-import tempfile
 import time
-import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator
 
+from multigrid_rl.competition.folders import Part, read_parts, sha256_of_parts
+from multigrid_rl.competition.process import AgentProcess, ProcessError, TooSlowError, unexpected
+from multigrid_rl.competition.sandbox import Limits, sandboxed
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.players.cards import OneLine, PlayerError, read_plain_file
+from multigrid_rl.players.catalogue import Naming
+from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.text import expected, first_error, shown
+from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
+from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
 
 AGENT_FILE = "agent.yaml"
 MAX_AGENT_FILE_BYTES = 10_000
-MAX_FOLDER_BYTES = 50_000_000
-MAX_FOLDER_FILES = 5_000
-MAX_FOLDER_DEPTH = 50
-_PREFIX = "multigrid-rl-scratch-"
-#: A scratch folder that is younger may belong to a process that has not locked it yet.
-_YOUNG_S = 60.0
-
-
-@dataclass(frozen=True)
-class ExternalAgent:
-    """An agent that runs in a process of its own."""
-
-    name: str
-    command: tuple[str, ...]  # run in `folder`
-    about: str  # one line for people, may be empty
-    sha256: str  # of all files of the folder and their paths
-    folder: Path
+PROTOCOL = 1
+#: Of an agent that its own user seats: it may think as long in all as a training takes.
+SEATED_LIMITS = Limits(total_s=30 * 86_400.0)
+_CELL_TEXT = [json.dumps(triple, separators=(",", ":")) for triple in CELL.tolist()]
+_MISSION_TEXT = [json.dumps(text) for text in MISSIONS]
 
 
 class _AgentFile(Strict):
@@ -54,212 +49,342 @@ class _AgentFile(Strict):
         return value
 
 
+@dataclass(frozen=True)
+class Agent:
+    """The folder of an agent, see :class:`~multigrid_rl.players.catalogue.Program`.
+
+    It is read when it is first needed, and kept in memory: every process runs what was handed in. Nothing is run here.
+    """
+
+    name: str  # what its user calls it; empty: as it calls itself
+    folder: Path
+
+    @cached_property
+    def file(self) -> _AgentFile:
+        """What its ``agent.yaml`` says. Raises ``PlayerError``: no such file, or one that says something else."""
+        path = self.folder / AGENT_FILE
+        data = read_plain_file(path, MAX_AGENT_FILE_BYTES)
+        try:
+            # Everything is text to this loader: no tag, date or number of the file is interpreted.
+            return _AgentFile.model_validate(yaml.load(data.decode(), Loader=yaml.BaseLoader))
+        except ValidationError as error:
+            raise PlayerError(f"{path}: {first_error(error)}") from error
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise PlayerError(expected(path, "yaml", shown(str(error), 200))) from error
+
+    @property
+    def title(self) -> str:
+        """What it calls itself. Raises ``PlayerError``."""
+        return self.file.name or self.folder.resolve().name
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """All its files. Raises ``PlayerError`` as ``read_parts``."""
+        return tuple(read_parts(self.folder))
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash over all its files and their paths."""
+        return sha256_of_parts(self.parts)
+
+    def packed(self) -> "Agent":
+        """Return itself, read. Raises ``PlayerError``: damaged, too large, or not self-contained."""
+        assert self.file.command
+        assert self.sha256
+        return self
+
+    def seat(self, spec: GameSpec, seat: str) -> "SeatedAgent":
+        """Return the agent on one seat; it starts with its first game. Raises ``PlayerError``."""
+        return SeatedAgent(self.packed(), spec, (seat,))
+
+
+def read_agent(folder: Path, name: str = "") -> Agent:
+    """Read the agent in ``folder``. Raises ``PlayerError`` as :meth:`Agent.packed`."""
+    return Agent(name, folder).packed()
+
+
 def is_agent(folder: Path) -> bool:
-    """Whether a folder holds an external agent."""
+    """Return whether a folder holds an agent."""
     return os.path.lexists(folder / AGENT_FILE)
 
 
-def read_agent(folder: Path) -> ExternalAgent:
-    """Read and check ``agent.yaml`` and hash the folder; nothing is run.
+def _find(name: str) -> Agent | None:
+    return Agent(name, Path(name)) if is_agent(Path(name)) else None
 
-    Raises:
-        PlayerError: no such file, one that says something else, or a folder that is too large or not self-contained.
-    """
-    path = folder / AGENT_FILE
-    data = read_plain_file(path, MAX_AGENT_FILE_BYTES)
+
+#: Entry of ``tables.PLAYERS``.
+NAMING = Naming("the folder of an agent", _find, runs_code=True)
+
+
+# --- messages
+
+
+def encoded(message: dict[str, Any]) -> bytes:
+    """Encode a message as one line of JSON."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def hello(spec: GameSpec, scenario: str, seats: tuple[str, ...], games: int, seed: int) -> dict[str, Any]:
+    """Return the first message."""
+    return {
+        "type": "hello",
+        "protocol": PROTOCOL,
+        "scenario": scenario,
+        "seats": list(seats),
+        "view_size": spec.view_size,
+        "actions": list(ACTIONS),
+        "max_steps": spec.max_steps,
+        "games": games,
+        "seed": seed,
+    }
+
+
+def act(
+    spec: GameSpec, seats: tuple[str, ...], step: int, running: NDArray[np.intp], tokens: NDArray[np.uint8]
+) -> bytes:
+    """Encode what the ``C`` seats see in the games ``running`` (n,); ``tokens`` (n, C * D), seat after seat."""
+    # Put together from ready-made text: five times as fast as encoding every number of every cell.
+    size = spec.view_size
+    names = [json.dumps(seat) for seat in seats]
+    games = []
+    for game, row in zip(running.tolist(), tokens.reshape(len(tokens), len(seats), -1).tolist(), strict=True):
+        views = ",".join(f"{name}:{_view(spec, size, seen)}" for name, seen in zip(names, row, strict=True))
+        games.append(f'{{"game":{game},"seats":{{{views}}}}}')
+    return f'{{"type":"act","step":{step},"games":[{",".join(games)}]}}\n'.encode()
+
+
+def _view(spec: GameSpec, size: int, seen: list[int]) -> str:
+    cells = [_CELL_TEXT[code] for code in seen[:-2]]
+    columns = ",".join(f"[{','.join(cells[i : i + size])}]" for i in range(0, size * size, size))
+    mission = f',"mission":{_MISSION_TEXT[seen[-1]]}' if spec.mission_observed else ""
+    return f'{{"image":[{columns}],"direction":{seen[-2]}{mission}}}'
+
+
+def check_ready(line: bytes) -> None:
+    """Raise :class:`ProcessError` unless the agent says that it is ready."""
+    if _parsed(line).get("type") != "ready":
+        raise unexpected("answer", '{"type":"ready"}', shown(line))
+
+
+def read_actions(line: bytes, seats: tuple[str, ...], running: NDArray[np.intp]) -> NDArray[np.int8]:
+    """Return the actions (n, C) of the games ``running`` (n,). Raises :class:`ProcessError`."""
+    actions = _parsed(line).get("actions")
+    if not isinstance(actions, list):
+        raise unexpected("answer", '{"actions":[...]}', shown(line))
+    if len(actions) != len(running):
+        raise unexpected("actions", f"one for each of the {len(running)} games", len(actions))
+    rows = [_of_game(entry, seats, game) for entry, game in zip(actions, running.tolist(), strict=True)]
+    return np.array(rows, np.int8).reshape(len(running), len(seats))
+
+
+def _of_game(entry: Any, seats: tuple[str, ...], game: int) -> list[int]:
+    by_seat = {seats[0]: entry} if len(seats) == 1 and not isinstance(entry, dict) else entry
+    if not isinstance(by_seat, dict) or by_seat.keys() != set(seats):
+        wanted = f"an action for each of {', '.join(seats)}"
+        raise unexpected(f"game {game}", wanted, shown(json.dumps(entry)))
+    for seat, action in by_seat.items():
+        # By type: a bool is an int to Python, and 2.0 equals 2.
+        if type(action) is not int or not 0 <= action < len(ACTIONS):
+            wanted = f"an integer 0 to {len(ACTIONS) - 1}"
+            raise unexpected(f"game {game}: {seat}", wanted, shown(json.dumps(action)))
+    return [by_seat[seat] for seat in seats]
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
     try:
-        # Everything is text to this loader: no tag, date or number of the file is interpreted.
-        manifest = _AgentFile.model_validate(yaml.load(data.decode(), Loader=yaml.BaseLoader))
-    except ValidationError as error:
-        raise PlayerError(f"{path}: {first_error(error)}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise PlayerError(expected(path, "yaml", shown(str(error), 200))) from error
-    name = manifest.name or folder.resolve().name
-    return ExternalAgent(name, tuple(manifest.command), manifest.about, folder_sha256(folder), folder.resolve())
+        answer = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise unexpected("answer", "JSON", shown(line) or "an empty line") from error
+    if not isinstance(answer, dict):
+        raise unexpected("answer", "a JSON object", shown(line))
+    return answer
 
 
-class Part(NamedTuple):
-    """A file, folder or link of a hand-in."""
-
-    path: Path  # relative to the folder
-    kind: str
-    data: bytes = b""
-    mode: int = 0
+# --- players
 
 
-@contextmanager
-def fresh_copy(parts: Iterable[Part], name: str) -> Iterator[ExternalAgent]:
-    """Yield an agent called ``name`` in a folder of ``parts`` that ends with the block: it may write there.
+class AgentPlayer(AbstractContextManager["AgentPlayer"]):
+    """Plays seats of a team through an agent's process; for ``play_games``, where each game is played once.
 
-    Raises:
-        PlayerError: as :func:`read_agent`.
-        ScratchError: there is no room for a copy.
+    One process plays all games of a ``play_games``, in a fresh copy of the files that were handed in: it starts with
+    :meth:`start` or with the first step, and ends with :meth:`close`, with a fault, or when other games begin. Its
+    memory is the number of each game, -1 once that is over.
+
+    Args:
+        agent: what is run.
+        spec: the game.
+        seats: those of one team that it plays together.
+        limits: what it may use.
+        scenario: name of the game, sent to the agent; by default that of the scenario with the same game, if any.
+        seed: sent to the agent, for what it draws; by default from a hash of its files.
+
+    Attributes:
+        members: number of seats ``C`` that it acts for: with several the key of ``play_games`` is the team.
+        answers: steps that it answered in these games.
+        thought_s: seconds that its answers took.
     """
-    with closing(Scratch()) as scratch:
-        home = scratch.path / name
+
+    def __init__(
+        self,
+        agent: Agent,
+        spec: GameSpec,
+        seats: tuple[str, ...],
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        *,
+        scenario: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.agent, self.spec, self.limits = agent, spec, limits
+        self.name, self.sha256 = agent.name or agent.title, agent.sha256
+        self.seats, self.members = seats, len(seats)
+        if scenario is None:
+            scenario = next((name for name in scenario_names() if load_scenario(name).spec == spec), "own")
+        self.scenario = scenario
+        # Nothing that it could know the games by: they follow from seeds that it is not sent.
+        self.seed = int(agent.sha256[:8], 16) if seed is None else seed
+        self._process: AgentProcess | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self.answers = 0
+        self.thought_s = 0.0
+        self._games = 0
+        self._known: set[int] = set()  # games that it was asked about and whose end it was not yet sent
+        self._over: list[int] = []
+        self._fault: PlayerFaultError | None = None
+
+    def start(self, games: int) -> None:
+        """Start the process for ``games`` games and wait for its "ready".
+
+        Raises:
+            PlayerFaultError: it does not start, or says something else.
+            ScratchError: there is no room for its files.
+        """
+        self.close()
+        self._forget()
+        self._games = games
+        message = encoded(hello(self.spec, self.scenario, self.seats, games, self.seed))
         try:
-            write_parts(parts, home)
-        except OSError as error:
-            raise ScratchError(expected(scratch.path, "a TMPDIR with room", error.strerror)) from error
-        yield replace(read_agent(home), name=name)
+            self._process = AgentProcess(self.agent.file.command, self.agent.parts, self.limits, self.seed)
+            check_ready(self._process.ask(message, self.limits.start_s + self._process.began - time.monotonic()))
+        except TooSlowError as error:
+            raise self._failed("start", f"not ready within {self.limits.start_s:g} s") from error
+        except (ProcessError, OSError) as error:
+            raise self._failed("start", error) from error
 
+    def close(self) -> None:
+        """Say goodbye and end the process with everything that it started."""
+        if self._process is not None:
+            self._process.close(self._ended() + encoded({"type": "bye"}))
+            self._process = None
 
-def folder_sha256(folder: Path) -> str:
-    """Return a hash over the relative path, kind and content of everything in ``folder``.
+    def __exit__(self, *error: object) -> None:
+        """End the process."""
+        self.close()
 
-    Raises:
-        PlayerError: as :func:`read_parts`.
-    """
-    return sha256_of_parts(read_parts(folder))
+    def initial_state(self, games: int) -> NDArray[np.intp]:
+        """Return the numbers of the games (N,). A process that has played other games ends."""
+        if self.answers or self._fault is not None:
+            self.close()
+            self._forget()
+        self._games = games
+        return np.arange(games)
 
+    def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Return the numbers of the games (N,) when those in ``done`` (N,) are over."""
+        ended = self._known.intersection(state[done].tolist())
+        self._over += sorted(ended)
+        self._known -= ended
+        return np.where(done, -1, state)
 
-def sha256_of_parts(parts: Iterable[Part]) -> str:
-    """Return the hash of a folder that was read."""
-    digest = hashlib.sha256()
-    for part in parts:
-        name = os.fsencode(part.path.as_posix())
-        digest.update(f"{part.kind} {len(name)} {len(part.data)}\n".encode() + name + part.data)
-    return digest.hexdigest()
+    def act(
+        self,
+        view: SeatView,
+        state: NDArray[np.intp],
+        rng: UniformSource,  # noqa: ARG002
+    ) -> tuple[NDArray[np.int8], NDArray[np.intp]]:
+        """Return actions (N,), of a team (N, C); ``done`` in games that are over.
 
+        Raises:
+            PlayerFaultError: the agent broke a limit or the protocol. Its process has ended then.
+        """
+        if self._fault is not None:
+            raise self._fault
+        if self._process is None:
+            self.start(self._games)
+        actions = np.full((len(state), self.members), DONE, np.int8)
+        rows = np.flatnonzero(state >= 0)
+        if len(rows):
+            actions[rows] = self._ask(view.tokens[rows], state[rows])
+            self._known.update(state[rows].tolist())
+        return (actions[:, 0] if self.members == 1 else actions), state
 
-def write_parts(parts: Iterable[Part], target: Path) -> None:
-    """Write what :func:`read_parts` has read into a new folder; programs stay programs. Raises ``OSError``."""
-    target.mkdir(parents=True)
-    for part in parts:
-        place = target / part.path
-        if part.kind == "folder":
-            place.mkdir()
-        elif part.kind == "link":
-            place.symlink_to(os.fsdecode(part.data))
-        else:
-            place.write_bytes(part.data)
-            place.chmod(part.mode & 0o777 | 0o600)
-
-
-def read_parts(folder: Path) -> Iterator[Part]:
-    """Yield everything in ``folder``, folders before what is in them.
-
-    Raises:
-        PlayerError: more than :data:`MAX_FOLDER_BYTES` or :data:`MAX_FOLDER_FILES`, folders in more than
-            :data:`MAX_FOLDER_DEPTH` others, a link that leads out of the folder, something that is neither file,
-            folder nor link, or a file that cannot be read.
-    """
-    paths: list[Path] = []
-    for here, folders, files in os.walk(folder, onerror=_cannot_read):
-        paths += [Path(here, name) for name in (*folders, *files)]
-        if len(paths) > MAX_FOLDER_FILES:
-            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_FILES} files", "more"))
-        if folders and len(Path(here).relative_to(folder).parts) >= MAX_FOLDER_DEPTH:
-            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_DEPTH} folders in one another", "more"))
-    total = 0
-    for path in sorted(paths):
+    def _ask(self, tokens: NDArray[np.uint8], running: NDArray[np.intp]) -> NDArray[np.int8]:
+        assert self._process is not None
+        message = self._ended() + act(self.spec, self.seats, self.answers, running, tokens)
+        left = self.limits.total_s - self.thought_s
+        begin = time.monotonic()
         try:
-            part = _part(path, folder)
-        except OSError as error:
-            _cannot_read(error)
-        total += len(part.data)
-        if total > MAX_FOLDER_BYTES:
-            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_BYTES} bytes", "more"))
-        yield part
+            line = self._process.ask(message, min(self.limits.step_s, left))
+            self.thought_s += time.monotonic() - begin
+            actions = read_actions(line, self.seats, running)
+        except TooSlowError as error:
+            each, total = self.limits.step_s, self.limits.total_s
+            reason = f"more than {total:g} s for all answers" if left < each else f"no answer within {each:g} s"
+            raise self._failed(f"step {self.answers}", reason) from error
+        except (ProcessError, RecursionError) as error:  # of an answer that nests as deep as can be read
+            raise self._failed(f"step {self.answers}", error) from error
+        self.answers += 1
+        return actions
+
+    def _ended(self) -> bytes:
+        """Return the message about games that ended since the last one; nothing if none did."""
+        over, self._over = self._over, []
+        return encoded({"type": "end", "games": over}) if over else b""
+
+    def _failed(self, when: str, reason: object) -> PlayerFaultError:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+        self._fault = PlayerFaultError(self.name, f"{when}: {reason}", getattr(reason, "words", ""))
+        return self._fault
 
 
-def _cannot_read(error: OSError) -> NoReturn:
-    raise PlayerError(f"{error.filename}: cannot be read: {error.strerror}") from error
+class SeatedAgent(AgentPlayer):
+    """An agent on a seat in training, evaluation or play: as in a cup, but for what follows.
 
+    Games may begin anew, and have the same number again then. A fault is an error of the run, and there is no end to
+    all answers together.
 
-def _part(path: Path, folder: Path) -> Part:
-    own = path.relative_to(folder)
-    if not path.is_symlink():
-        if path.is_dir():
-            return Part(own, "folder")
-        return Part(own, "file", read_plain_file(path, MAX_FOLDER_BYTES), path.stat().st_mode)
-    link = path.readlink()
-    # An absolute one leads out of every copy of the folder.
-    if link.is_absolute() or not Path(os.path.realpath(path)).is_relative_to(folder.resolve()):
-        raise PlayerError(expected(path, "a link to what lies in the folder", shown(os.fsencode(link))))
-    return Part(own, "link", os.fsencode(link))
-
-
-class ScratchError(RuntimeError):
-    """The place for scratch folders cannot be used; the message is one line. No agent is to blame for it."""
-
-
-class Scratch:
-    """A new folder, removed with ``close()``, when this object is forgotten, or when Python ends.
-
-    It is locked: who finds it unlocked knows that its owner was killed. Each new one removes those.
+    Args:
+        agent: what is run.
+        spec: the game.
+        seats: those of one team that it plays together.
+        once: every game is played once, and nothing is asked about it when it is over.
 
     Raises:
-        ScratchError: there is no room for one.
+        PlayerError: there is no sandbox, and agents are not trusted.
     """
 
-    def __init__(self) -> None:
-        remove_leftovers()
+    def __init__(self, agent: Agent, spec: GameSpec, seats: tuple[str, ...], *, once: bool = False) -> None:
+        sandboxed()
+        super().__init__(agent, spec, seats, SEATED_LIMITS)
+        self.once = once
+
+    def seated(self, spec: GameSpec, seats: tuple[str, ...], once: bool) -> "SeatedAgent":
+        """Return a fresh one for these seats of one team; ``once`` as above."""
+        return SeatedAgent(self.agent, spec, seats, once=once)
+
+    def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Return the numbers of the games (N,) after those in ``done`` (N,) are over."""
+        following = super().reset_state(state, done)
+        return following if self.once else state
+
+    def act(
+        self, view: SeatView, state: NDArray[np.intp], rng: UniformSource
+    ) -> tuple[NDArray[np.int8], NDArray[np.intp]]:
+        """Return actions (N,), of a team (N, C). Raises ``RunError``: it failed, or answered something else."""
         try:
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            handle = os.open(self.path, os.O_RDONLY)
-        except OSError as error:
-            raise ScratchError(expected(tempfile.gettempdir(), "a TMPDIR with room", error.strerror)) from error
-        lock(handle)
-        self.close = weakref.finalize(self, _remove, self.path, handle)
-
-
-def _remove(folder: Path, handle: int) -> None:
-    remove_tree(folder)
-    os.close(handle)
-
-
-def lock(handle: int) -> bool:
-    """Lock an open file or folder until it is closed; return whether another process has done so before."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a network drive without locks
-        return False
-    return False
-
-
-@contextmanager
-def exclusive_lock(folder: Path) -> Iterator[None]:
-    """Make ``folder`` and keep it locked for the block.
-
-    Raises:
-        PlayerError: another cup or grading is at work in it, or it cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise PlayerError(expected(folder, "a folder that can be written", error.strerror)) from error
-    try:
-        if lock(handle):
-            raise PlayerError(expected(folder, "another --output, or to wait", "a folder in which another is at work"))
-        yield
-    finally:
-        os.close(handle)
-
-
-def remove_leftovers() -> None:
-    """Remove the scratch folders of processes that were killed; never raises."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                found = os.fstat(handle)
-                old = time.time() - found.st_mtime > _YOUNG_S
-                if old and found.st_uid == os.geteuid() and not lock(handle):
-                    remove_tree(path)
-            finally:
-                os.close(handle)
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove a folder, however deep it is and whatever its modes are; never raises.
-
-    ``shutil.rmtree`` gives up at a thousand folders in one another; ``rm`` does not.
-    """
-    with suppress(OSError):
-        if not folder.is_symlink():  # put in its place by another process
-            subprocess.run(["chmod", "-R", "u+rwx", "--", folder], stderr=subprocess.DEVNULL, check=False)
-        subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
+            return super().act(view, state, rng)
+        except PlayerFaultError as error:
+            raise RunError(f"player {self.name}: {error}") from error

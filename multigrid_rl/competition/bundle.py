@@ -12,11 +12,10 @@ from types import ModuleType
 from typing import Any, Literal
 
 import safetensors.torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from multigrid_rl.competition import network_agent
-from multigrid_rl.competition.agents import AGENT_FILE, read_agent, read_parts
-from multigrid_rl.competition.external import SeatedAgent
+from multigrid_rl.competition.agents import AGENT_FILE, SEATED_LIMITS, AgentPlayer, read_agent
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.files import unfinished
 from multigrid_rl.players.cards import (
@@ -29,8 +28,8 @@ from multigrid_rl.players.cards import (
     sha256_of,
     write_player,
 )
-from multigrid_rl.players.catalogue import seat_folders
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.runs.players import seat_folders
 from multigrid_rl.text import expected, shown
 from multigrid_rl.trust import CODE
 from multigrid_rl.types import GameSpec, Policy
@@ -97,7 +96,7 @@ def load_team(
     *,
     greedy: bool = False,
     partly: bool = False,
-    limits: Limits | None = None,
+    limits: Limits = SEATED_LIMITS,
 ) -> dict[str, Policy]:
     """Load the players of all seats of ``team``, by seat, or by team where one acts for all of them.
 
@@ -118,25 +117,23 @@ def load_team(
     if not seats:
         raise PlayerError(expected(f"{folder}: team", f"one with seats among {', '.join(spec.seats)}", team))
     if folder_kind(folder) == "agent":
-        read_agent(folder)
-        player = SeatedAgent(folder.name, tuple(read_parts(folder)), spec, seats, once=True, limits=limits)
+        player = AgentPlayer(read_agent(folder, folder.resolve().name), spec, seats, limits)
         return {team if len(seats) > 1 else seats[0]: player}
     homes = bundle_folders(folder)
     players: dict[str, Policy] = {}
-    networks: dict[Path, Any] = {}
+    networks: dict[Path, nn.Module] = {}
     failure: PlayerError | None = None
     for seat in seats:
         try:
             home = _home(folder, homes, seat)
             card = read_card(home)
             mirrored = check_fits(card, spec, seat)
-            if home not in networks:
-                networks[home] = read_network(home, card)
+            network = networks[home] if home in networks else networks.setdefault(home, read_network(home, card))
         except PlayerError as error:
             failure = error
             continue
         key = team if card.members > 1 else seat
-        players[key] = FrozenPlayer.of(card, networks[home], mirrored=mirrored, greedy=greedy)
+        players[key] = FrozenPlayer.of(card, network, mirrored=mirrored, greedy=greedy)
     if failure is not None and not (partly and players):
         raise failure
     return players

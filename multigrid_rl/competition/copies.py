@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
-from multigrid_rl.competition.agents import AGENT_FILE, Part, is_agent, read_parts
+from multigrid_rl.competition.agents import AGENT_FILE, is_agent
 from multigrid_rl.competition.bundle import load_team
+from multigrid_rl.competition.folders import Part, read_parts
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
@@ -27,7 +28,7 @@ from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import Match
 from multigrid_rl.text import printable
 from multigrid_rl.trust import strangers
-from multigrid_rl.types import GameSpec, Policy, RunError, SeatView, UniformSource
+from multigrid_rl.types import GameSpec, Policy, SeatView
 from multigrid_rl.world.constants import ACTIONS, DONE
 
 
@@ -58,6 +59,18 @@ class Seen(NamedTuple):
     tokens: NDArray[np.uint8]  # (T, N, S, D)
     living: NDArray[np.bool_]  # (T, N, S): what others see means nothing
 
+    def of(self, spec: GameSpec, team: str) -> "Seen":
+        """Return what the seats of a team saw, of all seats."""
+        columns = _columns(spec, team)
+        return Seen(self.tokens[:, :, columns], self.living[:, :, columns])
+
+
+class Answers(NamedTuple):
+    """What an agent's ``C`` seats saw, and its actions there."""
+
+    seen: Seen
+    actions: NDArray[np.int8]  # (T, N, C)
+
 
 class Fingerprint(NamedTuple):
     """What players are compared by: no choices for an agent, no files for a network."""
@@ -82,47 +95,22 @@ class Similar(NamedTuple):
         return f"{self.name} ({near if self.apart else 'the same'})"
 
 
-class Watched:
-    """An agent that plays, and whose first answers are kept.
-
-    Args:
-        player: the agent; it gets all calls.
-    """
-
-    def __init__(self, player: Any) -> None:
-        self.player, self.name, self.members = player, player.name, player.members
-        self.initial_state, self.reset_state = player.initial_state, player.reset_state
-        self._rows: list[tuple[NDArray[Any], ...]] = []
-
-    def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
-        """Return the agent's actions (N,), of a team (N, C). Raises what the agent raises."""
-        actions, state = self.player.act(view, state, rng)
-        assert view.board is not None
-        living = view.board.out[:, view.seat : view.seat + self.members] == 0
-        parts = (view.tokens.reshape(*living.shape, -1), living, actions.reshape(living.shape))
-        self._rows.append(tuple(part[:_OWN_GAMES].copy() for part in parts))
-        return actions, state
-
-    @property
-    def answered(self) -> tuple[Seen, NDArray[np.int8]] | None:
-        """What its seats saw, and its actions (T, N, C); ``None`` before the first."""
-        if not self._rows:
-            return None
-        tokens, living, actions = map(np.stack, zip(*self._rows, strict=True))
-        return Seen(tokens, living), actions
-
-
-def watch(spec: GameSpec, team: str, agent: Policy, games: int, seed: int) -> Watched:
+def watch(spec: GameSpec, team: str, agent: Policy, games: int, seed: int) -> Answers | None:
     """Let an agent play the first steps of as many games as in a pairing or an exam, but 200 at least.
 
-    It plays ``team`` against scripted players; a fault of it ends the games, and what it answered before is kept.
+    It plays ``team`` against scripted players; a fault of it ends the games. Returns what it answered before, in the
+    first 200 games; ``None``: nothing.
     """
-    watched, games = Watched(agent), max(games, _OWN_GAMES)
+    spec = replace(spec, max_steps=STEPS)
     seats = [seat for seat in spec.seats if spec.team_of(seat) != team]
-    players: dict[str, Policy] = {team: watched, **{seat: BUILT_IN["key-runner"](spec) for seat in seats}}
-    with suppress(RunError):
-        play_games(replace(spec, max_steps=STEPS), players, games, seed=seed)
-    return watched
+    players: dict[str, Policy] = {team: agent, **{seat: BUILT_IN["key-runner"](spec) for seat in seats}}
+    actions = play_games(spec, players, max(games, _OWN_GAMES), seed=seed).actions[:_OWN_GAMES].swapaxes(0, 1)
+    if not len(actions):
+        return None
+    # What it saw is what these actions lead to once more.
+    match = Match(spec, {}, _OWN_GAMES, seed=seed, auto_reset=False)
+    rows = [dict(zip(spec.seats, step.T, strict=True)) for step in np.where(actions < 0, DONE, actions)]
+    return Answers(_seen(match, rows).of(spec, team), actions[:, :, _columns(spec, team)])
 
 
 def agent_fingerprint(parts: Iterable[Part]) -> Fingerprint:
@@ -235,19 +223,19 @@ class Originals:
         return Fingerprint(weights, choices=choices, scores=tuple(map(_standardised, rows)), teams=teams)
 
     def similar(
-        self, own: Fingerprint, others: Mapping[str, Fingerprint] = {}, watched: Mapping[str, Watched] = {}
+        self, own: Fingerprint, others: Mapping[str, Fingerprint] = {}, watched: Mapping[str, Answers | None] = {}
     ) -> list[Similar]:
         """Return the players that this one is a copy of, or a near copy, the closest first.
 
         Args:
             own: the fingerprint.
             others: players that it is compared with, besides these originals.
-            watched: the agent whose fingerprint it is, by the team that it played.
+            watched: what the agent whose fingerprint it is answered, by the team that it played.
         """
         pairs = {**others, **self.players}
         found = [self._near(name, own, other) for name, other in pairs.items()]
-        for team, agent in watched.items():
-            found += self._answered_like(team, agent)
+        for team, answers in watched.items():
+            found += [] if answers is None else self._answered_like(team, *answers)
         best: dict[str, Similar] = {}
         for player in sorted(filter(None, found), key=lambda player: (player.apart, -player.alike, player.name)):
             best.setdefault(player.name, player)
@@ -260,10 +248,8 @@ class Originals:
     def _scores(self, teams: Teams) -> NDArray[np.float32]:
         result = np.zeros((*self._seen.living.shape, len(ACTIONS)), np.float32)
         for team, players in teams.items():
-            seats = self.spec.seats_of(team)
-            columns = [self.spec.seats.index(seat) for seat in seats]
-            seen = Seen(self._seen.tokens[:, :, columns], self._seen.living[:, :, columns])
-            result[:, :, columns] = _asked(players, seats, seen)
+            seen = self._seen.of(self.spec, team)
+            result[:, :, _columns(self.spec, team)] = _asked(players, self.spec.seats_of(team), seen)
         return result
 
     def _near(self, name: str, own: Fingerprint, other: Fingerprint) -> Similar | None:
@@ -275,11 +261,8 @@ class Originals:
         alike = max(map(_equal, own.choices, other.choices), default=0.0)
         return _similar(name, apart, alike, KNOWN if name in self.known else HAND_INS)
 
-    def _answered_like(self, team: str, agent: Watched) -> list[Similar]:
-        """Return the networks that answer in an agent's own games as it did."""
-        if agent.answered is None:
-            return []
-        seen, actions = agent.answered
+    def _answered_like(self, team: str, seen: Seen, actions: NDArray[np.int8]) -> list[Similar | None]:
+        """Compare the networks with an agent's answers in its own games."""
         seats = self.spec.seats_of(team)
         networks = {name: its.teams for name, its in self.players.items() if its.teams is not None}
         scores = {name: _asked(teams[team], seats, seen) for name, teams in networks.items()}
@@ -291,7 +274,7 @@ class Originals:
             moved = rows & (actions != DONE)
             alike, apart = _equal(_choices(its[moved]), actions[moved]), _bias(actions[rows], its[rows])
             found.append(_similar(name, apart, alike, ANSWERS))
-        return [player for player in found if player is not None]
+        return found
 
 
 def _similar(name: str, apart: float, alike: float, bound: Bound) -> Similar | None:
@@ -308,14 +291,23 @@ def _contested(chosen: list[NDArray[np.int8]], living: NDArray[np.bool_]) -> NDA
 def _shared_games(spec: GameSpec, hosts: list[Teams]) -> Seen:
     """Return what all seats see in games of each host against itself, or of scripted players: always the same."""
     scripted = {seat: BUILT_IN["key-runner" if seat.startswith("red") else "hunter"](spec) for seat in spec.seats}
-    tokens, living = [], []
+    rows = []
     for number, teams in enumerate(hosts or [{"all": scripted}]):
         players = {seat: player for team in teams.values() for seat, player in team.items()}
         match = Match(spec, players, _GAMES, seed=_SEED, first_game=number * _GAMES, auto_reset=False)
-        for _ in range(STEPS):
-            tokens.append(match.world.outputs.tokens.copy())
-            living.append(match.board.out == 0)
-            match.step({})
-    shape = (len(tokens) // STEPS, STEPS, _GAMES)
-    both = [np.stack(rows).reshape(*shape, *rows[0].shape[1:]) for rows in (tokens, living)]
-    return Seen(*(np.concatenate(list(rows), axis=1) for rows in both))
+        rows.append(_seen(match, [{}] * STEPS))
+    return Seen(*(np.concatenate(parts, axis=1) for parts in zip(*rows, strict=True)))
+
+
+def _seen(match: Match, actions: Iterable[dict[str, NDArray[Any]]]) -> Seen:
+    """Return what all seats see while the ``actions`` of those without a player are played."""
+    tokens, living = [], []
+    for step in actions:
+        tokens.append(match.world.outputs.tokens.copy())
+        living.append(match.board.out == 0)
+        match.step(step)
+    return Seen(np.stack(tokens), np.stack(living))
+
+
+def _columns(spec: GameSpec, team: str) -> list[int]:
+    return [spec.seats.index(seat) for seat in spec.seats_of(team)]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +15,7 @@ from rich.table import Table
 from multigrid_rl.cli.app import console, ended_by_signals, one_thread, written_beside
 
 if TYPE_CHECKING:
-    from multigrid_rl.competition.gradebook import Gradebook
-    from multigrid_rl.competition.grading import Rubric
+    from multigrid_rl.competition.grading import Examiner
     from multigrid_rl.competition.handed_in import HandIn
 
 
@@ -31,7 +28,7 @@ def grade(
         int | None, typer.Option(min=0, max=2**63 - 1, help="Of the games; by default the rubric's, or a fresh one.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="JSON to write, too; or the csv of a class, to go on with.")
+        Path | None, typer.Option("--output", "-o", help="JSON to write, too; or the csv of a class, new or to resume.")
     ] = None,
     earlier: Annotated[
         Path | None, typer.Option(help="Folder of earlier hand-ins, a folder each, to find copies of.")
@@ -48,13 +45,12 @@ def grade(
 ) -> None:
     """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
     from multigrid_rl.competition import gradebook, grading, handed_in
-    from multigrid_rl.competition.agents import Scratch, ScratchError
     from multigrid_rl.competition.copies import Originals
+    from multigrid_rl.competition.folders import Scratch
     from multigrid_rl.competition.sandbox import check_not_bound
     from multigrid_rl.config.compose import load_scenario
     from multigrid_rl.files import data_root
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.types import RunError
 
     one_thread()
     check_not_bound(*filter(None, (rubric, bundle, output, earlier)))
@@ -69,42 +65,34 @@ def grade(
     else:
         gradebook.check_table(table, bundle)
     limits = replace(grading.LIMITS, step_s=step_s, total_s=total_s)
-    try:
-        with (
-            ended_by_signals("the same command goes on with the class" if table else ""),
-            closing(Scratch()) as scratch,
-        ):
-            before = handed_in.hand_ins(earlier, scratch.path) if earlier is not None else []
-            catalogue, known = (
-                Catalogue(data_root() / "checkpoints"),
-                [each.folder for each in before if not each.problem],
-            )
-            originals = Originals(load_scenario(rules.scenario).spec, catalogue, known)
-            if table is not None:
-                book = partial(gradebook.Gradebook, table, rubric, rules, originals, limits)
-                _grade_class(handed_in.hand_ins(bundle, scratch.path), rules, table, book)
-                return
-            found = handed_in.hand_in(bundle, scratch.path)
-            _grade_one(found, rules, output, lambda: grading.grade(found.folder, rubric, rules, originals, limits))
-    except ScratchError as error:
-        raise RunError(str(error)) from error
+    with (
+        ended_by_signals("the same command resumes the class" if table else ""),
+        closing(Scratch()) as scratch,
+    ):
+        before = handed_in.hand_ins(earlier, scratch.path) if earlier is not None else []
+        known = [each.folder for each in before if not each.problem]
+        originals = Originals(load_scenario(rules.scenario).spec, Catalogue(data_root() / "checkpoints"), known)
+        examiner = grading.Examiner(rules, rubric.parent, originals, limits)
+        if table is not None:
+            _grade_class(handed_in.hand_ins(bundle, scratch.path), examiner, table)
+        else:
+            _grade_one(handed_in.hand_in(bundle, scratch.path), examiner, output)
 
 
-def _grade_one(found: HandIn, rules: Rubric, output: Path | None, grade: Callable[[], dict[str, Any]]) -> None:
-    from multigrid_rl.competition import grading
+def _grade_one(found: HandIn, examiner: Examiner, output: Path | None) -> None:
     from multigrid_rl.players.cards import PlayerError
 
-    if "seed" not in rules.model_fields_set:
-        typer.echo(f"games of a fresh seed: --seed {rules.seed} plays them again", err=True)
+    if "seed" not in examiner.rubric.model_fields_set:
+        typer.echo(f"games of a fresh seed: --seed {examiner.rubric.seed} plays them again", err=True)
     result = None
     try:
         with written_beside(output) if output is not None else nullcontext() as file:
             try:
                 if found.problem is not None:
                     raise PlayerError(found.problem)
-                result = grade()
+                result = examiner.grade(found.folder)
             except PlayerError as error:
-                result = grading.refused(found.folder, rules, str(error))
+                result = examiner.refused(found.folder, str(error))
             if file is not None:
                 file.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     finally:
@@ -114,11 +102,10 @@ def _grade_one(found: HandIn, rules: Rubric, output: Path | None, grade: Callabl
         raise typer.Exit(1)
 
 
-def _grade_class(hand_ins: list[HandIn], rules: Rubric, table: Path, book: Callable[[], Gradebook]) -> None:
-    from multigrid_rl.competition.agents import exclusive_lock
-    from multigrid_rl.competition.gradebook import FEEDBACK
+def _grade_class(hand_ins: list[HandIn], examiner: Examiner, table: Path) -> None:
+    from multigrid_rl.competition.gradebook import FEEDBACK, grade_class
 
-    screen, began = console(120), time.perf_counter()
+    screen, began, rules = console(120), time.perf_counter(), examiner.rubric
     screen.print(f"{len(hand_ins)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
 
     def show(name: str, result: dict[str, Any], now: bool) -> None:
@@ -126,8 +113,7 @@ def _grade_class(hand_ins: list[HandIn], rules: Rubric, table: Path, book: Calla
         took = f" ({result['seconds']:.1f} s)" if now else " (graded before)"
         screen.print(f"  {name}: {result['points']:g} points, {verdict}{took}")
 
-    with exclusive_lock(table.with_suffix("")):
-        results = book().grade_all(hand_ins, show)
+    results = grade_class(table, hand_ins, examiner, show)
     screen.print(f"wrote {table}, {table.with_suffix('') / FEEDBACK}")
     passed, refused = (sum(bool(result[key]) for result in results) for key in ("passed", "problem"))
     last = {"graded": len(results), "passed": passed, "refused": refused}

@@ -1,22 +1,22 @@
-"""Grading a class: a result and a page of feedback for each hand-in, one table; goes on where it was killed."""
+"""Grading a class: a result and a page of feedback for each hand-in, one table; resumes where it was killed."""
 
 import csv
 import io
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
-from multigrid_rl.competition.agents import folder_sha256
 from multigrid_rl.competition.bundle import folder_kind
 from multigrid_rl.competition.copies import Fingerprint, Originals, Similar
 from multigrid_rl.competition.cup.entries import filed_name, reason_of
-from multigrid_rl.competition.grading import LIMITS, Rubric, grade, refused
+from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
+from multigrid_rl.competition.grading import Examiner, Rubric
 from multigrid_rl.competition.handed_in import ZIP, HandIn
-from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.files import write_whole
 from multigrid_rl.players.cards import PlayerError
@@ -65,102 +65,98 @@ def check_table(table: Path, folder: Path) -> None:
         raise PlayerError(expected("--output", f"a place outside of {folder}, which holds what was handed in", table))
 
 
-class Gradebook:
-    """A class's grades: ``TABLE.csv``, and beside it the folder ``TABLE`` with all that belongs to it.
+def grade_class(
+    table: Path, hand_ins: list[HandIn], examiner: Examiner, show: Callable[[str, dict[str, Any], bool], None]
+) -> list[dict[str, Any]]:
+    """Grade a class and write its table; unchanged hand-ins that were graded before are not played again.
 
     Args:
-        table: the CSV.
-        rubric_file: file of the rubric; hidden opponents are in its folder.
-        rubric: its content. A resumed class keeps its first seed.
-        originals: players that hand-ins are compared with, besides each other.
-        limits: of agents.
+        table: the CSV; all that belongs to it lies beside it, in the folder of its name.
+        hand_ins: with different names.
+        examiner: a resumed class keeps its first seed.
+        show: called with each name, its result, and whether it was graded now.
 
     Raises:
-        PlayerError: the folder has other content, or another rubric or seed.
+        PlayerError: the folder has other content, another rubric or seed, or another grading is at work in it.
         OSError: it cannot be written.
     """
-
-    def __init__(
-        self, table: Path, rubric_file: Path, rubric: Rubric, originals: Originals, limits: Limits = LIMITS
-    ) -> None:
-        self.table, self.home, self.rubric_file = table, table.with_suffix(""), rubric_file
-        self.originals, self.limits = originals, limits
-        path = self.home / KEY_FILE
-        try:
-            key = _Key.model_validate_json(path.read_bytes()) if path.exists() else None
-        except ValidationError as error:
-            raise PlayerError(expected(path, "a gradebook's own file", first_error(error))) from error
-        if key is None:
-            if any(self.home.iterdir()):
-                raise PlayerError(expected(self.home, "a new folder, or grades to go on with", "something else"))
-            key = _Key(rubric_sha256=rubric.sha256, seed=rubric.seed)
-            write_whole(path, key.model_dump_json().encode())
-            path.chmod(0o600)
-        if "seed" not in rubric.model_fields_set:
-            rubric = rubric.model_copy(update={"seed": key.seed})
-        if (key.rubric_sha256, key.seed) != (rubric.sha256, rubric.seed):
-            raise PlayerError(expected(self.home, "the rubric and seed it began with, or another -o", "other ones"))
-        self.rubric = rubric
-
-    def grade_all(
-        self, hand_ins: list[HandIn], show: Callable[[str, dict[str, Any], bool], None]
-    ) -> list[dict[str, Any]]:
-        """Grade hand-ins and write the table; unchanged hand-ins that were graded before are not played again.
-
-        Args:
-            hand_ins: of a class, with different names.
-            show: called with each name, its result, and whether it was graded now.
-        """
-        results = []
+    home, results = table.with_suffix(""), []
+    with exclusive_lock(home):
+        examiner = replace(examiner, rubric=_with_key(home, examiner.rubric))
         for hand_in in hand_ins:
-            kept = self._kept(hand_in)
-            results.append(self._graded(hand_in) if kept is None else kept)
+            kept = _kept(home, hand_in)
+            results.append(_graded(home, hand_in, examiner) if kept is None else kept)
             show(printable(hand_in.name), results[-1], kept is None)
-        write_whole(self.table, _csv(hand_ins, results, self.rubric, self._copies(hand_ins, results)).encode())
-        return results
+        copies = _copies(hand_ins, results, examiner.originals)
+        write_whole(table, _csv(hand_ins, results, examiner.rubric, copies).encode())
+    return results
 
-    def _copies(self, hand_ins: list[HandIn], results: list[dict[str, Any]]) -> list[str]:
-        """Return, for each hand-in, the other hand-ins and known players that it is a copy of."""
-        fingerprints: dict[str, Fingerprint] = {}
-        for hand_in in hand_ins:
-            with suppress(PlayerError):
-                fingerprints[hand_in.name] = self.originals.fingerprint(hand_in.folder)
-        rows = []
-        for name, result in zip((hand_in.name for hand_in in hand_ins), results, strict=True):
-            found = [Similar(**row) for row in result.get("same_as", [])]  # also by what an agent answered
-            if name in fingerprints:
-                others = {other: its for other, its in fingerprints.items() if other != name}
-                found += self.originals.similar(fingerprints[name], others)
-            rows.append("; ".join(dict.fromkeys(map(str, found))))
-        return rows
 
-    def _kept(self, hand_in: HandIn) -> dict[str, Any] | None:
-        """Return the result of an earlier session; ``None`` if the hand-in has changed or the file is damaged."""
-        try:
-            result = json.loads(self._file(hand_in, RESULTS, ".json").read_bytes())
-            same = result["files_sha256"] == folder_sha256(hand_in.folder)
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
-        return result if same else None
+def _with_key(home: Path, rubric: Rubric) -> Rubric:
+    """Return the rubric with the seed that the class began with."""
+    path = home / KEY_FILE
+    try:
+        key = _Key.model_validate_json(path.read_bytes()) if path.exists() else None
+    except ValidationError as error:
+        raise PlayerError(expected(path, "a gradebook's own file", first_error(error))) from error
+    if key is None:
+        if any(home.iterdir()):
+            raise PlayerError(expected(home, "a new folder, or grades to resume", "something else"))
+        key = _Key(rubric_sha256=rubric.sha256, seed=rubric.seed)
+        write_whole(path, key.model_dump_json().encode())
+        path.chmod(0o600)
+    if "seed" not in rubric.model_fields_set:
+        rubric = rubric.model_copy(update={"seed": key.seed})
+    if (key.rubric_sha256, key.seed) != (rubric.sha256, rubric.seed):
+        raise PlayerError(expected(home, "the rubric and seed it began with, or another -o", "other ones"))
+    return rubric
 
-    def _graded(self, hand_in: HandIn) -> dict[str, Any]:
-        folder = hand_in.folder
-        try:
-            if hand_in.problem is not None:
-                raise PlayerError(hand_in.problem)
-            files = folder_sha256(folder)  # before it is read: what changes meanwhile is graded again next time
-            result = grade(folder, self.rubric_file, self.rubric, self.originals, self.limits)
-            if not result["problem"]:  # what failed is played again
-                result["files_sha256"] = files
-        except PlayerError as error:
-            result = refused(folder, self.rubric, reason_of(error, folder, hand_in.name))
-        # The result comes last: where there is one, there is everything.
-        for kind, suffix, text in ((FEEDBACK, ".md", feedback(result)), (RESULTS, ".json", json.dumps(result))):
-            write_whole(self._file(hand_in, kind, suffix), text.encode())
-        return result
 
-    def _file(self, hand_in: HandIn, kind: str, suffix: str) -> Path:
-        return self.home / kind / f"{filed_name(hand_in.name)}{suffix}"
+def _kept(home: Path, hand_in: HandIn) -> dict[str, Any] | None:
+    """Return the result of an earlier session; ``None`` if the hand-in has changed or the file is damaged."""
+    try:
+        result = json.loads(_file(home, hand_in, RESULTS, ".json").read_bytes())
+        same = result["files_sha256"] == folder_sha256(hand_in.folder)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return result if same else None
+
+
+def _graded(home: Path, hand_in: HandIn, examiner: Examiner) -> dict[str, Any]:
+    folder = hand_in.folder
+    try:
+        if hand_in.problem is not None:
+            raise PlayerError(hand_in.problem)
+        files = folder_sha256(folder)  # before it is read: what changes meanwhile is graded again next time
+        result = examiner.grade(folder)
+        if not result["problem"]:  # what failed is played again
+            result["files_sha256"] = files
+    except PlayerError as error:
+        result = examiner.refused(folder, reason_of(error, folder, hand_in.name))
+    # The result comes last: where there is one, there is everything.
+    write_whole(_file(home, hand_in, FEEDBACK, ".md"), feedback(result).encode())
+    write_whole(_file(home, hand_in, RESULTS, ".json"), json.dumps(result).encode())
+    return result
+
+
+def _file(home: Path, hand_in: HandIn, kind: str, suffix: str) -> Path:
+    return home / kind / f"{filed_name(hand_in.name)}{suffix}"
+
+
+def _copies(hand_ins: list[HandIn], results: list[dict[str, Any]], originals: Originals) -> list[str]:
+    """Return, for each hand-in, the other hand-ins and known players that it is a copy of."""
+    fingerprints: dict[str, Fingerprint] = {}
+    for hand_in in hand_ins:
+        with suppress(PlayerError):
+            fingerprints[hand_in.name] = originals.fingerprint(hand_in.folder)
+    rows = []
+    for name, result in zip((hand_in.name for hand_in in hand_ins), results, strict=True):
+        found = [Similar(**row) for row in result.get("same_as", [])]  # also by what an agent answered
+        if name in fingerprints:
+            others = {other: its for other, its in fingerprints.items() if other != name}
+            found += originals.similar(fingerprints[name], others)
+        rows.append("; ".join(dict.fromkeys(map(str, found))))
+    return rows
 
 
 def feedback(result: dict[str, Any]) -> str:

@@ -2,16 +2,18 @@
 
 import secrets
 import time
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 from pydantic import Field, ValidationError, model_validator
 
-from multigrid_rl.competition.agents import folder_sha256, is_agent
+from multigrid_rl.competition.agents import AgentPlayer, is_agent
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
-from multigrid_rl.competition.copies import Originals, Watched, watch
-from multigrid_rl.competition.external import SeatedAgent
+from multigrid_rl.competition.copies import Answers, Originals, watch
+from multigrid_rl.competition.folders import folder_sha256
 from multigrid_rl.competition.measures import ENTROPY, Metered, known_metrics, measured
 from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants
 from multigrid_rl.config.compose import load_scenario
@@ -78,6 +80,26 @@ class Check(Bound):
     def ends(self, measured: Interval) -> tuple[float, float]:
         """Return the ends of an interval, the one that is worth less first."""
         return (measured.low, measured.high) if self.comparison == ">=" else (measured.high, measured.low)
+
+    def judged(self, values: list[Interval]) -> dict[str, Any]:
+        """Return a row of the result; ``None`` stands for what cannot be measured."""
+        row: dict[str, Any] = {"check": str(self), "of": self.points}
+        if not values:
+            return row | dict.fromkeys(("value", "interval", "met", "points", "least", "most"))
+        # Of several seats the worst one decides and is shown.
+        worst = max(values, key=lambda v: v.value) if self.comparison == "<=" else min(values, key=lambda v: v.value)
+        least, most = map(self.worth, self.ends(worst))
+        points = min(self.worth(self.ends(value)[0] if self.beyond_doubt else value.value) for value in values)
+        return row | {
+            "value": round(worst.value, 4),
+            "interval": None if self.metric == ENTROPY else [round(worst.low, 4), round(worst.high, 4)],
+            "met": points == self.points,
+            "points": points,
+            "least": min(least, points),
+            "most": most,
+            # All points or none, and the interval holds the bound: other games might decide otherwise.
+            "close": self.start is None and least < most,
+        }
 
     def __str__(self) -> str:
         """For example ``win/* >= 0.9 beyond doubt``, or ``win/* from 0.3 to 0.5``."""
@@ -150,104 +172,152 @@ def read_rubric(path: Path) -> Rubric:
             if not spec.seats_of(team):
                 there = "team with seats in " + rubric.scenario
                 raise ConfigError(expected(f"{path}: exams.{number}.sides", f"a {there}", f"{exam.sides}: {team}"))
-            _opponents(exam.opponent, other_seat(team), spec, path.parent)
+            opponents(exam.opponent, other_seat(team), spec, path.parent)
     return rubric
 
 
-def grade(
-    bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals, limits: Limits = LIMITS
-) -> dict[str, Any]:
-    """Play all exams and count points.
+@dataclass(frozen=True)
+class Examiner:
+    """Grades hand-ins by a rubric.
 
     The result has neither the seed nor a hash that could confirm a guess. But its ``problem`` is the instructor's: an
     agent that fails may have written anything there. The student's is ``feedback_problem``.
 
-    Raises:
-        PlayerError: the hand-in cannot be used, or is a known player and refused; see :func:`refused`.
-        RunError: something else than the hand-in failed.
+    Args:
+        rubric: the rules.
+        folder: of the rubric, with hidden opponents.
+        originals: players that hand-ins are compared with.
+        limits: of agents.
     """
-    spec = load_scenario(rubric.scenario).spec
-    program = folder_kind(bundle) == "agent"
-    if rubric.hand_in == ("bundle" if program else "agent"):
-        raise PlayerError(expected(f"{bundle}: hand-in", rubric.hand_in, "an agent" if program else "a bundle"))
-    if program and (agents_trusted() or not bwrap_available()):
-        # Without a sandbox it could read the seed of the games, whoever trusts it.
-        raise PlayerError(
-            expected(bundle, "a bundle, as there is no bubblewrap for agents on this machine", "an agent")
-        )
-    measurable = sum(
-        check.points for exam in rubric.exams for check in exam.checks if not (program and check.metric == ENTROPY)
-    )
-    if not measurable:
-        raise PlayerError(expected(bundle, f"a bundle, whose {ENTROPY} can be measured", "an agent"))
-    sha = folder_sha256(bundle) if program else bundle_sha256(bundle)
-    with strangers():
-        load_team(bundle, spec, rubric.team)
-    watched = _watched(bundle, rubric, spec, limits) if program else {}
-    copies = originals.similar(originals.fingerprint(bundle), watched=watched)
-    if copies and rubric.refuse_known:
-        raise PlayerError(expected(bundle, "an original player", f"a copy of {copies[0]}"))
-    began, folder = time.perf_counter(), rubric_file.parent
-    sitting = _Sitting(spec, rubric, bundle, folder, limits, program)
-    try:
-        with kill_descendants() if program else nullcontext():
-            exams = [_play_exam(exam, k, sitting) for k, exam in enumerate(rubric.exams)]
-    except RunError as error:
-        fault = error.__cause__
-        if not isinstance(fault, PlayerFaultError) or fault.name != bundle.name:
-            raise
-        return refused(bundle, rubric, str(error), fault.without_words) | {"seconds": _since(began)}
-    # What cannot be measured is left out, and the rest counts for all.
-    scale = rubric.points / measurable
-    checks = [check for exam in exams for check in exam["checks"] if check["points"] is not None]
-    points, low, high = (round(scale * sum(check[key] for check in checks), 2) for key in ("points", "least", "most"))
-    return {
-        "format": 2,
-        "bundle": bundle.name,
-        "sha256": sha,
-        "rubric_sha256": rubric.sha256,
-        "same_as": [copy._asdict() for copy in copies],
-        "passed": points >= rubric.pass_points,
-        "points": points,
-        "of": rubric.points,
-        "pass_points": rubric.pass_points,
-        "measurable": measurable,
-        "points_interval": [low, high],
-        "close": low < rubric.pass_points <= high,
-        "seconds": _since(began),
-        "problem": None,
-        "exams": exams,
-    }
+
+    rubric: Rubric
+    folder: Path
+    originals: Originals
+    limits: Limits = LIMITS
+
+    @cached_property
+    def spec(self) -> GameSpec:
+        """The game."""
+        return load_scenario(self.rubric.scenario).spec
+
+    def grade(self, bundle: Path) -> dict[str, Any]:
+        """Play all exams and count points.
+
+        Raises:
+            PlayerError: the hand-in cannot be used, or is a known player and refused; see :meth:`refused`.
+            RunError: something else than the hand-in failed.
+        """
+        rubric = self.rubric
+        program = self._checked_kind(bundle)
+        scored = [check for exam in rubric.exams for check in exam.checks if not (program and check.metric == ENTROPY)]
+        measurable = sum(check.points for check in scored)
+        if not measurable:
+            raise PlayerError(expected(bundle, f"a bundle, whose {ENTROPY} can be measured", "an agent"))
+        sha256 = folder_sha256(bundle) if program else bundle_sha256(bundle)
+        with strangers():
+            load_team(bundle, self.spec, rubric.team)
+        watched = self._watched(bundle) if program else {}
+        copies = self.originals.similar(self.originals.fingerprint(bundle), watched=watched)
+        if copies and rubric.refuse_known:
+            raise PlayerError(expected(bundle, "an original player", f"a copy of {copies[0]}"))
+        began = time.perf_counter()
+        try:
+            with kill_descendants() if program else nullcontext():
+                exams = [self._play_exam(bundle, exam, k, program) for k, exam in enumerate(rubric.exams)]
+        except PlayerFaultError as fault:
+            player = f"player {fault.name}: "
+            if fault.name != bundle.resolve().name:
+                raise RunError(f"{player}{fault}") from fault
+            return self.refused(bundle, f"{player}{fault}", fault.without_words) | {"seconds": _since(began)}
+        # What cannot be measured is left out, and the rest counts for all.
+        scale = rubric.points / measurable
+        checks = [check for exam in exams for check in exam["checks"] if check["points"] is not None]
+        points, low, high = (round(scale * sum(row[key] for row in checks), 2) for key in ("points", "least", "most"))
+        return self._result(bundle, points) | {
+            "sha256": sha256,
+            "rubric_sha256": rubric.sha256,
+            "same_as": [copy._asdict() for copy in copies],
+            "measurable": measurable,
+            "points_interval": [low, high],
+            "close": low < rubric.pass_points <= high,
+            "seconds": _since(began),
+            "exams": exams,
+        }
+
+    def refused(self, bundle: Path, problem: str, feedback: str | None = None) -> dict[str, Any]:
+        """Return the result of a hand-in that cannot be played: no points, and the reason.
+
+        Args:
+            bundle: the hand-in.
+            problem: the reason.
+            feedback: the reason that the student may read, if it is another one.
+        """
+        shown = problem if feedback is None else feedback
+        return self._result(bundle, 0.0) | {"problem": problem, "feedback_problem": shown}
+
+    def _result(self, bundle: Path, points: float) -> dict[str, Any]:
+        rubric = self.rubric
+        result = {"format": 2, "bundle": bundle.name, "passed": points >= rubric.pass_points, "points": points}
+        result |= {"of": rubric.points, "pass_points": rubric.pass_points}
+        return result | {"seconds": 0.0, "problem": None, "exams": []}
+
+    def _checked_kind(self, bundle: Path) -> bool:
+        """Return whether the hand-in is a program. Raises ``PlayerError``: that is not graded here."""
+        program = folder_kind(bundle) == "agent"
+        kind = "an agent" if program else "a bundle"
+        if self.rubric.hand_in == ("bundle" if program else "agent"):
+            raise PlayerError(expected(f"{bundle}: hand-in", self.rubric.hand_in, kind))
+        if program and (agents_trusted() or not bwrap_available()):
+            # Without a sandbox it could read the seed of the games, whoever trusts it.
+            wanted = "a bundle, as there is no bubblewrap for agents on this machine"
+            raise PlayerError(expected(bundle, wanted, kind))
+        return program
+
+    def _watched(self, agent: Path) -> dict[str, Answers | None]:
+        """Let an agent play the first steps of as many games as in the first exam, for each team it is graded as."""
+        rubric, first = self.rubric, self.rubric.exams[0]
+        games = min(first.episodes, PROGRAM_EPISODES) // len(rubric.teams_of(first))
+        found = {}
+        for team in {team for exam in rubric.exams for team in rubric.teams_of(exam)}:
+            (player,) = load_team(agent, self.spec, team, limits=self.limits).values()
+            with kill_descendants(), cast("AgentPlayer", player):
+                found[team] = watch(self.spec, team, player, games, rubric.seed ^ 1)
+        return found
+
+    def _play_exam(self, bundle: Path, exam: Exam, number: int, program: bool) -> dict[str, Any]:
+        spec, rubric = self.spec, self.rubric
+        teams = rubric.teams_of(exam)
+        tables: list[tuple[str, EpisodeTable]] = []
+        meters: list[Metered] = []
+        episodes = min(exam.episodes, PROGRAM_EPISODES) if program else exam.episodes
+        for team in teams:
+            with strangers():
+                own = load_team(bundle, spec, team, greedy=rubric.mode == "argmax", limits=self.limits)
+            own = {seat: Metered(its) if isinstance(its, FrozenPlayer) else its for seat, its in own.items()}
+            others = opponents(exam.opponent, other_seat(team), spec, self.folder)
+            # Each exam has its own games; the two sides of one exam share them.
+            table = play_games(spec, {**own, **others}, episodes // len(teams), seed=rubric.seed + number).whole()
+            tables.append((team, table))
+            meters += [player for player in own.values() if isinstance(player, Metered)]
+        unmeasured = ENTROPY if program else None
+        return {
+            "name": exam.name,
+            "opponent": exam.opponent,
+            "hidden": exam.opponent is not None and exam.opponent not in (*BUILT_IN, *Catalogue().entries),
+            "sides": exam.sides,
+            "episodes": sum(table.episodes for _, table in tables),
+            "checks": [
+                check.judged([] if check.metric == unmeasured else measured(check.metric, spec, tables, meters))
+                for check in exam.checks
+            ],
+        }
 
 
 def _since(began: float) -> float:
     return round(time.perf_counter() - began, 3)
 
 
-def refused(bundle: Path, rubric: Rubric, problem: str, feedback: str | None = None) -> dict[str, Any]:
-    """Return the result of a hand-in that cannot be played: no points, and the reason.
-
-    Args:
-        bundle: the hand-in.
-        rubric: what it was graded by.
-        problem: the reason.
-        feedback: the reason that the student may read, if it is another one.
-    """
-    return {
-        "format": 2,
-        "bundle": bundle.name,
-        "passed": False,
-        "points": 0.0,
-        "of": rubric.points,
-        "pass_points": rubric.pass_points,
-        "seconds": 0.0,
-        "problem": problem,
-        "feedback_problem": problem if feedback is None else feedback,
-        "exams": [],
-    }
-
-
-def _opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dict[str, Policy]:
+def opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dict[str, Policy]:
     """Load players for the seats of ``team`` by name, or from the rubric's own folder, which students never see."""
     seats = spec.seats_of(team)
     if bool(seats) == (name is None):
@@ -263,80 +333,3 @@ def _opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dic
         return load_team(catalogue.folder(name) if name in catalogue.entries else beside / name, spec, team)
     except PlayerError as error:
         raise ConfigError(f"opponent={name}: {error}") from error
-
-
-def _watched(agent: Path, rubric: Rubric, spec: GameSpec, limits: Limits) -> dict[str, Watched]:
-    """Let an agent play the first steps of as many games as in the first exam, for each team that it is graded as."""
-    games = min(rubric.exams[0].episodes, PROGRAM_EPISODES) // len(rubric.teams_of(rubric.exams[0]))
-    found = {}
-    for team in {team for exam in rubric.exams for team in rubric.teams_of(exam)}:
-        (player,) = load_team(agent, spec, team, limits=limits).values()
-        with kill_descendants(), closing(cast("SeatedAgent", player)):
-            found[team] = watch(spec, team, player, games, rubric.seed ^ 1)
-    return found
-
-
-class _Sitting(NamedTuple):
-    """What all exams of a hand-in have in common."""
-
-    spec: GameSpec
-    rubric: Rubric
-    bundle: Path
-    beside: Path  # the rubric's folder
-    limits: Limits
-    program: bool
-
-
-def _play_exam(exam: Exam, number: int, sitting: _Sitting) -> dict[str, Any]:
-    spec, rubric = sitting.spec, sitting.rubric
-    teams = rubric.teams_of(exam)
-    tables: list[tuple[str, EpisodeTable]] = []
-    meters: list[Metered] = []
-    episodes = min(exam.episodes, PROGRAM_EPISODES) if sitting.program else exam.episodes
-    for team in teams:
-        with strangers():
-            handed_in = load_team(sitting.bundle, spec, team, greedy=rubric.mode == "argmax", limits=sitting.limits)
-        own: dict[str, Policy] = {
-            seat: Metered(player) if isinstance(player, FrozenPlayer) else player for seat, player in handed_in.items()
-        }
-        opponents = _opponents(exam.opponent, other_seat(team), spec, sitting.beside)
-        # Each exam has its own games; the two sides of one exam share them.
-        table = play_games(spec, {**own, **opponents}, episodes // len(teams), seed=rubric.seed + number).whole()
-        tables.append((team, table))
-        meters += [player for player in own.values() if isinstance(player, Metered)]
-    hidden = exam.opponent is not None and exam.opponent not in (*BUILT_IN, *Catalogue().entries)
-    return {
-        "name": exam.name,
-        "opponent": exam.opponent,
-        "hidden": hidden,
-        "sides": exam.sides,
-        "episodes": sum(table.episodes for _, table in tables),
-        "checks": [
-            _checked(
-                check,
-                [] if sitting.program and check.metric == ENTROPY else measured(check.metric, spec, tables, meters),
-            )
-            for check in exam.checks
-        ],
-    }
-
-
-def _checked(check: Check, values: list[Interval]) -> dict[str, Any]:
-    """Return a row of the result; ``None`` stands for what cannot be measured."""
-    row: dict[str, Any] = {"check": str(check), "of": check.points}
-    if not values:
-        return row | dict.fromkeys(("value", "interval", "met", "points", "least", "most"))
-    # Of several seats the worst one decides and is shown.
-    worst = max(values, key=lambda v: v.value) if check.comparison == "<=" else min(values, key=lambda v: v.value)
-    least, most = map(check.worth, check.ends(worst))
-    points = min(check.worth(check.ends(value)[0] if check.beyond_doubt else value.value) for value in values)
-    return row | {
-        "value": round(worst.value, 4),
-        "interval": None if check.metric == ENTROPY else [round(worst.low, 4), round(worst.high, 4)],
-        "met": points == check.points,
-        "points": points,
-        "least": min(least, points),
-        "most": most,
-        # All points or none, and the interval holds the bound: other games might decide otherwise.
-        "close": check.start is None and least < most,
-    }

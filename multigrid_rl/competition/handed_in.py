@@ -10,7 +10,9 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from multigrid_rl.competition.agents import (
+from multigrid_rl.competition.bundle import folder_kind
+from multigrid_rl.competition.cup.entries import reason_of
+from multigrid_rl.competition.folders import (
     MAX_FOLDER_BYTES,
     MAX_FOLDER_DEPTH,
     MAX_FOLDER_FILES,
@@ -18,8 +20,6 @@ from multigrid_rl.competition.agents import (
     ScratchError,
     write_parts,
 )
-from multigrid_rl.competition.bundle import folder_kind
-from multigrid_rl.competition.cup.entries import reason_of
 from multigrid_rl.files import free_path
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import expected, shown

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from multigrid_rl.players.cards import CARD_FILE, MAX_CARD_BYTES, MAX_MODEL_BYTES, MODEL_FILE, PlayerError, read_card
-from multigrid_rl.players.naming import Naming
+from multigrid_rl.players.catalogue import Naming
 from multigrid_rl.text import expected, shown
 from multigrid_rl.trust import CODE, check_code, strangers
 from multigrid_rl.types import RunError

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from multigrid_rl.competition.agents import fresh_copy, read_agent, read_parts
+from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import bundle_folders, folder_kind, load_team, read_cards
-from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.sandbox import Limits, kill_descendants, sandboxed
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.scenario import kind_named
@@ -170,17 +169,14 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
     spec = load_scenario(scenario).spec
     teams = _teams(spec)
     sandboxed()
-    yield _line("name", shown(agent.name))
-    yield _line("command", shown(" ".join(agent.command), 200))
-    yield _line("about", agent.about or "unknown")
+    yield _line("name", shown(agent.title))
+    yield _line("command", shown(" ".join(agent.file.command), 200))
+    yield _line("about", agent.file.about or "unknown")
     yield _line("files", f"sha256 {agent.sha256}")
     for team in teams:
-        # As in a cup: in a copy of its folder, with a seed that does not tell the games', and nothing left of it.
-        with (
-            kill_descendants(),
-            fresh_copy(read_parts(folder), agent.name) as copy,
-            ExternalPlayer(copy, spec, team, scenario, secrets.randbits(32), limits) as player,
-        ):
+        # As in a cup: with a seed that does not tell the games', and nothing left of it.
+        seed, seats = secrets.randbits(32), spec.seats_of(team)
+        with kill_descendants(), AgentPlayer(agent, spec, seats, limits, scenario=scenario, seed=seed) as player:
             try:
                 begin = time.monotonic()
                 player.start(GAMES)

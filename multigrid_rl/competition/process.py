@@ -12,12 +12,12 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from multigrid_rl.competition.agents import ExternalAgent, Scratch
+from multigrid_rl.competition.folders import Part, Scratch
 from multigrid_rl.competition.sandbox import Limits, family_of, launched, parents_of_all, sandboxed
 from multigrid_rl.text import shown
 
@@ -26,7 +26,7 @@ MAX_LINE = 1_000_000
 _NOTHING = memoryview(b"")
 _CHUNK = 65_536
 _STDERR_TAIL = 4_096  # bytes of stderr that are kept
-_LOOK_S = 0.1  # between two looks at what it uses, which take some milliseconds each
+_CHECK_S = 0.1  # between two checks of what it uses, which take some milliseconds each
 _GRACE_S = 0.5  # to leave by itself after "bye", and to be found dead after its output ended
 _MEMORY = Path("/proc/meminfo")
 _BY_SIGNAL = 128
@@ -57,35 +57,43 @@ class TooSlowError(ProcessError):
 
 
 class AgentProcess:
-    """A running agent.
+    """A running agent, in a copy of its files that ends with it: it may write there.
 
     Args:
-        agent: what to run.
+        command: what to run.
+        parts: the files of its folder.
         limits: memory and files are limited here, time in :meth:`ask`.
         seed: of its hash function, where it is Python.
 
+    Attributes:
+        pid: of the process that all its others come from.
+        began: when it was started, by ``time.monotonic``.
+
     Raises:
         PlayerError: there is no sandbox, and it is not trusted.
+        ScratchError: there is no room for a copy.
     """
 
-    def __init__(self, agent: ExternalAgent, limits: Limits, seed: int) -> None:
-        scratch = Scratch()
-        fenced = sandboxed()
+    def __init__(self, command: Sequence[str], parts: Iterable[Part], limits: Limits, seed: int) -> None:
+        scratch = Scratch()  # first: without room for it the sandbox cannot be tried either
+        in_sandbox = sandboxed()
         with ExitStack() as stack:
             stack.callback(scratch.close)
+            folder, home = scratch.filled("agent", parts), scratch.filled("home")
+            self.began = time.monotonic()
             self._process = subprocess.Popen(
-                launched(agent.command, agent.folder, limits, fenced=fenced),
+                launched(command, folder, limits, in_sandbox=in_sandbox),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                cwd=agent.folder,
-                env=_environment(str(scratch.path), seed),
+                cwd=folder,
+                env=_environment(str(home), seed),
                 start_new_session=True,
             )
             stack.pop_all()
         self.pid = self._process.pid
-        self._fenced = fenced
+        self._in_sandbox = in_sandbox
         self._usage = Usage(self.pid, limits)
         pipes: tuple[Any, Any, Any] = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._stdin, self._stdout, self._stderr = pipes
@@ -94,7 +102,7 @@ class AgentProcess:
             os.set_blocking(pipe.fileno(), False)
         self._selector.register(self._stdout, selectors.EVENT_READ)
         self._selector.register(self._stderr, selectors.EVENT_READ)
-        self._heard = bytearray()
+        self._inbox = bytearray()
         self._stderr_tail = b""
         # Also called when this object is forgotten, or Python ends.
         self._end = weakref.finalize(self, _end, self._process, self._selector, scratch, self._usage)
@@ -108,22 +116,22 @@ class AgentProcess:
         """
         deadline = time.monotonic() + seconds
         self._pump(_NOTHING, 0.0)
-        if self._heard:
-            raise unexpected("output", "nothing before it is asked", shown(bytes(self._heard)))
+        if self._inbox:
+            raise unexpected("output", "nothing before it is asked", shown(bytes(self._inbox)))
         rest = memoryview(message)
-        while rest or b"\n" not in self._heard:
+        while rest or b"\n" not in self._inbox:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TooSlowError
-            rest = self._pump(rest, min(left, _LOOK_S))
+            rest = self._pump(rest, min(left, _CHECK_S))
             if (excess := self._usage.excess()) is not None:
                 raise ProcessError(excess)
-            if len(self._heard) > MAX_LINE:
+            if len(self._inbox) > MAX_LINE:
                 raise unexpected("answer", f"at most {MAX_LINE} bytes", "more")
-        line, _, more = bytes(self._heard).partition(b"\n")
+        line, _, more = bytes(self._inbox).partition(b"\n")
         if more:
             raise unexpected("answer", "one line", f"{shown(more)} behind it")
-        self._heard.clear()
+        self._inbox.clear()
         return line
 
     def close(self, farewell: bytes = b"") -> None:
@@ -142,7 +150,7 @@ class AgentProcess:
                 self._stdin.close()
             while (left := deadline - time.monotonic()) > 0:
                 self._pump(_NOTHING, left)
-                self._heard.clear()
+                self._inbox.clear()
         except ProcessError:
             return  # it left
 
@@ -153,13 +161,13 @@ class AgentProcess:
         ready = {key.fileobj for key, _ in self._selector.select(seconds)}
         if rest:
             self._selector.unregister(self._stdin)
-        if self._stderr in ready and not self._listen():
+        if self._stderr in ready and not self._read_stderr():
             self._selector.unregister(self._stderr)
         if self._stdout in ready:
             data = self._stdout.read(_CHUNK)  # None for nothing yet, empty at the end
             if data == b"":
                 raise self._exit_reason()
-            self._heard += data or b""
+            self._inbox += data or b""
         if rest and self._stdin in ready:
             try:
                 rest = rest[self._stdin.write(rest) or 0 :]
@@ -167,7 +175,7 @@ class AgentProcess:
                 raise self._exit_reason() from error
         return rest
 
-    def _listen(self) -> bool:
+    def _read_stderr(self) -> bool:
         """Keep the end of what it wrote to stderr; says whether there was anything."""
         data = self._stderr.read(_CHUNK) or b""
         self._stderr_tail = (self._stderr_tail + data)[-_STDERR_TAIL:]
@@ -180,9 +188,9 @@ class AgentProcess:
             status: int | None = self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             status = None
-        while self._listen():
+        while self._read_stderr():
             pass
-        if self._fenced and status is not None and status > _BY_SIGNAL:
+        if self._in_sandbox and status is not None and status > _BY_SIGNAL:
             status = _BY_SIGNAL - status  # as the sandbox, like a shell, says it
         if status is None:
             how = "closed its output"
@@ -195,14 +203,14 @@ class AgentProcess:
         return ProcessError(how, f": {shown(lines[-1], 200)}" if lines else "")
 
 
-def _environment(scratch: str, seed: int) -> dict[str, str]:
+def _environment(home: str, seed: int) -> dict[str, str]:
     # First the folder of this interpreter: an agent's `python3` is then the one that has the packages of this project.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {
         "PATH": path,
         "LANG": "C.UTF-8",
-        "HOME": scratch,
-        "TMPDIR": scratch,
+        "HOME": home,
+        "TMPDIR": home,
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": str(seed % 2**32),
         "PYTHONDONTWRITEBYTECODE": "1",  # the folder's hash must stay as it is
@@ -240,10 +248,10 @@ class Usage:
         self.watched.add(self)
 
     def excess(self) -> str | None:
-        """Return what there is too much of, in words; looks only if some time has passed."""
+        """Return what there is too much of, in words; checks only if some time has passed."""
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + _LOOK_S
+            self._next = now + _CHECK_S
             self.found = self.found or self._excess()
             if _free_memory() < self._reserve and not any(its.found for its in self.watched):
                 self._end_largest()

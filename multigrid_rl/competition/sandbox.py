@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -76,24 +76,24 @@ def bwrap_available() -> bool:
     command = (sys.executable, "-I", "-S", "-c", "")
     try:
         with TemporaryDirectory() as nothing:
-            inside = launched(command, Path(nothing), Limits(), fenced=True)
+            inside = launched(command, Path(nothing), Limits(), in_sandbox=True)
             tried = subprocess.run(inside, capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return tried.returncode == 0
 
 
-def launched(command: tuple[str, ...], folder: Path, limits: Limits, *, fenced: bool) -> list[str]:
-    """Return a command that runs ``command`` within limits, in a sandbox if it is ``fenced``, see ``launch.py``."""
+def launched(command: Sequence[str], folder: Path, limits: Limits, *, in_sandbox: bool) -> list[str]:
+    """Return a command that runs ``command`` within limits, in a sandbox or not, see ``launch.py``."""
     # The agent ends with its referee, killed or not. Processes that it has put beside itself do not, but they end by
     # themselves at last: they cannot compute for ever.
     seconds = 4 * int(limits.start_s + limits.total_s + 1)
     bounds = [limits.memory_mb * 2**20, _FILE_BYTES, seconds, os.getpid()]
-    inner = bwrap_command(command, folder, limits.disk_mb) if fenced else command
+    inner = bwrap_command(command, folder, limits.disk_mb) if in_sandbox else command
     return [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, bounds), *inner]
 
 
-def bwrap_command(command: tuple[str, ...], folder: Path, disk_mb: int) -> list[str]:
+def bwrap_command(command: Sequence[str], folder: Path, disk_mb: int) -> list[str]:
     """Return a command that runs ``command`` in a sandbox.
 
     Args:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread, refused
+from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused
 from multigrid_rl.tables import PAGES, find, has
-from multigrid_rl.text import reason
+from multigrid_rl.text import ConfigError, reason
 from multigrid_rl.trust import agents_trusted, strangers, trusting_agents
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ def cup(
     every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
 ) -> None:
     """Round robin of all entries from both sides; resumes, and takes late entries; the last line is JSON."""
-    from multigrid_rl.competition.agents import ScratchError, exclusive_lock
     from multigrid_rl.competition.copies import Originals
     from multigrid_rl.competition.cup.cup import check_agents
     from multigrid_rl.competition.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.competition.cup.folder import read_manifest
+    from multigrid_rl.competition.folders import ScratchError, exclusive_lock
     from multigrid_rl.competition.sandbox import Limits, check_not_bound
     from multigrid_rl.files import data_root
     from multigrid_rl.players.catalogue import Catalogue
@@ -108,7 +108,7 @@ def cup(
             with exclusive_lock(place), warnings_on_screen():
                 _play(find_copies(entries, originals, config, refuse=not allow_copies), config, place)
         except (ScratchError, OSError) as error:
-            failure = RunError(reason(error, place) if isinstance(error, OSError) else str(error))
+            failure = RunError(reason(error, place)) if isinstance(error, OSError) else error
             failure.hint = "finished pairings are kept; the same command resumes the cup"
             raise failure from error
 
@@ -144,22 +144,24 @@ def verify(folder: Path, most: int | None) -> None:
     Raises:
         PlayerError, ConfigError: no cup, an unfinished or a damaged one.
     """
-    from multigrid_rl.competition.agents import ScratchError
-    from multigrid_rl.competition.cup.cup import check_agents, kept_pairings, play_again, repeatable, unfounded
-    from multigrid_rl.competition.cup.folder import forged, kept_cup, tables, versions
+    from multigrid_rl.competition.cup.cup import check_agents, play_again, repeatable, unfounded
+    from multigrid_rl.competition.cup.folder import forged, kept_cup, load_pairing, pairs_of, versions
     from multigrid_rl.competition.cup.standings import results
     from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 
     config, entries = kept_cup(folder)
     check_agents(entries)
     made_with = read_results(folder / RESULTS_FILE).versions
-    pairings = kept_pairings(entries, config, folder)
+    pairings = [load_pairing(folder, red, blue, config.games) for red, blue in pairs_of(entries)]
     found = results(entries, pairings, config, made_with)
     screen, replayed, different = console(120), 0, 0
     if made_with != versions():
         screen.print(f"played with {_listed(made_with)}; here are {_listed(versions())}: the page and games may differ")
-    files = _with_page(tables(found, pairings), folder)
-    wrong_files = forged(folder, files, entries)
+    with TemporaryDirectory() as fresh:
+        try:
+            wrong_files = forged(folder, _write_files(found, pairings, Path(fresh)), entries)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(fresh, str(folder))) from error
     for line in wrong_files or [f"tables and page: as cup.json and the {len(pairings)} pairings give"]:
         screen.print(line)
     agents = {entry.name for entry in entries if entry.kind == "external"}
@@ -170,14 +172,11 @@ def verify(folder: Path, most: int | None) -> None:
     for pairing in pairings:
         if not pairing.out and not repeatable(pairing, entries):
             screen.print(f"{_pair(pairing)}: cannot be replayed, an agent forfeited: {pairing.reason}")
-    try:
-        with ended_by_signals():
-            for before, wrong in play_again(entries, config, again, most):
-                replayed, different = replayed + 1, different + bool(wrong)
-                drawn = "; an agent may draw in its own way" if wrong and agents & {before.red, before.blue} else ""
-                screen.print(f"{_pair(before)}: {wrong or 'the same'}{drawn}")
-    except ScratchError as error:
-        raise fail(error) from error
+    with ended_by_signals():
+        for before, wrong in play_again(entries, config, again, most):
+            replayed, different = replayed + 1, different + bool(wrong)
+            drawn = "; an agent may draw in its own way" if wrong and agents & {before.red, before.blue} else ""
+            screen.print(f"{_pair(before)}: {wrong or 'the same'}{drawn}")
     last = {
         "pairings": replayed,
         "games": replayed * config.games,
@@ -191,21 +190,12 @@ def verify(folder: Path, most: int | None) -> None:
         raise typer.Exit(1)
 
 
-def _with_page(files: dict[str, bytes], cup: Path) -> dict[str, bytes]:
-    """Return the tables of a ``cup`` and its page; no page where the add-on that writes it was left out."""
-    from multigrid_rl.text import ConfigError
+def _write_files(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
+    """Write the tables of a cup and its page; no page where the add-on that writes it was left out."""
+    from multigrid_rl.competition.cup.folder import write_results
 
-    with TemporaryDirectory() as folder:
-        for name, content in files.items():
-            Path(folder, name).write_bytes(content)
-        try:
-            return files | {path.name: path.read_bytes() for path in _write_page(Path(folder))}
-        except ConfigError as error:
-            raise ConfigError(str(error).replace(folder, str(cup))) from error
-
-
-def _write_page(folder: Path) -> list[Path]:
-    return [find(PAGES, "cup")(folder)] if has(PAGES, "cup") else []
+    files = write_results(found, pairings, folder)
+    return [*files, find(PAGES, "cup")(folder)] if has(PAGES, "cup") else files
 
 
 def _listed(made_with: dict[str, str]) -> str:
@@ -218,7 +208,7 @@ def _pair(pairing: Pairing) -> str:
 
 def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     from multigrid_rl.competition.cup.cup import play_cup
-    from multigrid_rl.competition.cup.folder import pairs_of, versions, write_results
+    from multigrid_rl.competition.cup.folder import pairs_of, versions
     from multigrid_rl.competition.cup.standings import results
 
     screen, began = console(120), time.perf_counter()
@@ -241,7 +231,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
 
     played = play_cup(entries, config, folder, show)
     outcome = results(entries, played, config, versions())
-    files = [*write_results(outcome, played, folder), *_write_page(folder)]
+    files = _write_files(outcome, played, folder)
     _show_results(outcome, screen)
     screen.print(f"wrote {', '.join(map(str, files))}")
     last = {
@@ -332,13 +322,9 @@ def inspect(
     trusted: Trusted = False,
 ) -> None:
     """Show what a bundle or an agent is, check everything and play a few games; the last line says ok."""
-    from multigrid_rl.competition.agents import ScratchError
     from multigrid_rl.competition.inspection import inspect_folder
 
     one_thread()
     with ended_by_signals(), strangers(), trusting_agents(trusted):
-        try:
-            for line in inspect_folder(folder, scenario):
-                typer.echo(line)
-        except ScratchError as error:
-            raise fail(error) from error
+        for line in inspect_folder(folder, scenario):
+            typer.echo(line)

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from multigrid_rl.config.overrides import assign, check_key, is_text, parse, written
+from multigrid_rl.config.network import ModelConfig
+from multigrid_rl.config.overrides import assign, check_key, is_text, named_elsewhere, parse, written
 from multigrid_rl.config.recipes import (
     check_choice,
     expand_overrides,
@@ -19,7 +20,9 @@ from multigrid_rl.config.recipes import (
 )
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.config.schema import RESUMABLE, RunConfig, TrainConfig
-from multigrid_rl.text import ConfigError, expected, first_error, one_line
+from multigrid_rl.tables import SHORT_KEYS
+from multigrid_rl.text import ConfigError, expected, first_error, one_line, suggestion
+from multigrid_rl.trust import CODE
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -99,6 +102,49 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
         check_key(key, value, {part: read_config_file(part, {"train": "ppo", "cluster": "local"}[part])})
         values.setdefault(part, {})[name] = value
     return _validated(RunConfig, values)
+
+
+def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """Return a run with other values, by dotted key. Raises ``ConfigError``: they do not fit."""
+    whole = config.model_dump(mode="json")
+    for key, value in values.items():
+        assign(whole, key, value)
+    return _validated(RunConfig, whole)
+
+
+def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
+    """Return overrides for keys by their last name (``lr``, ``hidden``, ``seed``); classes stand for ``module:name``.
+
+    Raises ``ConfigError``: no such key, or an object that no name stands for.
+    """
+    return [f"{_whole_key(name)}={written(named(value))}" for name, value in values.items()]
+
+
+def _whole_key(name: str) -> str:
+    if name in TrainConfig.model_fields:
+        return f"train.{name}"
+    known = {*RunConfig.model_fields, "address", "env_id", "env_args", "env_path", "port", *SHORT_KEYS}
+    if name not in known and name in ModelConfig.model_fields:
+        return f"model.{name}"
+    if name not in known:
+        all_names = {*known, *TrainConfig.model_fields, *ModelConfig.model_fields}
+        meant = [key.rpartition(".")[2] for key in named_elsewhere(name)]
+        near = f" (did you mean {meant[0]}?)" if meant else suggestion(name, all_names)
+        raise ConfigError(expected("train", "keys of configs/", f"{name}{near}"))
+    return name
+
+
+def named(value: Any) -> Any:
+    """Return what a class or function is called in a configuration: ``module:name``; anything else as it is.
+
+    Raises ``ConfigError``: it stands inside another one.
+    """
+    if not callable(value):
+        return value
+    name = f"{value.__module__}:{getattr(value, '__qualname__', '')}"
+    if not CODE.fullmatch(name):
+        raise ConfigError(expected("value", "a class or function of a module, not one inside of another", name))
+    return name
 
 
 def _validated(schema: type[Schema], values: dict[str, Any], place: str = "") -> Schema:

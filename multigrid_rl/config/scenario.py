@@ -185,8 +185,6 @@ class EnvironmentKind(Part):
     may_not_end: ClassVar[bool] = False
     #: Fresh episodes can be asked for, to judge a player.
     judged: ClassVar[bool] = True
-    #: ``module:function`` that draws its episodes; ``None``: nothing is drawn.
-    drawn: ClassVar[str | None] = None
 
     env_id: str | None = None
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
 from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, SingleAgentEnvs
-from multigrid_rl.tables import BATCHED, load
+from multigrid_rl.tables import BATCHED, find, has
 from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.trust import MISTAKES, look_in_working_folder, mistake
 from multigrid_rl.types import MAX_CHOICES, AgentSpec, EnvFactory, MultiAgentSpec
@@ -242,8 +242,8 @@ class GymnasiumFactory(EnvFactory):
     def build(self, num_envs: int, first: int) -> SingleAgentEnvs:
         """Build environments number ``first`` to ``first + num_envs - 1``, by a faster way where there is one."""
         spec = gymnasium.registry.get(self.env_id)
-        if spec is not None and spec.entry_point in BATCHED:
-            build = load(BATCHED[str(spec.entry_point)])
+        if spec is not None and has(BATCHED, str(spec.entry_point)):
+            build = find(BATCHED, str(spec.entry_point))
             envs: SingleAgentEnvs | None = build(make_env(self.env_id, self.env_args), num_envs, self.seed, first)
             if envs is not None:
                 return envs
@@ -257,7 +257,6 @@ class Gymnasium(EnvironmentKind):
     vectors: ClassVar[bool] = True
     discriminators: ClassVar[bool] = True
     may_not_end: ClassVar[bool] = True
-    drawn: ClassVar[str | None] = "multigrid_rl.walkers.films:play_own_episodes"
 
     env_id: str
     env_args: dict[str, Any]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from multigrid_rl.evaluation.seeds import (
     iqm_interval,
     permutation_p,
 )
-from multigrid_rl.runs.reader import Run, Series, differences, read_run
-from multigrid_rl.runs.reference import check_ended, decisive
+from multigrid_rl.runs.reader import Run, Series, read_run
 from multigrid_rl.text import ConfigError, expected, shown
 
 #: Environment steps until all gates were held: from a run's verdict, not from its reports.
@@ -27,6 +26,8 @@ HELD = "env_steps_to_held"
 FINAL_WINDOW = 100_000
 #: With fewer runs on a side an interval means little.
 FEW = 3
+#: Paths of one machine: no difference between two runs.
+PRIVATE = ("run_dir", "checkpoints")
 _SHOWN_VALUE = 40  # letters
 _MOST_LISTED = 6  # differences between two sets
 
@@ -100,6 +101,29 @@ def read_set(name: str, patterns: list[str]) -> RunSet:
     for run in runs:
         check_ended(run)
     return RunSet(name, runs)
+
+
+def check_ended(run: Run) -> None:
+    """Raise :class:`ConfigError` for a run that did not end by itself."""
+    ended = run.verdict["ended"] if run.verdict else "no verdict.json"
+    if ended not in ("held", "until"):
+        raise ConfigError(expected(run.path, "a run that ended by itself", ended))
+
+
+def decisive(run: Run) -> dict[str, Any]:
+    """Return what runs of one recipe have in common: configuration, commit and versions, without the seed."""
+    config = {key: value for key, value in run.config.items() if key not in ("seed", *PRIVATE)}
+    # Writing one run's results changes the checkout of the next: "+changes" alone makes no difference.
+    commit = (run.provenance.get("commit") or "unknown").removesuffix("+changes")[:12]
+    return {**config, "commit": commit, "versions": run.provenance.get("versions", {})}
+
+
+def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:
+    """Return the leaves in which two nested mappings differ: (dotted key, one, other)."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        keys = dict.fromkeys([*ours, *theirs])
+        return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]
+    return [] if ours == theirs else [(key, ours, theirs)]
 
 
 def check_sets(ours: RunSet, theirs: RunSet) -> None:

@@ -10,12 +10,12 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.catalogue import Catalogue, Made, Seating
 from multigrid_rl.players.episodes import Played, play_episodes, play_games
 from multigrid_rl.players.factories import MatchFactory, seat_players
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.runs.players import config_of, env_player, is_run, of_other_package, run_player
-from multigrid_rl.runs.reader import code_of_run, opponent_hashes, run_config
+from multigrid_rl.runs.players import code_of_run, config_of, env_player, is_run, of_other_package, run_player
+from multigrid_rl.runs.reader import opponent_hashes, run_config
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import check_code
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy
@@ -47,7 +47,7 @@ class Target:
     factory: EnvFactory  # the environments; in a game also the players of its other seats
     refs: dict[str, str]  # seat, or agent, that it fills -> name or folder of the player for it
     sides: Sides = "own"  # that it plays for by default
-    objects: dict[str, Any] = field(default_factory=dict)  # players that were handed over as objects, by name
+    given: dict[str, Made] = field(default_factory=dict)  # players that were handed over as objects, by name
 
     @property
     def specs(self) -> MultiAgentSpec:
@@ -134,9 +134,9 @@ def _play_side_by_side(
 
 def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bool) -> Lineup:
     spec, catalogue = factory.spec, Catalogue(factory.checkpoints)
-    catalogue.objects.update(target.objects)
+    catalogue.given.update(target.given)
     own: list[str] = []
-    seated: dict[str, tuple[LoadedPlayer, ...]] = {}
+    seated: Seating = {}
     for seat in spec.seats:
         counterpart = other_seat(seat) if team != target.team else seat  # its seat in the scenario
         if counterpart in target.refs:
@@ -191,7 +191,10 @@ def find_target(
         target = run_target(Path(who), compose(list(overrides)) if overrides else None, checkpoint)
     else:
         target = player_target(who, config_of(who, overrides))
-    target = replace(target, objects=dict(objects or {}))
+    if objects:
+        from multigrid_rl.players.classes import handed_over  # noqa: PLC0415 - from Python alone
+
+        target = replace(target, given={name: handed_over(name, own) for name, own in objects.items()})
     return target if opponent is None else against(target, opponent)
 
 

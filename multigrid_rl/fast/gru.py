@@ -85,6 +85,7 @@ def _games_forward(
     passed: tuple[Array, ...],
     outputs: tuple[Array, ...],
 ) -> None:
+    # Time runs inside a block of games: a block's memory never leaves the cache between two of its steps.
     inputs, which, memory, starts = batch
     before, after, gates, new, critic = passed
     by_hidden, by_critic = buffers
@@ -160,6 +161,8 @@ def _sums(
     buffers: tuple[Array, ...],
     gradients: Weights,
 ) -> None:
+    # d W = d^T x for each linear layer, added up over all steps; each part adds those rows of a matrix that are its
+    # own.
     before, after, _, _, critic = passed
     by_critic, by_hidden = buffers[0], buffers[2]
     if part[0] == 0:
@@ -179,6 +182,8 @@ def _games_backward(
     buffers: tuple[Array, ...],
     gradients: Weights,
 ) -> None:
+    # Back through time (Werbos 1990, https://doi.org/10.1109/5.58337): from the last step to the first, a step's memory
+    # gets the gradient of its own heads and of the step after it, unless an episode began in between.
     begin, end = _share(part, starts.shape[1])
     before, after, gates, new, critic = passed
     by_critic, by_memory, by_hidden, by_inputs = buffers

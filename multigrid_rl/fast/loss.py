@@ -54,6 +54,7 @@ def _row(
     b: int, chosen: float, entropy: float, scale: float, columns: Any, weighting: Array, by_values: Array, parts: Array
 ) -> float:
     """Fill row ``b`` of ``by_values`` and ``parts``; returns the derivative by the log-probability ``chosen``."""
+    # r = exp(log pi - log pi_old); the value's derivative is 2 c_v (V - V_target), and both are means: times `scale`.
     values, logp, advantages, targets = columns
     clip = weighting[0]
     ratio = np.exp(chosen - logp[b])

@@ -43,6 +43,7 @@ class VectorTowers(Towers):
 
     def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:  # noqa: ARG002
         """Pass through both towers with observations ``obs`` (B, D)."""
+        # Rows of floats are hardly ever equal: none are looked for, as tokens' are. The value's units are the reward's.
         x = self._normalised(obs)
         layers = self.run(x, 0, 1)
         return self.passed(Distinct(x, None), layers, self._outputs(layers[0][-1]), layers[1][-1] * self._scale)

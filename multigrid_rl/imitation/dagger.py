@@ -19,7 +19,7 @@ from multigrid_rl.imitation.demonstrations import read_demonstrations
 from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.vector import Moments, Normaliser
-from multigrid_rl.players.episodes import Actor
+from multigrid_rl.players.episodes import in_place_of
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams
 from multigrid_rl.types import BatchedStep, Policy
 
@@ -70,7 +70,7 @@ class LabellingCollector(Collector):
         self.labels = {name: np.empty_like(rollout.actions) for name, rollout in self.rollouts.items()}
         self._experts, self._mixture = {}, {}
         for k, (name, agent) in enumerate(self.agents.items()):
-            self._experts[name] = Actor(experts[name], agent, self.env, Streams(seed, numbers, _EXPERTS + k))
+            self._experts[name] = in_place_of(agent, experts[name], self.env, Streams(seed, numbers, _EXPERTS + k))
             self._mixture[name] = Streams(seed, numbers, _MIXTURE + k)
 
     def _act(self, name: str, t: int, obs: Array) -> Array:

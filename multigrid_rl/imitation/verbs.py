@@ -26,9 +26,8 @@ def record(
     from multigrid_rl.config.scenario import env_factory, env_signature
     from multigrid_rl.imitation import demonstrations, recording
     from multigrid_rl.players.cards import signature
-    from multigrid_rl.runs.players import config_of, is_run, player_in_place_of
+    from multigrid_rl.runs.players import code_of_run, config_of, is_run, player_in_place_of
     from multigrid_rl.runs.provenance import versions
-    from multigrid_rl.runs.reader import code_of_run
     from multigrid_rl.text import ConfigError
     from multigrid_rl.trust import check_code
 

@@ -14,7 +14,7 @@ from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import free_path, unfinished
 from multigrid_rl.league.league import League, Snapshot
 from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card, read_files, read_network
-from multigrid_rl.players.growing import Roster
+from multigrid_rl.players.pool import Roster
 from multigrid_rl.runs.checkpoints import LEAGUE
 from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
@@ -53,7 +53,15 @@ class RunLeague(League):
     def advance(self, env_steps: int, export: Callable[[Path], dict[str, str]]) -> Roster | None:
         """Let the learner join if it is time, and draw who plays if it is time for that.
 
-        Arguments and result are those of ``GrowingPool.advance``. Raises ``OSError``: a snapshot cannot be written.
+        Args:
+            env_steps: of the run.
+            export: writes the learner's networks into a folder; returns their sha256 by module.
+
+        Returns:
+            The new share of games of each opponent, with the files of new opponents; ``None``: no change.
+
+        Raises:
+            OSError: a snapshot cannot be written.
         """
         if self.due(env_steps):
             self.add(write_snapshot(self._run, f"step_{env_steps:09d}", env_steps, export))

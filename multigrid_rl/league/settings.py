@@ -12,7 +12,7 @@ from multigrid_rl.text import expected, unknown
 class LeagueConfig(Part):
     """Who joins a growing pool of opponents, and how often each of them plays."""
 
-    #: Where the pool with these settings is; see ``players.growing.GrowingPool``.
+    #: Where the pool with these settings is; it does what ``league.run.RunLeague`` does.
     pool: ClassVar[str] = "multigrid_rl.league.run:RunLeague"
 
     anchors: dict[str, float]

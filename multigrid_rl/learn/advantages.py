@@ -64,6 +64,8 @@ def gae(
 
 @kernel
 def _gae(floats: Floats, flags: Flags, discount: np.float32, carry: np.float32, result: Floats) -> None:
+    # Backwards, as A_t needs A_{t+1}. A terminated step is worth its reward alone; after an episode's end, of either
+    # kind, no advantage is carried over. Rows of agents that are out keep 0 and pass nothing on.
     rewards, values, next_values = floats
     terminated, done, active = flags
     zero, steps = np.float32(0), len(values)

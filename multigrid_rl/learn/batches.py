@@ -164,6 +164,7 @@ class Experience(NamedTuple):
 def estimate(rollout: Rollout, how: Estimator) -> Batch:
     """Turn a rollout into rows with advantages, copied."""
     r = rollout
+    # Without a critic its values are noise of fresh weights: they count as 0.
     values, next_values = (r.values, r.next_values) if how.critic else (np.zeros_like(r.values),) * 2
     weights, targets = weigh(r, values, next_values, how)
     logp, entropy = ((column * r.mask).sum(axis=2) for column in (r.logp, r.entropy))

@@ -88,6 +88,7 @@ class Gaps:
 
     def _gather(self, final: Array) -> Array:
         """Give each decision the outcome before the next one; returns the rows (N,) of decisions still open."""
+        # One pass over time: what comes in a step without a decision belongs to the place's newest decision.
         rollout = self._rollout
         active, done = rollout["mask"][..., 0], rollout["done"].copy()
         owner = np.full(active.shape[1], -1)

@@ -88,6 +88,8 @@ class FlatAdam(torch.optim.Adam):
     def descend(self) -> None:
         """Take a step as ``step`` does, without hooks and groups."""
         # Their overhead exceeds the step of a small network.
+        # m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, w -= lr m' / (sqrt(v') + eps), with m' and v' corrected for
+        # their start at 0: algorithm 1 of the paper, in one kernel over all weights.
         (group,) = self.param_groups
         (weights,) = group["params"]
         state = self.state[weights]

@@ -157,6 +157,8 @@ def reference(
     rows = rows.each(lambda column: column[active])
     logp = (distribution.log_prob(outputs, rows.actions) * rows.mask).sum(1)
     entropy = (distribution.entropy(outputs) * rows.mask).sum(1).mean()
+    # L = -E[objective] + c_v E[(V - target)^2] - c_e E[H], each a mean over the rows in the game: equation 9 of
+    # Schulman et al. 2017 (https://arxiv.org/abs/1707.06347), with signs for a loss that is minimised.
     policy_loss = -losses.objective(logp, rows, weighting.clip).mean()
     vf_loss = losses.value_loss(values, rows, weighting.clip).mean()
     loss: Tensor = policy_loss + weighting.vf_coef * vf_loss - weighting.entropy_coef * entropy

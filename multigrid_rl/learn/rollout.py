@@ -128,6 +128,7 @@ class Collector:
         }
 
     def _act(self, name: str, t: int, obs: Array) -> Array:
+        # Draws are kept as they were drawn: their probability is that of the draw, not of what the bounds made of it.
         rollout, distribution = self.rollouts[name], self.distributions[name]
         self.clock.begin()
         rollout.obs[t] = obs

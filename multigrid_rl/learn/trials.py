@@ -40,28 +40,26 @@ def try_network(agent: AgentSpec, architecture: Mapping[str, Any]) -> Distributi
 
 
 def try_functions(functions: Mapping[str, str], distribution: Distribution) -> None:
-    """Call the functions of training that are from outside (``module:function``) on actions of ``distribution``.
+    """Call functions of training from outside (``module:function``), on actions of ``distribution``.
 
     Args:
         functions: by key, as ``TrainConfig.functions`` has them.
-        distribution: what outputs of the network mean.
+        distribution: of the actions.
 
     Raises:
         ConfigError: one line naming the key, what is expected and what came.
     """
-    objective, value_loss, psi = (functions[f"train.{part}"] for part in ("objective", "value_loss", "psi"))
-    # Twice each: what fits three rows alone shows.
-    for rows in (_ROWS, _ROWS + 1):
-        for key, name, function, argument in (
-            ("train.objective", objective, objective_of(objective), "logp"),
-            ("train.value_loss", value_loss, value_loss_of(value_loss), "values"),
-        ):
-            if ":" in name:
-                with user_code(f"{key}={name}"):
-                    _check_loss(f"{key}={name}", function, argument, distribution, rows)
-        if ":" in psi:
-            with user_code(f"train.psi={psi}"):
-                _check_psi(psi, rows)
+    trials: dict[str, Callable[[str, str, int], None]] = {
+        "train.objective": lambda key, name, rows: _check_loss(key, objective_of(name), "logp", distribution, rows),
+        "train.value_loss": lambda key, name, rows: _check_loss(key, value_loss_of(name), "values", distribution, rows),
+        "train.psi": _check_psi,
+    }
+    for key, name in functions.items():
+        if ":" in name:
+            with user_code(f"{key}={name}"):
+                # Twice: what fits three rows alone shows.
+                for rows in (_ROWS, _ROWS + 1):
+                    trials[key](f"{key}={name}", name, rows)
 
 
 def _check_network(key: str, network: Any, agent: AgentSpec, distribution: Distribution) -> None:
@@ -148,9 +146,8 @@ def _check_loss(key: str, function: Objective, argument: str, distribution: Dist
             raise ConfigError(expected(f"{key}: rows.{part}", "what it was before the call", "a change in place"))
 
 
-def _check_psi(name: str, steps: int) -> None:
+def _check_psi(key: str, name: str, steps: int) -> None:
     """Call a function of weights and targets for so many steps of two games."""
-    key = f"train.psi={name}"
     _check_signature(key, import_object("train.psi", name), "rewards, values, ends, gamma, lam")
     shape = (steps, 2)
     ended = np.eye(*shape, dtype=np.bool_)

@@ -289,6 +289,8 @@ class Update:
         flat.gradient.zero_()
         self.clock.lap("minibatch")
         tensors = self._tensors(batch)
+        # Values of a separate pass: the policy's Adam does not see this gradient, and its clipping of norms does not
+        # share one norm between both (as in Spinning Up's VPG and PPO).
         active = tensors.mask.any(-1)
         rows, values = self._rows(tensors).each(lambda column: column[active]), self._networks[name].values(tensors.obs)
         loss = self._losses.value_loss(values[active], rows, self._clip).mean()

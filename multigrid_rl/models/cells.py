@@ -59,6 +59,8 @@ class _Tower(nn.Module):
             first += self.runs[-1][2]
         views = [convolution and isqrt(size) ** 2 == size and size >= _SMALLEST_VIEW**2 for _, _, size in self.runs]
         self.views = views
+        # The first convolution is padded, so that cells at a view's border count as much as those inside; the second is
+        # not, and leaves (side - 2)^2 places.
         self.convolve = nn.Sequential(
             nn.Conv2d(EMBEDDING, CHANNELS[0], 3, padding=1),
             nn.Tanh(),
@@ -71,6 +73,8 @@ class _Tower(nn.Module):
             CHANNELS[1] * (isqrt(size) - 2) ** 2 if view else EMBEDDING * size
             for (_, _, size), view in zip(self.runs, views, strict=True)
         )
+        # Towers share nothing: a value's gradient cannot disturb the policy (Andrychowicz et al. 2021, section 3.2,
+        # https://arxiv.org/abs/2006.05990, found separate ones at least as good).
         layers: list[nn.Module] = []
         for units in hidden:
             layers += [nn.Linear(width, units), nn.Tanh()]

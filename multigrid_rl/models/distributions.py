@@ -82,6 +82,8 @@ def _sample(
     logp: NDArray[np.float32],
     entropy: NDArray[np.float32],
 ) -> None:
+    # p_k = e^(l_k - top) / Z; subtracting the largest logit changes no p and keeps exponentials from overflowing. The
+    # entropy is then H = log Z - sum p_k (l_k - top), from the two sums that are needed anyway.
     count = logits.shape[1]
     for n in range(logits.shape[0]):
         top = logits[n, 0]
@@ -210,6 +212,8 @@ class Gaussian(Distribution):
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
         """Draw one action for each row of ``outputs`` (N, 2 A) from the row's stream."""
         mean, log_std = outputs[:, : self.width], outputs[:, self.width :]
+        # x = mu + sigma z (the draw can be repeated from z alone): log N(x) = -z^2 / 2 - log sigma - log(2 pi) / 2, and
+        # H = log sigma + (1 + log(2 pi)) / 2, each summed over the A independent numbers.
         normal = normal_numbers(rng, self.width)
         actions = mean + np.exp(log_std) * normal
         logp = (-0.5 * normal**2 - log_std - HALF_LOG_2PI).sum(axis=1, keepdims=True)
@@ -225,6 +229,7 @@ class Gaussian(Distribution):
         if self.bound == "clip":
             inside: Array = np.clip(actions, self.low, self.high)
             return inside
+        # Clipped once more: in float32 low + share * (high - low) may exceed a bound by its last bit.
         share = np.tanh(actions) if self.bound == "tanh" else np.clip(actions, -3, 3) / 3
         within: Array = np.clip(self.low + (share + 1) / 2 * (self.high - self.low), self.low, self.high)
         return within

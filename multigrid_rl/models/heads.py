@@ -163,6 +163,7 @@ class Mixture(Head):
         return (weights.exp() * (entropy - weights)).sum(1, keepdim=True)
 
     def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:
+        # First a component by its weight, then a number of it: the density is log sum_k exp(log w_k + log N_k).
         weights, means, log_std = self._parts(outputs)
         chosen = torch.from_numpy(sample(weights.numpy(), rng.uniform(1)).actions).long()
         rows = torch.arange(len(outputs))

@@ -90,6 +90,7 @@ class RecurrentActorCritic(nn.Module):
         return torch.tanh(sum_of_rows(tokens, self.first[: self.tokens], self.table) + self.bias)
 
     def _advance(self, embedded: Tensor, state: Tensor) -> Tensor:
+        # An LSTM's memory is (hidden, cell) in one row, so that collectors, players and checkpoints know one shape.
         size = self.core.hidden_size
         if isinstance(self.core, nn.LSTMCell):
             return torch.cat(self.core(embedded, (state[:, :size], state[:, size:])), dim=1)
@@ -97,6 +98,7 @@ class RecurrentActorCritic(nn.Module):
         return next_state
 
     def _heads(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        # The policy reads the memory directly; values get a layer of their own, where central tokens come in.
         critic = self.value_hidden(hidden)
         if self.central is not None:
             critic = critic + sum_of_rows(tokens[:, self.tokens :], self.first[self.tokens :], self.central)

@@ -2,13 +2,14 @@
 
 import copy
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import yaml
 
+from multigrid_rl import tables
 from multigrid_rl.files import player_folders
 from multigrid_rl.players.cards import (
     CARD_FILE,
@@ -21,21 +22,11 @@ from multigrid_rl.players.cards import (
     read_files,
     read_network,
 )
-from multigrid_rl.players.classes import watched
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
-from multigrid_rl.players.naming import Program, namings
-from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
 from multigrid_rl.text import expected, shown, unknown
 from multigrid_rl.types import GameSpec, Policy
 
-#: Players that need no file. Each is made for one game.
-BUILT_IN: dict[str, Callable[[GameSpec], Policy]] = {
-    "random": lambda spec: RandomPlayer(),  # noqa: ARG005
-    "idle": lambda spec: IdlePlayer(),  # noqa: ARG005
-    "key-runner": KeyRunner,
-    "hunter": Hunter,
-}
-#: What they are, in words.
+#: Players that need no file, in words.
 WHAT = {
     "random": "every action with the same probability",
     "idle": "does nothing",
@@ -43,23 +34,75 @@ WHAT = {
     "hunter": "knows the board; chases and eliminates opponents",
 }
 CATALOGUE_FILE = "catalogue.yaml"
-#: The folder of a player's seat among those of a team.
-_SEAT = re.compile(r"(red|blue)_\d")
 
 
-class Scripted(NamedTuple):
-    """A player of :data:`BUILT_IN`, as a program."""
+def _scripted(name: str, spec: GameSpec, seat: str = "") -> Policy:  # noqa: ARG001 - it plays any seat
+    from multigrid_rl.players import scripted  # noqa: PLC0415 - most runs meet none
+
+    return scripted.PLAYERS[name](spec)
+
+
+#: What makes each of them for one game.
+BUILT_IN: dict[str, Callable[[GameSpec], Policy]] = {name: partial(_scripted, name) for name in WHAT}
+
+
+class Program(Protocol):
+    """A player that is no folder with a card: a class, a program, a team of folders."""
+
+    @property
+    def title(self) -> str:
+        """What it calls itself. Raises ``PlayerError``: damaged."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Its folder, if it has one."""
+
+    def packed(self) -> "Program":
+        """Return the same with its files in memory, for processes that do not see its folder."""
+
+    def seat(self, spec: GameSpec, seat: str) -> Policy:
+        """Load it for a seat. Raises ``PlayerError`` or ``ConfigError``."""
+
+
+class Made(NamedTuple):
+    """A :class:`Program` without files: it is made where it plays."""
 
     title: str
+    make: Callable[[GameSpec, str], Policy]
     folder: Path | None = None
 
-    def packed(self) -> "Scripted":
-        """Return itself: it has no files."""
+    def packed(self) -> "Made":
+        """Return itself."""
         return self
 
-    def seat(self, spec: GameSpec, seat: str) -> Policy:  # noqa: ARG002 - it plays any
-        """Make the player."""
-        return BUILT_IN[self.title](spec)
+    def seat(self, spec: GameSpec, seat: str) -> Policy:
+        """Make the player. Raises what ``make`` raises."""
+        return self.make(spec, seat)
+
+
+class Naming(NamedTuple):
+    """A way to name a player: what an entry of ``tables.PLAYERS`` is."""
+
+    #: What such a name looks like, for messages.
+    form: str
+    #: Finds the player of a name: the folder of a card, or a program; ``None`` for a name of another form.
+    find: Callable[[str], "Path | Program | None"]
+    #: Whether what it finds is code that is not ours, and is run.
+    runs_code: bool = False
+    #: Names that it knows, for messages.
+    known: Callable[[], list[str]] = list
+
+
+def namings() -> Iterator[Naming]:
+    """Yield the ways to name a player, but for those of add-ons that are left out."""
+    for name in tables.PLAYERS:
+        if tables.has(tables.PLAYERS, name):
+            yield tables.find(tables.PLAYERS, name)
+
+
+def runs_code(name: str) -> bool:
+    """Return whether a player of this name would be code that is not ours, such as a class or a program."""
+    return any(naming.find(name) is not None for naming in namings() if naming.runs_code)
 
 
 class LoadedPlayer(NamedTuple):
@@ -67,10 +110,22 @@ class LoadedPlayer(NamedTuple):
 
     player: Policy
     name: str
-    sha256: str | None  # of the weights; None for built-in players
-    strength: list[Strength]
+    strength: list[Strength] = []  # noqa: RUF012 - of a tuple, which nobody changes
     weight: float = 1.0  # share of the games in which it plays, where several players take turns on the seat
-    members: int = 1  # seats that it acts for at once
+
+    @property
+    def sha256(self) -> str | None:
+        """Hash of its weights or files; ``None`` for a built-in player."""
+        return getattr(self.player, "sha256", None)
+
+    @property
+    def members(self) -> int:
+        """Seats that it acts for at once."""
+        return getattr(self.player, "members", 1)
+
+
+#: The players of each seat; of several in one, each game draws one.
+Seating = dict[str, tuple[LoadedPlayer, ...]]
 
 
 def load_frozen(
@@ -79,7 +134,7 @@ def load_frozen(
     """Load the player of a card for a seat, checking hash and fit. Raises :class:`PlayerError`."""
     mirrored = check_fits(card, spec, seat)
     player = FrozenPlayer.of(card, read_network(source, card), mirrored=mirrored, greedy=greedy)
-    return LoadedPlayer(player, name, card.sha256, card.strength, members=card.members)
+    return LoadedPlayer(player, name, card.strength)
 
 
 class Catalogue:
@@ -91,14 +146,13 @@ class Catalogue:
     Attributes:
         root: where new players go.
         entries: of all folders; of a name in two the first folder's.
-        objects: players of the user's own that were handed over as objects, by their ``module:Class``.
+        given: players that were handed over, by name: files in memory, or objects of the user's own.
     """
 
     def __init__(self, root: Path | None = None) -> None:
         self.folders = player_folders() if root is None else [root]
         self.root = self.folders[0]
-        self.objects: dict[str, Any] = {}
-        self._packed: dict[str, PlayerFiles | Program] = {}
+        self.given: dict[str, PlayerFiles | Program] = {}
         self._read()
 
     def _read(self) -> None:
@@ -120,10 +174,10 @@ class Catalogue:
         Raises:
             PlayerError: unknown.
         """
-        if name in self._packed:
-            return self._packed[name]
+        if name in self.given:
+            return self.given[name]
         if name in BUILT_IN:
-            return Scripted(name)
+            return Made(name, partial(_scripted, name))
         if name in self.entries:
             return self._homes[name] / name
         known = list(namings())
@@ -160,10 +214,9 @@ class Catalogue:
         wanted = tuple(dict.fromkeys(names))
         result = copy.copy(self)
         result.entries = {name: self.entries[name] for name in wanted if name in self.entries}
-        sources = {name: self.source_of(name) for name in wanted if name not in self.objects}
-        result._packed = {
+        result.given = {
             name: its if isinstance(its, PlayerFiles) else read_files(its) if isinstance(its, Path) else its.packed()
-            for name, its in sources.items()
+            for name, its in ((name, self.source_of(name)) for name in wanted)
         }
         return result
 
@@ -186,12 +239,9 @@ class Catalogue:
             PlayerError: unknown, damaged, or made for another seat or game.
             ConfigError: a player of the user's own (``module:Class``) that cannot be imported, or does not play.
         """
-        if name in self.objects:
-            return LoadedPlayer(watched(name, self.objects[name], spec, seat), name, None, [])
         source = self.source_of(name)
         if not isinstance(source, Path | PlayerFiles):
-            player = source.seat(spec, seat)
-            return LoadedPlayer(player, name, getattr(player, "sha256", None), self.strength(name))
+            return LoadedPlayer(source.seat(spec, seat), name, self.strength(name))
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
         if listed != card.sha256:
@@ -238,18 +288,6 @@ class Catalogue:
             raise PlayerError(expected(path, "a catalogue to which lines can be appended", "another form of yaml"))
         path.write_text(after, encoding="utf-8")
         self._read()
-
-
-def seat_folders(folder: Path) -> dict[str, Path]:
-    """Return the folders of single seats by seat, in order. Raises :class:`PlayerError` for one that is a link."""
-    try:
-        found = [path for path in sorted(folder.iterdir()) if _SEAT.fullmatch(path.name) and path.is_dir()]
-    except OSError as error:
-        raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
-    for path in found:
-        if path.is_symlink():
-            raise PlayerError(expected(path, "a folder", "a symbolic link"))
-    return {path.name: path for path in found}
 
 
 def _player_folder(folder: Path) -> Path:

@@ -3,16 +3,15 @@
 They are tried before anything starts, and watched while they play.
 """
 
-from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.naming import Naming
+from multigrid_rl.players.catalogue import Made, Naming
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.trust import CODE, import_object, user_code
@@ -105,27 +104,21 @@ def watched(name: str, own: Any, spec: GameSpec, seat: str) -> OwnPlayer:
     return player
 
 
-@dataclass(frozen=True)
-class ClassPlayer:
-    """A class by its name, as :class:`~multigrid_rl.players.naming.Program`; it is imported when it is seated."""
-
-    title: str
-    folder: Path | None = None
-
-    def packed(self) -> "ClassPlayer":
-        """Return itself: classes are imported where they play."""
-        return self
-
-    def seat(self, spec: GameSpec, seat: str) -> OwnPlayer:
-        """Make the player and try it. Raises :class:`ConfigError`: it cannot be imported, or does not play."""
-        code = str(code_of(self.title))
-        with user_code(f"player {code}"):
-            own = import_object(f"player {code}", code, "module:Class")(spec)
-        return watched(code, own, spec, seat)
+def _seated(code: str, spec: GameSpec, seat: str) -> OwnPlayer:
+    """Import a class, make the player and try it. Raises :class:`ConfigError`: it cannot be imported, or played."""
+    with user_code(f"player {code}"):
+        own = import_object(f"player {code}", code, "module:Class")(spec)
+    return watched(code, own, spec, seat)
 
 
-def _find(name: str) -> ClassPlayer | None:
-    return None if code_of(name) is None else ClassPlayer(name)
+def handed_over(name: str, own: Any) -> Made:
+    """Return an object that a program hands over as a player of the catalogue."""
+    return Made(name, partial(watched, name, own))
+
+
+def _find(name: str) -> Made | None:
+    code = code_of(name)
+    return None if code is None else Made(name, partial(_seated, code))
 
 
 def _plugged_in() -> list[str]:

@@ -7,45 +7,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.grouping import GroupedEnv
-from multigrid_rl.players.match import Match, PlayerFaultError
+from multigrid_rl.players.match import Match, PlayerFaultError, Seated
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams
 from multigrid_rl.text import expected
-from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EpisodeTable, GameSpec, Policy, RunError, SeatView
+from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EpisodeTable, GameSpec, Policy, RunError
 
 Array = NDArray[Any]
 #: Steps after which an episode counts as one that never ends: more than any registered limit of Gymnasium's.
 MOST_STEPS = 30_000
 
 
-class Actor:
-    """A player in place of a learning agent: it gets the agent's observations; scripted players also read the board.
-
-    Args:
-        player: the player.
-        agent: the agent it replaces.
-        env: the environments.
-        streams: random numbers, one stream for each environment.
-    """
-
-    def __init__(self, player: Policy, agent: AgentSpec, env: BatchedEnv, streams: Streams) -> None:
-        self.player, self.streams = player, streams
-        self.memory: Any = player.initial_state(env.num_envs)
-        self._width = int(np.prod(agent.observation_space.shape or (1,)))
-        inner = env.env if isinstance(env, GroupedEnv) else env
-        match = inner if isinstance(inner, Match) else None
-        self._board = None if match is None else match.board
-        self._seat = 0 if match is None else match.spec.seats.index(agent.seats[0])
-
-    def act(self, obs: Array) -> Array:
-        """Return actions (N, C) or (N, A) for observations (N, D)."""
-        view = SeatView(obs[:, : self._width], self._board, self._seat)
-        actions, self.memory = self.player.act(view, self.memory, self.streams)
-        return actions[:, None] if actions.ndim == 1 else actions
-
-    def restart(self, done: NDArray[np.bool_]) -> None:
-        """Reset the memory of the environments ``done`` (N,)."""
-        if done.any():
-            self.memory = self.player.reset_state(self.memory, done)
+def in_place_of(agent: AgentSpec, player: Policy, env: BatchedEnv, streams: Streams) -> Seated:
+    """Seat a player in place of a learning agent: it gets the agent's observations, scripted players also the board."""
+    width = int(np.prod(agent.observation_space.shape or (1,)))
+    match = env.env if isinstance(env, GroupedEnv) else env
+    if not isinstance(match, Match):
+        return Seated(player, streams, width=width)
+    return Seated(player, streams, seat=match.spec.seats.index(agent.seats[0]), board=match.board, width=width)
 
 
 class Turn(NamedTuple):
@@ -71,7 +49,7 @@ def turns(
     obs = env.reset(seed)
     numbers = np.arange(first, first + env.num_envs, dtype=np.int64)
     actors = {
-        agent.name: Actor(players[agent.name], agent, env, Streams(seed, numbers, LEARNER_PURPOSE + k))
+        agent.name: in_place_of(agent, players[agent.name], env, Streams(seed, numbers, LEARNER_PURPOSE + k))
         for k, agent in enumerate(agents)
     }
     while True:

@@ -1,22 +1,25 @@
-"""From a run's configuration to its environments."""
+"""From a run's configuration to its environments. Pools are imported where there are some."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
-from multigrid_rl.players.growing import Roster, anchor_pool, snapshot_player
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Seating
 from multigrid_rl.players.match import Match
-from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.text import expected
 from multigrid_rl.trust import import_object
 from multigrid_rl.types import GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.events import EventBonus
 from multigrid_rl.world.state import token_categories
+
+if TYPE_CHECKING:
+    from multigrid_rl.players.pool import Roster
 
 #: All snapshots of a league in the names of metrics.
 SNAPSHOTS = "snapshots"
@@ -58,7 +61,7 @@ class MatchFactory:
         """Drop loaded players: another process loads and checks them itself."""
         return {name: value for name, value in self.__dict__.items() if name != "_seated"}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "MatchFactory":
+    def __deepcopy__(self, memo: dict[int, Any]) -> MatchFactory:
         """Return itself, as it is immutable: RLlib copies its configurations, and copies need not reload players."""
         return self
 
@@ -81,18 +84,18 @@ class MatchFactory:
             ),
         )
 
-    def load(self) -> dict[str, tuple[LoadedPlayer, ...]]:
+    def load(self) -> Seating:
         """Return every background player, by seat; files are read at the first call. Raises :class:`PlayerError`."""
         return dict(self._seated)
 
     @cached_property
-    def _seated(self) -> dict[str, tuple[LoadedPlayer, ...]]:
+    def _seated(self) -> Seating:
         catalogue = self.catalogue or Catalogue(self.checkpoints)
         return {
             seat: catalogue.take_turns(names, self.spec, seat, self.hashes) for seat, names in self.opponents.items()
         }
 
-    def packed(self) -> "MatchFactory":
+    def packed(self) -> MatchFactory:
         """Return the same factory with every frozen player's files, for a process without access to their folder.
 
         Building from it checks the files as if they had been read there, and their sha256 against the packed ones. It
@@ -113,6 +116,8 @@ class MatchFactory:
         seated = self.load()
         players = seat_players(self.spec, {seat: rows for seat, rows in seated.items() if seat not in self.league})
         if self.league:
+            from multigrid_rl.players.pool import anchor_pool  # noqa: PLC0415
+
             pool = anchor_pool(_with_agents(self.spec, seated, once=False), self.league)
             if self.roster is not None:
                 pool.update(self._snapshots(self.roster), self.roster.weights, pool.initial_state(0))
@@ -121,7 +126,7 @@ class MatchFactory:
         match = Match(self.spec, players, num_envs, seed=self.seed, first_game=first, shaping=shaping)
         return GroupedEnv(match, self.specs)
 
-    def with_roster(self, roster: Roster) -> "MatchFactory":
+    def with_roster(self, roster: Roster) -> MatchFactory:
         """Return the same factory with ``roster`` in its league."""
         result = replace(self, roster=roster)
         result.__dict__["_seated"] = self._seated  # read once
@@ -138,6 +143,8 @@ class MatchFactory:
         env.env.join(str(self.spec.team_of(self.league[0])), self._snapshots(roster), roster.weights)
 
     def _snapshots(self, roster: Roster) -> dict[int, Policy]:
+        from multigrid_rl.players.pool import snapshot_player  # noqa: PLC0415
+
         files, spec = roster.files, self.spec
         return {n: snapshot_player(f"{SNAPSHOTS}-{n}", files[n], spec, self.league) for n in files}
 
@@ -150,28 +157,28 @@ class MatchFactory:
         return bonus if shaping is None else lambda events, reward: bonus(events, shaping(events, reward))
 
 
-def _with_agents(
-    spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]], *, once: bool
-) -> dict[str, tuple[LoadedPlayer, ...]]:
+def _mixtures(spec: GameSpec, seated: Seating, seat: str) -> list[list[tuple[str, float]]]:
+    """Return name and weight of who plays each seat of the team of ``seat``."""
+    mates = spec.seats_of(spec.team_of(seat))
+    return [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
+
+
+def _with_agents(spec: GameSpec, seated: Seating, *, once: bool) -> Seating:
     """Seat each player that has a method ``seated``: one per team if it plays the whole team, else one per seat."""
     result = {}
     for seat, rows in seated.items():
-        mates = spec.seats_of(spec.team_of(seat))
-        named = [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
         joint = all(hasattr(row.player, "seated") or row.members > 1 for row in rows)
-        seats = mates if joint and all(row == named[0] for row in named) else (seat,)
+        first, *others = _mixtures(spec, seated, seat)
+        alike = joint and all(other == first for other in others)
+        seats = spec.seats_of(spec.team_of(seat)) if alike else (seat,)
+        makers = [(row, getattr(row.player, "seated", None)) for row in rows]
         result[seat] = tuple(
-            row._replace(player=own(spec, seats, once=once), members=len(seats))
-            if (own := getattr(row.player, "seated", None))
-            else row
-            for row in rows
+            row if make is None else row._replace(player=make(spec, seats, once=once)) for row, make in makers
         )
     return result
 
 
-def seat_players(
-    spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]], *, once: bool = False
-) -> dict[str, Policy]:
+def seat_players(spec: GameSpec, seated: Seating, *, once: bool = False) -> dict[str, Policy]:
     """Return players by seat, or by team where one player acts for all its seats.
 
     Args:
@@ -189,12 +196,10 @@ def seat_players(
         if joint == {False}:
             players[seat] = _one_of(rows)
             continue
-        team = spec.team_of(seat)
-        mates = spec.seats_of(team)
-        mixtures = [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
+        team, mixtures = spec.team_of(seat), _mixtures(spec, seated, seat)
         if joint == {True, False} or any(other != mixtures[0] for other in mixtures):
             texts = ["+".join(f"{name} {weight:.0%}" for name, weight in row) or "learn" for row in mixtures]
-            listed = ", ".join(f"{mate}: {row}" for mate, row in zip(mates, texts, strict=True))
+            listed = ", ".join(f"{mate}: {row}" for mate, row in zip(spec.seats_of(team), texts, strict=True))
             key = f"scenario.seats.{seat}={'+'.join(row.name for row in rows)}"
             wanted = "the same player of a whole team, or mixture of such, on every seat of the team"
             raise PlayerError(expected(key, wanted, listed))
@@ -205,4 +210,6 @@ def seat_players(
 def _one_of(rows: tuple[LoadedPlayer, ...]) -> Policy:
     if len(rows) == 1:
         return rows[0].player
+    from multigrid_rl.players.pool import OpponentPool  # noqa: PLC0415
+
     return OpponentPool([row.player for row in rows], [row.weight for row in rows])

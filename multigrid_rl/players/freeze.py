@@ -8,7 +8,7 @@ import numpy as np
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.cards import Card, PlayerError, Strength, read_card, read_network, write_card, write_player
-from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, LoadedPlayer
+from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, Seating
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.frozen import check_fits
@@ -101,7 +101,7 @@ def side(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[str
     Raises:
         PlayerError: it cannot sit on any seat of the team.
     """
-    seated: dict[str, tuple[LoadedPlayer, ...]] = {}
+    seated: Seating = {}
     failure: PlayerError | None = None
     seats = spec.seats_of(team)
     for seat in seats:

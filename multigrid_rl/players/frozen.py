@@ -1,6 +1,6 @@
 """A trained network as a player, and checks of its seat."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from multigrid_rl.fast import Pass, compile_network, step
-from multigrid_rl.fast.towers import Stack
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
-from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
+from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError
 from multigrid_rl.text import expected, shown
-from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
+from multigrid_rl.types import GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, other_seat, other_side
 from multigrid_rl.world.state import token_categories
 
@@ -70,7 +69,7 @@ class FrozenPlayer:
 
     @property
     def kind(self) -> tuple[Any, ...] | None:
-        """Key of players that can act in one call (:class:`Alike`); ``None``: the player acts alone."""
+        """Key of players that can act in one call (:class:`pool.Alike`); ``None``: the player acts alone."""
         if self.towers is None or not isinstance(self.distribution, Categorical):
             return None
         return (self.distribution.choices, self.greedy, self.towers.stack_key)
@@ -143,28 +142,6 @@ class FrozenPlayer:
         return drawn._replace(actions=self.distribution.mode(outputs)) if self.greedy else drawn
 
 
-class Alike:
-    """Players of one kind (:attr:`FrozenPlayer.kind`) that act in one call, with the same results as alone.
-
-    Args:
-        players: at least one.
-    """
-
-    def __init__(self, players: Sequence[FrozenPlayer]) -> None:
-        self._first = players[0]
-        self._stack = Stack([player.towers for player in players if player.towers is not None])
-        self._mirrored = np.array([player.mirrored for player in players])
-
-    def act(self, tokens: NDArray[np.uint8], numbers: NDArray[np.intp], rng: UniformSource) -> NDArray[Any]:
-        """Draw actions (N,), of a team (N, C): row by row for the players with indices ``numbers`` (N,), ascending."""
-        mirrored = self._mirrored[numbers]
-        if mirrored.all():
-            tokens = other_side(tokens, self._first.members)
-        elif mirrored.any():
-            tokens[mirrored] = other_side(tokens[mirrored], self._first.members)
-        return self._first.sample(self._stack.policy(tokens, numbers), rng)
-
-
 def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
     """Return whether the player needs mirrored observations to play ``seat`` of the game ``spec``.
 
@@ -190,13 +167,3 @@ def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
                 expected(f"player {card.name} does not fit seat {seat}: {part}", wanted, shown(str(got), 200))
             )
     return mirrored
-
-
-def check_agent(card: Card, agent: AgentSpec) -> None:
-    """Raise :class:`PlayerError` unless the player's spaces are the agent's."""
-    wanted = signature(agent, card.observation.view_size)
-    needed = Card.model_validate({**card.model_dump(), **wanted})
-    for part, value in wanted.items():
-        if getattr(card, part) != getattr(needed, part):
-            got = card.model_dump(exclude_none=True)[part]
-            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {value}, got {got}")

@@ -22,7 +22,7 @@ from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.rendering import render_frame
 
 #: Player of a seat, or a mixture of players with weights.
-Seated: TypeAlias = "str | Policy | Mapping[str | Policy, float]"
+Choice: TypeAlias = "str | Policy | Mapping[str | Policy, float]"
 Bools = NDArray[np.bool_]
 #: Player of a seat that learns in the scenario and has no player named: every id can be made without arguments.
 DEFAULT = "random"
@@ -64,7 +64,7 @@ class SeatEnv(gymnasium.Env):
         self,
         scenario: str = "1v1",
         seat: str = "red_0",
-        players: Mapping[str, Seated] | None = None,
+        players: Mapping[str, Choice] | None = None,
         render_mode: str | None = None,
         checkpoints: Path | None = None,
         *,
@@ -139,7 +139,7 @@ class SeatVectorEnv(VectorEnv):
         num_envs: int = 1024,
         scenario: str = "1v1",
         seat: str = "red_0",
-        players: Mapping[str, Seated] | None = None,
+        players: Mapping[str, Choice] | None = None,
         checkpoints: Path | None = None,
         *,
         flat: bool = False,
@@ -199,7 +199,7 @@ class SeatVectorEnv(VectorEnv):
 
 
 def _match_around(
-    scenario: str, focal: str, players: Mapping[str, Seated] | None, checkpoints: Path | None, games: int
+    scenario: str, focal: str, players: Mapping[str, Choice] | None, checkpoints: Path | None, games: int
 ) -> Match:
     """Return games in which every seat but ``focal`` has a player; more than one game resets automatically.
 
@@ -230,7 +230,7 @@ def _loaded(choice: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogu
         return catalogue.seat(choice, spec, seat)
     player = choice(spec) if isinstance(choice, type) else choice
     name = str(getattr(player, "name", type(player).__name__))
-    return LoadedPlayer(watched(name, player, spec, seat), name, None, [])
+    return LoadedPlayer(watched(name, player, spec, seat), name)
 
 
 def _spread(parts: Any, rows: Bools) -> Any:

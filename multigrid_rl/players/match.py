@@ -7,100 +7,61 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.streams import MIXTURE_PURPOSE, PLAYER_PURPOSE, Streams
 from multigrid_rl.text import expected
 from multigrid_rl.types import TEAM_ORDER, BatchedStep, Board, Clock, EpisodeTable, GameSpec, Policy, SeatView, Shaping
 from multigrid_rl.world.constants import NUM_EVENTS
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.events import add_up
-from multigrid_rl.world.state import Step
 
 
-class _EpisodeLog:
-    """Adds up lengths, returns and events, and keeps the rows of finished episodes."""
-
-    def __init__(self, games: int, agents: int) -> None:
-        self._sums: tuple[Any, ...] = (
-            np.zeros(games, np.int32),
-            np.zeros((games, agents)),
-            np.zeros((games, agents, NUM_EVENTS)),
-        )
-        self._finished: list[EpisodeTable] = []
-
-    def add(self, step: Step, players: NDArray[np.int16]) -> None:
-        """Add one step's rewards, events and ends; ``players`` (N, P) are drawn from the pools."""
-        length, returns, events = self._sums
-        add_up(step.reward, step.events, returns, events, length)
-        done = step.done
-        if done.any():
-            self._finished.append(self.rows(done, step.winner, players))
-            self.reset(done)
-
-    def reset(self, which: NDArray[np.bool_]) -> None:
-        """Reset the sums of the games in ``which`` (N,)."""
-        for array in self._sums:
-            array[which] = 0
-
-    def rows(self, which: NDArray[np.bool_], winner: NDArray[np.int8], players: NDArray[np.int16]) -> EpisodeTable:
-        """Return rows of the games in ``which``, finished or not."""
-        return EpisodeTable._make(column[which] for column in (*self._sums, winner, players))
-
-    def get_state(self) -> dict[str, Any]:
-        """Return copies of the sums so far."""
-        return {"sums": [array.copy() for array in self._sums], "finished": list(self._finished)}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the sums."""
-        for array, saved in zip(self._sums, state["sums"], strict=True):
-            array[:] = saved
-        self._finished = list(state["finished"])
-
-    def drain(self, pools: int) -> EpisodeTable:
-        """Return rows of the episodes that finished since the last call."""
-        empty = EpisodeTable.empty(self._sums[1].shape[1], NUM_EVENTS, pools)
-        rows, self._finished = EpisodeTable.concatenate([empty, *self._finished]), []
-        return rows
-
-
-class _SeatedPlayer:
-    """One background player, the agents it acts for, its memory and its random streams.
+class Seated:
+    """A player in its place in ``N`` games, with its memory and its random streams.
 
     Args:
         player: the player.
-        agents: indices of its agents, all of one team.
-        team: index of the team in ``TEAM_ORDER``.
-        seed: of the games.
-        numbers: of the games (N,).
+        streams: what it draws from, one stream for each game.
+        seat: index of its first agent.
+        board: of the games, for players with full observation.
+        width: how much of each observation it reads; ``None``: all.
+        mixture: of a pool, streams that draw one of its players for each new game. There is one of a team: mates with
+            the same pool draw the same player.
     """
 
-    def __init__(self, player: Policy, agents: list[int], team: int, seed: int, numbers: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        player: Policy,
+        streams: Streams,
+        *,
+        seat: int = 0,
+        board: Board | None = None,
+        width: int | None = None,
+        mixture: Streams | None = None,
+    ) -> None:
         self.player: Any = player
-        self.agents = agents
-        self.memory: Any = player.initial_state(len(numbers))
-        self.rng = Streams(seed, numbers, PLAYER_PURPOSE + agents[0])
-        # One stream for a team: mates with the same pool draw the same player. Only created for pools, as games end in
-        # nearly every step of a batch.
-        self.mixed = isinstance(player, OpponentPool)
-        self.streams = [self.rng, Streams(seed, numbers, MIXTURE_PURPOSE + team)] if self.mixed else [self.rng]
+        self.streams, self.mixture = streams, mixture
+        self.memory: Any = player.initial_state(len(streams.state))
+        self._seat, self._board, self._width = seat, board, width
+        if mixture is not None:
+            self._draw(mixture, np.ones(len(streams.state), np.bool_))
 
-    def act(self, tokens: NDArray[np.uint8], board: Board, actions: NDArray[np.int8]) -> None:
-        """Write its agents' columns of ``actions`` (N, A)."""
-        first = self.agents[0]
-        alone = len(self.agents) == 1
-        obs = tokens[:, first] if alone else tokens[:, self.agents].reshape(len(tokens), -1)
-        chosen, self.memory = self.player.act(SeatView(obs, board, first), self.memory, self.rng)
-        actions[:, self.agents] = chosen[:, None] if alone else chosen
-
-    def draw(self, which: NDArray[np.bool_]) -> None:
-        """Draw the pool's players for the new games in ``which``."""
-        if self.mixed:
-            self.player.assign(self.memory, which, self.streams[1].uniform_of(which))
+    def act(self, obs: NDArray[Any]) -> NDArray[Any]:
+        """Return actions (N, C) or (N, A) for observations (N, D)."""
+        view = SeatView(obs[:, : self._width], self._board, self._seat)
+        chosen: NDArray[Any]
+        chosen, self.memory = self.player.act(view, self.memory, self.streams)
+        return chosen[:, None] if chosen.ndim == 1 else chosen
 
     def restart(self, done: NDArray[np.bool_]) -> None:
-        """Reset memory and players of the games in ``done``."""
-        self.memory = self.player.reset_state(self.memory, done)
-        self.draw(done)
+        """Reset the memory of the games in ``done`` (N,), and draw who of a pool plays the next ones."""
+        # Mixtures are drawn for pools alone, as games end in nearly every step of a batch.
+        if done.any():
+            self.memory = self.player.reset_state(self.memory, done)
+            if self.mixture is not None:
+                self._draw(self.mixture, done)
+
+    def _draw(self, mixture: Streams, which: NDArray[np.bool_]) -> None:
+        self.player.assign(self.memory, which, mixture.uniform_of(which))
 
 
 class Match:
@@ -154,13 +115,22 @@ class Match:
         numbers = np.arange(first, first + games, dtype=np.int64)
         self._seated = []
         for name, player in self._players.items():
-            agents = self._agents[name]
-            team = TEAM_ORDER.index(self.spec.team_of(self.spec.seats[agents[0]]))
-            self._seated.append(_SeatedPlayer(player, agents, team, seed, numbers))
-            self._seated[-1].draw(np.ones(games, np.bool_))
-        pooled = {a: seated for seated in self._seated if seated.mixed for a in seated.agents}
+            first_agent = self._agents[name][0]
+            team = TEAM_ORDER.index(self.spec.team_of(self.spec.seats[first_agent]))
+            mixture = Streams(seed, numbers, MIXTURE_PURPOSE + team) if hasattr(player, "assign") else None
+            streams = Streams(seed, numbers, PLAYER_PURPOSE + first_agent)
+            self._seated.append(Seated(player, streams, seat=first_agent, board=self.board, mixture=mixture))
+        places = zip(self._agents.values(), self._seated, strict=True)
+        pooled = {a: seated for agents, seated in places if seated.mixture is not None for a in agents}
         self._pooled = [pooled[a] for a in sorted(pooled)]
-        self._log = _EpisodeLog(games, self.spec.num_agents)
+        # Length, returns and events so far of the games that are played.
+        shape = (games, self.spec.num_agents)
+        self._sums: tuple[NDArray[Any], ...] = (
+            np.zeros(games, np.int32),
+            np.zeros(shape),
+            np.zeros((*shape, NUM_EVENTS)),
+        )
+        self._finished: list[EpisodeTable] = []
 
     def _players_of_pools(self) -> NDArray[np.int16]:
         """Return the current player of each seat with a pool (N, P), seats in index order."""
@@ -184,15 +154,19 @@ class Match:
         for seat, a in self._focal.items():
             self.actions[:, a] = actions[seat]
         self._clock.begin()
-        for seated in self._seated:
-            seated.act(tokens, self.board, self.actions)
+        for agents, seated in zip(self._agents.values(), self._seated, strict=True):
+            of_team = tokens[:, agents].reshape(len(tokens), -1) if len(agents) > 1 else tokens[:, agents[0]]
+            self.actions[:, agents] = seated.act(of_team)
         self._clock.lap("players")
         step = self.world.step(self.actions)
         self._clock.lap("engine")
-        self._log.add(step, self._players_of_pools())
+        length, returns, events = self._sums
+        add_up(step.reward, step.events, returns, events, length)
         if step.done.any():
-            for seated in self._seated:
-                seated.restart(step.done)
+            self._finished.append(self._rows(step.done, step.winner))
+            self._clear_sums(step.done)
+        for seated in self._seated:
+            seated.restart(step.done)
         reward = step.reward
         if self._shaping is not None:
             # Eliminated agents get no reward: a team with a joint action would be rewarded for them.
@@ -210,7 +184,7 @@ class Match:
     def restart(self, which: NDArray[np.bool_]) -> None:
         """Reset the games in ``which`` (N,) before they end; no table includes them."""
         self.world.reset(None, which)
-        self._log.reset(which)
+        self._clear_sums(which)
         for seated in self._seated:
             seated.restart(which)
 
@@ -225,12 +199,21 @@ class Match:
 
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call."""
-        return self._log.drain(len(self._pooled))
+        empty = EpisodeTable.empty(self.spec.num_agents, NUM_EVENTS, len(self._pooled))
+        rows, self._finished = EpisodeTable.concatenate([empty, *self._finished]), []
+        return rows
 
     def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
         """Return rows of the unfinished games in ``which`` (N,), without a winner."""
-        winner = np.full(self.num_envs, -1, np.int8)
-        return self._log.rows(which, winner, self._players_of_pools())
+        return self._rows(which, np.full(self.num_envs, -1, np.int8))
+
+    def _rows(self, which: NDArray[np.bool_], winner: NDArray[np.int8]) -> EpisodeTable:
+        """Return rows of the games in ``which`` (N,), finished or not."""
+        return EpisodeTable._make(column[which] for column in (*self._sums, winner, self._players_of_pools()))
+
+    def _clear_sums(self, which: NDArray[np.bool_]) -> None:
+        for array in self._sums:
+            array[which] = 0
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of games, memories and random streams, without the players."""
@@ -238,7 +221,7 @@ class Match:
             "world": self.world.get_state(),
             "memories": copy.deepcopy([seated.memory for seated in self._seated]),
             "streams": [stream.state.copy() for stream in self._streams()],
-            "log": self._log.get_state(),
+            "log": {"sums": [array.copy() for array in self._sums], "finished": list(self._finished)},
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -248,13 +231,16 @@ class Match:
             raise ValueError(expected("state", f"{len(self._seated)} background players", len(state["memories"])))
         self.world.set_state(state["world"])
         for seated, memory in zip(self._seated, copy.deepcopy(state["memories"]), strict=True):
-            seated.memory = seated.player.with_memories(memory) if seated.mixed else memory
+            seated.memory = seated.player.with_memories(memory) if seated.mixture is not None else memory
         for stream, numbers in zip(streams, state["streams"], strict=True):
             stream.state[:] = numbers
-        self._log.set_state(state["log"])
+        for array, saved in zip(self._sums, state["log"]["sums"], strict=True):
+            array[:] = saved
+        self._finished = list(state["log"]["finished"])
 
     def _streams(self) -> list[Streams]:
-        return [stream for seated in self._seated for stream in seated.streams]
+        pairs = ((seated.streams, seated.mixture) for seated in self._seated)
+        return [stream for pair in pairs for stream in pair if stream is not None]
 
     def drain_seconds(self) -> dict[str, float]:
         """Return the seconds spent on ``engine`` and ``players`` since the last call."""

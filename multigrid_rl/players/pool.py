@@ -1,13 +1,41 @@
-"""Several players for one seat: each game draws one of them at its start, and only that player is evaluated in it."""
+"""Several players for one seat, one drawn for each game; players of seats as one of a team; snapshots of a learner."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from multigrid_rl.players.frozen import Alike, FrozenPlayer
-from multigrid_rl.types import Board, Policy, SeatView
+from multigrid_rl.fast.towers import Stack
+from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card
+from multigrid_rl.players.catalogue import Seating, load_frozen
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.text import expected
+from multigrid_rl.types import Board, GameSpec, Policy, SeatView, UniformSource
+from multigrid_rl.world.constants import other_seat, other_side
+
+
+class Alike:
+    """Players of one kind (:attr:`FrozenPlayer.kind`) that act in one call, with the same results as alone.
+
+    Args:
+        players: at least one.
+    """
+
+    def __init__(self, players: Sequence[FrozenPlayer]) -> None:
+        self._first = players[0]
+        self._stack = Stack([player.towers for player in players if player.towers is not None])
+        self._mirrored = np.array([player.mirrored for player in players])
+
+    def act(self, tokens: NDArray[np.uint8], numbers: NDArray[np.intp], rng: UniformSource) -> NDArray[Any]:
+        """Draw actions (N,), of a team (N, C): row by row for the players with indices ``numbers`` (N,), ascending."""
+        mirrored = self._mirrored[numbers]
+        if mirrored.all():
+            tokens = other_side(tokens, self._first.members)
+        elif mirrored.any():
+            tokens[mirrored] = other_side(tokens[mirrored], self._first.members)
+        return self._first.sample(self._stack.policy(tokens, numbers), rng)
 
 
 class PoolState(NamedTuple):
@@ -133,3 +161,72 @@ class OpponentPool:
         self._rank = np.array([self._ranks[n] for n in self.players], np.intp)
         self._ends = np.cumsum([len(numbers) for _, numbers in self._groups])
         self._single = [numbers[0] for alike, numbers in self._groups if alike is None]
+
+
+class Roster(NamedTuple):
+    """Active players of a growing pool."""
+
+    weights: dict[int, float]  # by number: share of the games
+    files: dict[int, dict[str, PlayerFiles]]  # of snapshots, by number and network
+
+
+class TeamPlayer:
+    """Single-seat players combined into one player of the whole team; implements ``types.Policy``.
+
+    Args:
+        name: of the player.
+        members: one for each seat, in index order; they act independently.
+    """
+
+    def __init__(self, name: str, members: Sequence[Policy]) -> None:
+        self.name = name
+        self.members = list(members)
+        memories = [member.initial_state(0) for member in self.members]
+        self._widths = [0 if memory is None else int(memory.shape[1]) for memory in memories]
+
+    def initial_state(self, games: int) -> torch.Tensor:
+        """Return the members' empty memories (N, S) side by side; a member without memory adds nothing."""
+        return torch.zeros(games, sum(self._widths))
+
+    def reset_state(self, state: torch.Tensor, done: NDArray[np.bool_]) -> torch.Tensor:
+        """Return the memories with the games in ``done`` (N,) cleared."""
+        return state * torch.from_numpy(~done).unsqueeze(1) if state.shape[1] else state
+
+    def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:
+        """Return actions (N, C), drawn member by member from the same stream."""
+        tokens = view.tokens.reshape(len(view.tokens), len(self.members), -1)
+        memories, actions = list(torch.split(state, self._widths, dim=1)), []
+        for c, member in enumerate(self.members):
+            memory: Any = memories[c] if self._widths[c] else member.initial_state(len(tokens))
+            chosen, memory = member.act(SeatView(tokens[:, c], view.board, view.seat + c), memory, rng)
+            actions.append(chosen)
+            memories[c] = memory if self._widths[c] else memories[c]
+        return np.stack(actions, axis=1), torch.cat(memories, dim=1)
+
+
+def anchor_pool(seated: Seating, seats: Sequence[str]) -> OpponentPool:
+    """Return the pool of fixed players, numbered from 0 on, that plays all ``seats`` of a team."""
+    anchors = []
+    for rows in zip(*(seated[seat] for seat in seats), strict=True):
+        alone = len(rows) == 1 or rows[0].members > 1
+        anchors.append(rows[0].player if alone else TeamPlayer(rows[0].name, [row.player for row in rows]))
+    return OpponentPool(anchors, [row.weight for row in seated[seats[0]]])
+
+
+def snapshot_player(name: str, files: Mapping[str, PlayerFiles], spec: GameSpec, seats: Sequence[str]) -> Policy:
+    """Return one player of all ``seats`` of a team, from the networks of the learners on the other side.
+
+    Raises:
+        PlayerError: damaged files, or none for a seat.
+    """
+    cards = {module: read_card(source) for module, source in files.items()}
+    members: list[Policy] = []
+    for seat in seats:
+        module = next((m for m, card in cards.items() if other_seat(seat) in card.seats), None)
+        if module is None:
+            raise PlayerError(expected(f"league/{name}", f"a network of {other_seat(seat)}", ", ".join(cards)))
+        loaded = load_frozen(name, files[module], cards[module], spec, seat)
+        if loaded.members > 1:
+            return loaded.player
+        members.append(loaded.player)
+    return members[0] if len(members) == 1 else TeamPlayer(name, members)

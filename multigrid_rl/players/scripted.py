@@ -6,12 +6,14 @@ each game and step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.jit import inlined, kernel
 from multigrid_rl.text import expected
-from multigrid_rl.types import GameSpec, SeatView, UniformSource
+from multigrid_rl.types import GameSpec, Policy, SeatView, UniformSource
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.state import make_flags
 
@@ -20,6 +22,9 @@ class _Memoryless:
     name: str
     #: Whether it reads the whole board; a pool only slices the board for such players.
     reads_board = False
+
+    def __init__(self, spec: GameSpec | None = None) -> None:
+        """Plays any game."""
 
     def initial_state(self, games: int) -> None:  # noqa: ARG002
         """Return no memory."""
@@ -232,3 +237,9 @@ class Hunter(_Scripted):
 
     name = "hunter"
     hunt = True
+
+
+#: By the names of ``catalogue.BUILT_IN``.
+PLAYERS: dict[str, Callable[[GameSpec], Policy]] = {
+    player.name: player for player in (RandomPlayer, IdlePlayer, KeyRunner, Hunter)
+}

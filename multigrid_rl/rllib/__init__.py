@@ -1,1 +1,23 @@
-"""The only RLlib room: env runners, algorithms, learner, Ray sessions and clusters, the training loop."""
+"""The only RLlib room: our runs as RLlib's configs, algorithms and callbacks; env runners, learner, Ray sessions.
+
+The names below are for users of RLlib (docs/rllib.md). They are imported when they are first used.
+"""
+
+from importlib import import_module
+
+#: Public names, and where they are.
+_PLACES = {
+    "config": "build",
+    "MultigridConfig": "build",
+    "MultigridAlgorithm": "algorithm",
+    "GateCallback": "callback",
+    "GateStopper": "callback",
+}
+__all__ = list(_PLACES)
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name at its first use."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -1,19 +1,26 @@
 """The one RLlib algorithm of all trainers: its training step is an iteration of the run (``training.run``)."""
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
 
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.rllib.build import Settings, algorithm_config
+from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnFolder, without_object_store
+from multigrid_rl.rllib.results import gate_results, log_iteration
+from multigrid_rl.tables import STARTS, find
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.training.loop import ended_by
 from multigrid_rl.training.protocols import Sampler
 from multigrid_rl.training.run import Run, Stall
-from multigrid_rl.training.stages import Stage
+from multigrid_rl.training.stages import Stage, team_of
 
 
 class MultigridAlgorithm(OwnFolder, PPO):
@@ -21,14 +28,23 @@ class MultigridAlgorithm(OwnFolder, PPO):
 
     Attributes:
         run: what this algorithm trains.
+        row: metrics of the last iteration by our names, as in ``metrics.jsonl``.
     """
+
+    run: Any = None
+
+    @classmethod
+    def get_default_config(cls) -> MultigridConfig:
+        """Return an empty configuration: Tune fills it."""
+        return MultigridConfig()
 
     def setup(self, config: Any) -> None:
         """Build env runners and learners, then hand games and the learners' weights to the runners."""
         self.pool: Any = None
-        with without_object_store():
+        settings: Settings = self.config.settings
+        self._team = team_of(settings.run)
+        with self._without_ray():
             super().setup(config)
-        settings: Settings = self.config.env_config["settings"]
         stages, trainer = settings.stages, settings.trainer
         # Read before anything is played: a file that is deleted later does no harm, and other nodes need no copy.
         games = [stage.factory for stage in stages]
@@ -48,6 +64,20 @@ class MultigridAlgorithm(OwnFolder, PPO):
             trainer.patience(settings.run),
         )
         self.run = Run(stages, games, sampler, self._learner, None if patience is None else Stall(*patience))
+        if settings.run.init is not None and not settings.driven:
+            self.run.begin_with(*find(STARTS, "player")(settings.run, stages[-1].factory.specs))
+        self.row: dict[str, float | None] = {}
+        self._newest: Any = np.zeros((0, 0))
+        self._team.__enter__()
+
+    def _without_ray(self) -> AbstractContextManager[None]:
+        """Return a context in which RLlib starts no Ray session for its object store, if all is done by this process.
+
+        RLlib would start or join a cluster without any use for it.
+        """
+        config = self.config
+        alone = not (config.num_env_runners or config.num_learners or config.evaluation_num_env_runners)
+        return without_object_store() if alone else nullcontext()
 
     def _actors(self) -> list[Any]:
         """Return the remote env runners that RLlib made, in the order of their numbers."""
@@ -57,38 +87,82 @@ class MultigridAlgorithm(OwnFolder, PPO):
         return [actor for _, actor in sorted(found, key=lambda pair: int(pair[0]))]
 
     def training_step(self) -> None:
-        """Sample, learn and set weights once."""
-        self.run.iterate()
+        """Sample, learn and set weights once; log what was measured under RLlib's keys."""
+        run = self.run
+        if not self.config.settings.driven:
+            run.go_further()
+        self._team.look()
+        before = run.env_steps
+        run.iterate()
+        self.row = run.row()
+        window = self.config.metrics_num_episodes_for_smoothing
+        self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window)
+
+    def log_result(self, result: dict[str, Any]) -> None:
+        """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
+        result["multigrid_rl"] = self.row
+        result["gates"] = gate_results(self.run.tracker.keeper)
+        result["done"] |= ended_by(self.config.settings.run, self.run) is not None
+        super().log_result(result)
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return what Tune adds to every result; outside Tune nothing: each would hold the whole configuration."""
-        if self.trial_name != "default":
-            metrics: dict[str, Any] = super().get_auto_filled_metrics(*args, **kwargs)
-            return metrics
-        return {}
+        """Return what is in every result; outside a trial of Tune without the whole configuration."""
+        whole = self.is_actor() and not self.config.settings.driven
+        kind: Any = super() if whole else super(Algorithm, self)  # RLlib's copies the configuration: a millisecond
+        metrics: dict[str, Any] = kind.get_auto_filled_metrics(*args, **kwargs)
+        return metrics if whole else {**metrics, "config": {}}
 
-    def save(self, folder: Path) -> None:  # type: ignore[override, unused-ignore]
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return RLlib's state and the run's: counters, gates, games under way."""
+        state: dict[str, Any] = super().get_state(*args, **kwargs)
+        if self.config.settings.driven:  # its loop keeps the run beside this
+            return state
+        return {**state, "run": self.run.get_state(), "newest_episodes": self._newest}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        super().set_state(state)
+        if "run" in state:
+            self.run.set_state(state["run"])
+            self._newest = state["newest_episodes"]
+
+    def write(self, folder: Path) -> None:
         """Write RLlib's checkpoint into a new folder. Raises ``OSError``, ``RunError``."""
         with self._learner.reporting():
             self.save_to_path(str(folder.resolve()))
 
-    def restore(self, folder: Path) -> None:  # type: ignore[override, unused-ignore]
+    def read(self, folder: Path) -> None:
         """Continue from RLlib's checkpoint.
 
         Values of this algorithm's configuration stay: step sizes and weights of losses are its own, whatever the
         checkpoint was trained with.
         """
-        with without_object_store():  # RLlib would start or join a cluster without any use for it
-            self.restore_from_path(str(folder.resolve()))
+        self.restore_from_path(str(folder.resolve()))
+
+    def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
+        """Continue from a checkpoint."""
+        with self._without_ray():
+            super().restore_from_path(path, *args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Play fresh games with the current weights. Raises ``ConfigError``: there is no process that could."""
+        if self.env_runner is None and self.eval_env_runner_group is None:
+            runners = self.config.num_env_runners
+            wanted = f"1 or more with cluster.num_env_runners={runners}, which play for training alone"
+            raise ConfigError(expected("evaluation_num_env_runners", wanted, 0))
+        with self._without_ray():
+            found: dict[str, Any] = super().evaluate(*args, **kwargs)
+        return found
 
     def cleanup(self) -> None:
         """Stop env runners and learners."""
         if self.pool is not None:
             self.pool.stop()
+        self._team.__exit__(None, None, None)
         super().cleanup()
 
 
 def engine(config: RunConfig, stages: list[Stage] | None = None) -> MultigridAlgorithm:
     """Build the algorithm of a run; see :func:`~multigrid_rl.rllib.build.algorithm_config`."""
-    algorithm: MultigridAlgorithm = algorithm_config(config, stages, MultigridAlgorithm).build_algo()
+    algorithm: MultigridAlgorithm = algorithm_config(config, stages).build_algo()
     return algorithm

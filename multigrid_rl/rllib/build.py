@@ -1,78 +1,228 @@
-"""From our configuration to RLlib's."""
+"""From our configuration to RLlib's, and back: what users set on RLlib's is a key of ours, or refused."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.utils import force_list
 
+from multigrid_rl.config.compose import changed, compose, keyword_overrides
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
+from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.training.stages import Stage, stages_of
+from multigrid_rl.training.start import load_stages
 from multigrid_rl.types import Schedule
+
+#: RLlib's names of settings that are a key of ours with the same meaning.
+_SAME = {
+    "gamma": "train.gamma",
+    "lambda_": "train.lam",
+    "vf_loss_coeff": "train.vf_coef",
+    "grad_clip": "train.grad_clip",
+    "rollout_fragment_length": "train.num_steps",
+    "sample_timeout_s": "cluster.sample_timeout_s",
+    "num_env_runners": "cluster.num_env_runners",
+    "num_learners": "cluster.num_learners",
+    "num_gpus_per_learner": "cluster.gpus_per_learner",
+    "seed": "seed",
+}
+#: Settings that RLlib's own loop and Tune follow.
+_RLLIBS = (
+    "min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration",
+    "metrics_num_episodes_for_smoothing", "stats_cls_lookup", "log_level", "log_sys_usage",
+    "custom_evaluation_function", "placement_strategy", "num_cpus_for_main_process", "num_cpus_per_env_runner",
+    "num_cpus_per_learner", "custom_resources_for_main_process", "custom_resources_per_env_runner",
+    "custom_resources_per_learner",
+    "extra_python_environs_for_driver", "extra_python_environs_for_worker", "in_evaluation",
+    "settings", "algo_class", "class", "_is_frozen", "simple_optimizer", "worker_index",
+)  # fmt: skip
+#: What is meant by settings that nothing of ours follows.
+_INSTEAD = {
+    "framework_str": "torch, the only framework of our networks",
+    "env": 'none: config("2v2") or config(env_id="CartPole-v1") names the game',
+    "env_config": 'none: overrides, config("1v1", "scenario.seats.blue_0=hunter"), change the game',
+    "observation_space": "that of the scenario, which follows from its game and scheme",
+    "action_space": "that of the scenario, which follows from its game and scheme",
+    "model": 'none: overrides, config("1v1", "model.hidden=[64]"), change the network',
+    "_model_config": 'none: overrides, config("1v1", "model.hidden=[64]"), change the network',
+    "_rl_module_spec": 'none: config("1v1", "model.name=module:Class") takes a network of your own',
+    "policies": "none: scheme, shared and scenario.seats decide who learns",
+    "policy_mapping_fn": "none: scheme, shared and scenario.seats decide who learns",
+    "policies_to_train": "none: scheme, shared and scenario.seats decide who learns",
+    "use_kl_loss": "False: train.target_kl bounds an update",
+    "use_critic": "True: train.vf_coef=0 trains without values",
+    "use_gae": "True: train.psi chooses the weights of log-probabilities",
+    "env_runner_cls": "ours: train.trainer decides who samples",
+    "_learner_class": "ours: train.trainer decides who learns",
+    "explore": "True, but in evaluation_config: training samples from its policy",
+}
+#: Callbacks of env runners, which play one episode after the other; ours play batches of games.
+_OF_EPISODES = (
+    "on_environment_created", "on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end",
+    "on_sample_end",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What env runners, learners and the algorithm read of a run: ``config.env_config["settings"]``."""
+    """What env runners, learners and the algorithm read of a run, ``config.settings``.
+
+    Attributes:
+        run: the run.
+        stages: its games; empty: not loaded yet.
+        driven: a training loop drives the algorithm, and does what is due between iterations.
+        filled: RLlib's settings as they follow from the run: whatever differs from them was set by a user.
+    """
 
     run: RunConfig
-    stages: list[Stage]
+    stages: tuple[Stage, ...] = ()
+    driven: bool = False
+    filled: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def trainer(self) -> Any:
         """The run's :class:`~multigrid_rl.training.trainers.Trainer`."""
         return trainer_of(self.run.train.trainer)
 
+    def __repr__(self) -> str:
+        """Name what is trained: Tune writes it into every result."""
+        return f"Settings(scenario={self.run.scenario.name}, train={self.run.train.name}, seed={self.run.seed})"
 
-def algorithm_config(
-    config: RunConfig, stages: list[Stage] | None = None, algorithm: type[PPO] | None = None
-) -> PPOConfig:
-    """Return the RLlib configuration of a run.
 
-    Args:
-        config: the run.
-        stages: its games, with the players that are loaded already; by default as they follow from ``config``.
-        algorithm: what it builds; by default the one of all trainers.
+class MultigridConfig(PPOConfig):
+    """RLlib's configuration of one of our runs; :func:`config` makes one.
 
-    Raises:
-        ConfigError: stages of a curriculum that do not fit together.
+    What a user sets on it becomes a key of our configuration when an algorithm is built, or is refused with one line.
+
+    Attributes:
+        settings: the run.
     """
-    if algorithm is None:
+
+    def __init__(self, algo_class: type[PPO] | None = None) -> None:
         from multigrid_rl.rllib.algorithm import MultigridAlgorithm  # noqa: PLC0415 - it builds itself with this
 
-        algorithm = MultigridAlgorithm
-    stages = stages or stages_of(config)
-    train, cluster, specs = config.train, config.cluster, stages[0].factory.specs
-    spec = module_specs(specs, config.model.model_dump(), config.seed)
-    first = spec.rl_module_specs[specs.modules[0]]
-    modules = {agent.name: agent.module for agent in specs.agents}
-    return (
-        PPOConfig(algo_class=algorithm)
-        .environment(
-            env=None,
-            observation_space=first.observation_space,
-            action_space=first.action_space,
-            env_config={"settings": Settings(config, stages)},
-        )
-        .env_runners(
+        super().__init__(algo_class or MultigridAlgorithm)
+        # System usage is not logged: it delays the start.
+        self.debugging(log_level="ERROR", log_sys_usage=False)
+        self.settings: Any = None  # until :func:`config` or a checkpoint sets it: composing takes time
+
+    @classmethod
+    def of(cls, settings: Settings) -> "MultigridConfig":
+        """Return the configuration of a run. Raises ``ConfigError``: stages that do not fit together."""
+        made = cls()
+        made.settings = settings
+        made._fill()
+        return made
+
+    def build_algo(self, env: Any = None, use_copy: bool = True) -> Any:
+        """Build the algorithm. Raises ``ConfigError`` as :meth:`validate`."""
+        made = self.copy(copy_frozen=False) if use_copy else self
+        made.validate()  # RLlib's own copies lack every setting that is -1, its mark of what is deprecated
+        return PPOConfig.build_algo(made, env, use_copy=False)
+
+    def validate(self) -> None:
+        """Take over what a user has set, and check it with everything that the run loads.
+
+        Raises:
+            ConfigError: a setting that nothing of ours stands for, or values that do not fit; one line.
+        """
+        if self.settings is None:
+            raise ConfigError(expected("MultigridConfig", 'one that config("1v1") returns', "an empty one"))
+        if not self.in_evaluation:
+            self._check_callbacks()
+            self._check_evaluation()
+            values = self._user_values()
+            run = changed(self.settings.run, values) if values else self.settings.run
+            if not self.settings.driven:
+                _check_alone(run)
+            stages = self.settings.stages
+            if values or not stages:
+                stages = tuple(load_stages(run, None)[0])
+            self.settings = replace(self.settings, run=run, stages=stages)
+            self._fill()
+        super().validate()
+
+    def _user_values(self) -> dict[str, Any]:
+        """Return what a user has set as values of ours, by dotted key. Raises ``ConfigError``."""
+        filled, values, run = self.settings.filled, {}, self.settings.run
+        for name, value in vars(self).items():
+            kept = filled.get(name, _MISSING)
+            if name in _RLLIBS or name.startswith(("callbacks_", "evaluation_", "__")):  # __: Tune's own
+                continue
+            if value is kept or _same(name, value, kept):
+                continue
+            plain = value.item() if isinstance(value, np.generic) else value
+            if name in _SAME:
+                values[_SAME[name]] = plain
+            elif name in _CONVERTED:
+                values |= _CONVERTED[name](plain, run)
+            else:
+                default = f"RLlib's default {kept}, as nothing of ours follows it"
+                default = "no such setting" if kept is _MISSING else default
+                setting = name.strip("_").removesuffix("_str")
+                raise ConfigError(expected(setting, _INSTEAD.get(name, default), shown(str(value))))
+        return values
+
+    def _check_callbacks(self) -> None:
+        """Raise ``ConfigError`` for callbacks that would never be called."""
+        wanted = "methods of the algorithm, such as on_train_result: games are played in batches"
+        for given in force_list(self.callbacks_class):
+            kind = getattr(given, "func", given)
+            kind = kind if isinstance(kind, type) else type(kind)
+            for name in _OF_EPISODES:
+                if getattr(kind, name, None) not in (None, getattr(RLlibCallback, name)):
+                    raise ConfigError(expected("callbacks", wanted, f"{kind.__name__}.{name}"))
+        for name in _OF_EPISODES:
+            if getattr(self, f"callbacks_{name}") is not None:
+                raise ConfigError(expected("callbacks", wanted, name))
+
+    def _check_evaluation(self) -> None:
+        """Raise ``ConfigError`` for settings of evaluation that nothing follows."""
+        if self.evaluation_duration_unit != "episodes" or self.evaluation_duration == "auto":
+            got = f"{self.evaluation_duration} {self.evaluation_duration_unit}"
+            raise ConfigError(expected("evaluation_duration", "a number of episodes, which are played whole", got))
+        given = self.evaluation_config or {}
+        for name in given if isinstance(given, dict) else ():
+            if name != "explore" and name not in _RLLIBS:
+                wanted = "explore=False to take the likeliest actions, and nothing else"
+                raise ConfigError(expected("evaluation_config", wanted, name))
+
+    def _fill(self) -> None:
+        """Set RLlib's settings as they follow from the run."""
+        run, stages = self.settings.run, self.settings.stages
+        train, cluster = run.train, run.cluster
+        if stages:
+            specs = stages[0].factory.specs
+            spec = module_specs(specs, run.model.model_dump(), run.seed)
+            first = spec.rl_module_specs[specs.modules[0]]
+            self.environment(observation_space=first.observation_space, action_space=first.action_space)
+            self.rl_module(rl_module_spec=spec)
+            modules = {agent.name: agent.module for agent in specs.agents}
+            self.multi_agent(policies=set(specs.modules), policy_mapping_fn=partial(_module_of, modules))
+        self.env_runners(
             env_runner_cls=BatchedEnvRunner,
             num_env_runners=cluster.runners,
             create_local_env_runner=cluster.runners == 0,
-            num_cpus_per_env_runner=1,
+            rollout_fragment_length="auto",
+            num_envs_per_env_runner=1,
+            sample_timeout_s=cluster.sample_timeout_s,
             # Connectors turn episodes into batches; ours are batches from the start.
             add_default_connectors_to_env_to_module_pipeline=False,
             add_default_connectors_to_module_to_env_pipeline=False,
         )
-        .learners(
+        self.learners(
             learner_class=BatchLearner, num_learners=cluster.num_learners, num_gpus_per_learner=cluster.gpus_per_learner
         )
         # The pool replaces lost env runners: RLlib must neither stop for them nor let Ray restart them.
-        .fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)
-        .rl_module(rl_module_spec=spec)
-        .multi_agent(policies=set(specs.modules), policy_mapping_fn=partial(_module_of, modules))
-        .training(
+        self.fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)
+        self.training(
             lr=_rllib_schedule(train.schedules["lr"]),
             gamma=train.gamma,
             lambda_=train.lam,
@@ -84,13 +234,108 @@ def algorithm_config(
             grad_clip=train.grad_clip,
             grad_clip_by="global_norm",
             num_epochs=train.passes,
-            minibatch_size=config.rows_per_minibatch,
+            minibatch_size=run.rows_per_minibatch,
             train_batch_size=train.batch_size,
         )
+        self.train_batch_size_per_learner = None
         # RLlib seeds global generators for its own networks, which makes torch load its compiler: more than a second.
-        # System usage is not logged: it delays the start.
-        .debugging(seed=config.seed if cluster.gpus_per_learner else None, log_level="ERROR", log_sys_usage=False)
-    )
+        self.debugging(seed=run.seed if cluster.gpus_per_learner else None)
+        # RLlib updates dictionaries in place.
+        filled = {
+            name: deepcopy(value) if isinstance(value, dict) and name != "policies" else value
+            for name, value in vars(self).items()
+            if name != "settings"
+        }
+        self.settings = replace(self.settings, filled=filled)
+
+
+_MISSING = object()
+
+
+def _check_alone(run: RunConfig) -> None:
+    """Raise ``ConfigError`` for what needs the folder of a run, which only the command line makes."""
+    allowed = "null with multigrid_rl.rllib.config, as `multigrid-rl train` alone makes the folder of a run"
+    for key, value in (("league", run.scenario.league), ("run_dir", run.run_dir), ("tracking", run.tracking)):
+        run.require(value is None, key, allowed, value)
+
+
+def _same(name: str, value: Any, kept: Any) -> bool:
+    """Return whether a setting is as it was filled in; Tune hands copies over, and policies as dictionaries."""
+    if name == "policies" and kept is not _MISSING:
+        return set(value) == set(kept)
+    alike = isinstance(value, type(kept)) or isinstance(kept, type(value))  # a restored one has texts for enums
+    return alike and bool(value == kept) and isinstance(value, bool) == isinstance(kept, bool)
+
+
+def _schedule_keys(start: str, end: str, steps: str) -> Callable[[Any, RunConfig], dict[str, Any]]:
+    """Return what turns a number, or a line ``[[0, a], [n, b]]``, into values of three keys of ours."""
+
+    def values(value: Any, run: RunConfig) -> dict[str, Any]:
+        if not isinstance(value, list | tuple):
+            return {start: value, end: None}
+        try:
+            (zero, first), (last, final) = value
+        except (TypeError, ValueError):
+            zero = None
+        if zero != 0:
+            raise ConfigError(expected(start, "a number, or a line [[0, a], [n, b]]", value))
+        if steps == "train.until" and last != run.train.until:
+            raise ConfigError(expected(start, f"a line that ends at train.until={run.train.until}", value))
+        return {start: first, end: final, **({} if steps == "train.until" else {steps: last})}
+
+    return values
+
+
+def _batch(value: Any, run: RunConfig) -> dict[str, Any]:
+    games = run.train.num_envs
+    if not isinstance(value, int) or value % games:
+        wanted = f"a multiple of train.num_envs={games}, as a batch is num_envs * num_steps"
+        raise ConfigError(expected("train_batch_size", wanted, value))
+    return {"train.num_steps": value // games}
+
+
+#: RLlib's names of settings that are keys of ours in another form: (value, the run) -> values by key.
+_CONVERTED: dict[str, Callable[[Any, RunConfig], dict[str, Any]]] = {
+    "lr": _schedule_keys("train.lr", "train.lr_final", "train.until"),
+    "entropy_coeff": _schedule_keys("train.entropy_coef", "train.entropy_final", "train.entropy_decay"),
+    "clip_param": lambda value, run: {"train.clip": value, "train.clip_final": None},  # noqa: ARG005
+    "num_epochs": lambda value, run: {"train.epochs" if run.train.pi_iters is None else "train.pi_iters": value},
+    "minibatch_size": lambda value, run: {
+        "train.minibatch_size": value * (run.train.num_steps if run.model.recurrent else 1)
+    },
+    "train_batch_size": _batch,
+    "_train_batch_size_per_learner": lambda value, run: _batch(value * max(run.cluster.num_learners, 1), run),
+    "num_envs_per_env_runner": lambda value, run: {"train.num_envs": value * max(run.cluster.runners, 1)},
+}
+
+
+def config(scenario: str | None = None, *overrides: str, **values: Any) -> MultigridConfig:
+    """Return RLlib's configuration of a run: ``config("1v1", "train.lr=3e-4", seed=3).build_algo().train()``.
+
+    Args:
+        scenario: name, or file (``./mine.yaml``); 1v1 by default.
+        overrides: as on the command line: ``"scenario.seats.blue_0=hunter"``.
+        values: keys of the configuration by their last name (``lr``, ``hidden``, ``seed``, ...); a class or function
+            stands for its ``module:name``.
+
+    Raises:
+        ConfigError: a mistake, in one line.
+    """
+    chosen = [] if scenario is None else [f"scenario={scenario}"]
+    return MultigridConfig.of(Settings(compose([*chosen, *overrides, *keyword_overrides(values)])))
+
+
+def algorithm_config(run: RunConfig, stages: list[Stage] | None = None) -> MultigridConfig:
+    """Return the RLlib configuration of a run that a training loop drives.
+
+    Args:
+        run: the run.
+        stages: its games, with the players that are loaded already; by default as they follow from ``run``.
+
+    Raises:
+        ConfigError: stages of a curriculum that do not fit together.
+    """
+    return MultigridConfig.of(Settings(run, tuple(stages or stages_of(run)), driven=True))
 
 
 def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:

@@ -1,5 +1,6 @@
 """RLlib's env runner around our own sampling path (:mod:`multigrid_rl.learn.rollout`)."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -10,7 +11,11 @@ from ray.rllib.utils.checkpoints import Checkpointable
 
 from multigrid_rl.learn.batches import Experience, estimate
 from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import fingerprint
+from multigrid_rl.players.episodes import play_episodes
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.rllib.results import log_episodes
 from multigrid_rl.runs.provenance import installed
 from multigrid_rl.training.protocols import Sampler, Weights
 from multigrid_rl.training.stages import estimator_of
@@ -18,19 +23,21 @@ from multigrid_rl.types import EnvFactory
 
 #: Numbers of games: a runner's replacement, and every stage of a curriculum, plays new games.
 GENERATION, STAGE = 1 << 32, 1 << 52
+#: Numbers of evaluated games, which no training plays, and how many are played side by side.
+EVALUATION, SIDE_BY_SIDE = 1 << 62, 256
 
 
 class BatchedEnvRunner(EnvRunner, Checkpointable):
     """Plays ``num_envs`` environments for ``num_steps`` steps with the current weights.
 
-    ``config.env_config["settings"]`` is a :class:`~multigrid_rl.rllib.build.Settings`. Numbers of environments are
+    ``config.settings`` is a :class:`~multigrid_rl.rllib.build.Settings`. Numbers of environments are
     shared out so that number ``k`` is the same on any runner. A remote runner is sent its factory with :meth:`begin`:
     what the configuration holds stays small enough for every checkpoint.
     """
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
-        settings = self.config.env_config["settings"]
+        settings = self.config.settings
         self.run = settings.run
         self._estimator, self._recomputes = estimator_of(self.run), settings.trainer.recomputes(self.run)
         remote = bool(self.worker_index)
@@ -38,7 +45,10 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             torch.set_num_threads(1)  # runners share the cores; a second thread each would slow them down
         self.num_envs: int = self.run.games_per_sampler
         self.module = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=False).build()
-        if not remote:
+        self._evaluated = 0
+        if self.config.in_evaluation:
+            self._load(settings.stages[-1].factory)
+        elif not remote:
             self.begin(settings.stages[0].factory, 0)
 
     def begin(self, factory: EnvFactory, offset: int) -> dict[str, str]:
@@ -52,9 +62,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             PlayerError: a background player is damaged or not the one that was announced.
         """
         self.offset = offset
-        self.factory: Any = factory
+        self._load(factory)
         first = offset + max(self.worker_index - 1, 0) * self.num_envs
-        self.modules = factory.specs.modules
         self.collector = Collector(
             factory.build(self.num_envs, first),
             factory.specs,
@@ -65,6 +74,10 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             bound=self.run.model.bound,
         )
         return installed() if self.worker_index else {}
+
+    def _load(self, factory: EnvFactory) -> None:
+        self.factory: Any = factory
+        self.modules = factory.specs.modules
 
     def get_games(self) -> dict[str, Any]:
         """Return the state of environments, players and random streams; the weights are not part of it."""
@@ -83,8 +96,32 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             raise ValueError(f"state: expected games from number {self.offset}, got {games['offset']}")
         self.collector.set_state(games)
 
-    def sample(self, **kwargs: Any) -> Experience:  # noqa: ARG002
-        """Play ``num_steps`` steps of every environment."""
+    def sample(self, *, num_episodes: int | None = None, **kwargs: Any) -> Any:  # noqa: ARG002
+        """Play ``num_steps`` steps of every environment, and return the :class:`Experience`.
+
+        ``num_episodes``: play so many whole fresh ones instead, which RLlib evaluates by.
+        """
+        return self._rollout() if num_episodes is None else self._evaluate(num_episodes)
+
+    def _evaluate(self, episodes: int) -> list[Any]:
+        """Play fresh episodes with the current weights, apart from the games under way; logs them for RLlib."""
+        specs, bound = self.factory.specs, self.run.model.bound
+        players = {}
+        for agent in specs.agents:
+            net = self.module[agent.module].net
+            distribution = distribution_of(agent.action_space, bound, net)
+            options: dict[str, Any] = {"members": len(agent.seats), "greedy": not self.config.explore}
+            players[agent.name] = FrozenPlayer(agent.name, net, "", distribution=distribution, **options)
+        first = EVALUATION + self.worker_index * GENERATION + self._evaluated
+        self._evaluated += episodes
+        env = self.factory.build(min(episodes, SIDE_BY_SIDE), first)
+        table = play_episodes(env, specs.agents, players, episodes, seed=self.run.seed, first=first).whole()
+        log_episodes(self.metrics, table, specs)
+        steps = int(table.length.sum())
+        # RLlib asks what it has had played for its steps, and nothing else.
+        return [SimpleNamespace(env_steps=lambda: steps, agent_steps=lambda: steps * len(specs.agents))]
+
+    def _rollout(self) -> Experience:
         collector = self.collector
         rollouts = collector.collect()
         collector.clock.begin()
@@ -145,7 +182,8 @@ class LocalSampler(Sampler):
 
     def sample(self) -> list[Experience]:
         """Play ``num_steps`` steps of every environment."""
-        return [self._runner.sample()]
+        experience: Experience = self._runner.sample()
+        return [experience]
 
     def set_weights(self, weights: Weights) -> None:
         """Play with these weights from now on."""

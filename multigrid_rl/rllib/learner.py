@@ -76,7 +76,7 @@ class BatchLearner(WithoutWrapper, PPOTorchLearner):
     """A learner whose modules are updated by what the run's trainer brings.
 
     RLlib's own code does the rest: placing modules on devices, remote learner processes, checkpoints of weights
-    and optimisers. ``config.env_config["settings"]`` is a :class:`~multigrid_rl.rllib.build.Settings`.
+    and optimisers. ``config.settings`` is a :class:`~multigrid_rl.rllib.build.Settings`.
 
     Attributes:
         our_update: such as :class:`~multigrid_rl.learn.update.Update`.
@@ -85,7 +85,7 @@ class BatchLearner(WithoutWrapper, PPOTorchLearner):
     def build(self) -> None:
         """Build as RLlib does, with a single thread for a process that shares its cores."""
         # Custom networks and objectives may draw from torch's generator.
-        torch.manual_seed(self.config.env_config["settings"].run.seed)
+        torch.manual_seed(self.config.settings.run.seed)
         if self.config.num_learners:
             torch.set_num_threads(1)
         super().build()
@@ -93,7 +93,7 @@ class BatchLearner(WithoutWrapper, PPOTorchLearner):
     def configure_optimizers(self) -> None:
         """Register the optimisers of each network."""
         modules = {name: self._module[name] for name in self._module.keys()}  # noqa: SIM118 - no dict
-        settings = self.config.env_config["settings"]
+        settings = self.config.settings
         self.our_update: Any = settings.trainer.learner(
             settings.run,
             {name: module.net for name, module in modules.items()},

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants, services, worker
+from ray._private import ray_constants, services
 
 
 class OwnFolder:
@@ -56,37 +56,36 @@ def without_object_store() -> Iterator[None]:
 
 
 @contextmanager
-def starting(local: bool) -> Iterator[None]:
+def starting(local: bool) -> Iterator[list[int]]:
     """Start Ray's processes in sessions of their own, whose raylet ignores SIGTERM; ``local``: on the loopback alone.
+
+    Yields the process numbers of the raylets that were started: Ray tells nobody, and they must be watched and ended.
 
     ``ray.init`` starts them, and takes no argument for how. Where the kernel does not end children with their parent,
     Ray ends its own by their group, and the processes stay as they are.
     """
     popen, reachable = services.ConsolePopen, ray_constants.ENABLE_RAY_CLUSTER
+    raylets: list[int] = []
 
     def start(command: list[str], **settings: Any) -> Any:
-        prepare = settings.pop("preexec_fn")
+        prepare, is_raylet = settings.pop("preexec_fn"), Path(command[0]).name == ray_constants.PROCESS_TYPE_RAYLET
 
         def prepared() -> None:
             prepare()
-            if Path(command[0]).name == ray_constants.PROCESS_TYPE_RAYLET:
+            if is_raylet:
                 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
-        return popen(command, preexec_fn=prepared, start_new_session=True, **settings)
+        process = popen(command, preexec_fn=prepared, start_new_session=True, **settings)
+        raylets.extend([process.pid] * is_raylet)
+        return process
 
     ray_constants.ENABLE_RAY_CLUSTER = reachable and not local
     if sys.platform == "linux":
         services.ConsolePopen = start
     try:
-        yield
+        yield raylets
     finally:
         services.ConsolePopen, ray_constants.ENABLE_RAY_CLUSTER = popen, reachable
-
-
-def raylet() -> int:
-    """Return the process number of this session's raylet: Ray tells nobody, and it must be watched and ended."""
-    number: int = worker._global_node.all_processes[ray_constants.PROCESS_TYPE_RAYLET][0].process.pid
-    return number
 
 
 def local_address() -> str | None:

@@ -69,13 +69,14 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
         settings |= {"address": "local", "num_cpus": max(available_cpus(), processes), "include_dashboard": False}
     else:
         settings |= {"address": address}
-    scratch = _start(settings, address)
+    scratch, raylets = _start(settings, address)
     with ExitStack() as stack:
         if address is None:
-            raylet = private.raylet()
-            stack.callback(_end_children, raylet)
+            for raylet in raylets:  # one, on Linux
+                stack.callback(_end_children, raylet)
             stack.callback(ray.shutdown)
-            stack.enter_context(_watched(raylet))
+            for raylet in raylets:
+                stack.enter_context(_watched(raylet))
         else:
             stack.callback(ray.shutdown)
         yield
@@ -93,10 +94,10 @@ def _check_gpus(config: RunConfig) -> None:
         raise ConfigError(expected("cluster.gpus_per_learner", wanted, got))
 
 
-def _start(settings: dict[str, Any], address: str | None) -> Path:
-    """Start Ray, or connect to it; returns the session's folder for temporary files."""
+def _start(settings: dict[str, Any], address: str | None) -> tuple[Path, list[int]]:
+    """Start Ray, or connect to it; returns the session's folder for temporary files, and raylets that were started."""
     try:
-        with _ray_settings(local=address is None):
+        with _ray_settings(local=address is None) as raylets:
             if address is None:
                 _ensure_token()
             else:
@@ -105,7 +106,7 @@ def _start(settings: dict[str, Any], address: str | None) -> Path:
                 where = (private.local_address() or address) if address == "auto" else address
                 if silent := unreachable(where):
                     raise ConnectionError(f"{where}: {silent}" if where != address else silent)
-            return Path(ray.init(**settings).address_info["session_dir"])
+            return Path(ray.init(**settings).address_info["session_dir"]), raylets
     except Exception as error:  # Ray raises bare ones, too
         if address is None:
             folders = f"TMPDIR={tempfile.gettempdir()}, HOME={os.environ.get('HOME')}"
@@ -115,7 +116,7 @@ def _start(settings: dict[str, Any], address: str | None) -> Path:
 
 
 @contextmanager
-def _ray_settings(*, local: bool) -> Iterator[None]:
+def _ray_settings(*, local: bool) -> Iterator[list[int]]:
     """Stop Ray from recording calls, keep our signal handler, and start its processes in separate sessions.
 
     A local session listens on the loopback alone, as Ray's do by default on macOS: no other machine has part in it.
@@ -129,8 +130,8 @@ def _ray_settings(*, local: bool) -> Iterator[None]:
     events, handler = os.environ.get(name), signal.getsignal(signal.SIGTERM)
     os.environ[name] = events or "0"
     try:
-        with private.starting(local):
-            yield
+        with private.starting(local) as raylets:
+            yield raylets
     finally:
         if events is None:
             del os.environ[name]

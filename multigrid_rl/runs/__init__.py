@@ -1,1 +1,1 @@
-"""The run folder and nothing else: its writer and its reader, checkpoints, verdict, provenance, reference curves."""
+"""The run folder and nothing else: its writer and its reader, checkpoints, verdict, provenance."""

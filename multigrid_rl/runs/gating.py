@@ -1,17 +1,20 @@
-"""From a run's configuration to its gates: which metrics they mean, and whether the run reports them."""
+"""What judges a run: its gates, as its configuration means them; rows of its episodes, and reports for the gates."""
 
+import math
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
 from multigrid_rl.config.scenario import GateConfig
 from multigrid_rl.config.schema import RunConfig, trainer_of
-from multigrid_rl.gates import Gate
-from multigrid_rl.metrics import MetricGroup, groups, matches
+from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
+from multigrid_rl.metrics import STAGES, WORK, MetricGroup, episode_metrics, groups, matches
 from multigrid_rl.tables import HEADS
 from multigrid_rl.text import ConfigError, expected, suggestion
-from multigrid_rl.trust import CODE
-from multigrid_rl.types import MultiAgentSpec
+from multigrid_rl.trust import CODE, import_object, user_code
+from multigrid_rl.types import Clock, EpisodeTable, MultiAgentSpec, RunError
 
 #: Metrics that every trainer reports.
 _USUAL = ("entropy/", "explained_variance/", "own/")
@@ -83,3 +86,126 @@ def _names(group: MetricGroup, specs: MultiAgentSpec) -> Iterator[tuple[str, lis
         yield from ((name, [name]) for name in (pattern.replace(place, name) for name in names or ("",)))
         if place:
             yield pattern.replace(place, "*"), [pattern.replace(place, name) for name in star]
+
+
+def own_metrics(gates: list[Gate]) -> dict[str, Callable[[EpisodeTable], Any]]:
+    """Return the user's functions that gates name, by metric. Raises ``ConfigError``: no such function."""
+    names = [gate.metric for gate in gates if gate.metric.startswith("own/")]
+    return {name: import_object("scenario.gates: metric", name.removeprefix("own/")) for name in names}
+
+
+def _own_value(name: str, function: Callable[[EpisodeTable], Any], table: EpisodeTable) -> float:
+    try:
+        with user_code(f"metric {name}"):
+            return float(function(table))
+    except ConfigError as error:
+        raise RunError(str(error)) from error
+
+
+class MetricsTracker:
+    """Collects episodes into reports, hands them to the gates, and keeps the time.
+
+    Attributes:
+        keeper: the gates.
+        report: lengths and returns of the newest report; empty before the first.
+        clock: seconds spent outside of iterations, by part.
+    """
+
+    def __init__(self, gates: list[Gate], report_episodes: int = MIN_EPISODES) -> None:
+        self.set_gates(gates, report_episodes)
+        self.clock = Clock()
+        self._episodes = 0
+        self._began = self._before = time.perf_counter()
+        self._steps_before = 0
+
+    def set_gates(self, gates: list[Gate], report_episodes: int = MIN_EPISODES) -> None:
+        """Judge by ``gates`` from here on; episodes that wait for a report belong to what was before."""
+        self.keeper = GateKeeper(gates, report_episodes)
+        self.report: dict[str, float] = {}
+        self._pending: list[EpisodeTable] = []
+        self._own = own_metrics(gates)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return everything that the next reports and verdicts depend on."""
+        return {
+            "keeper": self.keeper.get_state(),
+            "pending": list(self._pending),
+            "report": self.report,
+            "episodes": self._episodes,
+            "steps": self._steps_before,
+            "seconds": time.perf_counter() - self._began,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state; time that passed in between does not count."""
+        self.keeper.set_state(state["keeper"])
+        self._pending, self.report = list(state["pending"]), state.get("report", {})
+        self._episodes, self._steps_before = state["episodes"], state["steps"]
+        self._before = time.perf_counter()
+        self._began = self._before - state["seconds"]
+
+    def last_report(self, specs: MultiAgentSpec) -> dict[str, float]:
+        """Return the newest report, of fewer episodes where there was none; empty if no episode has ended."""
+        if not self.report and any(table.episodes > 0 for table in self._pending):
+            return episode_metrics(EpisodeTable.concatenate(self._pending), specs)
+        return self.report
+
+    def row(
+        self,
+        counts: Mapping[str, int],
+        measured: Mapping[str, float],
+        finished: EpisodeTable | None,
+        specs: MultiAgentSpec,
+    ) -> dict[str, float | None]:
+        """Return the row of the iteration that has just ended.
+
+        Args:
+            counts: environment steps, policy updates and what else is counted since the run began.
+            measured: what was measured in this iteration alone.
+            finished: episodes that finished in it.
+            specs: who played them.
+        """
+        self.clock.begin()
+        env_steps, seconds = counts["env_steps"], time.perf_counter() - self._began
+        row: dict[str, float] = {"iteration": counts["policy_updates"], "seconds": seconds, **counts, **measured}
+        if finished is not None:
+            self._pending.append(finished)
+            self._episodes += finished.episodes
+        row["episodes"] = self._episodes
+        if sum(table.episodes for table in self._pending) >= self.keeper.min_episodes:
+            table = EpisodeTable.concatenate(self._pending)
+            self._pending = []
+            self.report = episode_metrics(table, specs)
+            row |= self.report
+            row |= {name: _own_value(name, function, table) for name, function in self._own.items()}
+            moment = Moment(env_steps, counts["policy_updates"], seconds)
+            # A network whose seats were out all the time has learned nothing in this iteration.
+            unknown = dict.fromkeys((state.gate.metric for state in self.keeper.states), math.nan)
+            self.keeper.report(moment, table.episodes, {**unknown, **row})
+        row |= _gate_columns(self.keeper)
+        self.clock.lap("metrics")
+        row |= self._timing(env_steps, measured)
+        return {name: value if math.isfinite(value) else None for name, value in row.items()}
+
+    def _timing(self, steps: int, measured: Mapping[str, float]) -> dict[str, float]:
+        now = time.perf_counter()
+        total = now - self._before
+        seconds = {"metrics": 0.0, "checkpoint": 0.0, **self.clock.drain()}
+        row = {f"timing/{part}_s": value for part, value in seconds.items()}
+        parts = {**measured, **row}
+        row["timing/other_s"] = total - sum(parts[f"timing/{stage}_s"] for stage in STAGES)
+        if f"timing/{WORK[0]}_s" in parts:  # RLlib's own env runners do not report these times
+            row["timing/overhead_share"] = 1 - sum(parts.get(f"timing/{part}_s", 0.0) for part in WORK) / total
+        row["env_steps_per_s"] = (steps - self._steps_before) / total
+        self._before, self._steps_before = now, steps
+        return row
+
+
+def _gate_columns(keeper: GateKeeper) -> dict[str, float]:
+    if keeper.last is None:
+        return {}
+    row: dict[str, float] = {"gates/held": float(keeper.held)}
+    for state in keeper.states:
+        row[f"gates/{state.gate.metric}/met"] = float(state.gate.met(state.value))
+        row[f"gates/{state.gate.metric}/held_steps"] = float(state.held_steps(keeper.last.env_steps))
+    return row

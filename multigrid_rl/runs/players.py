@@ -2,21 +2,35 @@
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.players.cards import CARD_FILE, EnvSignature, PlayerError, read_card, read_network, task_of
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, seat_folders
-from multigrid_rl.players.frozen import FrozenPlayer, check_agent
-from multigrid_rl.runs.reader import check_env, run_config
+from multigrid_rl.players.cards import (
+    CARD_FILE,
+    Card,
+    EnvSignature,
+    PlayerError,
+    read_card,
+    read_network,
+    signature,
+    task_of,
+)
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, runs_code
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
+from multigrid_rl.trust import CODE, check_code
 from multigrid_rl.types import TEAM_ORDER, AgentSpec, MultiAgentSpec
 
 _BOARD = "the red/blue-door game"
+#: The folder of a player's seat among those of a team.
+_SEAT = re.compile(r"(red|blue)_\d")
 #: What may differ between a player's network and one that begins with its weights.
 _FREE = {"log_std", "scale_values"}
 
@@ -63,6 +77,18 @@ def players_for(run: Path, seat: str, checkpoint: str | None = None) -> dict[str
         if seats:
             return seats
     return {"": run_player(run, seat, checkpoint)}
+
+
+def seat_folders(folder: Path) -> dict[str, Path]:
+    """Return the folders of single seats by seat, in order. Raises :class:`PlayerError` for one that is a link."""
+    try:
+        found = [path for path in sorted(folder.iterdir()) if _SEAT.fullmatch(path.name) and path.is_dir()]
+    except OSError as error:
+        raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
+    for path in found:
+        if path.is_symlink():
+            raise PlayerError(expected(path, "a folder", "a symbolic link"))
+    return {path.name: path for path in found}
 
 
 def is_run(who: str) -> bool:
@@ -118,6 +144,25 @@ def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
     return compose([*own, *overrides])
 
 
+def code_of_run(config: RunConfig) -> list[str]:
+    """Return what of other people's code a run's scenario names: environments, players, agents' folders."""
+    scenario = config.scenario
+    names = [name for row in scenario.opponents.values() for name in row]
+    own = [name for name in names if runs_code(name)]
+    return [*code_of_env(scenario.env_id, scenario.env_args), *own]
+
+
+def code_of_env(env_id: str | None, env_args: dict[str, Any]) -> list[str]:
+    """Return what an environment imports: the module of its id, and whatever its arguments name."""
+    return [*([env_id] if env_id and ":" in env_id else []), *CODE.findall(str(env_args))]
+
+
+def check_env(key: object, env_id: str | None, env_args: dict[str, Any]) -> None:
+    """Say which code an environment of a file runs. Raises ``ConfigError`` where that is refused, see ``trust``."""
+    names = [name for name in code_of_env(env_id, env_args) if name != env_id or name.split(":")[0] not in sys.modules]
+    check_code(f"{key}: env_id", names, "an environment of Gymnasium or of this project")
+
+
 def player_in_place_of(
     agent: AgentSpec,
     who: str,
@@ -144,7 +189,7 @@ def player_in_place_of(
         folder = env_player(agent, who, config, checkpoint, any_env=any_env)
         card = read_card(folder)
         player = FrozenPlayer.of(card, read_network(folder, card), greedy=greedy)
-        return LoadedPlayer(player, card.name, card.sha256, card.strength, members=card.members)
+        return LoadedPlayer(player, card.name, card.strength)
     name, catalogue = _folder_of(agent, who, checkpoint), Catalogue(config.checkpoint_root())
     loaded = catalogue.seat(name, config.scenario.spec, agent.seats[0], greedy=greedy)
     if loaded.members != len(agent.seats):
@@ -169,8 +214,18 @@ def env_player(
     same = scenario.env_id and card.env and task_of(scenario.env_id) == task_of(card.env.env_id)
     if not (same or any_env):
         raise PlayerError(expected(key, wanted, _BOARD if card.env is None else card.env.env_id))
-    check_agent(card, agent)
+    _check_agent(card, agent)
     return folder
+
+
+def _check_agent(card: Card, agent: AgentSpec) -> None:
+    """Raise :class:`PlayerError` unless the player's spaces are the agent's."""
+    wanted = signature(agent, card.observation.view_size)
+    needed = Card.model_validate({**card.model_dump(), **wanted})
+    for part, value in wanted.items():
+        if getattr(card, part) != getattr(needed, part):
+            got = card.model_dump(exclude_none=True)[part]
+            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {value}, got {got}")
 
 
 def _folder_of(agent: AgentSpec, who: str, checkpoint: str | None) -> str:

@@ -1,6 +1,7 @@
 """Where a run's numbers come from: command, commit, versions, machine, modules of the user's own."""
 
 import hashlib
+import json
 import platform
 import shlex
 import shutil
@@ -12,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.config.schema import RunConfig, to_yaml
+from multigrid_rl.config.schema import RESUMABLE, RunConfig, to_yaml
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import sha256_of
@@ -77,6 +78,13 @@ def circumstances() -> dict[str, Any]:
 def facts_of(config: RunConfig) -> dict[str, Any]:
     """Return what add-ons say of a run's inputs, by the key that names them. Raises ``ConfigError``: one is damaged."""
     return {key: find(FACTS, key)(config) for key in FACTS if getattr(config, key) is not None}
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Return the sha256 of what ``config.yaml`` holds, without what may change when a run is resumed."""
+    values = {key: value for key, value in config.items() if key != "cluster"}
+    values["train"] = {key: value for key, value in values["train"].items() if f"train.{key}" not in RESUMABLE}
+    return sha256_of(json.dumps(values, sort_keys=True, default=str).encode())
 
 
 def own_modules(config: RunConfig) -> dict[str, dict[str, str]]:

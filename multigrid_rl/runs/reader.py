@@ -3,10 +3,8 @@
 Missing, damaged and forged content raises a one-line error that names the file.
 """
 
-import hashlib
 import json
 import math
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -15,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from multigrid_rl.config.schema import RESUMABLE, RunConfig
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
-from multigrid_rl.players.naming import runs_code
 from multigrid_rl.text import ConfigError, expected, first_error
-from multigrid_rl.trust import CODE, check_code
 
 Array = NDArray[np.float64]
 
@@ -171,16 +167,6 @@ def read_config(run: Path) -> dict[str, Any]:
     return _checked(run / "config.yaml", _Config)
 
 
-def config_hash(run: Path) -> str:
-    """Return the sha256 of what ``config.yaml`` holds, without what may change when a run goes on.
-
-    Raises ``ConfigError`` if it is missing or damaged.
-    """
-    values = {key: value for key, value in read_config(run).items() if key != "cluster"}
-    values["train"] = {key: value for key, value in values["train"].items() if f"train.{key}" not in RESUMABLE}
-    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
-
-
 def read_provenance(run: Path) -> dict[str, Any]:
     """Read ``provenance.json``. Raises ``ConfigError`` if it is missing or damaged."""
     return _checked(run / "provenance.json", _Provenance)
@@ -197,25 +183,6 @@ def run_config(run: Path) -> RunConfig:
         return RunConfig.model_validate(read_config(run))
     except ValidationError as error:
         raise ConfigError(f"{run / 'config.yaml'}: {first_error(error, quoting=True)}") from error
-
-
-def code_of_run(config: RunConfig) -> list[str]:
-    """Return what of other people's code a run's scenario names: environments, players, agents' folders."""
-    scenario = config.scenario
-    names = [name for row in scenario.opponents.values() for name in row]
-    own = [name for name in names if runs_code(name)]
-    return [*code_of_env(scenario.env_id, scenario.env_args), *own]
-
-
-def code_of_env(env_id: str | None, env_args: dict[str, Any]) -> list[str]:
-    """Return what an environment imports: the module of its id, and whatever its arguments name."""
-    return [*([env_id] if env_id and ":" in env_id else []), *CODE.findall(str(env_args))]
-
-
-def check_env(key: object, env_id: str | None, env_args: dict[str, Any]) -> None:
-    """Say which code an environment of a file runs. Raises ``ConfigError`` where that is refused, see ``trust``."""
-    names = [name for name in code_of_env(env_id, env_args) if name != env_id or name.split(":")[0] not in sys.modules]
-    check_code(f"{key}: env_id", names, "an environment of Gymnasium or of this project")
 
 
 def opponent_hashes(run: Path) -> dict[str, str]:
@@ -283,11 +250,3 @@ def _number(value: Any, where: str) -> float | None:
     if not isinstance(value, (int, float)) or abs(value) >= _LARGEST:
         raise ConfigError(expected(where, f"a number below {_LARGEST:g}, or null", f"a {type(value).__name__}"))
     return value
-
-
-def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """Return the leaves in which two nested mappings differ: (dotted key, one, other)."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = dict.fromkeys([*ours, *theirs])
-        return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]
-    return [] if ours == theirs else [(key, ours, theirs)]

@@ -1,112 +1,48 @@
-"""A search folder: the request, every trial's run folder, outcomes and the winner."""
+"""A search's folder: the request, every trial's run folder, and its one record, an Optuna study.
+
+Tune's own ``OptunaSearch`` knows a trial by a random name of Tune's, so that no trial can go on in a later session, and
+it can neither confirm a configuration on other seeds nor start from a checkpoint: hence ``ask`` and ``tell`` here.
+"""
 
 import json
+import math
+import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import optuna
 import yaml
-from optuna.pruners import SuccessiveHalvingPruner
+from optuna.pruners import NopPruner, SuccessiveHalvingPruner
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from multigrid_rl.config.compose import compose
-from multigrid_rl.config.overrides import parse
-from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import write_whole
 from multigrid_rl.runs.folder import locked
-from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.provenance import circumstances
-from multigrid_rl.search.plans import plan_of
-from multigrid_rl.search.settings import AshaSettings, Settings, load_settings, parse_settings
-from multigrid_rl.search.space import OWN_KEYS, Space, load_space, read_yaml
-from multigrid_rl.search.study import STUDY, Record, truncated
+from multigrid_rl.search.outcomes import Outcome, Score, Status, TrialSpec
+from multigrid_rl.search.settings import AshaSettings, SearchRequest
+from multigrid_rl.search.space import read_yaml
 from multigrid_rl.text import ConfigError, expected
 
-_REQUEST = "search.yaml"
+_REQUEST, STUDY = "search.yaml", "study.log"
 #: Trials end with a checkpoint when they see this file in the search's folder, and one that sees it in its own.
 STOP = "stop"
+_SPEC, _OUTCOME = "spec", "outcome"
+_STATES: dict[Status, TrialState] = {
+    "finished": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "failed": TrialState.FAIL,
+}  # fmt: skip
 
 
 def run_path(search: Path | str, trial: str) -> Path:
     """Return the run folder of a trial."""
     return Path(search, "trials", trial)
-
-
-@dataclass(frozen=True)
-class SearchRequest:
-    """What a search was asked for."""
-
-    name: str  # of the ready-made search
-    seed: int  # of all its draws
-    settings: Settings
-    space: Space  # what varies, around which overrides
-
-    @classmethod
-    def parse(cls, overrides: list[str]) -> "SearchRequest":
-        """Read the overrides of a command, and check everything that would make every trial fail.
-
-        Raises ``ConfigError`` or ``PlayerError``: a mistake in what was asked for, before anything starts.
-        """
-        name, changes, seed, base = sort_overrides(overrides)
-        settings = load_settings(name, changes)
-        space = load_space(settings.space, base)
-        plan_of(settings, space, seed)
-        # One configuration out of the middle stands for all.
-        config = compose(space.overrides({variable.key: variable.at(0.5) for variable in space.variables}))
-        if not config.scenario.kind.board and any(v.key.startswith("train.bonus.") for v in space.variables):
-            wanted = f"one without train.bonus for scenario={config.scenario.name}, such as control"
-            raise ConfigError(expected("search.space", wanted, space.name))
-        if settings.kind == "pbt" and config.scenario.league is not None:
-            wanted = "another one than pbt with a league, as every run makes its own snapshots"
-            raise ConfigError(expected("search", wanted, name))
-        factory = env_factory(config)
-        try:
-            factory.load()
-            factory.build(1, 0)
-            gates = gates_of(config, factory.specs)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-        if not gates:
-            wanted = "some to search for, such as [{metric: return_mean/*, at_least: 475}]"
-            raise ConfigError(expected("scenario.gates", wanted, f"none in {config.scenario.name}"))
-        return cls(name, seed, settings, space)
-
-    def as_data(self) -> dict[str, Any]:
-        """Return it as plain data, for ``search.yaml``."""
-        space, settings = self.space, self.settings.model_dump(mode="json")
-        data = {"search": self.name, "settings": settings, "space": space.name, "variables": space.content}
-        return {**data, "base": list(space.base), "seed": self.seed}
-
-
-def sort_overrides(overrides: list[str]) -> tuple[str, dict[str, Any], int, list[str]]:
-    """Split overrides into the search's name, changes of its values, its seed, and what all trials share.
-
-    Raises ``ConfigError``: no override at all, or one of what a search sets itself.
-    """
-    name, seed, changes, base = "three-stage", 0, {}, []
-    for override in overrides:
-        key, sign, value = override.partition("=")
-        if not sign:
-            raise ConfigError(f"{override}: expected key=value, for example search=asha")
-        if key == "search":
-            name = value
-        elif key.startswith("search."):
-            changes[key.removeprefix("search.")] = parse([override])[key]
-        elif key == "seed":
-            seed = parse([override])["seed"]
-            if not isinstance(seed, int) or not 0 <= seed < 2**31 - 1000:
-                raise ConfigError(f"seed: expected a whole number from 0, below 2**31 - 1000, got {seed}")
-        elif key in OWN_KEYS or key == "address" or key.partition(".")[0] == "cluster":
-            instead = "; a cluster is named by --address" if key in ("address", "cluster", "cluster.address") else ""
-            raise ConfigError(f"{override}: a search sets {key} itself, expected overrides without it{instead}")
-        else:
-            base.append(override)
-    if not any(override.startswith("experiment=") for override in base):
-        # A recipe is what a search is to find, not where it starts from.
-        base.append("experiment=none")
-    return name, changes, seed, base
 
 
 class SearchFolder:
@@ -144,26 +80,109 @@ class SearchFolder:
             provenance = json.loads((path / "provenance.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path / 'provenance.json'}: damaged, expected the file that search wrote") from error
-        space = Space.build(content["space"], content["variables"], content["base"])
-        settings = parse_settings(content["settings"])
-        return cls(path, SearchRequest(content["search"], content["seed"], settings, space), provenance)
+        return cls(path, SearchRequest.from_data(content), provenance)
 
     @cached_property
-    def record(self) -> Record:
+    def study(self) -> optuna.Study:
         """What was begun and what came of it. Raises ``ConfigError``: it is damaged."""
-        settings = self.request.settings
-        pruner = None
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        path, settings = self.path / STUDY, self.request.settings
+        pruner: optuna.pruners.BasePruner = NopPruner()
         if isinstance(settings, AshaSettings):
             pruner = SuccessiveHalvingPruner(min_resource=settings.grace, reduction_factor=settings.reduction)
-        return Record(self.path / STUDY, self.request.space, self.request.seed, pruner)
+        try:
+            known: dict[str, Any] = {"direction": "maximize"} if not path.exists() else {}
+            make: Any = optuna.create_study if known else optuna.load_study
+            storage = JournalStorage(JournalFileBackend(str(path)))
+            study: optuna.Study = make(study_name="search", storage=storage, pruner=pruner, **known)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path}: damaged, expected the record that search wrote") from error
+        return study
+
+    def _rows(self) -> dict[str, FrozenTrial]:
+        # A kill between Optuna's proposal and its name leaves a row without one: it is drawn again.
+        rows = self.study.get_trials(deepcopy=False)
+        return {row.user_attrs[_SPEC]["id"]: row for row in rows if _SPEC in row.user_attrs}
+
+    def begin(self, spec: TrialSpec) -> TrialSpec:
+        """Write a trial down for good before it starts, once; returns it with its values.
+
+        Raises:
+            ConfigError: it is recorded already, as another one.
+            OSError: the record cannot be written.
+        """
+        facts = {key: value for key, value in asdict(spec).items() if key != "params"}
+        row = self._rows().get(spec.id)
+        if row is None and spec.params is None:
+            self.study.sampler = self._sampler(spec)
+            trial = self.study.ask(self.request.space.distributions)
+            trial.set_user_attr(_SPEC, facts)
+            return replace(spec, params=trial.params)
+        if row is None:
+            attributes, known = {_SPEC: facts}, self.request.space.distributions
+            self.study.add_trial(
+                create_trial(state=TrialState.RUNNING, params=spec.params, distributions=known, user_attrs=attributes)
+            )
+            return spec
+        if row.user_attrs[_SPEC] != facts or spec.params not in (None, row.params):
+            raise ConfigError(f"trial {spec.id}: expected the values that this version draws, got a record of others")
+        return replace(spec, params=row.params)
+
+    def _sampler(self, spec: TrialSpec) -> optuna.samplers.BaseSampler:
+        # A stream for each trial: what is drawn hangs on the seed, its name and what has ended, not on the session.
+        seed = int(np.random.default_rng([self.request.seed, *spec.id.encode()]).integers(2**31))
+        if not spec.guided:
+            return optuna.samplers.RandomSampler(seed=seed)
+        with warnings.catch_warnings():
+            # "multivariate" is marked experimental; without it TPE treats variables that work together one by one.
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, multivariate=True, constant_liar=True)
+
+    def lags(self, name: str, env_steps: int, number: float) -> bool:
+        """Report how a trial goes; returns whether it is to stop."""
+        row = self._rows()[name]
+        # The only way to a trial that an earlier session asked for.
+        trial = optuna.trial.Trial(self.study, row._trial_id)
+        if env_steps not in row.intermediate_values:
+            trial.report(number, env_steps)
+        return trial.should_prune()
+
+    def end(self, outcome: Outcome) -> None:
+        """Write an outcome down for good, before anything is made of it. Raises ``OSError``."""
+        row, score = self._rows()[outcome.spec.id], outcome.score
+        facts: dict[str, Any] = {key: getattr(outcome, key) for key in ("env_steps", "seconds", "reason")}
+        if score is not None:
+            facts |= {"held": score.env_steps_to_held, "margin": score.margin if math.isfinite(score.margin) else None}
+        trial = optuna.trial.Trial(self.study, row._trial_id)
+        trial.set_user_attr(_OUTCOME, facts)
+        value = score.number if score is not None and outcome.status == "finished" else None
+        if outcome.status == "stopped" and not row.intermediate_values and score is not None:
+            trial.report(score.number, outcome.env_steps)  # stopped by a file alone
+        self.study.tell(row.number, value, _STATES[outcome.status])
+
+    def outcomes(self) -> list[Outcome]:
+        """Return what came of all trials that have ended, in the order in which they began."""
+        statuses = {state: status for status, state in _STATES.items()}
+        result = []
+        for row in self._rows().values():
+            if row.state in statuses:
+                facts = dict(row.user_attrs[_OUTCOME])
+                margin = facts.pop("margin", None)
+                score = Score(facts.pop("held"), -math.inf if margin is None else margin) if "held" in facts else None
+                spec = TrialSpec(**row.user_attrs[_SPEC], params=row.params)
+                result.append(Outcome(spec, statuses[row.state], score, **facts))
+        return result
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep other processes from searching in the same folder meanwhile. Raises ``ConfigError``: one does."""
         with locked(self.path / "lock"):
-            truncated(self.path / STUDY)
-            self.__dict__.pop("record", None)  # read anew
-            (self.path / STOP).unlink(missing_ok=True)
+            file = self.path / STUDY
+            if file.exists():  # a kill may have left a line incomplete, and a lock; nobody else writes here now
+                os.truncate(file, file.read_bytes().rfind(b"\n") + 1)
+            for left in (file.with_name(f"{STUDY}.lock"), self.path / STOP):
+                left.unlink(missing_ok=True)
+            self.__dict__.pop("study", None)  # read anew
             yield
 
     def write_text(self, name: str, text: str) -> None:

@@ -12,55 +12,18 @@ import numpy as np
 from multigrid_rl.search.outcomes import Outcome, Params, TrialSpec, ranked
 from multigrid_rl.search.settings import AshaSettings, PbtSettings, Settings, ThreeStageSettings
 from multigrid_rl.search.space import Space
-from multigrid_rl.text import ConfigError
-
-#: What may change while a policy learns: nothing that weights, games or batches have the shape of.
-MAY_CHANGE = (
-    *("train.lr", "train.lr_final", "train.entropy_coef", "train.entropy_final", "train.clip", "train.vf_coef"),
-    *("train.gamma", "train.lam", "train.grad_clip", "train.epochs", "train.minibatch_size"),
-)
 
 Rounds = Generator[list[TrialSpec], list[Outcome], None]
 
 
 def plan_of(settings: Settings, space: Space, seed: int) -> Rounds:
-    """Make the plan of a kind of search. Raises ``ConfigError``: the space holds what this kind cannot vary."""
+    """Make the plan of a kind of search."""
     if isinstance(settings, ThreeStageSettings):
         return three_stage(settings, seed)
     if isinstance(settings, AshaSettings):
         return asha(settings, seed)
-    for key in (key for variable in space.variables for key in variable.keys):
-        if key not in MAY_CHANGE:
-            allowed = ", ".join(MAY_CHANGE)
-            raise ConfigError(f"space={space.name}: expected what can change during a run ({allowed}), got {key}")
+    assert isinstance(settings, PbtSettings)
     return population(space, settings, seed)
-
-
-class Plan:
-    """Hands out the trials of a plan, round by round."""
-
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds
-        self._take(next(rounds, None))
-
-    def _take(self, specs: list[TrialSpec] | None) -> None:
-        self.finished = specs is None
-        self.waiting = list(specs or [])  # of this round, not handed out yet
-        self._outcomes: dict[str, Outcome | None] = {spec.id: None for spec in self.waiting}
-
-    def propose(self) -> TrialSpec | None:
-        """Return the next trial of this round; ``None``: all were handed out."""
-        return self.waiting.pop(0) if self.waiting else None
-
-    def complete(self, outcome: Outcome) -> None:
-        """Take an outcome; the last one of a round brings the next round."""
-        self._outcomes[outcome.spec.id] = outcome
-        outcomes = [each for each in self._outcomes.values() if each is not None]
-        if len(outcomes) == len(self._outcomes):
-            try:
-                self._take(self._rounds.send(outcomes))
-            except StopIteration:
-                self._take(None)
 
 
 def asha(settings: AshaSettings, seed: int) -> Rounds:

@@ -1,22 +1,37 @@
-"""What a search found, in files: trials.csv, winner.yaml and the page report.md."""
+"""What a search found, in files: trials.csv, winner.yaml, pictures and the page report.md."""
 
 import math
 import shlex
+import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import optuna
 import yaml
+from optuna.trial import create_trial
 
-from multigrid_rl.config.overrides import put
+from multigrid_rl.config.overrides import put, written
 from multigrid_rl.config.recipes import GROUPS, expand_overrides
 from multigrid_rl.files import csv_text, markdown_table
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
 from multigrid_rl.search.settings import ThreeStageSettings
-from multigrid_rl.search.space import in_words
-from multigrid_rl.search.study import Importance, importance_of
+from multigrid_rl.search.space import Space
 
-WINNER, TRIALS, REPORT = "winner.yaml", "trials.csv", "report.md"
+REPORT, TRIALS, WINNER = "report.md", "trials.csv", "winner.yaml"
+COORDINATES, IMPORTANCE = "parallel.png", "importance.png"
+FILES = (REPORT, TRIALS, WINNER, COORDINATES, IMPORTANCE)
+#: Fewer trials than this are too few to estimate the importance of a dozen variables.
+FEWEST = 20
+
+
+class Importance(NamedTuple):
+    """Shares of each variable that add up to 1; or why they are not known."""
+
+    shares: dict[str, float]  # by key, largest first; empty if they are not known
+    note: str  # from which trials, or why not
 
 
 @dataclass(frozen=True)
@@ -37,14 +52,16 @@ class SearchResult:
 
 def result_of(folder: SearchFolder, *, complete: bool, seconds: float) -> SearchResult:
     """Judge the recorded outcomes of a search."""
-    outcomes, settings = folder.record.outcomes(), folder.request.settings
+    outcomes, settings = folder.outcomes(), folder.request.settings
     seeds = settings.confirm.seeds if isinstance(settings, ThreeStageSettings) else 0
     importance = importance_of(folder.request.space, outcomes)
     return SearchResult(outcomes, winner_of(outcomes, seeds), importance, complete, seconds)
 
 
 def write_result(folder: SearchFolder, result: SearchResult) -> None:
-    """Write ``trials.csv`` and, if there is a winner, ``winner.yaml``."""
+    """Write the page, the table, the pictures that there is enough for and, if there is a winner, its recipe."""
+    pictures = write_pictures(folder.path, folder.request.space, result.outcomes, result.importance)
+    folder.write_text(REPORT, as_markdown(folder, result, pictures))
     folder.write_text(TRIALS, as_csv(folder, result.outcomes))
     if result.winner is not None:
         folder.write_text(WINNER, as_recipe(folder, result.winner))
@@ -62,7 +79,7 @@ def as_csv(folder: SearchFolder, outcomes: list[Outcome]) -> str:
             | {"status": outcome.status, "held": outcome.held, "env_steps": outcome.env_steps}
             | {"env_steps_to_held": score and score.env_steps_to_held, "margin": margin}
             | {"seconds": round(outcome.seconds, 1), "reason": outcome.reason}
-            | {key: in_words(value) for key, value in values.items()}
+            | {key: written(value) for key, value in values.items()}
         )
     return csv_text(rows)
 
@@ -130,36 +147,99 @@ def as_markdown(folder: SearchFolder, result: SearchResult, pictures: list[str])
     held = sum(outcome.held for outcome in result.outcomes)
     versions = ", ".join(f"{name} {number}" for name, number in origin["versions"].items())
     columns = ["seed", "steps to held", "smallest margin", "steps played", "seconds"]
-    lines = [
-        f"# A search: {request.name} on {space.config.scenario.name}",
-        "",
-        f"Command: `{origin['command']}`",
-        "",
-        f"Shared by all trials: `{' '.join(space.base)}`; space `{space.name}`, seed {request.seed}.",
-        f"{machine['cores']} cores ({machine['system']}), {result.seconds:,.0f} seconds; "
-        f"{'carried out to its end' if result.complete else 'interrupted'}. "
-        f"{len(result.outcomes)} trials, {held} held all gates, {len(result.failed)} failed.",
-        f"Commit {origin['commit']}. Versions: {versions}.",
-        "",
-    ]
-    if result.winner is None:
-        lines += ["## No winner", "", "Every trial failed."]
-    else:
+    winner = "## No winner\n\nEvery trial failed."
+    if result.winner is not None:
         runs = {outcome.spec.id: outcome for outcome in result.outcomes}
-        rows = [[name, *cells(runs[name])] for name in result.winner.trials]
-        lines += ["## The winner", "", verdict_of(folder, result.winner), ""]
-        lines += [*markdown_table(["trial", *columns], rows), "", "```", winning_command(folder, result.winner), "```"]
-    lines += ["", "## What mattered", "", f"{note[0].upper()}{note[1:]}."]
-    if result.importance.shares:
-        shares = [[f"`{key}`", f"{share:.1%}"] for key, share in result.importance.shares.items()]
-        lines += ["", *markdown_table(["variable", "share"], shares)]
-    lines += [line for name in pictures for line in ("", f"![{name}]({name})")]
-    margins = "margins are the smallest of a trial's gates over its last window, in units of the gate's bound"
-    lines += ["", "## All trials", "", f"Best first; {margins}."]
+        table = markdown_table(["trial", *columns], [[name, *cells(runs[name])] for name in result.winner.trials])
+        winner = "\n".join(["## The winner", "", verdict_of(folder, result.winner), "", *table])
+        winner += f"\n\n```\n{winning_command(folder, result.winner)}\n```"
+    shares = [[f"`{key}`", f"{share:.1%}"] for key, share in result.importance.shares.items()]
+    mattered = ["", *markdown_table(["variable", "share"], shares)] if shares else []
+    mattered += [line for name in pictures for line in ("", f"![{name}]({name})")]
+    matters = "\n".join([f"{note[0].upper()}{note[1:]}.", *mattered])
     rows = []
     for outcome in [*ranked(result.outcomes), *result.failed]:
         status = outcome.status if outcome.reason is None else f"failed: {outcome.reason}"
         rows.append([outcome.spec.id, status, *cells(outcome), *space.in_short(outcome.spec.params or {})])
     names = [variable.name for variable in space.variables]
-    lines += ["", *markdown_table(["trial", "status", *columns, *names], rows, left=(0, 1))]
-    return "\n".join(lines) + "\n"
+    trials = "\n".join(markdown_table(["trial", "status", *columns, *names], rows, left=(0, 1)))
+    return f"""# A search: {request.name} on {space.config.scenario.name}
+
+Command: `{origin["command"]}`
+
+Shared by all trials: `{" ".join(space.base)}`; space `{space.name}`, seed {request.seed}.
+{machine["cores"]} cores ({machine["system"]}), {result.seconds:,.0f} seconds; \
+{"carried out to its end" if result.complete else "interrupted"}. \
+{len(result.outcomes)} trials, {held} held all gates, {len(result.failed)} failed.
+Commit {origin["commit"]}. Versions: {versions}.
+
+{winner}
+
+## What mattered
+
+{matters}
+
+## All trials
+
+Best first; margins are the smallest of a trial's gates over its last window, in units of the gate's bound.
+
+{trials}
+"""
+
+
+def _study_of(space: Space, outcomes: Sequence[Outcome], labels: dict[str, str]) -> optuna.Study:
+    """Return a study of the outcomes that have a score, in memory, with its parameters named by ``labels``."""
+    study = optuna.create_study(direction="maximize")
+    known = {labels[key]: distribution for key, distribution in space.distributions.items()}
+    for outcome in outcomes:
+        if outcome.score is not None and outcome.spec.params is not None:
+            params = {labels[key]: value for key, value in outcome.spec.params.items()}
+            study.add_trial(create_trial(params=params, distributions=known, value=outcome.score.number))
+    return study
+
+
+def importance_of(space: Space, outcomes: Sequence[Outcome]) -> Importance:
+    """Measure how far the best quarter of the trials differs from all of them, along each variable.
+
+    PED-ANOVA (Watanabe, Bansal and Hutter 2023, https://arxiv.org/abs/2304.10255), by Optuna. Only trials that a plan
+    drew over the whole space count: those near a good configuration are alike by construction.
+    """
+    drawn = [row for row in ranked(outcomes) if row.spec.stage in ("broad", "asha", "generation 0")]
+    if len(drawn) < FEWEST:
+        return Importance({}, f"{len(drawn)} trials were drawn over the whole space: importance needs {FEWEST}")
+    if len({row.score.number for row in drawn if row.score}) < 2:
+        return Importance({}, f"all {len(drawn)} trials were equally good")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
+        study = _study_of(space, drawn, {key: key for key in space.distributions})
+        shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return Importance(dict(shares), f"the best quarter of {len(drawn)} trials against all of them (PED-ANOVA)")
+
+
+def write_pictures(folder: Path, space: Space, outcomes: Sequence[Outcome], importance: Importance) -> list[str]:
+    """Draw what there is to draw into ``folder``; returns the names of the files."""
+    import matplotlib as mpl  # noqa: PLC0415
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    drawn, labels = {}, {variable.key: variable.label for variable in space.variables}
+    if len(ranked(outcomes)) > 1:
+        study = _study_of(space, outcomes, labels)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # matplotlib's pictures of Optuna are marked experimental
+            axes: Any = optuna.visualization.matplotlib.plot_parallel_coordinate(study, target_name="score")
+        axes.figure.set_size_inches(1.6 * len(space.variables) + 4, 6)
+        axes.set_title(f"{len(study.trials)} trials; scores above 1 held all gates")
+        drawn[COORDINATES] = axes.figure
+    if importance.shares:
+        drawn[IMPORTANCE], bars = plt.subplots(figsize=(8.0, 0.42 * len(labels) + 1.6))
+        keys = list(importance.shares)[::-1]  # largest on top
+        bars.barh([labels[key] for key in keys], [importance.shares[key] for key in keys])
+        bars.set_xlabel("share of the difference between the best trials and all")
+        bars.set_title(importance.note)
+    for name, figure in drawn.items():
+        figure.savefig(folder / name, dpi=120, bbox_inches="tight")
+        plt.close(figure)
+    return list(drawn)

@@ -1,20 +1,23 @@
-"""The settings of a search: one schema for each kind, values in ``configs/search/``."""
+"""What a search is asked for: its kind with its settings, whose values are in ``configs/search/``, space and seed."""
 
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from multigrid_rl.config.scenario import Strict, whole
-from multigrid_rl.files import data_root
-from multigrid_rl.search.space import read_yaml
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.overrides import parse, put
+from multigrid_rl.config.recipes import names_in, read_config_file
+from multigrid_rl.config.scenario import Part, env_factory
+from multigrid_rl.runs.gating import gates_of
+from multigrid_rl.search.space import OWN_KEYS, Space, load_space
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
 
 
-class _Part(Strict):
-    model_config = ConfigDict(frozen=True, strict=True)
+class Settings(Part):
+    """What all kinds share."""
 
-
-class _Search(_Part):
+    kind: str
     space: str
     #: Trials at a time; 0: as many as there are cores.
     max_concurrent: int = Field(default=0, ge=0)
@@ -22,21 +25,21 @@ class _Search(_Part):
     report_every: int = Field(default=25_000, ge=1)
 
 
-class Broad(_Part):
+class Broad(Part):
     """Stage 1: evenly drawn configurations on short runs."""
 
     trials: int = Field(ge=1)
     until: int = Field(ge=1)
 
 
-class Refine(_Part):
+class Refine(Part):
     """Stage 2: configurations that TPE proposes by the outcomes of stage 1."""
 
     trials: int = Field(ge=0)
     until: int = Field(ge=1)
 
 
-class Confirm(_Part):
+class Confirm(Part):
     """Stage 3: the best configurations on long runs over seeds that no stage before has seen."""
 
     candidates: int = Field(ge=1)
@@ -45,7 +48,7 @@ class Confirm(_Part):
     until: int = Field(ge=1)
 
 
-class ThreeStageSettings(_Search):
+class ThreeStageSettings(Settings):
     """Broad, refine, confirm."""
 
     kind: Literal["three-stage"]
@@ -54,7 +57,7 @@ class ThreeStageSettings(_Search):
     confirm: Confirm
 
 
-class AshaSettings(_Search):
+class AshaSettings(Settings):
     """Optuna's TPE proposes (Bergstra et al. 2011), its asynchronous successive halving ends what lags behind.
 
     https://papers.nips.cc/paper/4443-algorithms-for-hyper-parameter-optimization, https://arxiv.org/abs/1810.05934
@@ -74,7 +77,7 @@ class AshaSettings(_Search):
         return self
 
 
-class PbtSettings(_Search):
+class PbtSettings(Settings):
     """Population based training (Jaderberg et al. 2017) with truncation selection."""
 
     kind: Literal["pbt"]
@@ -86,13 +89,12 @@ class PbtSettings(_Search):
     resample: float = Field(ge=0, le=1)
 
 
-Settings = ThreeStageSettings | AshaSettings | PbtSettings
-_ADAPTER: TypeAdapter[Settings] = TypeAdapter(Annotated[Settings, Field(discriminator="kind")])
-
-
-def search_names() -> list[str]:
-    """List the names of all ready-made searches, sorted."""
-    return sorted(path.stem for path in (data_root() / "configs" / "search").glob("*.yaml"))
+#: What may change while a policy learns: nothing that weights, games or batches have the shape of.
+MAY_CHANGE = (
+    *("train.lr", "train.lr_final", "train.entropy_coef", "train.entropy_final", "train.clip", "train.vf_coef"),
+    *("train.gamma", "train.lam", "train.grad_clip", "train.epochs", "train.minibatch_size"),
+)
+_KINDS: dict[str, type[Settings]] = {"three-stage": ThreeStageSettings, "asha": AshaSettings, "pbt": PbtSettings}
 
 
 def load_settings(name: str, changes: dict[str, Any]) -> Settings:
@@ -105,24 +107,103 @@ def load_settings(name: str, changes: dict[str, Any]) -> Settings:
     Raises:
         ConfigError: an unknown name or key, or a value that is not allowed.
     """
-    if name not in search_names():
-        raise ConfigError(unknown("search", name, search_names()))
-    values = read_yaml(data_root() / "configs" / "search" / f"{name}.yaml")
-    places = {key: (values, key) for key, value in values.items() if not isinstance(value, dict) and key != "kind"}
-    for part in (part for part in values if isinstance(values[part], dict)):
-        places |= {f"{part}.{key}": (values[part], key) for key in values[part]}
+    if name not in names_in("search"):
+        raise ConfigError(unknown("search", name, names_in("search")))
+    values = read_config_file("search", name)
+    kind = values["kind"]
     for key, value in changes.items():
-        if key not in places:
-            raise ConfigError(f"search.{key}: unknown key, expected search.{', search.'.join(places)}")
-        node, last = places[key]
-        node[last] = whole(value)
-    return parse_settings(values)
+        put(values, key, value)
+    return parse_settings(kind, values)
 
 
-def parse_settings(values: dict[str, Any]) -> Settings:
-    """Validate the values of a search. Raises ``ConfigError``: a key or value that is not allowed, in one line."""
+def parse_settings(kind: str, values: dict[str, Any]) -> Settings:
+    """Validate the values of a kind of search. Raises ``ConfigError``: a key or value that is not allowed."""
+    if kind not in _KINDS:
+        raise ConfigError(unknown("search.kind", kind, _KINDS))
     try:
-        return _ADAPTER.validate_python(values)
+        return _KINDS[kind].model_validate(values)
     except ValidationError as error:
-        kind = f"{values.get('kind')}."  # by which the schema was chosen: the first word of the place
-        raise ConfigError(f"search.{first_error(error, quoting=True).removeprefix(kind)}") from error
+        raise ConfigError(f"search.{first_error(error, quoting=True)}") from error
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What a search was asked for."""
+
+    name: str  # of the ready-made search
+    seed: int  # of all its draws
+    settings: Settings
+    space: Space  # what varies, around which overrides
+
+    @classmethod
+    def parse(cls, overrides: list[str]) -> "SearchRequest":
+        """Read the overrides of a command, and check everything that would make every trial fail.
+
+        Raises ``ConfigError`` or ``PlayerError``: a mistake in what was asked for, before anything starts.
+        """
+        name, changes, seed, base = sort_overrides(overrides)
+        settings = load_settings(name, changes)
+        space = load_space(settings.space, base)
+        # One configuration out of the middle stands for all.
+        config = compose(space.overrides({variable.key: variable.at(0.5) for variable in space.variables}))
+        if not config.scenario.kind.board and any(v.key.startswith("train.bonus.") for v in space.variables):
+            wanted = f"one without train.bonus for scenario={config.scenario.name}, such as control"
+            raise ConfigError(expected("search.space", wanted, space.name))
+        if isinstance(settings, PbtSettings):
+            fixed = [key for variable in space.variables for key in variable.keys if key not in MAY_CHANGE]
+            if fixed:
+                wanted = f"what can change during a run ({', '.join(MAY_CHANGE)})"
+                raise ConfigError(expected(f"space={space.name}", wanted, fixed[0]))
+            if config.scenario.league is not None:
+                wanted = "another one than pbt with a league, as every run makes its own snapshots"
+                raise ConfigError(expected("search", wanted, name))
+        factory = env_factory(config)
+        try:
+            factory.load()
+            factory.build(1, 0)
+            gates = gates_of(config, factory.specs)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        if not gates:
+            wanted = "some to search for, such as [{metric: return_mean/*, at_least: 475}]"
+            raise ConfigError(expected("scenario.gates", wanted, f"none in {config.scenario.name}"))
+        return cls(name, seed, settings, space)
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> "SearchRequest":
+        """Read it back. Raises ``ConfigError``: it holds what this version does not allow."""
+        space = Space.build(data["space"], data["variables"], data["base"])
+        settings = parse_settings(data["settings"].get("kind"), data["settings"])
+        return cls(data["search"], data["seed"], settings, space)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it as plain data, for ``search.yaml``."""
+        space, settings = self.space, self.settings.model_dump(mode="json")
+        data = {"search": self.name, "settings": settings, "space": space.name, "variables": space.content}
+        return {**data, "base": list(space.base), "seed": self.seed}
+
+
+def sort_overrides(overrides: list[str]) -> tuple[str, dict[str, Any], int, list[str]]:
+    """Split overrides into the search's name, changes of its values, its seed, and what all trials share.
+
+    Raises ``ConfigError``: no override at all, or one of what a search sets itself.
+    """
+    own, base, changes = {"search": "three-stage", "seed": 0}, [], {}
+    for override in overrides:
+        ((key, value),) = parse([override]).items()
+        if key in own:
+            own[key] = value
+        elif key.startswith("search."):
+            changes[key.removeprefix("search.")] = value
+        elif key in OWN_KEYS or key == "address" or key.partition(".")[0] == "cluster":
+            instead = "; a cluster is named by --address" if key in ("address", "cluster", "cluster.address") else ""
+            raise ConfigError(f"{override}: a search sets {key} itself, expected overrides without it{instead}")
+        else:
+            base.append(override)
+    name, seed = str(own["search"]), own["seed"]
+    if not isinstance(seed, int) or not 0 <= seed < 2**31 - 1000:
+        raise ConfigError(f"seed: expected a whole number from 0, below 2**31 - 1000, got {seed}")
+    if not any(override.startswith("experiment=") for override in base):
+        # A recipe is what a search is to find, not where it starts from.
+        base.append("experiment=none")
+    return name, changes, seed, base

@@ -10,6 +10,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.network import network_entry
+from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import data_root
 from multigrid_rl.search.outcomes import Params
@@ -69,7 +70,7 @@ class Variable:
         kind: Any = self.distribution
         if self.choices:
             return str(kind.choices[min(int(share * len(self.choices)), len(self.choices) - 1)])
-        low, high = self._scaled(kind.low), self._scaled(kind.high)
+        low, high = self._scaled(kind.low, kind.high)
         drawn = low + share * (high - low)
         drawn = min(max(math.exp(drawn) if kind.log else drawn, kind.low), kind.high)
         return round(drawn) if isinstance(kind, IntDistribution) else float(drawn)
@@ -77,12 +78,12 @@ class Variable:
     def share(self, drawn: Any) -> float:
         """Return at which share of its range a drawn number is."""
         kind: Any = self.distribution
-        low, high = self._scaled(kind.low), self._scaled(kind.high)
-        return (self._scaled(drawn) - low) / (high - low)
+        place, low, high = self._scaled(drawn, kind.low, kind.high)
+        return (place - low) / (high - low)
 
-    def _scaled(self, drawn: float) -> float:
+    def _scaled(self, *drawn: float) -> list[float]:
         kind: Any = self.distribution
-        return math.log(drawn) if kind.log else float(drawn)
+        return [math.log(each) if kind.log else float(each) for each in drawn]
 
     @classmethod
     def parse(cls, key: str, value: Any) -> "Variable":
@@ -103,17 +104,15 @@ class Variable:
         if draw == "choice":
             if not isinstance(content, list) or len(content) < 2 or any(content.count(each) > 1 for each in content):
                 raise ConfigError(f"{key}.choice: expected a list of at least two different values, got {content}")
-            words = CategoricalDistribution([in_words(each) for each in content])
+            words = CategoricalDistribution([written(each) for each in content])
             return cls(key, words, choices=tuple(content), also=tuple(also))
         low, high = _bounds(key, draw, transform, content)
-        if draw in ("randint", "lograndint"):
-            whole = IntDistribution(int(low), int(high), log=draw == "lograndint")
-            return cls(key, whole, transform=transform, also=tuple(also))
-        return cls(key, FloatDistribution(low, high, log=draw == "loguniform"), transform=transform, also=tuple(also))
+        kind: Any = IntDistribution if draw.endswith("randint") else FloatDistribution
+        return cls(key, kind(low, high, log=draw.startswith("log")), transform=transform, also=tuple(also))
 
 
 def _bounds(key: str, draw: str, transform: str | None, content: Any) -> tuple[float, float]:
-    least, most, integral = -math.inf, math.inf, draw in ("randint", "lograndint")
+    least, most, integral = -math.inf, math.inf, draw.endswith("randint")
     wanted = f"two {'whole ' if integral else ''}numbers"
     if transform == "power_of_two":
         least, most, wanted = 0, 30, f"{wanted} from 0 to 30"
@@ -125,7 +124,7 @@ def _bounds(key: str, draw: str, transform: str | None, content: Any) -> tuple[f
         low = high = math.nan
     if not (least <= low < high <= most and math.isfinite(high - low)) or (integral and (low % 1 or high % 1)):
         raise ConfigError(expected(f"{key}.{draw}", f"{wanted}, the smaller first", content))
-    return low, high
+    return (int(low), int(high)) if integral else (low, high)
 
 
 @dataclass(frozen=True)
@@ -175,13 +174,13 @@ class Space:
 
     def overrides(self, params: Params) -> list[str]:
         """Return the overrides of ``train`` for what was drawn."""
-        return [*self.base, *(f"{key}={in_words(value)}" for key, value in self.values(params).items())]
+        return [*self.base, *(f"{key}={written(value)}" for key, value in self.values(params).items())]
 
     def in_short(self, params: Params) -> list[str]:
         """Return the variables' values, rounded for reading; trials.csv has them in full."""
         values = self.values(params)
         row = [values[variable.key] for variable in self.variables]
-        return [f"{value:.4g}" if isinstance(value, float) else in_words(value) for value in row]
+        return [f"{value:.4g}" if isinstance(value, float) else written(value) for value in row]
 
     def check(self) -> None:
         """Compose configurations that hold every choice and both ends of every number. Raises ``ConfigError``."""
@@ -218,13 +217,6 @@ def fitted(chosen: dict[str, Value], config: RunConfig) -> dict[str, Value]:
     if network != "mlp" and "model.activation" in chosen:
         result["model.activation"] = "tanh"
     return result
-
-
-def in_words(value: Value) -> str:
-    """Write a value as an override has it: one word that Hydra reads back to the same value."""
-    if isinstance(value, (str, float)):
-        return str(value)
-    return " ".join(yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").split())
 
 
 def load_space(name: str, base: list[str]) -> Space:

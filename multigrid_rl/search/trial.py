@@ -6,25 +6,24 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.runs.checkpoints import newest_good
+from multigrid_rl.runs.checkpoints import Checkpoint, newest_good
 from multigrid_rl.runs.folder import LOCK, RunFolder, locked
 from multigrid_rl.runs.provenance import facts_of
-from multigrid_rl.runs.reader import read_verdict
+from multigrid_rl.runs.reader import opponent_hashes, read_verdict
 from multigrid_rl.search.folder import STOP, run_path
 from multigrid_rl.search.outcomes import TrialSpec, score_of
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.loop import train
-from multigrid_rl.training.stages import Stage, seated_in, stages_of
+from multigrid_rl.training.stages import seated_in, stages_of
 
-#: Keys of what a trial reports: its score's number, environment steps, and in its last report how it ended.
-METRIC, TIME, ENDED = "score", "env_steps", "ended"
+#: Keys of what a trial reports: its name, its score's number, environment steps, and in its last report how it ended.
+TRIAL, METRIC, TIME, ENDED = "trial", "score", "env_steps", "ended"
 #: How a trial ended that the search's end ended, and one that lagged behind.
 INTERRUPTED, STOPPED = "interrupted", "stopped"
 #: Seconds that what is left of a killed search has to let go of a run.
@@ -67,7 +66,7 @@ def run_trial(trial: TrialConfig, report: Callable[[dict[str, Any]], None]) -> N
     if verdict["ended"] not in ("held", "until"):  # else a kill kept a run that reached its end from saying so
         verdict = _play(trial, report)
     ended = STOPPED if (trial.path / STOP).exists() else verdict["ended"]
-    report({**report_of(verdict, verdict["env_steps"]), ENDED: ended})
+    report({**report_of(trial, verdict, verdict["env_steps"]), ENDED: ended})
 
 
 def _play(trial: TrialConfig, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -79,50 +78,46 @@ def _play(trial: TrialConfig, report: Callable[[dict[str, Any]], None]) -> dict[
         # The end of a run is its verdict's to report.
         if later <= steps < trial.spec.until and not keeper.held:
             later = steps - steps % every + every
-            report(report_of(keeper.verdict(), steps))
+            report(report_of(trial, keeper.verdict(), steps))
 
     def interrupted() -> bool:
         return (trial.path / STOP).exists() or Path(trial.search, STOP).exists()
 
     config = compose(trial.command)
-    folder, start, stages = _open_run(trial, config)
+    own = start = _checkpoint_of(trial.path)
+    if trial.spec.warm_start and own is None:
+        start = newest_good(run_path(trial.search, str(trial.spec.origin)))
+    stages = stages_of(config, opponent_hashes(trial.path) if own else None)
+    if own is not None:
+        folder = RunFolder.reopened(trial.path, config, own)
+    else:
+        folder = RunFolder(trial.path, config, seated_in(stages), facts_of(config))
     try:
-        return train(config, folder, observe, interrupted, start, stages)
+        return train(config, folder, observe, interrupted, start.path if start else None, stages)
     finally:
         folder.close()
 
 
-def report_of(verdict: dict[str, Any], env_steps: int) -> dict[str, Any]:
+def report_of(trial: TrialConfig, verdict: dict[str, Any], env_steps: int) -> dict[str, Any]:
     """Return what a trial reports: its score so far, as a number and in parts, and the environment steps played."""
     score = score_of(verdict)
-    parts = {"env_steps_to_held": score.env_steps_to_held, "margin": score.margin}
-    return {METRIC: score.number, TIME: env_steps, **parts}
+    return {TRIAL: trial.spec.id, METRIC: score.number, TIME: env_steps, **asdict(score)}
 
 
-def _open_run(trial: TrialConfig, config: RunConfig) -> tuple[RunFolder, Path | None, list[Stage] | None]:
-    """Open a trial's run folder; returns with it where to start from, and the games whose players are loaded."""
-    path = trial.path
-    if path.exists():
-        _wait_until_free(path)
-        try:
-            checkpoint = newest_good(path)
-        except ConfigError:
-            shutil.rmtree(path)  # begun, and killed before there was anything to go on from
-        else:
-            return RunFolder.reopened(path, config, checkpoint), checkpoint.path, None
-    stages = stages_of(config)
-    folder = RunFolder(path, config, seated_in(stages), facts_of(config))
-    donor = run_path(trial.search, str(trial.spec.origin))
-    return folder, newest_good(donor).path if trial.spec.warm_start else None, stages
-
-
-def _wait_until_free(run: Path) -> None:
-    """Wait for a trial of a killed search that has not noticed yet. Raises ``ConfigError`` if it never does."""
+def _checkpoint_of(run: Path) -> Checkpoint | None:
+    """Return where a run of an earlier session goes on from. Raises ``ConfigError``: another process holds it."""
+    if not run.exists():
+        return None
     last = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return locked(run / LOCK).close()
-        except ConfigError:
+            locked(run / LOCK).close()
+            break
+        except ConfigError:  # a trial of a killed search that has not noticed yet
             if time.monotonic() > last:
                 raise
             time.sleep(0.5)
+    with suppress(ConfigError):
+        return newest_good(run)
+    shutil.rmtree(run)  # begun, and killed before there was anything to go on from
+    return None

@@ -16,16 +16,15 @@ from ray.tune.search import Searcher
 from multigrid_rl.rllib.session import ray_session, reason_of
 from multigrid_rl.search.folder import STOP, SearchFolder, run_path
 from multigrid_rl.search.outcomes import Outcome, Score, Status, TrialSpec
-from multigrid_rl.search.plans import Plan, plan_of
+from multigrid_rl.search.plans import plan_of
 from multigrid_rl.search.results import SearchResult, result_of, write_result
 from multigrid_rl.search.settings import AshaSettings
-from multigrid_rl.search.trial import ENDED, INTERRUPTED, METRIC, STOPPED, TIME, TrialConfig, run_trial
+from multigrid_rl.search.trial import ENDED, INTERRUPTED, METRIC, STOPPED, TIME, TRIAL, TrialConfig, run_trial
 from multigrid_rl.tables import PREFLIGHTS, find
 from multigrid_rl.training.stages import stages_of
 
 #: Seconds that a trial gets to end its iteration and to write its checkpoint and verdict when it is stopped.
 PATIENCE_S = 60
-_KEY = "trial"
 #: Switches Tune's tables, TensorBoard events and advice off; a search prints its own. The command handles Ctrl-C.
 _QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -52,15 +51,17 @@ def search(folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[]
     with folder.held():
         began = time.monotonic()
         # An interrupted search has written how long it took so far; a killed one has not: that session is not counted.
-        study = folder.record.study
+        study = folder.study
         before = study.user_attrs.get("seconds", 0.0)
         run = SearchRun(folder, on_outcome, interrupted)
         try:
             run_on_tune(run)
         finally:
-            result = result_of(folder, complete=run.plan.finished, seconds=before + time.monotonic() - began)
+            result = result_of(folder, complete=run.round is None, seconds=before + time.monotonic() - began)
             study.set_user_attr("seconds", result.seconds)
             write_result(folder, result)
+    if run.broken is not None:
+        raise run.broken
     return result
 
 
@@ -77,21 +78,37 @@ def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
 
 
 class SearchRun(tune.Callback, tune.Stopper):
-    """A running search: starts trials, takes their outcomes from Tune; ends on request or on an error."""
+    """A running search: says which trial is next, takes outcomes from Tune; ends on request or on an error.
+
+    Raises ``ConfigError``: what is recorded does not fit the plan.
+    """
 
     def __init__(self, folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> None:
         self.folder = folder
         self._on_outcome, self._interrupted = on_outcome, interrupted
         request = folder.request
-        self._recorded = {outcome.spec.id: outcome for outcome in folder.record.outcomes()}
-        self.plan = Plan(plan_of(request.settings, request.space, request.seed))
+        self._in_order = not isinstance(request.settings, AshaSettings)
+        self._outcomes = {outcome.spec.id: outcome for outcome in folder.outcomes()}
         self.running: dict[str, tuple[TrialSpec, float]] = {}  # trials that have not ended, and when they began
         self.broken: OSError | None = None  # why the folder could not be written
         self._ends_at: float | None = None
+        self._rounds = plan_of(request.settings, request.space, request.seed)
+        #: Trials of the round that the plan is at; ``None``: it is carried out.
+        self.round = next(self._rounds, None)
+        self._advance()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune writes its objects down to go on from them; a search goes on from its own record."""
         return {}
+
+    def _advance(self) -> None:
+        """Go on to the first round of which not all trials have ended."""
+        while self.round is not None and all(spec.id in self._outcomes for spec in self.round):
+            ended = [self._outcomes[self.folder.begin(spec).id] for spec in self.round]
+            try:
+                self.round = self._rounds.send(ended)
+            except StopIteration:
+                self.round = None
 
     @property
     def ending(self) -> bool:
@@ -101,7 +118,7 @@ class SearchRun(tune.Callback, tune.Stopper):
     def stop_all(self) -> bool:
         """Return whether to end now: the search is to end, and its trials wrote their checkpoints or had time to.
 
-        Trials look for a file. Tune would give them ten seconds counted from its own start.
+        Trials look for a file: Tune's own way to stop one does not wait for what it still writes.
         """
         if not self.ending:
             return False
@@ -114,92 +131,77 @@ class SearchRun(tune.Callback, tune.Stopper):
         return not self.running or time.monotonic() > self._ends_at
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
-        """Stop no single trial: one that lags is asked to end by itself."""
+        """Ask a trial that lags behind to end by itself; it plays on only when it has been told."""
+        name = result[TRIAL]
+        try:
+            if ENDED not in result and self.folder.lags(name, result[TIME], result[METRIC]):
+                (run_path(self.folder.path, name) / STOP).touch()
+        except OSError as error:
+            self.broken = self.broken or error
         return False
 
     def start_next(self) -> TrialConfig | None:
         """Record the beginning of the next trial that is to be run, if there is one now. Raises ``ConfigError``."""
+        known = self._outcomes.keys() | self.running.keys()
+        waiting = [] if self.ending else [spec for spec in self.round or () if spec.id not in known]
+        if not waiting:
+            return None
         try:
-            spec = self._next_spec()
+            # What a round tries hangs on earlier rounds, and not on which of its own trials ended first: all its values
+            # are drawn at once. Those of asha, which has one round, hang on what has ended.
+            spec, *_ = [self.folder.begin(each) for each in (waiting if self._in_order else waiting[:1])]
         except OSError as error:
             self.broken = error
             return None
-        if spec is None or spec.params is None:
-            return None
         self.running[spec.id] = (spec, time.monotonic())
-        request = self.folder.request
-        overrides, every = tuple(request.space.overrides(spec.params)), request.settings.report_every
-        return TrialConfig(spec, overrides, every, str(self.folder.path.resolve()), str(Path.cwd()))
-
-    def _next_spec(self) -> TrialSpec | None:
-        record = self.folder.record
-        while (spec := self.plan.propose()) is not None:
-            spec = record.begin(spec)
-            if not isinstance(self.folder.request.settings, AshaSettings):
-                # What a round tries hangs on earlier rounds, and not on which of its own trials ended first.
-                self.plan.waiting[:] = [each if each.params else record.begin(each) for each in self.plan.waiting]
-            if (known := self._recorded.get(spec.id)) is None:
-                return spec
-            self.plan.complete(known)
-        return None
+        request, place = self.folder.request, str(self.folder.path.resolve())
+        overrides = tuple(request.space.overrides(spec.params or {}))
+        return TrialConfig(spec, overrides, request.settings.report_every, place, str(Path.cwd()))
 
     def complete(self, trial: str, status: Status, score: Score | None = None, **rest: Any) -> None:
         """Record the outcome of a trial and pass it on; ``rest``: further values of the outcome."""
         spec, began = self.running.pop(trial)
         outcome = Outcome(spec, status, score, seconds=time.monotonic() - began, **rest)
         try:
-            self.folder.record.end(outcome)
+            self.folder.end(outcome)
             self._on_outcome(outcome)
         except OSError as error:
             self.broken = self.broken or error
         else:
-            self.plan.complete(outcome)
+            self._outcomes[trial] = outcome
+            self._advance()
 
-    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:  # noqa: ARG002
-        """Ask a trial that lags behind to end; it plays on only when it has been told."""
-        name = trial.config[_KEY].spec.id
-        if ENDED not in result and isinstance(self.folder.request.settings, AshaSettings):
-            try:
-                if self.folder.record.lags(name, result[TIME], result[METRIC]):
-                    (run_path(self.folder.path, name) / STOP).touch()
-            except OSError as error:
-                self.broken = self.broken or error
-
-    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
-        """Take from Tune what came of a trial that ended without an error."""
-        self.take(trial.config[_KEY].spec.id, trial.last_result or {})
-
-    def take(self, name: str, report: dict[str, Any]) -> None:
+    def take(self, trial: str, report: dict[str, Any]) -> None:
         """Take a trial's last report."""
         ended = report.get(ENDED, INTERRUPTED)  # Tune ended it, as it did not end in time
         if ended == INTERRUPTED:  # it goes on with the search
-            self.running.pop(name)
+            self.running.pop(trial)
         else:
             score = Score(report["env_steps_to_held"], report["margin"])
-            self.complete(name, "stopped" if ended == STOPPED else "finished", score, env_steps=report[TIME])
+            self.complete(trial, "stopped" if ended == STOPPED else "finished", score, env_steps=report[TIME])
+
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
+        """Take from Tune what came of a trial that ended without an error."""
+        self.take(trial.config[TRIAL].spec.id, trial.last_result or {})
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
         """Take from Tune that a trial failed."""
         env_steps = (trial.last_result or {}).get(TIME, 0)
-        self.complete(trial.config[_KEY].spec.id, "failed", env_steps=env_steps, reason=why_failed(trial))
+        self.complete(trial.config[TRIAL].spec.id, "failed", env_steps=env_steps, reason=why_failed(trial))
 
 
-class _PlanSearcher(Searcher):
-    """Hands the plan's trials to Tune."""
+class _Proposals(Searcher):
+    """Hands the trials of a search to Tune."""
 
     def __init__(self, run: SearchRun) -> None:
         super().__init__(metric=METRIC, mode="max")
         self._run = run
-        self._limit = run.folder.request.settings.max_concurrent or int(ray.cluster_resources().get("CPU", 1))
 
     def suggest(self, trial_id: str) -> Any:  # noqa: ARG002
-        if not self._run.ending:
-            if len(self._run.running) >= self._limit:
-                return None
-            trial = self._run.start_next()
-            if trial is not None:
-                return {_KEY: trial}
-        return Searcher.FINISHED if self._run.ending or self._run.plan.finished else None
+        trial = self._run.start_next()
+        if trial is not None:
+            return {TRIAL: trial}
+        return Searcher.FINISHED if self._run.ending or self._run.round is None else None
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         """Do nothing: outcomes come by :class:`SearchRun`, which gets reasons, too."""
@@ -219,35 +221,27 @@ def why_failed(trial: Any) -> str:
 
 
 def _trial(config: dict[str, Any]) -> None:
-    run_trial(config[_KEY], tune.report)
+    run_trial(config[TRIAL], tune.report)
 
 
 def run_on_tune(run: SearchRun) -> None:
-    """Run a plan's trials until it is finished or interrupted. A Ray session that was started here is ended.
-
-    Raises ``OSError``: the search's folder cannot be written.
-    """
+    """Run a plan's trials until it is finished or interrupted. A Ray session that was started here is ended."""
     os.environ.update(_QUIET)
     # A failed trial is one line of the search's own; Tune would print it as pages.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     with ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
-        tuner = tune.Tuner(
+        limit = run.folder.request.settings.max_concurrent or int(ray.cluster_resources().get("CPU", 1))
+        tune.Tuner(
             tune.with_resources(_trial, {"cpu": 1}),
             tune_config=tune.TuneConfig(
-                search_alg=_PlanSearcher(run),
+                search_alg=_Proposals(run),
                 num_samples=-1,
+                max_concurrent_trials=limit,
                 # A process that has loaded everything plays the next trial, too.
                 reuse_actors=True,
-                trial_dirname_creator=lambda trial: trial.config[_KEY].spec.id,
+                trial_dirname_creator=lambda trial: trial.config[TRIAL].spec.id,
             ),
             run_config=tune.RunConfig(
-                name="search",
-                storage_path=str(Path(scratch).resolve()),
-                stop=run,
-                callbacks=[run],
-                verbose=0,
+                name="search", storage_path=str(Path(scratch).resolve()), stop=run, callbacks=[run], verbose=0
             ),
-        )
-        tuner.fit()
-    if run.broken is not None:
-        raise run.broken
+        ).fit()

@@ -54,7 +54,8 @@ def search(
 
 def opened(overrides: list[str], path: Path | None, resume: Path | None) -> SearchFolder:
     """Make the folder of a new search, or open that of an interrupted one. Raises ``ConfigError``, ``PlayerError``."""
-    from multigrid_rl.search.folder import SearchFolder, SearchRequest
+    from multigrid_rl.search.folder import SearchFolder
+    from multigrid_rl.search.settings import SearchRequest
 
     if resume is not None:
         return SearchFolder.reopen(resume)
@@ -65,15 +66,13 @@ def opened(overrides: list[str], path: Path | None, resume: Path | None) -> Sear
 
 
 def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult, bool]:
-    """Search, print, write; returns the result, and whether it was interrupted.
+    """Search and print; returns the result, and whether it was interrupted.
 
     Raises:
         ConfigError: the folder is in use, or damaged, or the cluster cannot search in it.
         RunError: the folder cannot be written, or Ray failed; finished trials are recorded.
     """
     from multigrid_rl.rllib.session import RayError, ray_session, reason_of
-    from multigrid_rl.search.results import REPORT, as_markdown
-    from multigrid_rl.search.study import write_pictures
     from multigrid_rl.search.tuning import on_cluster, search
     from multigrid_rl.training.screen import interruption, live_console
     from multigrid_rl.types import RunError
@@ -89,20 +88,17 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
             interrupted = stack.enter_context(interruption(screen))
             result = search(folder, lambda o: screen.print(outcome_line(folder, o), markup=False), interrupted)
             stopped = interrupted() and not result.complete
-        pictures = write_pictures(folder.path, folder.request.space, result.outcomes, result.importance)
-        folder.write_text(REPORT, as_markdown(folder, result, pictures))
     except (RayError, OSError, RunError) as error:
-        message = str(error)
-        if isinstance(error, RayError):  # before OSError: a timeout of Ray's is one, too
-            message = f"Ray: {reason_of(error)}"
-        elif isinstance(error, OSError):
+        # RayError before OSError: a timeout of Ray's is one, too.
+        message = f"Ray: {reason_of(error)}" if isinstance(error, RayError) else str(error)
+        if isinstance(error, OSError) and not isinstance(error, RayError):
             message = reason(error, folder.path)
         failure = RunError(message)
         failure.hint = f"trials that have ended stay; go on: {program()} search --resume {folder.path}"
         raise failure from error
     if result.winner is not None:
         screen.print(table(folder, result), width=None if screen.is_terminal else WIDTH)
-    for line in closing(folder, result, pictures):
+    for line in closing(folder, result):
         screen.print(line, markup=False)
     return result, stopped
 
@@ -111,7 +107,7 @@ def preflight(folder: SearchFolder, address: str | None) -> list[str]:
     """Return lines on the search space, the folder, and finished trials of a resumed search."""
     from multigrid_rl.cores import available_cpus
 
-    request, known = folder.request, len(folder.record.outcomes())
+    request, known = folder.request, len(folder.outcomes())
     space = request.space
     at_a_time = request.settings.max_concurrent or ("as many as the cluster has CPUs" if address else available_cpus())
     return [
@@ -158,9 +154,9 @@ def table(folder: SearchFolder, result: SearchResult) -> Table:
     return rows
 
 
-def closing(folder: SearchFolder, result: SearchResult, pictures: list[str]) -> list[str]:
+def closing(folder: SearchFolder, result: SearchResult) -> list[str]:
     """Return the closing lines: the winner, and the files."""
-    from multigrid_rl.search.results import REPORT, TRIALS, WINNER, verdict_of, winning_command
+    from multigrid_rl.search.results import FILES, verdict_of, winning_command
 
     lines = [f"failed:   {outcome.spec.id}: {outcome.reason}" for outcome in result.failed]
     if not result.complete:
@@ -171,5 +167,5 @@ def closing(folder: SearchFolder, result: SearchResult, pictures: list[str]) -> 
         lines.append(f"train it: {winning_command(folder, result.winner)}")
     shares = [f"{key.rpartition('.')[2]} {share:.0%}" for key, share in result.importance.shares.items()]
     lines.append(f"matters:  {', '.join(shares[:6]) + '; ' if shares else ''}{result.importance.note}")
-    files = [REPORT, TRIALS, *([WINNER] if result.winner else []), *pictures]
-    return [*lines, f"written:  {folder.path}: {', '.join(files)}"]
+    files = ", ".join(name for name in FILES if (folder.path / name).exists())
+    return [*lines, f"written:  {folder.path}: {files}"]

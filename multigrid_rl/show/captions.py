@@ -1,10 +1,12 @@
 """Captions of a game: one for the start and one after each step. No drawing."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.evaluation.replays import GameRecord, frames, taken_actions
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
@@ -97,6 +99,17 @@ class Commentator:
         if row[c.EV_DOOR_WIN] or row[c.EV_ELIMINATION_WIN]:
             outcomes.append("wins")
         return outcomes
+
+
+def captioned(game: GameRecord) -> Iterator[tuple[World, Step | None, Caption]]:
+    """Yield the frames of a recorded game, each with its caption. Raises ``ReplayError``: see ``replays.frames``."""
+    shots = frames(game)
+    world, _ = next(shots)
+    commentator = Commentator(world, game.players)
+    yield world, None, commentator.start()
+    for (world, step), actions in zip(shots, taken_actions(game), strict=True):
+        assert step is not None  # only the start has none
+        yield world, step, commentator.step(step, actions)
 
 
 def _pickup(before: int, after: int, row: NDArray[np.float32]) -> list[str]:

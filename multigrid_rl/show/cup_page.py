@@ -1,7 +1,8 @@
 """The page of a cup: payoffs, titles that state the conclusion, and a selection of games."""
 
 import json
-from typing import Any, NamedTuple
+from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,8 +32,10 @@ def cup_page(results: CupResults) -> str:
         ReplayError: a record that is not one whole game.
     """
     shown, names, red = shown_games(results), order(results), side_cells(results.sides)
+    blue = turned(red)
     by_name = {entry.name: _public(entry) for entry in results.entries}
     ranks = {row.name: f"rank {row.rank}" for row in results.standings}
+    ranks_of = [row.rank for row in results.standings]
     more = f"; {shown.left_out:,} more would have made this page too large" if shown.left_out else ""
     games = plural(len(shown.pack.games), "game")
     troubled = sum(bool(entry.problem or entry.faults) for entry in results.entries)
@@ -43,7 +46,7 @@ def cup_page(results: CupResults) -> str:
         lead=_lead(results),
         cup=results,
         standings_title=standings_title(results),
-        standings_lead=_standings_lead(results),
+        sharing=sum(ranks_of.count(rank) > 1 for rank in ranks_of),
         decided=_DECIDED,
         unranked=[by_name[name] for name in results.unranked],
         rating_scale=rating_scale(results.standings),
@@ -54,7 +57,7 @@ def cup_page(results: CupResults) -> str:
         names=[row.name for row in results.standings],
         both=pair_cells(results.pairs),
         red=red,
-        blue=turned(red),
+        blue=blue,
         pairs_title=_pairs_title(results),
         pairs=ranked_pairs(results),
         share_scale=Scale(0, 1),
@@ -63,7 +66,7 @@ def cup_page(results: CupResults) -> str:
         shown=shown,
         entries_title=f"{plural(len(results.entries), 'entry', 'entries')}, {spelled(troubled)} with faults",
         entries=[(by_name[name], f"{ranks.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names],
-        met={name: _met(name, names, results.sides) for name in names},
+        met={name: [other for other in names if (name, other) in red.keys() | blue.keys()] for name in names},
         data=shown.pack.data() if shown.pack.games else None,
     )
 
@@ -106,20 +109,8 @@ def standings_title(results: CupResults) -> str:
     rows = results.standings
     if not rows:
         return "No entry has finished a game"
-    close = [row.name for row in rows if row.high >= rows[0].low]
-    return (
-        f"{spelled(len(close)).capitalize()} may be the best"
-        if len(close) > 1
-        else "The lead is statistically significant"
-    )
-
-
-def _standings_lead(results: CupResults) -> str:
-    ranks = [row.rank for row in results.standings]
-    shared = sum(ranks.count(rank) > 1 for rank in ranks)
-    more = f" {spelled(shared).capitalize()} entries share a rank with another." if shared else ""
-    points = "points are 1 for a win and \u00bd for a draw."
-    return f"Rating is Bradley-Terry's on Elo's scale, 1000 on average; {points}{more}"
+    close = sum(row.high >= rows[0].low for row in rows)
+    return f"{spelled(close).capitalize()} may be the best" if close > 1 else "The lead is statistically significant"
 
 
 def side_sentence(cells: "list[Cell]") -> str:
@@ -215,11 +206,12 @@ class Cell(NamedTuple):
     win: int
     draw: int
     loss: int
+    forfeited: int = 0  # of these games, by either
 
     @property
     def games(self) -> int:
         """Games of the cell."""
-        return sum(self)
+        return self.win + self.draw + self.loss
 
     @property
     def points(self) -> float:
@@ -243,17 +235,17 @@ Cells = dict[tuple[str, str], Cell]  # (row, column) -> results of the row's ent
 
 def side_cells(sides: list[SideResult]) -> Cells:
     """Return the results of the row as red against the column as blue."""
-    return {(row.red, row.blue): Cell(row.red_win, row.draw, row.blue_win) for row in sides}
+    return {(row.red, row.blue): Cell(row.red_win, row.draw, row.blue_win, row.forfeited) for row in sides}
 
 
 def turned(cells: Cells) -> Cells:
     """Return the same from the view of the other side."""
-    return {(blue, red): Cell(cell.loss, cell.draw, cell.win) for (red, blue), cell in cells.items()}
+    return {(blue, red): cell._replace(win=cell.loss, loss=cell.win) for (red, blue), cell in cells.items()}
 
 
 def pair_cells(pairs: list[PairResult]) -> Cells:
     """Return the results of the row from both sides together."""
-    cells = {(row.one, row.two): Cell(row.win, row.draw, row.loss) for row in pairs}
+    cells = {(row.one, row.two): Cell(row.win, row.draw, row.loss, row.forfeited) for row in pairs}
     return cells | turned(cells)
 
 
@@ -262,24 +254,6 @@ def ranked_pairs(results: CupResults) -> list[PairResult]:
     place = {name: number for number, name in enumerate(order(results))}
     seen = [row if place[row.one] < place[row.two] else row.swapped() for row in results.pairs]
     return sorted(seen, key=lambda row: (place[row.one], place[row.two]))
-
-
-def _met(name: str, names: list[str], sides: list[SideResult]) -> list[dict[str, Any]]:
-    """Return results of an entry against each other one: as red and as blue, each with the forfeited games."""
-    red, forfeited = side_cells(sides), {(side.red, side.blue): side.forfeited for side in sides}
-    blue, rows = turned(red), []
-    for other in names:
-        if (name, other) not in red and (other, name) not in red:
-            continue
-        cells = [part.get((name, other), Cell(0, 0, 0)) for part in (red, blue)]
-        whole = Cell(*map(sum, zip(*cells, strict=True)))
-        rows.append({
-            "name": other,
-            "red": (cells[0], forfeited.get((name, other), 0)),
-            "blue": (cells[1], forfeited.get((other, name), 0)),
-            "share": whole.share if whole.games else None,
-        })  # fmt: skip
-    return rows
 
 
 # --- games
@@ -305,23 +279,23 @@ def shown_games(results: CupResults, budget: int = GAMES_BYTES) -> Shown:
     Where ``budget`` bytes are not enough, every pairing gets a first game before any gets its second.
     """
     place = {row.name: number for number, row in enumerate(results.standings)}
-    turns: dict[tuple[str, str], int] = {}
-    ranked: list[tuple[tuple[int, ...], int]] = []  # place on the page, number of the game
+    turns: Counter[tuple[str, str]] = Counter()
+    rows: list[tuple[int, ...]] = []  # places of both, that of red, turn of the pairing, number of the game
     for number, game in enumerate(results.games):
         sides = sides_of(game)
-        turns[sides] = turns.get(sides, -1) + 1
         places = [place.get(name, len(place)) for name in sides]
-        ranked.append(((*sorted(places), places[0], turns[sides]), number))
+        rows.append((*sorted(places), places[0], turns[sides], number))
+        turns[sides] += 1
     pack, packed, left = Pack(), {}, budget
-    for at, number in sorted(sorted(ranked), key=lambda row: row[0][-1]):
-        game = results.games[number]
-        row = pack.pack(game, f"{game.label} ({game.steps} steps)")
-        size = len(json.dumps(row, separators=(",", ":")))
+    for row in sorted(rows, key=lambda row: (row[3], row)):
+        game = results.games[row[-1]]
+        content = pack.pack(game, f"{game.label} ({game.steps} steps)")
+        size = len(json.dumps(content, separators=(",", ":")))
         if size <= left:
-            packed[at, number] = row
+            packed[row] = content
             left -= size
     numbers: dict[tuple[str, str], int] = {}
-    for (_, number), row in sorted(packed.items(), key=lambda item: item[0]):
-        numbers.setdefault(sides_of(results.games[number]), len(pack.games))
-        pack.games.append(row)
+    for row in sorted(packed):
+        numbers.setdefault(sides_of(results.games[row[-1]]), len(pack.games))
+        pack.games.append(packed[row])
     return Shown(pack, numbers, len(results.games) - len(packed))

@@ -20,11 +20,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from multigrid_rl.cli.app import write_file
 from multigrid_rl.evaluation.seeds import bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Array, Run, Series
-from multigrid_rl.runs.reference import Reference, write_file
+from multigrid_rl.show.reference import Reference
 from multigrid_rl.show.words import plural, thousands, unit_of
 from multigrid_rl.text import ConfigError, expected
 
@@ -61,19 +62,13 @@ def limits(values: Array, always: Array) -> tuple[float, float]:
     return (-_EDGE * high if 0 <= low < margin else low - margin), high + margin
 
 
-def titled_figure(size: tuple[float, float], title: str) -> Figure:
-    """Return a figure of ``size`` inches with its title."""
-    figure = Figure(figsize=size, dpi=DPI)
-    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.14, hspace=0.02, wspace=0.01)
-    figure.suptitle(title, fontsize=LARGE)
-    return figure
-
-
 def panel_grid(panels: int, title: str) -> tuple[Figure, list[Axes]]:
-    """Return a figure of so many panels in one or two columns."""
+    """Return a figure of so many panels in one or two columns, with its title."""
     columns = min(2, panels)
     rows = -(-panels // columns)
-    figure = titled_figure((14.0 if columns > 1 else 9.0, 3.6 * rows + 1.5), title)
+    figure = Figure(figsize=(14.0 if columns > 1 else 9.0, 3.6 * rows + 1.5), dpi=DPI)
+    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.14, hspace=0.02, wspace=0.01)
+    figure.suptitle(title, fontsize=LARGE)
     every = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in every[panels:]:
         axes.set_visible(False)
@@ -387,13 +382,14 @@ def _metric_panel(axes: Axes, sides: _Sides, title: tuple[str, str], rng: np.ran
     axes.set_ylim(*limits(np.concatenate(shown), np.array([gate.bound if gate else shown[0][-1]])))
 
 
-def save_best_responses(player: str, curves: dict[str, list[tuple[int, float]]], path: Path) -> None:
-    """Draw win rates (steps, share) of best responses to a player while they train, by their names, as PNG."""
+def save_best_responses(player: str, curves: list[dict[str, Any]], path: Path) -> None:
+    """Draw win rates of best responses to a player while they train, as PNG: ``points`` (steps, share) of each."""
     figure, (axes,) = panel_grid(1, f"Best responses to {player}")
-    for number, (name, points) in enumerate(curves.items()):
-        axes.plot(*zip(*points, strict=True), label=name, **_SIDES[number % 2], alpha=0.85)
+    for number, curve in enumerate(curves):
+        label = f"{curve['team']}, seed {curve['seed']}"
+        axes.plot(*zip(*curve["points"], strict=True), label=label, **_SIDES[number % 2], alpha=0.85)
     axes.axhline(0.5, color=GREY, linewidth=1)
-    format_axes(axes, "games won", "share", max(steps for points in curves.values() for steps, _ in points))
+    format_axes(axes, "games won", "share", max(steps for curve in curves for steps, _ in curve["points"]))
     axes.set_ylim(0, 1)
     add_legend(figure, 3)
     save_figure(figure, path)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, fail, refused
+from multigrid_rl.cli.app import console, fail, refuse_to_overwrite, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.runs.reader import Run
-    from multigrid_rl.runs.reference import Comparison, Reference
+    from multigrid_rl.show.reference import Comparison, Reference
 
 
 def overlay(
@@ -27,9 +27,9 @@ def overlay(
 ) -> None:
     """Draw a run over its recipe's reference curves and say how they compare."""
     from multigrid_rl.runs import reader
-    from multigrid_rl.runs import reference as curves
+    from multigrid_rl.show import reference as curves
 
-    curves.refuse_to_overwrite(output, force=force, suffix=".png")
+    refuse_to_overwrite(output, force=force, suffix=".png")
     drawn = reader.read_run(run)
     usual = curves.load_reference(_find_reference(drawn, reference))
     rows = curves.compare(drawn, usual)
@@ -62,7 +62,7 @@ def reference(
 ) -> None:
     """Make reference curves out of finished runs of one recipe with different seeds."""
     from multigrid_rl.runs.reader import ALL_GATES, read_run
-    from multigrid_rl.runs.reference import build_reference, refuse_to_overwrite, save_reference
+    from multigrid_rl.show.reference import build_reference, save_reference
 
     refuse_to_overwrite(output, force=force)
     made = build_reference([read_run(folder) for folder in runs], name)
@@ -101,6 +101,8 @@ def _find_reference(run: Run, given: str | None) -> Path:
 
 def sentence(row: Comparison) -> str:
     """Describe the comparison of one metric."""
+    from multigrid_rl.show.words import when_held
+
     place = f"{row.end} than the band" if row.end in ("better", "worse") else f"{row.end} the band"
     if row.reports:
         own = f" (its own seeds: {_share(row.own_inside)})" if row.own_inside is not None else ""
@@ -108,27 +110,18 @@ def sentence(row: Comparison) -> str:
     else:
         text = "no report lies within the reference's steps"
     text = f"{row.metric}: {text}; it ends at {row.last:.3g}, {place} (median {row.median:.3g})"
-    return text + (f"; {_when(row.held, row.median_held)}." if row.gate else ".")
+    return text + (f"; {when_held(row.held, row.median_held)}." if row.gate else ".")
 
 
 def _verdict(run: Run, reference: Reference) -> str:
     from multigrid_rl.runs.reader import ALL_GATES
+    from multigrid_rl.show.words import when_held
 
     if not reference.gates:
         return "The reference has no gates."
     if run.verdict is None:
         return "This run has no verdict: it is still going, or it was killed."
-    return f"All gates: {_when(run.steps_to_held()[ALL_GATES], reference.median_to_held(ALL_GATES))}."
-
-
-def _when(held: int | None, median: float | None) -> str:
-    from multigrid_rl.show.words import relation
-
-    if held is None:
-        return "not held" + (f" (reference: median {median:,.0f} steps)" if median else " (nor by the median seed)")
-    if median is None:
-        return f"held at {held:,} steps (the median seed never held it)"
-    return f"held at {held:,} steps, {relation(held, median)} the recipe's median seed ({median:,.0f})"
+    return f"All gates: {when_held(run.steps_to_held()[ALL_GATES], reference.median_to_held(ALL_GATES))}."
 
 
 def _caveats(run: Run, reference: Reference) -> Iterator[str]:

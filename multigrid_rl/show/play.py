@@ -7,15 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.cli.app import write_file
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import Catalogue, seat_folders
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.freeze import side
 from multigrid_rl.players.match import Match
-from multigrid_rl.runs.reference import write_file
+from multigrid_rl.runs.players import is_run, seat_folders
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import GameSpec, Policy
@@ -96,37 +97,30 @@ def _display_name(name: str, player: Policy) -> str:
     return folder.resolve().name if folder.is_dir() and "/" in name and player.name != "random" else player.name
 
 
-def _seat_refs(name: str) -> dict[str, str] | None:
-    """Return the players of a run, or of a folder with one for each seat, by seat; ``None`` for another player."""
+def _seated(catalogue: Catalogue, name: str, spec: GameSpec, seat: str) -> LoadedPlayer:
+    """Load what a name means for a seat: of a run, or of a folder with a player for each seat, that seat's player."""
     folder = Path(name)
-    if (folder / "config.yaml").is_file():
-        return run_target(folder).refs
-    homes = seat_folders(folder) if folder.is_dir() else {}
-    return {seat: f"{home}/" for seat, home in homes.items()} or None
-
-
-def _ref_of(refs: dict[str, str], seat: str, name: str) -> str:
-    ref = refs.get(seat) or refs.get(other_seat(seat))
+    refs = {}
+    if is_run(name):
+        refs = run_target(folder).refs
+    elif folder.is_dir():
+        refs = {own: f"{home}/" for own, home in seat_folders(folder).items()}
+    ref = (refs.get(seat) or refs.get(other_seat(seat))) if refs else name
     if ref is None:
         raise PlayerError(expected(name, f"a player of {seat} or its counterpart", f"one of {', '.join(refs)}"))
-    return ref
+    return catalogue.seat(ref, spec, seat)
 
 
 def _team(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[str, Policy]:
-    seats = spec.seats_of(team)
-    refs = _seat_refs(name)
-    if refs is not None:
-        return seat_players(spec, {s: (catalogue.seat(_ref_of(refs, s, name), spec, s),) for s in seats})
-    if name not in catalogue.names() and Path(name).is_dir():
-        return seat_players(spec, {s: (catalogue.seat(name, spec, s),) for s in seats})
+    if is_run(name) or (name not in catalogue.names() and Path(name).is_dir()):
+        return seat_players(spec, {s: (_seated(catalogue, name, spec, s),) for s in spec.seats_of(team)})
     return side(catalogue, name, spec, team)
 
 
 def _mate(catalogue: Catalogue, wanted: str | None, usual: str, spec: GameSpec, seat: str) -> Policy:
     name = wanted or usual
     try:
-        refs = _seat_refs(name)
-        seated = catalogue.seat(name if refs is None else _ref_of(refs, seat, name), spec, seat)
+        seated = _seated(catalogue, name, spec, seat)
         if seated.members > 1:
             raise PlayerError(expected("--mate", "a player of one seat", f"{name}, which plays a whole team"))
     except PlayerError:

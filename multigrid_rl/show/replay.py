@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from multigrid_rl.evaluation.replays import GameRecord, frames, replay, taken_actions
-from multigrid_rl.show.captions import Caption, Commentator
+from multigrid_rl.evaluation.replays import GameRecord, replay
+from multigrid_rl.show.captions import Caption, captioned
 from multigrid_rl.show.page import render
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
@@ -50,7 +50,13 @@ class Pack:
             ReplayError: the record's actions are not one whole game.
         """
         captions: list[Caption] = []
-        spec, played = game.spec, replay(game, _commented(game, captions))
+
+        def shots() -> Iterator[tuple[World, Step | None]]:
+            for world, step, caption in captioned(game):
+                captions.append(caption)
+                yield world, step
+
+        spec, played = game.spec, replay(game, shots())
         result, tokens = captions[-1].result, played.tokens.reshape(len(played.tokens), -1)
         parts = (played.cells, played.position, played.heading, played.hand, played.out, tokens)
         rows = np.concatenate([part.astype(np.uint8) for part in parts], axis=1)  # (T + 1, L), one for each frame
@@ -63,7 +69,9 @@ class Pack:
             "result": result,
             "frames": base64.b64encode(zlib.compress(rows.tobytes(), 9)).decode("ascii"),
             "words": [
-                self.words.setdefault(line.words, len(self.words)) for caption in captions for line in caption.agents
+                self.words.setdefault(line.words, len(self.words))
+                for caption in captions[1:]  # nothing has been done at the start
+                for line in caption.agents
             ],
             "rewards": [
                 (t, a, float(played.reward[t, a])) for t, a in np.argwhere(played.reward != 0).tolist()
@@ -99,15 +107,3 @@ def game_page(game: GameRecord) -> str:
     seats = ", ".join(f"{seat} {player}" for seat, player in game.players.items())
     lead = f"{game.label}, game {game.game} of seed {game.seed}: {seats}"
     return render("game.html", kind="Game", title=game.label, lead=lead, data=Pack.of([game]).data())
-
-
-def _commented(game: GameRecord, captions: list[Caption]) -> Iterator[tuple[World, Step | None]]:
-    """Yield the frames of a game and append the caption of each step to ``captions``."""
-    shots = frames(game)
-    start = next(shots)
-    commentator = Commentator(start[0], game.players)
-    yield start
-    for (world, step), actions in zip(shots, taken_actions(game), strict=True):
-        assert step is not None  # only the start has none
-        captions.append(commentator.step(step, actions))
-        yield world, step

@@ -1,16 +1,19 @@
 """Reports as files: kinds of folders, paths of pages, and overwriting."""
 
+import json
 import logging
 from contextlib import suppress
 from pathlib import Path
 
-from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, read_results
-from multigrid_rl.evaluation.replays import ReplayError
-from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
+from multigrid_rl.cli.app import refuse_to_overwrite, write_file
+from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
+from multigrid_rl.evaluation.replays import ReplayError, choose
 from multigrid_rl.show.cup_page import cup_page
+from multigrid_rl.show.figures import save_best_responses
 from multigrid_rl.show.page import GENERATOR
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
+from multigrid_rl.show.video import read_games, write_video
 from multigrid_rl.text import ConfigError, expected, one_line
 
 LOG = logging.getLogger(__name__)
@@ -47,18 +50,16 @@ def write_run_report(
     """
     target = _target(folder, output, force=force)
     found = read_report(folder, games=games, reference=reference, films=films)
-    if found.own_missing:
-        LOG.warning("no games to show, the policy could not be played: %s", one_line(found.own_missing))
+    if found.not_played:
+        LOG.warning("no games to show, the policy could not be played: %s", one_line(found.not_played))
     # A folder's name may hold bytes that are no text: the page shows a question mark.
     text = run_page(found)
     write_file(target, text.encode(errors="replace"))
     return target
 
 
-def write_cup_report(
-    folder: Path, output: Path | None = None, *, force: bool = False, results: CupResults | None = None
-) -> Path:
-    """Write the page of a cup like that of a run; ``results`` is read from the folder by default.
+def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = False) -> Path:
+    """Write the page of a cup like that of a run.
 
     Raises:
         ConfigError: no cup, a damaged file, or an output that may not be written.
@@ -66,10 +67,20 @@ def write_cup_report(
     target = _target(folder, output, force=force)
     path = folder / RESULTS_FILE
     try:
-        write_file(target, cup_page(results or read_results(path)).encode(errors="replace"))
+        write_file(target, cup_page(read_results(path)).encode(errors="replace"))
     except ReplayError as error:
         raise ConfigError(f"{path}: games: {error}") from error
     return target
+
+
+def draw_exploit(folder: Path) -> None:
+    """Draw how best responses learned and a game that the player lost, ``curves.png`` and ``beaten.gif``.
+
+    ``folder`` is what ``exploit`` wrote.
+    """
+    found, source = json.loads((folder / "exploit.json").read_text(encoding="utf-8")), folder / "games.json"
+    save_best_responses(found["player"], found["curves"], folder / "curves.png")
+    write_video(choose(read_games(source), "median", source), folder / "beaten.gif", force=True)
 
 
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:

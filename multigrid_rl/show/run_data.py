@@ -1,9 +1,8 @@
 """Content of a run's page, read from its folder and from fresh games of its policy."""
 
 import math
-import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,11 @@ from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.gating import gates_of
-from multigrid_rl.runs.reader import Run, check_env, read_rows, read_run
-from multigrid_rl.runs.reference import Comparison, Reference, changes, compare, load_reference
+from multigrid_rl.runs.players import check_env
+from multigrid_rl.runs.reader import Run, read_rows, read_run
+from multigrid_rl.show import EPISODES, GAMES
+from multigrid_rl.show.reference import Comparison, Reference, changes, compare, load_reference
+from multigrid_rl.show.video import Shown, page_film
 from multigrid_rl.show.words import percent
 from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.training.screen import reward_facts, schedules
@@ -25,8 +27,6 @@ from multigrid_rl.types import RunError
 
 #: Seed of the policy's fresh games: training uses small seeds, so none of them was a training game.
 GAMES_SEED = 50_000
-#: Default number of games for each mode, and of episodes of other packages.
-GAMES, EPISODES = 200, 9
 _GATE_KEYS = (
     "metric", "comparison", "bound", "hold", "share", "window", "value", "met", "held", "first_reached", "first_held",
 )  # fmt: skip
@@ -37,8 +37,8 @@ class OwnGames:
     """Fresh games of the exported policy."""
 
     seed: int
+    agents: tuple[str, ...]  # seats that the policy fills
     rows: list[dict[str, Any]]  # one for each mode: "mode", "seats" (mean return of each), and evaluation.summary's
-    own: tuple[str, ...]  # seats that the policy fills
     games: list[GameRecord]  # best, median and worst of each mode
 
 
@@ -54,9 +54,10 @@ class RunReport:
     reference: Reference | None  # the recipe's curves
     compared: dict[str, Comparison]  # the run against them, by metric
     changed: list[tuple[str, str, str]] | None  # key, here, in the recipe (without one: the default); None: unknown
-    own: OwnGames | None  # fresh games of its policy
-    episodes: Any  # the same, for an environment of another package: what ``tables.FILMS["page"]`` returns, or None
-    own_missing: str  # why there is neither; empty if there is one, or if none was wanted
+    played: Any  # fresh games of its policy, or what ``tables.FILMS["page"]`` returns; None: there are none
+    not_played: str = ""  # why there are none, where some were wanted
+    films: tuple[Shown, ...] = ()  # of the best, median and worst episode
+    not_drawn: str = ""  # why there are none, where there could be
 
     @property
     def usual(self) -> str:
@@ -94,28 +95,34 @@ def read_report(
     rows = read_rows(folder / "metrics.jsonl")
     gates, held = _judged(run, rows)
     curves = load_reference(reference) if reference is not None else None
-    own, episodes, missing = None, None, ""
-    if games != 0:
-        try:
-            if run.config["scenario"].get("game") is None:
-                play = tables.find(tables.FILMS, "page")
-                episodes = play(folder, games or EPISODES, seed=GAMES_SEED, films=films)
-            else:
-                own = play_own_games(folder, games or GAMES)
-        except (ConfigError, PlayerError, RunError) as error:
-            missing = str(error)
     compared: dict[str, Comparison] = {}
     with suppress(ConfigError):  # the run ended before the reference begins: nothing to compare yet
         compared = {row.metric: row for row in compare(run, curves)} if curves is not None else {}
-    totals: dict[str, float] = {}
-    for name, value in (item for row in rows for item in row.items()):
-        if value is not None and (match := re.fullmatch("timing/(.*)_s", name)):
-            totals[match[1]] = totals.get(match[1], 0.0) + value
+    timed = {name for row in rows for name in row if name.startswith("timing/")}
+    totals = {name[len("timing/") : -len("_s")]: sum(row.get(name) or 0.0 for row in rows) for name in timed}
     changed = changes(run.config, run.config.get("experiment") if curves is None else curves.name)
-    return RunReport(run, gates, held, totals, rows[-1], curves, compared, changed, own, episodes, missing)
+    found = RunReport(run, gates, held, totals, rows[-1], curves, compared, changed, played=None)
+    return found if games == 0 else _with_games(found, games, films=films)
 
 
-def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGames:
+def _with_games(report: RunReport, games: int | None, *, films: bool) -> RunReport:
+    """Return the report with fresh games or episodes of its policy, and films of those that can be drawn."""
+    folder, board = report.run.path, report.package is None
+    try:
+        play = play_own_games if board else tables.find(tables.FILMS, "page")
+        played = play(folder, games or (GAMES if board else EPISODES), seed=GAMES_SEED)
+    except (ConfigError, PlayerError, RunError) as error:
+        return replace(report, not_played=str(error))
+    report, drawings = replace(report, played=played), getattr(played, "chosen", {})
+    if drawings and not films:
+        return replace(report, not_drawn="the report was written without films")
+    try:
+        return replace(report, films=tuple(page_film(drawing, label) for label, drawing in drawings.items()))
+    except ConfigError as error:
+        return replace(report, not_drawn=str(error))
+
+
+def play_own_games(folder: Path, games: int, *, seed: int) -> OwnGames:
     """Play ``games`` fresh games in each mode with a run's exported policy, against its training opponents.
 
     Raises:
@@ -129,7 +136,7 @@ def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGa
         game.model_copy(update={"players": {**game.players, **dict.fromkeys(own, "this run")}})
         for game in kept_games(evaluation)
     ]
-    return OwnGames(seed, rows, own, kept)
+    return OwnGames(seed, own, rows, kept)
 
 
 def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:

@@ -15,10 +15,10 @@ from multigrid_rl.show.words import (
     metric_title,
     percent,
     plural,
-    relation,
     short,
     spelled,
     unit_of,
+    when_held,
 )
 from multigrid_rl.text import one_line
 from multigrid_rl.world.events import BEHAVIOUR
@@ -52,16 +52,17 @@ _LEARNER = {
     "learner/{}/policy_loss": "Policy loss",
     "learner/{}/vf_loss": "Value loss",
     "learner/{}/grad_norm": "Gradient norm before clipping",
-    "learner/{}/lr": "Step size of Adam",
+    "learner/{}/lr": "Learning rate",
     "learner/{}/entropy_coef": "Weight of the entropy bonus",
 }
 
 
 def run_page(report: RunReport) -> str:
     """Return the whole page. Pure: the same report gives the same page."""
-    run, own, seats = report.run, report.own, _own_seats(report)
+    run, seats = report.run, _own_seats(report)
+    board = report.package is None
     curves = [_gate_chart(report, gate) for gate in report.gates if gate["metric"] in run.series]
-    if report.package is not None or not curves:
+    if not board or not curves:
         curves += _plain_curves(report)
     behaviour, never = _behaviour(report, seats) if seats else ([], [])
     return render(
@@ -72,12 +73,11 @@ def run_page(report: RunReport) -> str:
         report=report,
         last={"policy_updates": 0, "episodes": 0, **report.last},
         gates_title=gates_title(report.gates, ended=run.verdict is not None),
-        gates_lead=" ".join({gate["hold"]: _hold_words(gate) for gate in report.gates}.values()),
+        holds=list({gate["hold"]: gate for gate in report.gates}.values()),
         curves=curves,
         curves_title=_curves_title(report),
-        curves_lead=_curves_lead(report),
         played_title=_played_title(report),
-        own_missing=one_line(report.own_missing),
+        not_played=one_line(report.not_played),
         behaviour=behaviour,
         behaviour_title=behaviour_title(report, seats),
         never=never,
@@ -86,7 +86,7 @@ def run_page(report: RunReport) -> str:
         learner=_learner(report),
         origin=origin(report),
         opponents=[opponent_words(row) for row in run.provenance.get("opponents") or []],
-        data=Pack.of(own.games).data() if own else None,
+        data=Pack.of(report.played.games).data() if board and report.played else None,
     )
 
 
@@ -158,12 +158,6 @@ def gates_title(gates: list[dict[str, Any]], *, ended: bool) -> str:
     return f"{_some_of(held, number).capitalize()} held, {spelled(met) if met else 'none'} met {when}"
 
 
-def _hold_words(gate: dict[str, Any]) -> str:
-    how = {"every": "at every report in", "mean": "by the mean over"}.get(gate["hold"])
-    how = how or f"at {percent(gate['share'])} of the reports in"
-    return f"Held means: met {how} the last {gate['window']:,} environment steps."
-
-
 # --- curves
 
 
@@ -176,18 +170,6 @@ def _curves_title(report: RunReport) -> str:
     worse = [metric_title(row.metric).lower() for row in rows if row.end == "worse"]
     seeds = "the recipe's seeds" if report.changed != [] else "the recipe's other seeds"
     return f"It ends worse than {seeds} in {listed(worse)}" if worse else f"It ends as well as {seeds}, or better"
-
-
-def _curves_lead(report: RunReport) -> str:
-    reference = report.reference
-    if reference is not None:
-        return (
-            f"Shaded: the middle 80% of the {len(reference.runs)} seeds of the recipe {reference.name}, with their "
-            "median; dotted after seeds had ended, whose last values are repeated."
-        )
-    if report.package is not None and not report.gates:
-        return "Means over the episodes of training that ended since the report before."
-    return "This run followed no recipe that has reference curves, so it is shown alone."
 
 
 def _gate_chart(report: RunReport, row: dict[str, Any]) -> Chart:
@@ -209,15 +191,11 @@ def gate_caption(report: RunReport, gate: dict[str, Any]) -> str:
     first, row = gate["first_held"], report.compared.get(gate["metric"])
     value = "without a value" if gate["value"] is None else f"at {short(gate['value'])}"
     text = f"Ends {value}, {'met' if gate['met'] else 'not met'}"
-    text += f"; held first at {first['env_steps']:,} steps" if first else "; never held"
     if row is None:
-        return f"{text}."
-    if first and row.median_held:
-        text += f", {relation(first['env_steps'], row.median_held)} the recipe's median seed"
-    elif row.median_held:
-        text += f" (the recipe's median seed: {row.median_held:,.0f} steps)"
+        return f"{text}; {'held first at {:,} steps'.format(first['env_steps']) if first else 'never held'}."
     place = {"better": "better than", "worse": "worse than"}.get(row.end, row.end)
-    return f"{text}. Its end is {place} the middle 80% of the recipe's seeds."
+    when = f"first {when_held(first['env_steps'], row.median_held)}" if first else when_held(None, row.median_held)
+    return f"{text}; {when}. Its end is {place} the middle 80% of the recipe's seeds."
 
 
 def _plain_curves(report: RunReport) -> list[Chart]:
@@ -255,13 +233,12 @@ def _chart(
 
 
 def _played_title(report: RunReport) -> str:
-    if report.own is not None:
-        row = report.own.rows[0]
+    if report.played is None:
+        return ""
+    row = report.played.rows[0]
+    if report.package is None:
         low, high = (percent(end, 1) for end in row["win_interval"])
         return f"In {plural(row['episodes'], 'fresh game')} it wins {percent(row['win'])} ({low} to {high})"
-    if report.episodes is None:
-        return ""
-    row = report.episodes.rows[0]
     low, high = (short(end) for end in row["return_interval"])
     count = f"{spelled(row['episodes'])} fresh episode{'s'[: row['episodes'] != 1]}"
     return f"In {count} it returns {short(row['return_mean'])} ({low} to {high})"

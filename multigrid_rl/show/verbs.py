@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from multigrid_rl import tables
-from multigrid_rl.cli.app import one_thread, refused
+from multigrid_rl.cli.app import one_thread, refuse_to_overwrite, refused
+from multigrid_rl.show import EPISODES, GAMES
 
 if TYPE_CHECKING:
     from multigrid_rl.evaluation.evaluation import Mode
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from multigrid_rl.show.video import Written
 
 _SHORT_GIF = 3_000_000  # bytes above which an MP4 is the better choice
-#: Games, or episodes of Gymnasium, that a report plays with a run's policy in each mode.
-GAMES, EPISODES = 200, 9
 #: Games of which `video` shows one.
 GAMES_TO_CHOOSE_FROM = 100
 
@@ -140,8 +139,10 @@ def video(
 def _env_video(target: Target, output: Path, game: str, fps: float | None, played: tuple[int, int, Mode]) -> None:
     """Write an episode in an environment of Gymnasium; ``played`` are how many to choose from, their seed and mode."""
     episodes, seed, mode = played
-    label, episode = tables.find(tables.FILMS, "pick")(target, game, episodes, seed=seed, mode=mode)
-    written = tables.find(tables.FILMS, "episode")(target, episode, output, label=label, fps=fps)
+    from multigrid_rl.show.video import write_episode
+
+    label, drawing = tables.find(tables.FILMS, "pick")(target, game, episodes, seed=seed, mode=mode)
+    written, episode = write_episode(drawing, output, label=label, fps=fps), drawing.episode
     typer.echo(f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}")
     _print_written(output, len(episode.actions), written)
 
@@ -159,8 +160,7 @@ def _print_written(output: Path, steps: int, written: Written) -> None:
 def _default_side(source: str) -> Sides:
     """Return the default side of a player: the one that it learned."""
     from multigrid_rl.players.cards import CARD_FILE
-    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-    from multigrid_rl.players.naming import runs_code
+    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, runs_code
 
     path = Path(source)
     if source in BUILT_IN or (path / "config.yaml").is_file() or runs_code(source):
@@ -195,7 +195,6 @@ def play(
 ) -> None:
     """Play a game yourself, in a window, against players."""
     from multigrid_rl.config.compose import compose
-    from multigrid_rl.runs.reference import refuse_to_overwrite
 
     if record is not None:
         refuse_to_overwrite(record, force=force)
@@ -207,7 +206,7 @@ def play(
     # Imported here: torch takes a second, which a mistake above need not cost.
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.show.play import Session, find_other_players, find_seat, save_games
-    from multigrid_rl.show.window import Options, Window
+    from multigrid_rl.show.window import Window
 
     own_seat = find_seat(spec, side, seat)
     others = find_other_players(config.scenario, Catalogue(config.checkpoint_root()), own_seat, opponent, mate)
@@ -218,7 +217,7 @@ def play(
         if record is not None:  # after every game: a window that is killed loses none
             save_games(session.records, record)
 
-    window = Window(session, Options(tile, delay, whole_board), game_over)
+    window = Window(session, game_over, tile=tile, delay=delay, whole_board=whole_board)
     typer.echo(", ".join(f"{s} {name}" for s, name in others.names.items()) + "; press H for help")
     window.run()
     typer.echo(str(session.score))

@@ -1,21 +1,29 @@
-"""A recorded game as a GIF or MP4: the board step by step with captions below it; any film as such a file."""
+"""A recorded game or episode as a GIF or MP4: step by step with captions below it, in a file or on a page."""
 
+import base64
 import json
+import logging
+import math
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
+import numpy as np
+from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 
-from multigrid_rl.evaluation.replays import GameRecord, frames, taken_actions
+from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.files import unfinished
-from multigrid_rl.show.captions import Commentator
+from multigrid_rl.show.captions import Caption, captioned
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
+from multigrid_rl.show.words import plural, short
 from multigrid_rl.text import ConfigError, expected, first_error
 from multigrid_rl.world.constants import WIDTH
 from multigrid_rl.world.rendering import render_frame
 
+LOG = logging.getLogger(__name__)
 SUFFIXES = (".gif", ".mp4")
 #: Files of a folder that hold games, in the order in which they are looked for.
 GAME_FILES = ("games.json", "results.json")
@@ -30,11 +38,15 @@ _MOST_GIF_PIXELS = 600_000_000
 #: https://ffmpeg.org/ffmpeg-filters.html#palettegen-1
 _GIF = ("-filter_complex", "split[a][b];[a]palettegen=reserve_transparent=0[p];[b][p]paletteuse=dither=none",
         "-final_delay", f"{100 * LAST_SECONDS:.0f}")  # fmt: skip
+#: Most pictures a second of an episode; of faster environments steps are left out.
+FASTEST = 20.0
+#: Widest film of an episode, in a file and on a page, in pixels.
+WIDEST, PAGE_WIDTH = 640, 400
+#: Most pictures of a film on a page: a longer episode goes by faster.
+_PAGE_PICTURES = 240
+#: Most bytes of a film on a page.
+PAGE_BYTES = 1_400_000
 _GAMES = TypeAdapter(list[GameRecord])
-
-
-class VideoError(ConfigError):
-    """Games that cannot be shown; the message is one line."""
 
 
 class Film(NamedTuple):
@@ -43,6 +55,16 @@ class Film(NamedTuple):
     shots: Callable[[], Iterator[Picture]]  # all of one even size
     frames: int  # how many
     fps: float  # frames a second
+
+
+class Shown(NamedTuple):
+    """An episode on a page."""
+
+    label: str  # "best", or "best and median" where they are the same
+    total: float  # return
+    steps: int
+    speed: int  # times as fast as the environment's own time
+    film: str  # MP4 in base64
 
 
 class Written(NamedTuple):
@@ -68,20 +90,20 @@ def read_games(path: Path) -> list[GameRecord]:
     """Read a file of game records: a list, or the ``games`` of a cup's results.
 
     Raises:
-        VideoError: unreadable, no games in it, or a damaged one.
+        ConfigError: unreadable, no games in it, or a damaged one.
     """
     wanted = "a list of games as evaluate, cup or play --record wrote it"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise VideoError(expected(path, wanted, getattr(error, "strerror", error))) from error
+        raise ConfigError(expected(path, wanted, getattr(error, "strerror", error))) from error
     rows = content.get("games") if isinstance(content, dict) else content
     if not isinstance(rows, list) or not rows:
-        raise VideoError(expected(path, wanted, "no games in it"))
+        raise ConfigError(expected(path, wanted, "no games in it"))
     try:
         return _GAMES.validate_python(rows)
     except ValidationError as error:
-        raise VideoError(f"{path}: game {first_error(error)}") from error
+        raise ConfigError(f"{path}: game {first_error(error)}") from error
 
 
 # --- pictures
@@ -91,20 +113,49 @@ def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
     """Yield the start and every step of a game, captioned: uint8 (H, 16 * tile, 3), H even.
 
     Raises:
-        VideoError: not a record of a game, or the game ends before or after its last action.
+        ConfigError: not a record of a game, or the game ends before or after its last action.
     """
-    actions = taken_actions(game)
     strip = Strip(WIDTH * tile, len(game.actions))
     foot = f"game {game.game} of seed {game.seed}"
     try:
-        for t, (world, step) in enumerate(frames(game)):
-            if step is None:
-                commentator = Commentator(world, game.players)
-            caption = commentator.start() if step is None else commentator.step(step, actions[t - 1])
-            notes = Notes(f"step {t} of {game.steps}", game.label, foot)
+        for world, _, caption in captioned(game):
+            notes = Notes(f"step {caption.step} of {game.steps}", game.label, foot)
             yield strip.below(render_frame(world, 0, tile), caption, notes)
     except ValueError as error:
-        raise VideoError(f"games: expected a record of a whole game; {error}") from error
+        raise ConfigError(f"games: expected a record of a whole game; {error}") from error
+
+
+def _episode_film(drawing: Any, label: str, width: int, *, speed: int = 1, fps: float | None = None) -> Film:
+    """Return the film of an episode, at most ``width`` pixels wide, ``speed`` times as fast as ``fps`` steps a second.
+
+    ``drawing`` is of ``tables.FILMS``: ``episode``, steps a second, and ``pictures`` of some of its steps.
+    """
+    steps, total, usual = len(drawing.episode.actions), drawing.episode.total, drawing.fps  # or why it cannot be drawn
+    fps = fps or usual
+    skip = math.ceil(fps / FASTEST)
+    every = skip * speed
+
+    def shots() -> Iterator[Picture]:
+        strip: Strip | None = None
+        for t, so_far, raw in drawing.pictures(every, width):
+            picture = resized(raw, width)
+            strip = strip or Strip(picture.shape[1], 0)
+            result = f"return {short(total)} after {plural(steps, 'step')}" if t == steps else ""
+            notes = Notes(f"step {t:,} of {steps:,}", label, f"return {short(so_far)}")
+            yield strip.below(picture, Caption(t, (), result), notes)
+
+    return Film(shots, 1 + math.ceil(steps / every), fps / skip)
+
+
+def resized(picture: Picture, widest: int) -> Picture:
+    """Return a picture of at least :data:`NARROWEST` and at most ``widest`` pixels across, both sizes even."""
+    height, width = picture.shape[:2]
+    across = min(max(width, NARROWEST), widest) // 2 * 2
+    down = max(round(height * across / width / 2), 1) * 2
+    how = Image.Resampling.NEAREST if across > width else Image.Resampling.BOX
+    if (across, down) == (width, height):
+        return picture
+    return np.asarray(Image.fromarray(picture).resize((across, down), how))
 
 
 # --- files
@@ -114,40 +165,73 @@ def check_video(path: Path, *, fps: float | None = None, tile: int | None = None
     """Check the arguments of a video before any games are played.
 
     Raises:
-        VideoError: unknown suffix, a file that exists (unless ``force``), speed or size out of bounds.
+        ConfigError: unknown suffix, a file that exists (unless ``force``), speed or size out of bounds.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise VideoError(expected("--output", f"a file that ends with {' or '.join(SUFFIXES)}", path))
+        raise ConfigError(expected("--output", f"a file that ends with {' or '.join(SUFFIXES)}", path))
     if tile is not None and not TILES[0] <= tile <= TILES[1]:
-        raise VideoError(expected("--tile", f"{TILES[0]} to {TILES[1]} pixels", tile))
+        raise ConfigError(expected("--tile", f"{TILES[0]} to {TILES[1]} pixels", tile))
     if fps is not None and not FPS[0] <= fps <= FPS[1]:
-        raise VideoError(expected("--fps", f"{FPS[0]:g} to {FPS[1]:g} steps a second", f"{fps:g}"))
+        raise ConfigError(expected("--fps", f"{FPS[0]:g} to {FPS[1]:g} steps a second", f"{fps:g}"))
     if path.is_dir() or (path.exists() and not force):
-        raise VideoError(expected("--output", "a new file, or --force", f"{path}, which exists already"))
+        raise ConfigError(expected("--output", "a new file, or --force", f"{path}, which exists already"))
 
 
 def write_video(game: GameRecord, path: Path, *, fps: float = 4.0, tile: int = 32, force: bool = False) -> Written:
     """Write a game as ``.gif`` or ``.mp4`` (H.264, yuv420p); ``path`` changes only once the video is complete.
 
     Raises:
-        VideoError: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.
+        ConfigError: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.
     """
     check_video(path, fps=fps, tile=tile, force=force)
     return write_film(Film(lambda: pictures(game, tile), game.steps + 1, fps), path)
+
+
+def write_episode(drawing: Any, path: Path, *, label: str, fps: float | None = None) -> Written:
+    """Write an episode as ``.gif`` or ``.mp4``, with its ``label`` in the captions; replaces an existing file.
+
+    Args:
+        drawing: of ``tables.FILMS``.
+        path: file to write.
+        label: its name in the captions.
+        fps: steps a second; those of the environment by default.
+
+    Raises:
+        ConfigError: it cannot be drawn or written, or the replay differs from the recording.
+    """
+    film = _episode_film(drawing, label, WIDEST, fps=fps)
+    if path.suffix.lower() == ".gif":  # needs its pictures three times: drawn once, and kept
+        shots = list(film.shots())
+        film = film._replace(shots=lambda: iter(shots))
+    return write_film(film, path)
+
+
+def page_film(drawing: Any, label: str) -> Shown:
+    """Draw an episode for a page. Raises ``ConfigError``: it cannot be drawn, or the replay differs."""
+    steps = len(drawing.episode.actions)
+    speed = math.ceil(steps / (_PAGE_PICTURES * math.ceil(drawing.fps / FASTEST)))
+    film = _episode_film(drawing, label, PAGE_WIDTH, speed=speed)
+    LOG.warning("drawing the %s episode, %s pictures (report --no-films: none)", label, film.frames)
+    rate = round(8 * PAGE_BYTES * film.fps / (film.frames + 2 * film.fps))  # bits a second
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "film.mp4"
+        write_film(film, path, quality=("-crf", "26", "-maxrate", str(rate), "-bufsize", str(rate)))
+        data = base64.b64encode(path.read_bytes()).decode("ascii")
+    return Shown(label, drawing.episode.total, steps, speed, data)
 
 
 def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "18")) -> Written:
     """Write a film as ``.gif`` or ``.mp4``, replacing an existing file; ``quality`` are arguments of ffmpeg for an MP4.
 
     Raises:
-        VideoError: a GIF too large for memory; no place to write; errors of the film's pictures.
+        ConfigError: a GIF too large for memory; no place to write; errors of the film's pictures.
     """
     try:
         with unfinished(path) as beside:
             return _write(film, beside, quality)
     except OSError as error:
         got = f"{path}: {error.strerror or error}"
-        raise VideoError(expected("--output", "a file that can be written", got)) from error
+        raise ConfigError(expected("--output", "a file that can be written", got)) from error
 
 
 def _write(film: Film, path: Path, quality: tuple[str, ...]) -> Written:
@@ -160,7 +244,7 @@ def _write(film: Film, path: Path, quality: tuple[str, ...]) -> Written:
     gif, count = path.suffix.lower() == ".gif", film.frames
     if gif and count * height * width > _MOST_GIF_PIXELS:
         got = f"{count} frames of {width} x {height} pixels"
-        raise VideoError(expected("--output", "an .mp4, or smaller pictures", got))
+        raise ConfigError(expected("--output", "an .mp4, or smaller pictures", got))
     codec, pixels, more = (
         ("gif", "pal8", _GIF) if gif else ("libx264", "yuv420p", (*quality, "-movflags", "+faststart"))
     )

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,18 +45,6 @@ SPECTATOR_SECONDS = 0.35
 _FOG = 0.35
 _IN_MEMORY = ("dummy", "offscreen")
 _WANTED = "a machine with a screen (multigrid-rl video shows games without one)"
-
-
-class DisplayError(ConfigError):
-    """There is no screen to open a window on; the message is one line."""
-
-
-class Options(NamedTuple):
-    """Display options of a session."""
-
-    tile: int = 48  # width of one cell in pixels
-    delay: float | None = None  # seconds after which a step is played without a key; None: the game waits for one
-    whole_board: bool = False  # at first, instead of the person's own view
 
 
 class Canvas:
@@ -103,19 +91,31 @@ def _hidden(caption: Caption, session: Session) -> Caption:
 
 
 class Window:
-    """A pygame window on a session; ``game_over`` is called after every finished game.
+    """A pygame window on a session.
+
+    Args:
+        session: the person's games.
+        game_over: called after every finished game.
+        tile: width of one cell in pixels.
+        delay: seconds after which a step is played without a key; ``None``: the game waits for one.
+        whole_board: shown at first, instead of the person's own view.
 
     Raises:
-        DisplayError: there is no screen.
+        ConfigError: there is no screen.
     """
 
-    def __init__(self, session: Session, options: Options, game_over: Callable[[], None]) -> None:
-        self._session = session
-        self._options = options
-        self._game_over = game_over
-        self._whole_board = options.whole_board
-        self._help = False
-        self._canvas = Canvas(session.spec, options.tile)
+    def __init__(
+        self,
+        session: Session,
+        game_over: Callable[[], None],
+        *,
+        tile: int = 48,
+        delay: float | None = None,
+        whole_board: bool = False,
+    ) -> None:
+        self._session, self._game_over, self._delay = session, game_over, delay
+        self._whole_board, self._help = whole_board, False
+        self._canvas = Canvas(session.spec, tile)
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
         import pygame  # noqa: PLC0415 - half a second, for a window alone
 
@@ -135,7 +135,7 @@ class Window:
             self._pygame.quit()
 
     def _next_event(self) -> Any:
-        seconds = self._options.delay
+        seconds = self._delay
         if self._session.out and seconds is None:
             seconds = SPECTATOR_SECONDS
         if self._session.over or self._help or seconds is None:
@@ -185,15 +185,15 @@ def _open(pygame: Any, size: tuple[int, int], title: str) -> Any:
     variables = ("DISPLAY", "WAYLAND_DISPLAY")
     # Checked here, because SDL prints lines of its own while it looks for a screen.
     if sys.platform.startswith("linux") and not driver and not any(os.environ.get(name) for name in variables):
-        raise DisplayError(expected("window", _WANTED, f"no {' and no '.join(variables)} in the environment"))
+        raise ConfigError(expected("window", _WANTED, f"no {' and no '.join(variables)} in the environment"))
     try:
         pygame.display.init()
         # Without a screen SDL silently draws into memory: no window would ever appear.
         if pygame.display.get_driver() in _IN_MEMORY and driver not in _IN_MEMORY:
             pygame.quit()
-            raise DisplayError(expected("window", _WANTED, "none"))
+            raise ConfigError(expected("window", _WANTED, "none"))
         surface = pygame.display.set_mode(size)
     except pygame.error as error:
-        raise DisplayError(expected("window", _WANTED, error)) from error
+        raise ConfigError(expected("window", _WANTED, error)) from error
     pygame.display.set_caption(title)
     return surface

@@ -19,7 +19,8 @@ _TITLES = {
     "draw": "Games drawn",
     "defeat": "Games lost",
 }
-_UNITS = {"ratio": "ratio, 1 is perfect", "share": "share of the games", "reward": "reward per game"}
+_UNITS = {"ratio": "ratio, 1 is perfect", "reward": "reward per game"}
+_OF_GAMES = ("win", "draw", "defeat", "league/")
 #: Behaviour metrics in words, for titles.
 BEHAVIOURS = {
     "key_pickup": "Own key picked up",
@@ -106,13 +107,22 @@ def bound(comparison: str, value: float) -> str:
     return f"{'at most' if comparison == '<=' else 'at least'} {value:g}"
 
 
-def relation(held: float, median: float) -> str:
-    """Return how a run's steps relate to the median seed's: ``12% sooner than``, or ``as soon as``."""
+def when_held(held: int | None, median: float | None) -> str:
+    """Return when a run held what the recipe's median seed held after ``median`` steps; ``None``: never."""
+    if held is None and median is None:
+        return "never held (nor by the recipe's median seed)"
+    if held is None:
+        return f"never held (the recipe's median seed: {median:,.0f} steps)"
+    if median is None:
+        return f"held at {held:,} steps (the recipe's median seed never held it)"
     later = held / median - 1
-    return "as soon as" if abs(later) < 0.005 else f"{abs(later):.0%} {'later' if later > 0 else 'sooner'} than"
+    place = "as soon as" if abs(later) < 0.005 else f"{abs(later):.0%} {'later' if later > 0 else 'sooner'} than"
+    return f"held at {held:,} steps, {place} the recipe's median seed ({median:,.0f})"
 
 
 def unit_of(metric: str) -> str:
     """Return the axis label of a metric: its unit, spelled out where the glossary abbreviates it."""
     unit = next((unit for pattern, (_, unit) in glossary().items() if matches(metric, pattern)), "")
+    if unit == "share":  # of steps, where not of games
+        return f"share of the {'games' if metric.startswith(_OF_GAMES) else 'steps'}"
     return "steps per game" if metric == "episode_len_mean" else _UNITS.get(unit, unit)

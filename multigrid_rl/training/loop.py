@@ -24,7 +24,6 @@ from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
-from multigrid_rl.runs.reader import opponent_hashes
 from multigrid_rl.tables import ENGINES, STARTS, find, load
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.protocols import Engine
@@ -66,13 +65,14 @@ def train(
             checkpoint stay.
     """
     torch.set_num_threads(config.learner_threads)
-    stages = stages or stages_of(config, opponent_hashes(folder.path))
-    team = team_of(config)
-    warm_up(config, stages[-1].factory, team.most)
+    if stages is None:
+        from multigrid_rl.runs.reader import opponent_hashes  # noqa: PLC0415 - whoever starts a run has loaded them
+
+        stages = stages_of(config, opponent_hashes(folder.path))
+    warm_up(config, stages[-1].factory, team_of(config).most)
     with find(ENGINES, "session")(config), ExitStack() as stack:
         engine: Engine = find(ENGINES, "rllib")(config, stages)
         stack.callback(engine.stop)
-        stack.enter_context(team)
         run: Run = engine.run
         if (league := stages[-1].scenario.league) is not None:
             run.league = load(league.pool)(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
@@ -81,7 +81,7 @@ def train(
         if start is not None:
             restore(engine, start)
             if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing
-                ended = _ended(config, run, lambda: False)
+                ended = ended_by(config, run)
             if ended is None:  # a stage may have ended in the very iteration in which the run did
                 run.go_further()
         elif config.init is not None:
@@ -90,16 +90,15 @@ def train(
             folder.note("init", {"player": config.init, "weights": run.fingerprints()})
         last_checkpoint, written = run.env_steps, time.monotonic()
         while ended is None:
-            team.look()
             engine.train()
-            row = run.row()
+            row = engine.row
             run.tracker.clock.begin()
             folder.record(row)
             observe(row, run.tracker.keeper)
             divergence.check(row, run.lost_returns, run.learner.get_weights)
             advance_league(run, config, folder)
             run.tracker.clock.lap("metrics")
-            ended = _ended(config, run, interrupted)
+            ended = ended_by(config, run) or ("interrupted" if interrupted() else None)
             quiet = quiet and _waits_for_an_end(row, config)
             if ended is None:
                 run.go_further()
@@ -152,15 +151,17 @@ def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
     return True
 
 
-def _ended(config: RunConfig, run: Run, interrupted: Callable[[], bool]) -> str | None:
+def ended_by(config: RunConfig, run: Run) -> str | None:
+    """Return what ends a run after its last iteration: ``held``, ``until``, ``plateau`` or nothing."""
     last_stage = run.stage == len(run.stages) - 1
+    # In this order: a run whose gates are held with its last batch has held them, and not just spent its budget.
     if config.train.stop_when_held and last_stage and run.tracker.keeper.held:
         return "held"
     if run.env_steps >= config.train.until:
         return "until"
     if run.stall is not None and run.stall.ended:
         return "plateau"
-    return "interrupted" if interrupted() else None
+    return None
 
 
 def restore(engine: Engine, start: Path) -> None:
@@ -169,7 +170,7 @@ def restore(engine: Engine, start: Path) -> None:
     Raises:
         ConfigError: its weights are not finite.
     """
-    engine.restore(start / "rllib")
+    engine.read(start / "rllib")
     games_restored = engine.run.set_state(read_state(start))
     bad = not_finite(engine.run.learner.get_weights())
     if bad is not None:
@@ -212,7 +213,7 @@ def checkpoint(engine: Engine, config: RunConfig, folder: RunFolder) -> None:
     try:
         clear(unfinished)
         _export(unfinished / "players", run, config, folder)
-        engine.save(unfinished / "rllib")
+        engine.write(unfinished / "rllib")
         write_state(unfinished, run.get_state())
         margin = run.tracker.keeper.margin()
         facts = {
@@ -255,6 +256,7 @@ def _export(target: Path, run: Run, config: RunConfig, folder: RunFolder) -> dic
     A player is what its actor reads, and nothing that only a central critic has. Raises ``DivergedError``: weights are
     not finite; nothing was written.
     """
+    # Checked before a byte is written: a checkpoint of a diverged run would be resumed from, and never recover.
     weights_of = run.learner.get_weights()
     bad = not_finite(weights_of)
     if bad is not None:

@@ -88,17 +88,18 @@ class Engine(Protocol):
     """What holds sampler and learner, keeps their state, and takes the iterations of its ``run``."""
 
     run: Any  # a ``training.run.Run``, which knows this module
+    row: dict[str, Any]  # metrics of the last iteration, by name
 
     def train(self) -> Any:
         """Take one iteration of ``run``."""
         ...
 
-    def save(self, folder: Path) -> None:
+    def write(self, folder: Path) -> None:
         """Write weights, optimisers and what updates remember into a new folder. Raises ``OSError``, ``RunError``."""
         ...
 
-    def restore(self, folder: Path) -> None:
-        """Continue from what :meth:`save` wrote, with values of this run's own configuration."""
+    def read(self, folder: Path) -> None:
+        """Continue from what :meth:`write` wrote, with values of this run's own configuration."""
         ...
 
     def stop(self) -> None:

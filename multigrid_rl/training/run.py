@@ -11,10 +11,10 @@ from multigrid_rl.learn.batches import Experience
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import episode_metrics, explained_variance
 from multigrid_rl.models.registry import fingerprint
-from multigrid_rl.runs.tracker import MetricsTracker
+from multigrid_rl.runs.gating import MetricsTracker
 from multigrid_rl.training.protocols import Learner, Metrics, Sampler
 from multigrid_rl.training.stages import Stage
-from multigrid_rl.types import EnvFactory, RunError
+from multigrid_rl.types import EnvFactory, EpisodeTable, RunError
 
 _COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_from", "env_runner_restarts")
 _COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage", "env_runners", "env_runner_restarts")
@@ -60,6 +60,7 @@ class Run:
 
     Attributes:
         env_steps: environment steps so far.
+        finished: episodes that finished in the last iteration; ``None``: gates judge others.
         policy_updates: iterations so far.
         gradient_steps: minibatch steps so far, per module.
         measured: what the last iteration measured, by metric name.
@@ -84,7 +85,7 @@ class Run:
         self.lost_returns: list[str] = []
         self.league: Any = None
         self._games = list(games)
-        self._finished: Any = None
+        self.finished: EpisodeTable | None = None
         self._sent: dict[str, str] = {}
         self.tracker = MetricsTracker(stages[0].gates, stages[0].scenario.report_episodes)
         sampler.begin(self._games[0], 0)
@@ -106,6 +107,7 @@ class Run:
 
     def iterate(self) -> None:
         """Sample, learn and set weights once."""
+        # The three lines of an iteration are `sample`, `learn` and `send_weights`; all else here counts and measures.
         marks = [time.perf_counter()]
         experience = self.sampler.sample()
         for part in experience:
@@ -118,7 +120,7 @@ class Run:
         self.send_weights()
         marks.append(time.perf_counter())
         self.policy_updates += 1
-        self._finished, told = self.sampler.finished(experience)
+        self.finished, told = self.sampler.finished(experience)
         sample_s, learn_s, sync_s = np.diff(marks).tolist()
         spent = {"sample": sample_s + time.perf_counter() - marks[-1], "learn": learn_s, "sync": sync_s}
         for part in experience:
@@ -127,7 +129,7 @@ class Run:
         self.gradient_steps += int(max((metrics["gradient_steps"] for metrics in learned.values()), default=0))
         if self.stall is not None:
             self.stall.take(learned)
-        league = {} if self.league is None else self.league.take(self._finished)
+        league = {} if self.league is None else self.league.take(self.finished)
         timing = {f"timing/{name}_s": seconds for name, seconds in spent.items()}
         self.measured = {**league, **timing, **self._of_batches(experience), **told, **_of_update(learned)}
 
@@ -159,11 +161,11 @@ class Run:
     def row(self) -> dict[str, float | None]:
         """Return the metrics of the iteration that has just ended, by name."""
         counts = {name: getattr(self, name) for name in _COUNTED}
-        return self.tracker.row(counts, self.measured, self._finished, self.specs)
+        return self.tracker.row(counts, self.measured, self.finished, self.specs)
 
     def last_report(self) -> dict[str, float]:
         """Return lengths and returns of the newest finished episodes; empty if none has ended."""
-        episodes = self.sampler.last_episodes() if self._finished is None else None
+        episodes = self.sampler.last_episodes() if self.finished is None else None
         if episodes is not None and episodes.episodes:
             return episode_metrics(episodes, self.specs)
         return self.tracker.last_report(self.specs)

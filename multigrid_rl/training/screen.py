@@ -129,6 +129,7 @@ def warnings_on_screen() -> Iterator[None]:
 def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str]:
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go."""
     train, game = config.train, config.scenario.game
+    # What is not the usual is named: a reader of a log should not have to open config.yaml.
     recipe = recipe_of(config)
     named, default = {"train.model": config.model.name, **train.functions}, ("ppo", "squared", "gae")
     own = {key.removeprefix("train."): name for key, name in named.items() if ":" in name or key != "train.model"}
@@ -283,14 +284,14 @@ def gate_table(keeper: GateKeeper) -> Table:
     for gate, now, word, left in _gates(keeper):
         table.add_row(gate, now, Text(word, style=colours[word]), left)
     if keeper.last is None:
-        table.add_row(f"(waiting for {len(keeper.states)} gates' first 100 episodes)", "", "", "")
+        table.add_row(f"(waiting for {len(keeper.states)} gates' first {keeper.min_episodes} episodes)", "", "", "")
     return table
 
 
 def plain_gates(keeper: GateKeeper) -> str:
     """Tell all gates in one line."""
     if keeper.last is None and keeper.states:
-        return "gates: waiting for 100 finished episodes"
+        return f"gates: waiting for {keeper.min_episodes} finished episodes"
     parts = (
         f"{gate} now {now} {word}" + f" ({left} to hold)" * (word != "held") for gate, now, word, left in _gates(keeper)
     )

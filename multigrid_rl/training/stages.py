@@ -16,8 +16,7 @@ from multigrid_rl.learn.losses import objective_of, value_loss_of
 from multigrid_rl.learn.update import UpdateConfig
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import ArchitectureError, network_of
-from multigrid_rl.runs.gating import gates_of
-from multigrid_rl.runs.tracker import own_metrics
+from multigrid_rl.runs.gating import gates_of, own_metrics
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec, EnvFactory, Schedule
 
@@ -56,6 +55,8 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
         gates = gates_of(stage_config, factory.specs)
         own_metrics(gates)  # refused before anything starts
         stages.append(Stage(scenario, factory, gates, steps, held))
+    # One network goes through all stages (a curriculum: Bengio et al. 2009, https://doi.org/10.1145/1553374.1553380):
+    # what it sees and does must not change between them.
     agents = stages[-1].factory.specs.agents
     for k, stage in enumerate(stages):
         if stage.factory.specs.agents != agents:
@@ -138,6 +139,7 @@ def estimator_of(config: RunConfig) -> Estimator:
 
 def team_of(config: RunConfig) -> Team:
     """Return the threads that a run's passes are shared out to; a container's quota may allow fewer than visible."""
+    # Env runners and other learners have a core each; threads beyond the cores wait for each other at every pass.
     cores = min(available_cpus(), cpu_quota() or math.inf)
     cluster = config.cluster
     return Team(config.train.threads, cores, others=cluster.runners, alone=bool(cluster.num_learners))

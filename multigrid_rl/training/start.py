@@ -17,7 +17,7 @@ from rich.markup import escape
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir, resumed
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.files import write_whole
-from multigrid_rl.tables import PREFLIGHTS, TRACKERS, find
+from multigrid_rl.tables import PREFLIGHTS, STARTS, TRACKERS, find
 from multigrid_rl.text import ConfigError, expected, program, reason
 from multigrid_rl.trust import MISTAKES, mistake, own_place
 from multigrid_rl.types import MultiAgentSpec, RunError
@@ -65,12 +65,13 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     Raises as :func:`run_training`.
     """
     from multigrid_rl.runs.checkpoints import start_of
-    from multigrid_rl.runs.reader import config_hash, read_config, read_provenance, read_verdict
+    from multigrid_rl.runs.provenance import config_hash
+    from multigrid_rl.runs.reader import read_config, read_provenance, read_verdict
     from multigrid_rl.training.screen import warnings_on_screen
 
     config = resumed(read_config(run), overrides)
     written = read_provenance(run).get("config_sha256")  # runs of earlier versions have none
-    if written is not None and config_hash(run) != written:
+    if written is not None and config_hash(read_config(run)) != written:
         wanted = "the file that the run wrote: other values make a new run"
         raise ConfigError(expected(run / "config.yaml", wanted, "an edited one"))
     with warnings_on_screen():
@@ -92,21 +93,24 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     return _run(config, run, start)
 
 
-def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str, tuple[LoadedPlayer, ...]]]:
+def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str, tuple[LoadedPlayer, ...]]]:
     """Load and check all players before Ray starts: a damaged file costs a second, not a minute.
 
     ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.
     """
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.runs.players import initial_weights
-    from multigrid_rl.runs.reader import opponent_hashes
     from multigrid_rl.training.stages import seated_in, stages_of
     from multigrid_rl.world.events import check_reward
 
     if config.tracking is not None:
         find(TRACKERS, config.tracking).check()
+    hashes = None
+    if before is not None:
+        from multigrid_rl.runs.reader import opponent_hashes
+
+        hashes = opponent_hashes(before)
     try:
-        stages = stages_of(config, None if before is None else opponent_hashes(before))
+        stages = stages_of(config, hashes)
         seated = seated_in(stages)
         seats = [seat for seat in config.scenario.seats if seat not in config.scenario.learning]
         for name in config.scenario.held_out:
@@ -118,7 +122,7 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
                 check_reward(config.train.shaping, stage.scenario.spec.num_agents)
         trainer_of(config.train.trainer).load(config, stages[-1].factory.specs, before)
         if config.init is not None and before is None:
-            initial_weights(config, stages[-1].factory.specs)
+            find(STARTS, "player")(config, stages[-1].factory.specs)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return stages, seated
@@ -130,7 +134,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
     screen = live.live_console()
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     screen.print("(starting takes some seconds, and most of a minute more the first time, to compile the game)")
-    stages, seated = _load(config, path if start else None)
+    stages, seated = load_stages(config, path if start else None)
     checkpoint = start.path if start is not None and start.env_steps else None
     if checkpoint is not None and ":" in config.model.name:
         check_networks(config, stages[-1].factory.specs, checkpoint)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 import yaml
 
-from multigrid_rl.text import expected, shown, suggestion
+from multigrid_rl.text import ConfigError, expected, shown, suggestion
 
 
 class _Rule(NamedTuple):
@@ -167,8 +167,6 @@ def translate(file: Path, behavior: str | None = None, agents: int | None = None
     Raises:
         ConfigError: no settings of ML-Agents, no such behaviour, an unknown key or an invalid value.
     """
-    from multigrid_rl.text import ConfigError
-
     name, settings, others = _read(file, behavior)
     values: dict[str, Any] = {}
     lines: dict[str, Line] = {}
@@ -195,7 +193,6 @@ def translate(file: Path, behavior: str | None = None, agents: int | None = None
 def _read(file: Path, behavior: str | None) -> tuple[str, dict[str, Any], list[str]]:
     """Return the name of a behaviour, its settings by dotted key, and the other parts of the file."""
     from multigrid_rl.files import read_plain_yaml
-    from multigrid_rl.text import ConfigError
 
     try:
         content = read_plain_yaml(file)

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from agents import agent_of
-from multigrid_rl.competition import agents as folders
+from multigrid_rl.competition import folders
 from multigrid_rl.competition.agents import MAX_AGENT_FILE_BYTES, read_agent
 from multigrid_rl.players.cards import PlayerError
 
@@ -48,7 +48,7 @@ def test_rejects_bad_agent_file_in_one_line(text, message, tmp_path):
 def test_agent_file_executes_and_converts_nothing(tmp_path):
     (tmp_path / "agent.yaml").write_text("command: [!!python/name:os.system ls, 3, no, 2020-99-99]\nname: 007\n")
     agent = read_agent(tmp_path)
-    assert (agent.command, agent.name) == (("ls", "3", "no", "2020-99-99"), "007")
+    assert (agent.file.command, agent.title) == (["ls", "3", "no", "2020-99-99"], "007")
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "link", "pipe"])
@@ -66,7 +66,7 @@ def test_rejects_special_files(kind, tmp_path):
 
 def test_hash_depends_only_on_names_and_contents(tmp_path):
     agent = agent_of(tmp_path / "a")
-    assert agent.name == "a"
+    assert agent.title == "a"
     hashes = [agent.sha256]
     for change in (
         lambda f: (f / "data").write_bytes(b"12"),

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from agents import agent_of
-from bundles import ONE, TWO, bundle, edit, network, refusal
+from bundles import ONE, TWO, bundle, edit, network
 from commands import call, complaint
 from multigrid_rl.competition.bundle import bundle_sha256, export, folder_kind, load_team, read_cards
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.cards import CARD_FILE, PlayerError, read_card
 from multigrid_rl.players.episodes import play_games
+from teams import refusal
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bundles import ONE, bundle, edit, refusal, vouch
+from bundles import ONE, bundle, edit, vouch
 from commands import call
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.players.cards import (
@@ -29,6 +29,7 @@ from multigrid_rl.players.cards import (
 from multigrid_rl.streams import Streams
 from multigrid_rl.types import SeatView
 from multigrid_rl.world.constants import ACTIONS
+from teams import refusal
 
 
 @pytest.fixture

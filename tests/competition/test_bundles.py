@@ -56,7 +56,7 @@ def played(run: Path):
         }
         assert algorithm.env_runner.weights_hash() == learnt
         algorithm.env_runner.sample()
-        return algorithm.env_runner.collector, algorithm.config.env_config["settings"].run.seed
+        return algorithm.env_runner.collector, algorithm.config.settings.run.seed
     finally:
         algorithm.stop()
 

@@ -17,13 +17,12 @@ from safetensors.torch import load_file, save_file
 from agents import agent_of
 from bundles import bundle, edit, vouch
 from commands import call
-from multigrid_rl.competition.agents import read_agent
+from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.copies import ANSWERS, HAND_INS, KNOWN, Originals, agent_fingerprint, watch
 from multigrid_rl.competition.cup.cup import forfeited
 from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.competition.cup.standings import results
-from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.gradebook import KEY_FILE
 from multigrid_rl.competition.process import MAX_FILES, MAX_PROCESSES, MAX_THREADS
 from multigrid_rl.competition.sandbox import Limits, bwrap_available
@@ -32,9 +31,9 @@ from multigrid_rl.files import data_root
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-from multigrid_rl.players.match import Match
+from multigrid_rl.players.match import Match, PlayerFaultError
 from multigrid_rl.show.cup_page import cup_page
-from multigrid_rl.types import RunError, SeatView
+from multigrid_rl.types import SeatView
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS, other_side
 from multigrid_rl.world.state import token_categories
 
@@ -204,7 +203,7 @@ def test_finds_agent_that_answers_as_network(name, greedy, team, originals):
 @pytest.mark.parametrize("team", ["red", "blue"])
 @pytest.mark.parametrize("example", ["python", "shell"])
 def test_example_agents_are_no_copies_of_networks(example, team, originals):
-    with ExternalPlayer(read_agent(data_root() / "examples/agents" / example), SPEC, team, "1v1", 1) as agent:
+    with AgentPlayer(read_agent(data_root() / "examples/agents" / example), SPEC, SPEC.seats_of(team)) as agent:
         watched = {team: watch(SPEC, team, agent, 100, 7)}
     assert originals.similar(agent_fingerprint([]), watched=watched) == []
 
@@ -222,7 +221,7 @@ def test_agent_that_fails_is_compared_by_what_it_answered_before(originals):
 
     def fails_later(view, state, rng):
         if next(steps, None) is None:
-            raise RunError("too tired")
+            raise PlayerFaultError("tired", "too tired")
         return act(view, state, rng)
 
     player.act = fails_later

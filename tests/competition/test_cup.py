@@ -9,11 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from commands import call
+from bundles import cheetah
+from commands import call, complaint
+from multigrid_rl import tables
+from multigrid_rl.evaluation.cup_results import RESULTS_FILE
 from multigrid_rl.files import data_root
 
 LADDER = ["random", "blue-rookie", "blue-adept", "blue-master"]
@@ -156,3 +161,35 @@ def test_rejects_torn_results(unbroken, entries, tmp_path):
     assert result.exit_code == 2
     assert "delete it to play it again" in result.output
     assert Path(torn).name in result.output
+
+
+def test_player_of_another_environment_is_left_out_with_reason(tmp_path):
+    cheetah(tmp_path / "cup" / "cheetah")
+    result = call("cup", tmp_path / "cup", "--with", "random", "--games", 2, "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    reason = "cheetah: player cheetah-expert does not fit seat red_0: env: expected the red/blue-door game, got Half"
+    assert reason in result.output
+    assert json.loads(result.output.splitlines()[-1])["unranked"] == ["cheetah", "random"]
+
+
+def test_scenario_is_an_option():
+    said = complaint(call("cup", "all", "scenario=1v1"))
+    assert "expected one folder of entries (did you mean --scenario 1v1?), got scenario=1v1" in said
+
+
+def test_page_of_a_cup_is_an_entry(monkeypatch, tmp_path):
+    def write(folder: Path) -> Path:
+        size = (folder / RESULTS_FILE).stat().st_size
+        (folder / "ours.txt").write_text(str(size))
+        return folder / "ours.txt"
+
+    module = ModuleType("not_ours")
+    module.__spec__ = ModuleSpec("not_ours", None)
+    module.write = write
+    monkeypatch.setitem(sys.modules, "not_ours", module)
+    monkeypatch.setitem(tables.PAGES, "cup", "not_ours:write")
+    (tmp_path / "in").mkdir()
+    result = call("cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "1", "-o", tmp_path / "cup")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "cup" / "ours.txt").is_file()
+    assert call("cup", "verify", tmp_path / "cup").exit_code == 0

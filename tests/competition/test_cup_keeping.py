@@ -16,14 +16,14 @@ import pytest
 from agents import agent_of
 from commands import call, complaint
 from multigrid_rl.competition import inspection
-from multigrid_rl.competition.agents import exclusive_lock
+from multigrid_rl.competition.agents import AgentPlayer
 from multigrid_rl.competition.cup import cup as cups
 from multigrid_rl.competition.cup import entries as cup_entries
 from multigrid_rl.competition.cup import folder as cup_folder
 from multigrid_rl.competition.cup.cup import play_cup
 from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_entries
 from multigrid_rl.competition.cup.standings import results
-from multigrid_rl.competition.external import ExternalPlayer
+from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
@@ -87,13 +87,13 @@ def test_cup_draws_seeds_once(tmp_path):
 
 def test_inspect_gives_agent_its_own_seed(tmp_path, monkeypatch):
     seeds = []
-    before = ExternalPlayer.__init__
+    before = AgentPlayer.__init__
 
-    def noted(self, *args):
-        seeds.append(args[4])
-        before(self, *args)
+    def noted(self, *args, seed, **rest):
+        seeds.append(seed)
+        before(self, *args, seed=seed, **rest)
 
-    monkeypatch.setattr(ExternalPlayer, "__init__", noted)
+    monkeypatch.setattr(AgentPlayer, "__init__", noted)
     folder = agent_of(tmp_path / "a").folder
     for _ in range(2):
         list(inspection.inspect_folder(folder, None))

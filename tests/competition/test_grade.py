@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from bundles import bundle, vouch
 from commands import call, complaint
-from multigrid_rl.competition import gradebook, grading
+from multigrid_rl.competition import grading
 from multigrid_rl.competition.bundle import load_team
-from multigrid_rl.competition.grading import Check, read_rubric
+from multigrid_rl.competition.grading import Check, Examiner, read_rubric
 from multigrid_rl.competition.measures import Metered
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.seeds import Interval
@@ -130,7 +130,7 @@ def test_rubric_hash_does_not_depend_on_seed(tmp_path):
 
 @pytest.mark.parametrize("where", ["there", "file/grade.json", "f" * 300, "/proc/nowhere/grade.json"])
 def test_rejects_unwritable_outputs_before_playing(tmp_path, where, monkeypatch):
-    monkeypatch.setattr(grading, "grade", lambda *_: pytest.fail("it played"))
+    monkeypatch.setattr(Examiner, "grade", lambda *_: pytest.fail("it played"))
     for name in ("there", "file"):
         (tmp_path / name).write_text("")
     before = sorted(tmp_path.iterdir())
@@ -146,7 +146,7 @@ def test_full_disk_after_games_prints_grade_without_verdict(tmp_path, monkeypatc
 
     graded = {"passed": True, "points": 9.0, "of": 9.0, "pass_points": 5.0, "problem": None, "exams": []}
     graded |= {"measurable": 9.0, "close": False}
-    monkeypatch.setattr(grading, "grade", lambda *_: graded)
+    monkeypatch.setattr(Examiner, "grade", lambda *_: graded)
     (tmp_path / "rubric.yaml").write_text(yaml.safe_dump(RUBRIC))
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(type(tmp_path), "write_text", full)
@@ -161,7 +161,7 @@ def test_program_fault_gives_no_verdict(tmp_path, monkeypatch):
     def fails(*_):
         raise RuntimeError("cannot cache function: no locator available")
 
-    monkeypatch.setattr(grading, "grade", fails)
+    monkeypatch.setattr(Examiner, "grade", fails)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result, _ = grade(tmp_path, RUBRIC, BUNDLE, "-o", tmp_path / "out" / "grade.json")
     assert result.exit_code == 70
@@ -231,7 +231,7 @@ def test_shipped_rubric_is_valid():
 )
 def test_points_rise_between_from_and_full(bounds, value, low, high, points, close):
     check = Check.model_validate({"metric": "win/*", "points": 10, **bounds})
-    row = grading._checked(check, [Interval(value, low, high)])
+    row = check.judged([Interval(value, low, high)])
     assert (row["points"], row["close"]) == (points, close)
     assert row["least"] <= points <= row["most"]
 
@@ -328,19 +328,19 @@ def test_class_grading_writes_points_table_and_feedback(tmp_path, a_class):
 
 def test_interrupted_class_resumes_to_same_table(tmp_path, a_class, monkeypatch):
     fresh = {key: value for key, value in SHORT.items() if key != "seed"}
-    played, sit = [], gradebook.grade
+    played, grade_one = [], Examiner.grade
 
-    def noted(folder, *rest):
+    def noted(self, folder):
         if folder.name == "bert" and not played.count("bert"):
             played.append("bert")
             raise KeyboardInterrupt
         played.append(folder.name)
-        return sit(folder, *rest)
+        return grade_one(self, folder)
 
-    monkeypatch.setattr(gradebook, "grade", noted)
+    monkeypatch.setattr(Examiner, "grade", noted)
     table = tmp_path / "grades.csv"
     cut = grade(tmp_path, fresh, a_class, "-o", table)[0]
-    assert (cut.exit_code, "goes on with the class" in cut.stderr, table.exists()) == (130, True, False)
+    assert (cut.exit_code, "resumes the class" in cut.stderr, table.exists()) == (130, True, False)
     assert grade(tmp_path, fresh, a_class, "-o", table)[0].exit_code == 0
     whole = table.read_text()
     assert sorted(set(played)) == ["=1+1", "Müller", "anna", "bert"]

@@ -7,8 +7,7 @@ import shutil
 
 import pytest
 
-from bundles import edit
-from catalogues import make_player
+from bundles import edit, make_player
 from multigrid_rl.competition.cup.cup import play_cup
 from multigrid_rl.competition.cup.entries import CupConfig, find_entries
 from multigrid_rl.competition.cup.standings import results

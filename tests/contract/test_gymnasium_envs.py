@@ -11,12 +11,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from hostile_agents import ACTIONS, SIZE
 from multigrid_rl.envs.base import BrokenEnvError
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumEnvs, GymnasiumFactory, make_env
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.registry import network_of
-from strangers import ACTIONS, SIZE
 
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 CARTPOLE = "CartPole-v1"

@@ -12,9 +12,9 @@ import pytest
 from gymnasium.utils.env_checker import data_equivalence
 from pettingzoo.utils.conversions import parallel_to_aec
 
+from composing import SCENARIOS
 from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, SOUTH, WEST, clear, place, put
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.text import ConfigError
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
@@ -25,10 +25,10 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 
-DEATH_MATCHES = [name for name in scenario_names() if load_scenario(name).game.death_match]
-RANDOM_KEYS = [name for name in scenario_names() if load_scenario(name).game.random_keys]
+DEATH_MATCHES = [name for name in SCENARIOS if load_scenario(name).game.death_match]
+RANDOM_KEYS = [name for name in SCENARIOS if load_scenario(name).game.random_keys]
 
-every_scenario = pytest.mark.parametrize("scenario", scenario_names())
+every_scenario = pytest.mark.parametrize("scenario", SCENARIOS)
 every_death_match = pytest.mark.parametrize("scenario", DEATH_MATCHES)
 
 

@@ -9,15 +9,12 @@ from types import ModuleType
 
 import pytest
 
-from commands import call
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.scenario import env_factory
-from multigrid_rl.evaluation.cup_results import RESULTS_FILE
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.naming import Naming, runs_code
+from multigrid_rl.players.catalogue import Catalogue, Naming, runs_code
 from multigrid_rl.players.scripted import Hunter
 
 SPEC = load_scenario("1v1").spec
@@ -65,7 +62,7 @@ def test_entry_names_players_wherever_one_is_named(friends):
     assert runs_code("friend/guest")
     config = compose(["scenario=1v1", "scenario.seats.blue_0=friend/guest"])
     assert env_factory(config).load()["blue_0"][0].name == "friend/guest"
-    with pytest.raises(PlayerError, match=r"friend/guest.*, the folder of an agent, .* or friend/NAME, got x"):
+    with pytest.raises(PlayerError, match=r"friend/guest.* or friend/NAME, got x"):
         catalogue.folder("x")
 
 
@@ -78,18 +75,3 @@ def test_players_are_found_where_add_ons_were_left_out(monkeypatch, tmp_path):
     assert not runs_code(str(tmp_path))
     with pytest.raises(PlayerError, match=r"a folder with a frozen player or module:Class, got snorer"):
         catalogue.folder("snorer")
-
-
-def test_page_of_a_cup_is_an_entry(monkeypatch, tmp_path):
-    def write(folder: Path) -> Path:
-        size = (folder / RESULTS_FILE).stat().st_size
-        (folder / "ours.txt").write_text(str(size))
-        return folder / "ours.txt"
-
-    outside(monkeypatch, write=write)
-    monkeypatch.setitem(tables.PAGES, "cup", "not_ours:write")
-    (tmp_path / "in").mkdir()
-    result = call("cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "1", "-o", tmp_path / "cup")
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "cup" / "ours.txt").is_file()
-    assert call("cup", "verify", tmp_path / "cup").exit_code == 0

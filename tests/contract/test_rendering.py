@@ -8,6 +8,7 @@ from multigrid.core.agent import Agent
 from multigrid.core.grid import Grid
 from multigrid.core.world_object import Ball, Door, Key, Wall
 
+from composing import SCENARIOS
 from games import (
     BLUE_BALL,
     BLUE_KEY,
@@ -27,7 +28,6 @@ from games import (
     world,
 )
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import living_agents, render_frame, visible_cells
@@ -101,7 +101,7 @@ def test_agents_are_team_coloured_triangles_with_heading(seat, colour, heading):
     assert not any(same(tile_of(frame, (8, 4)), other) for other in others)
 
 
-@pytest.mark.parametrize("scenario", scenario_names())
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_first_frame_of_every_scenario_shows_board(scenario):
     w = World(load_scenario(scenario).spec, 1, seed=1)
     frame = render_frame(w, 0)

@@ -72,13 +72,13 @@ class WalkTrainer(Trainer):
 
 @pytest.fixture
 def door(monkeypatch):
-    module = ModuleType("a_strangers_trainer")
+    module = ModuleType("trainer_from_outside")
     module.TRAINER = WalkTrainer()
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(tables.TRAINERS, "walk", "a_strangers_trainer:TRAINER")
+    monkeypatch.setitem(tables.TRAINERS, "walk", "trainer_from_outside:TRAINER")
 
 
-def test_trainer_from_outside_runs_resumes_and_refuses(door, tmp_path):
+def test_trainer_from_outside_runs_and_refuses(door, tmp_path):
     verdict, rows = tiny_run(tmp_path / "run", "train.trainer=walk", "train.until=1024", "seed=5")
     assert verdict["policy_updates"] == len(rows) > 1
     assert all(row["learner/red_0/step_length"] == 0.1 for row in rows)

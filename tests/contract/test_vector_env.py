@@ -11,23 +11,22 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from composing import ALL_SCENARIOS, SCENARIOS
 from games import EAST, NORTH, place
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.gym import register_envs, sides
 from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.pettingzoo_env import parallel_env
 
 GAMES = 8
-NAMES = scenario_names()
 
 
 def filled(scenario, player="random"):
     return {seat: player for seat in load_scenario(scenario).spec.seats if seat != "red_0"}
 
 
-@pytest.mark.parametrize("scenario", NAMES)
+@pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("flat", [False, True])
 def test_every_scenario_steps_within_spaces(scenario, flat):
     env = SeatVectorEnv(GAMES, scenario, players=filled(scenario), flat=flat)
@@ -105,10 +104,10 @@ def test_rejects_mistakes_with_one_line(make, message):
 
 
 def test_ids_name_side_and_make_one_or_many_games():
-    teams = {
-        name: {load_scenario(name).spec.team_of(seat) for seat in load_scenario(name).spec.seats} for name in NAMES
-    }
-    assert {name: set(its) for name, its in sides().items()} == teams
+    assert sorted(sides()) == ALL_SCENARIOS
+    for name in SCENARIOS:
+        spec = load_scenario(name).spec
+        assert set(sides()[name]) == {spec.team_of(seat) for seat in spec.seats}
     blue = gymnasium.make("multigrid_rl/1v1-blue-v0", players={"red_0": "random"}).unwrapped
     assert (type(blue), blue.seat) == (SeatEnv, "blue_0")
     many = gymnasium.make_vec(

@@ -177,13 +177,14 @@ def test_fault_keeps_games_played_before_it(tmp_path, groups):
 
 
 def test_failed_agent_stays_failed_until_next_games(tmp_path, groups):
-    agent = agent_of(tmp_path / "culprit", ACT + "say('x' if not os.path.exists('now') else '{\"actions\":[3,3,3]}')")
+    answer = f"say('{{\"actions\":[3,3,3]}}' if os.path.exists({str(tmp_path / 'now')!r}) else 'x')"
+    agent = agent_of(tmp_path / "culprit", ACT + answer)
     with player_of(agent, PATIENT) as player:
         first = play(player).fault
         with pytest.raises(PlayerFaultError) as again:
             player.act(None, np.ones(3, np.bool_), None)
         assert again.value is first
-        Path(agent.folder, "now").touch()
+        (tmp_path / "now").touch()
         assert play(player).actions.shape[1] > 0
     assert len(groups) == 2
     assert all(map(gone, groups))

@@ -15,7 +15,6 @@ import pytest
 from agents import SPEC, agent_of, exists, play, player_of
 from commands import call, complaint
 from multigrid_rl.competition import process, sandbox
-from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.sandbox import Limits, check_not_bound, kill_descendants
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.episodes import play_games
@@ -82,13 +81,13 @@ def test_total_use_of_processes_is_bounded(name, tmp_path):
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_honest_agent_plays_and_writes_into_its_folder(trusted, tmp_path, monkeypatch):
+def test_honest_agent_plays_and_writes_into_its_copy(trusted, tmp_path, monkeypatch):
     monkeypatch.setenv(TRUSTED, str(int(trusted)))
     code = "open('log.txt', 'a').write('x'); open(os.environ['TMPDIR'] + '/y', 'w'); import numpy, torch"
     agent = agent_of(tmp_path / "a", code, "[python3, agent.py]")
     with player_of(agent, replace(LIMITS, memory_mb=4096)) as player:
         assert play(player).fault is None
-    assert (tmp_path / "a" / "log.txt").exists() == trusted
+    assert not (tmp_path / "a" / "log.txt").exists()
 
 
 def test_no_file_system_of_its_own_in_sandbox(tmp_path):
@@ -105,7 +104,7 @@ def test_largest_agent_is_ended_where_memory_runs_out(tmp_path, monkeypatch):
         f"import time\ndef hello(m): open({str(tmp_path / 'meminfo')!r}, 'w')"
         ".write('MemAvailable: 399999 kB'); time.sleep(0.5); say('{\"type\":\"ready\"}')",
     )
-    with player_of(large, LIMITS) as red, ExternalPlayer(small, SPEC, "blue", "1v1", 7, LIMITS) as blue:
+    with player_of(large, LIMITS) as red, player_of(small, LIMITS, team="blue") as blue:
         played = play_games(SPEC, {"red": red, "blue": blue}, 2, seed=1)
     assert played.fault.name == "large", played.fault
     assert "the machine runs out of memory, and of all agents this one holds the most: 1" in played.fault.reason
@@ -129,7 +128,7 @@ def act(message):
 
 def found_inside(script: str, folder: Path) -> set[str]:
     """Lines that a script writes in a sandbox."""
-    command = sandbox.launched(("sh", "-c", script), folder, LIMITS, fenced=True)
+    command = sandbox.launched(("sh", "-c", script), folder, LIMITS, in_sandbox=True)
     return set(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
 
 

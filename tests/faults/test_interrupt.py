@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from trainings import SMALL, Training, rows_of
 
+from processes import SMALL, Training, rows_of
 from tiny_runs import without_time
 
 

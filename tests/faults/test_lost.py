@@ -13,11 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from trainings import SMALL, Training, clear_lines, rows_of
 
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.runs.checkpoints import check, newest_good
+from processes import SMALL, Training, clear_lines, rows_of
 
 pytestmark = [
     pytest.mark.long,

@@ -8,12 +8,12 @@ import time
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from trainings import PATIENCE_S, SMALL, rows_of
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.training.loop import train
+from processes import PATIENCE_S, SMALL, rows_of
 
 pytestmark = pytest.mark.long
 STORE = {"object_store_memory": 100 * 2**20}

@@ -14,10 +14,10 @@ import pytest
 
 from agents import agent_of
 from commands import call
-from multigrid_rl.competition import agents
-from multigrid_rl.competition.agents import Scratch, read_parts, remove_leftovers
+from multigrid_rl.competition import folders
 from multigrid_rl.competition.cup.cup import play_pairing
-from multigrid_rl.competition.cup.entries import CupConfig, Entry
+from multigrid_rl.competition.cup.entries import CupConfig, Entry, external
+from multigrid_rl.competition.folders import Scratch, remove_leftovers
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.trust import TRUSTED
@@ -81,7 +81,7 @@ def soon(condition, within: float = 60.0) -> bool:
 def test_agent_daemons_end_with_pairing(tmp_path):
     note = tmp_path / "note"
     agent = agent_of(tmp_path / "agent", DAEMON % {"note": str(note)})
-    entry = Entry("agent", "external", "", agent.sha256, files=tuple(read_parts(agent.folder)))
+    entry = external(agent.folder, "agent")
     bystander = subprocess.Popen(["sleep", "60"])
     try:
         pairing = play_pairing(entry, Entry("random", "scripted", ""), TABLE)
@@ -158,11 +158,11 @@ def test_agent_ends_with_killed_referee(stubborn, tmp_path, monkeypatch):
     process.wait()
     assert soon(lambda: not running(agent))
     left = list((tmp_path / "tmp").iterdir())
-    assert len(left) == 2
+    assert len(left) == 1
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     remove_leftovers()
     assert list((tmp_path / "tmp").iterdir()) == left  # too young: nobody may have come to lock it
-    monkeypatch.setattr(agents, "_YOUNG_S", -1.0)
+    monkeypatch.setattr(folders, "_YOUNG_S", -1.0)
     with closing(Scratch()) as used:  # that of the next agent, or training
         assert list((tmp_path / "tmp").iterdir()) == [used.path]
         remove_leftovers()

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from multigrid_rl.search.folder import SearchFolder
+from multigrid_rl.search.folder import STUDY, SearchFolder
 from multigrid_rl.search.outcomes import Outcome
-from multigrid_rl.search.study import STUDY
 
 BASE = [
     *("scenario=1v1", "train.num_envs=32", "train.num_steps=16", "train.minibatch_size=256", "train.epochs=2"),
@@ -26,7 +25,7 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(not Path("/proc").is_dir(), r
 
 
 def outcomes(folder: Path) -> list[Outcome]:
-    return SearchFolder.reopen(folder).record.outcomes()
+    return SearchFolder.reopen(folder).outcomes()
 
 
 def started(folder: Path, trials: int, *arguments: str) -> subprocess.Popen:

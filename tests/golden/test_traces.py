@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from replay import STATE_ARRAYS, STEP_ARRAYS, verify_trace
 
 FOLDER = Path(__file__).parent / "traces"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import strangers  # noqa: F401 - registers environments
+import hostile_agents  # noqa: F401 - registers environments
 from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.imitation.adversarial import (

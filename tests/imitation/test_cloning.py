@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from composing import error_of
+from hostile_agents import assert_shares
 from multigrid_rl.config.compose import compose
-from multigrid_rl.imitation.cloning import Cloning, CloningConfig
+from multigrid_rl.envs.gymnasium import GymnasiumFactory
+from multigrid_rl.evaluation.targets import SIDE_BY_SIDE
+from multigrid_rl.imitation.cloning import Cloning, CloningConfig, play_out
 from multigrid_rl.imitation.demonstrations import Episode, write
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.models.registry import fingerprint, network_of
@@ -90,3 +93,14 @@ def test_heads_without_probability_clone_but_reject_ppo():
     config = compose(["scenario=halfcheetah", "train=bc", "data=x", "model.head=diffusion"])
     assert (config.model.head, config.model.hidden, config.train.cloning.play_every) == ("diffusion", (256, 256), 10**6)
     assert error_of("scenario=halfcheetah", "model.head=diffusion").startswith("model.head: expected gaussian, ")
+
+
+@pytest.mark.parametrize("episodes", [5, 50, 64, 100])
+def test_every_environment_of_play_out_plays_its_share(episodes):
+    def played_out(episodes, seed):
+        factory = GymnasiumFactory("hostile_agents:Geometric-v0", seed)
+        net = network_of(factory.specs.agents[0], {"name": "mlp", "hidden": [8], "activation": "tanh"})
+        sizes = {"num_envs": SIDE_BY_SIDE, "first": 0, "seed": seed}
+        return play_out(factory, {"agent_0": net}, episodes, **sizes, bound="clip")[0]
+
+    assert_shares(played_out, episodes)

@@ -11,7 +11,8 @@ from multigrid_rl.league import rules
 from multigrid_rl.league.league import RECENT, League, Snapshot, counted
 from multigrid_rl.league.rules import draw, nash
 from multigrid_rl.league.settings import LeagueConfig
-from multigrid_rl.search.folder import SearchRequest
+from multigrid_rl.runs.checkpoints import read_state
+from multigrid_rl.search.settings import SearchRequest
 from multigrid_rl.text import ConfigError
 
 RULES = LeagueConfig(
@@ -312,3 +313,9 @@ def test_anchors_are_written_as_mixture():
 def test_rejects_population_based_search():
     with pytest.raises(ConfigError, match=r"^search: expected another one than pbt with a league, .* got pbt$"):
         SearchRequest.parse(["search=pbt", "scenario=1v1-selfplay"])
+
+
+def test_state_of_older_version_names_moved_modules(tmp_path):
+    # As protocol 0 writes the class League of players/league.py, which is in league/ today.
+    (tmp_path / "run.pkl").write_bytes(b"cmultigrid_rl.players.league\nLeague\n.")
+    assert read_state(tmp_path).__module__ == "multigrid_rl.league.league"

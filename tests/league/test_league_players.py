@@ -18,8 +18,8 @@ from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import PlayerError, read_files, signature, write_player
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.growing import Roster, TeamPlayer, snapshot_player
 from multigrid_rl.players.match import Match
+from multigrid_rl.players.pool import Roster, TeamPlayer, snapshot_player
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.types import EpisodeTable, GameSpec, SeatView
 from multigrid_rl.world.constants import ACTIONS, NUM_EVENTS

@@ -59,7 +59,7 @@ def test_gaussian_learns_pendulum_swing_up(tmp_path, learning):
 @pytest.mark.parametrize(("model", "above", "below"), [("gru", 0.95, 1.01), ("lstm", 0.95, 1.01), ("mlp", 0.25, 0.75)])
 def test_only_recurrent_network_recalls_cue(tmp_path, monkeypatch, learning, model, above, below):
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
-    overrides = ("env_id=strangers:Recall-v0", f"model={model}", "train.until=16000", *SMALL)
+    overrides = ("env_id=hostile_agents:Recall-v0", f"model={model}", "train.until=16000", *SMALL)
     last = learned(tmp_path, learning, *overrides)[-1]
     learning.check("return", last["return_mean/agent_0"], above=above, below=below)
 
@@ -118,7 +118,7 @@ def pushes(tmp_path):
         )
 
     facts = {
-        "who": "expert", "scenario": "gymnasium", "env": {"package": "gymnasium", "env_id": "strangers:Target-v0"},
+        "who": "expert", "scenario": "gymnasium", "env": {"package": "gymnasium", "env_id": "hostile_agents:Target-v0"},
         "observation": {"size": 1}, "actions": {"low": [-1.0, -1.0], "high": [1.0, 1.0]},
     }  # fmt: skip
     write(tmp_path / "demo", map(episode, range(500)), facts)
@@ -128,7 +128,7 @@ def pushes(tmp_path):
 def test_gail_earns_reward_that_it_never_saw(tmp_path, monkeypatch, learning, pushes):
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
     overrides = (
-        "env_id=strangers:Target-v0", "train=gail", f"data={pushes}", "train.until=16000",
+        "env_id=hostile_agents:Target-v0", "train=gail", f"data={pushes}", "train.until=16000",
         "train.adversarial.allow_variable_horizon=true", "train.adversarial.lr=3e-3", *SMALL, "train.entropy_coef=0",
         "model.log_std=-1",
     )  # fmt: skip

@@ -41,7 +41,7 @@ def invoke(*arguments: str):
 
 
 def outcomes(folder: Path) -> list[Outcome]:
-    return SearchFolder.reopen(folder).record.outcomes()
+    return SearchFolder.reopen(folder).outcomes()
 
 
 def space_file(path: Path, **variables: str) -> str:

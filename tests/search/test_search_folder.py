@@ -15,19 +15,11 @@ from rich.console import Console
 from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.search import verbs as verb
-from multigrid_rl.search.folder import SearchFolder, SearchRequest, sort_overrides
+from multigrid_rl.search.folder import STUDY, SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Score, TrialSpec
-from multigrid_rl.search.results import (
-    as_markdown,
-    as_recipe,
-    recipe_of,
-    result_of,
-    winning_command,
-    write_result,
-)
-from multigrid_rl.search.settings import load_settings
+from multigrid_rl.search.results import recipe_of, result_of, winning_command, write_result
+from multigrid_rl.search.settings import SearchRequest, load_settings, sort_overrides
 from multigrid_rl.search.space import Space
-from multigrid_rl.search.study import STUDY, write_pictures
 from multigrid_rl.search.tuning import why_failed
 from multigrid_rl.text import ConfigError
 
@@ -64,17 +56,17 @@ ROWS = [
 
 def record(folder, rows):
     for row in rows:
-        folder.record.begin(row.spec)
-        folder.record.end(row)
+        folder.begin(row.spec)
+        folder.end(row)
 
 
 def test_reads_outcomes_back_as_recorded(folder):
     record(folder, ROWS)
-    assert folder.record.outcomes() == ROWS
+    assert folder.outcomes() == ROWS
     lines = (folder.path / STUDY).read_text().splitlines()
     assert all(json.loads(line, parse_constant=pytest.fail) for line in lines)  # JSON for everybody: no Infinity
     again = SearchFolder.reopen(folder.path)
-    assert again.record.outcomes() == ROWS
+    assert again.outcomes() == ROWS
     assert again.request == folder.request
     assert again.provenance == folder.provenance
 
@@ -85,23 +77,23 @@ def test_cuts_off_torn_lines_and_rejects_damaged_lines(folder):
     whole = file.read_bytes()
     file.write_bytes(whole + whole.splitlines()[0][:40])
     (folder.path / f"{STUDY}.lock").symlink_to(file)  # of what was killed while it wrote
-    assert SearchFolder.reopen(folder.path).record.outcomes() == ROWS[:2]
+    assert SearchFolder.reopen(folder.path).outcomes() == ROWS[:2]
     assert file.read_bytes() != whole  # who only reads leaves it as it is: somebody may be writing that line
     with folder.held():
         assert file.read_bytes() == whole
         record(folder, ROWS[2:3])
-    assert folder.record.outcomes() == ROWS[:3]
+    assert folder.outcomes() == ROWS[:3]
     file.write_bytes(b'{"spec": 3}\n' + whole)
     with pytest.raises(ConfigError, match=r"study.log: damaged, expected the record that search wrote"):
-        _ = SearchFolder.reopen(folder.path).record
+        _ = SearchFolder.reopen(folder.path).study
 
 
 def test_kill_between_draw_and_name_costs_nothing(folder):
     spec = replace(ROWS[0].spec, params=None)
-    known = folder.record.begin(spec)
+    known = folder.begin(spec)
     lines = (folder.path / STUDY).read_bytes().splitlines(keepends=True)
     (folder.path / STUDY).write_bytes(b"".join(lines[:-1]))  # its name is written last
-    again = SearchFolder.reopen(folder.path).record
+    again = SearchFolder.reopen(folder.path)
     assert again.begin(spec) == known
     assert again.begin(spec) == known
     assert again.outcomes() == []
@@ -149,10 +141,6 @@ def found(folder, rows=ROWS):
     return result
 
 
-def pictures(folder, result):
-    return write_pictures(folder.path, folder.request.space, result.outcomes, result.importance)
-
-
 def test_results_hold_every_trial_and_winner(folder):
     result = found(folder)
     rows = list(csv.DictReader(io.StringIO((folder.path / "trials.csv").read_text())))
@@ -170,7 +158,6 @@ def test_results_hold_every_trial_and_winner(folder):
 def test_winner_recipe_composes_to_its_configuration(folder):
     result = found(folder)
     text = (folder.path / "winner.yaml").read_text()
-    assert text == as_recipe(folder, result.winner)
     assert text.startswith("# @package _global_\n# Held all gates on 3 of 3 seeds")
     recipe = yaml.safe_load(text)
     assert recipe["defaults"] == [{"override /scenario": "single-obstacle"}, {"override /model": "gru"}]
@@ -207,17 +194,17 @@ def test_winner_includes_starting_recipe(name, tmp_path):
 def test_writes_no_recipe_without_winner(folder):
     result = found(folder, [ROWS[1]])
     assert result.winner is None
-    assert not (folder.path / "winner.yaml").exists()
-    assert pictures(folder, result) == []
-    lines = verb.closing(folder, result, [])
+    assert "Every trial failed." in (folder.path / "report.md").read_text()
+    lines = verb.closing(folder, result)
     assert "failed:   s1-001: no more memory" in lines
     assert any("importance needs 20" in line for line in lines)
+    assert lines[-1] == f"written:  {folder.path}: report.md, trials.csv"
 
 
 def test_draws_pictures(folder):
     many = [ended(f"s1-{k:03d}", k / 40, Score(100 + k, 0.1) if k > 20 else Score(None, -k)) for k in range(40)]
     result = found(folder, many)
-    assert pictures(folder, result) == ["parallel.png", "importance.png"]
+    assert verb.closing(folder, result)[-1].endswith("winner.yaml, parallel.png, importance.png")
     for name in ("parallel.png", "importance.png"):
         assert (folder.path / name).read_bytes().startswith(b"\x89PNG")
 
@@ -233,7 +220,7 @@ def test_table_shows_best_first(folder):
 
 def test_report_holds_winner_importance_and_every_trial(folder):
     result = found(folder)
-    page = as_markdown(folder, result, ["parallel.png"])
+    page = (folder.path / "report.md").read_text()
     assert page.startswith("# A search: three-stage on single-obstacle\n")
     assert "6 trials, 3 held all gates, 1 failed." in page
     assert "Held all gates on 3 of 3 seeds" in page
@@ -243,10 +230,6 @@ def test_report_holds_winner_importance_and_every_trial(folder):
     assert [row[0] for row in rows][-3:] == ["| s1-002", "| s1-000", "| s1-001"]
     assert rows[-1][1] == "failed: no more memory"
     assert rows[0][3] == "500"
-
-
-def test_report_says_that_every_trial_failed(folder):
-    assert "Every trial failed." in as_markdown(folder, found(folder, [ROWS[1]]), [])
 
 
 def test_prints_outcomes_in_one_line(folder):
@@ -273,7 +256,7 @@ def test_prints_why_trial_failed(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["scenario"], "scenario: expected key=value, for example search=asha"),
+        (["scenario"], "scenario: expected key=value, for example train.lr=3e-4"),
         (["seed=-1"], "seed: expected a whole number from 0"),
         (["seed=2147483647"], "below 2**31 - 1000, got 2147483647"),
         (["train.until=9"], "train.until=9: a search sets train.until itself"),

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from multigrid_rl.search.folder import STOP, SearchFolder, SearchRequest
+from multigrid_rl.search.folder import STOP, SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Score, TrialSpec, winner_of
-from multigrid_rl.search.plans import perturbed, plan_of
-from multigrid_rl.search.settings import load_settings
+from multigrid_rl.search.plans import perturbed
+from multigrid_rl.search.results import FEWEST, importance_of
+from multigrid_rl.search.settings import SearchRequest, load_settings
 from multigrid_rl.search.space import load_space
-from multigrid_rl.search.study import FEWEST, importance_of
 from multigrid_rl.search.tuning import SearchRun
 from multigrid_rl.text import ConfigError
 
@@ -63,7 +63,7 @@ def carried_out(run: SearchRun, at_once: int = 1, seed: int = 0, judge=score, un
             going.append(trial.spec)
             specs.append(trial.spec)
         if not going:
-            assert run.plan.finished
+            assert run.round is None
             break
         spec = going.pop(chance.randrange(len(going)))
         got = judge(spec)
@@ -87,7 +87,7 @@ def test_interrupted_search_equals_an_unbroken_one(started, kind, ended):
     rest = carried_out(started(kind, "parts"))
     assert begun.spec == rest[0]
     assert first[:ended] + rest == whole
-    ids = [outcome.spec for outcome in started(kind, "parts").folder.record.outcomes()]
+    ids = [outcome.spec for outcome in started(kind, "parts").folder.outcomes()]
     assert sorted(ids, key=lambda spec: spec.id) == sorted(whole, key=lambda spec: spec.id)
 
 
@@ -127,7 +127,7 @@ def test_ends_when_all_trials_fail(started, kind, count):
 
 def test_rejects_records_of_another_version(started):
     run = started("three-stage")
-    run.folder.record.begin(TrialSpec("s1-000", "broad", None, 4, until=77))
+    run.folder.begin(TrialSpec("s1-000", "broad", None, 4, until=77))
     with pytest.raises(ConfigError, match="trial s1-000: expected the values that this version draws"):
         run.start_next()
 
@@ -138,7 +138,7 @@ def test_ends_when_folder_cannot_be_written(started, monkeypatch, what):
         raise OSError(28, "No space left on device")
 
     run = started("three-stage")
-    monkeypatch.setattr(run.folder.record, what, refused)
+    monkeypatch.setattr(run.folder, what, refused)
     assert not run.ending
     trial = run.start_next()
     if trial is not None:
@@ -199,13 +199,13 @@ def test_halving_compares_with_trials_of_earlier_sessions(started):
     for margin, stops in ((0.9, False), (0.1, True), (0.95, False), (0.5, True)):
         run.start_next()
         name = next(iter(run.running))
-        record = run.folder.record
+        record = run.folder
         assert record.lags(name, 500, margin) is False  # every trial may play its grace
         assert record.lags(name, 1000, margin) is stops
         record.lags(name, 1000, margin)  # as a trial that goes on from before this report does: no warning
         run.complete(name, "stopped" if stops else "finished", Score(None, margin), env_steps=1000)
         run = started("asha")
-    assert [row.status for row in run.folder.record.outcomes()] == ["finished", "stopped", "finished", "stopped"]
+    assert [row.status for row in run.folder.outcomes()] == ["finished", "stopped", "finished", "stopped"]
 
 
 # --- pbt
@@ -249,11 +249,11 @@ def test_perturbed_numbers_move_and_stay_inside(spaces):
             assert 2 <= moved["train.epochs"] <= 8
 
 
-def test_pbt_rejects_keys_fixed_during_run(spaces):
+def test_pbt_rejects_keys_fixed_during_run():
     with pytest.raises(
         ConfigError, match=r"space=default: expected what can change during a run .*, got train.entropy_"
     ):
-        plan_of(load_settings("pbt", {}), spaces["asha"], 0)
+        SearchRequest.parse(["search=pbt", "search.space=default", *BASE])
 
 
 # --- importance

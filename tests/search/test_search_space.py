@@ -10,9 +10,11 @@ from scipy import stats
 
 from composing import CONFIGS, read
 from multigrid_rl.config.compose import compose
-from multigrid_rl.search.plans import Plan, plan_of
-from multigrid_rl.search.settings import load_settings, search_names
-from multigrid_rl.search.space import Space, Variable, fitted, in_words, load_space
+from multigrid_rl.config.overrides import written
+from multigrid_rl.config.recipes import names_in
+from multigrid_rl.search.plans import plan_of
+from multigrid_rl.search.settings import load_settings
+from multigrid_rl.search.space import Space, Variable, fitted, load_space
 from multigrid_rl.text import ConfigError
 
 DRAWS = 2000
@@ -104,7 +106,7 @@ def test_rejects_mistakes_in_variables_in_one_line(given, message):
 def test_overrides_read_back_as_their_values(value):
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
 
-    parsed = OverridesParser.create().parse_override(f"a={in_words(value)}")
+    parsed = OverridesParser.create().parse_override(f"a={written(value)}")
     assert parsed.value() == value
 
 
@@ -121,12 +123,12 @@ def test_shipped_spaces_draw_valid_training_values(name):
             assert (node["name"] if key == "model" else node) == value
 
 
-@pytest.mark.parametrize("name", search_names())
+@pytest.mark.parametrize("name", names_in("search"))
 def test_shipped_searches_are_valid_and_name_a_space(name):
     settings = load_settings(name, {})
     assert settings.kind == name
     space = load_space(settings.space, BASE)
-    assert not Plan(plan_of(settings, space, 0)).finished
+    assert next(plan_of(settings, space, 0))
 
 
 def test_search_configs_begin_with_explanation():
@@ -231,19 +233,24 @@ def test_draws_satisfy_rules_between_keys():
     ("name", "changes", "message"),
     [
         ("fast", {}, "search: expected asha, pbt, three-stage, got fast"),
-        ("asha", {"trial": 3}, "search.trial: unknown key, expected search.space"),
+        ("asha", {"trial": 3}, "search.trial: expected one of the keys kind, space, max_concurrent"),
+        ("asha", {"trial": 3}, "got trial (did you mean trials?)"),
         ("asha", {"trials": 0}, "search.trials: expected greater than or equal to 1"),
         ("asha", {"trials": "many"}, "search.trials: expected a whole number, got many"),
         ("asha", {"trials": True}, "search.trials: expected a whole number, got True"),
         ("asha", {"trials": 2.5}, "search.trials: expected a whole number, got 2.5"),
         ("asha", {"grace": 2e6}, "search.grace: expected at most until=1000000, got 2000000"),
-        ("asha", {"kind": "pbt"}, "search.kind: unknown key, expected search.space"),
+        ("asha", {"kind": "pbt"}, "search.kind: expected 'asha', got pbt"),
         ("pbt", {"quantile": 0.7}, "search.quantile: expected less than or equal to 0.5, got 0.7"),
         ("pbt", {"quantile": float("nan")}, "search.quantile: "),
-        ("three-stage", {"broad.runs": 3}, "search.broad.runs: unknown key, expected search.space"),
-        ("three-stage", {"refine.width": 0.1}, "search.refine.width: unknown key"),
-        ("three-stage", {"broad": 3}, "search.broad: unknown key"),
-        ("three-stage", {"wide.trials": 3}, "search.wide.trials: unknown key"),
+        ("three-stage", {"broad.runs": 3}, "search.broad.runs: expected one of the keys trials, until, got runs"),
+        (
+            "three-stage",
+            {"refine.width": 0.1},
+            "search.refine.width: expected one of the keys trials, until, got width",
+        ),
+        ("three-stage", {"broad": 3}, "search.broad: expected a valid dictionary, got 3"),
+        ("three-stage", {"wide.trials": 3}, "search.wide: expected one of the keys kind, space"),
     ],
 )
 def test_rejects_mistakes_in_settings_in_one_line(name, changes, message):

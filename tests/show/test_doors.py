@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from commands import call
 from multigrid_rl import api, tables
-from multigrid_rl.show.run_data import EPISODES, GAMES_SEED, read_report
-from report_runs import TEAMS, games_of, write_run
+from multigrid_rl.show import EPISODES
+from multigrid_rl.show.run_data import GAMES_SEED, read_report
+from report_runs import TEAMS, games_of
+from run_folders import write_run
 
 
 @pytest.fixture
@@ -52,5 +54,5 @@ def test_episodes_of_a_page_may_be_of_somebody_else(outside, tmp_path):
     rest = lines[2].splitlines(keepends=True)
     kept = next(number for number, line in enumerate(rest) if not line.startswith("    "))
     (folder / "config.yaml").write_text(f"{lines[0]}  game: null\n{''.join(rest[kept:])}")
-    outside(tables.FILMS, "page", lambda folder, episodes, **how: (episodes, how))
-    assert read_report(folder).episodes == (EPISODES, {"seed": GAMES_SEED, "films": True})
+    outside(tables.FILMS, "page", lambda folder, episodes, seed: SimpleNamespace(asked=(episodes, seed), chosen={}))
+    assert read_report(folder).played.asked == (EPISODES, GAMES_SEED)

@@ -39,12 +39,21 @@ def wait_for_step(page, least: int) -> None:
 
 # --- decoding
 
-SPECS = [GameSpec(max_steps=60, rules=Rules.classic()), TEAMS, GameSpec(blue=0, red=1, view_size=7, max_steps=40)]
+SPECS = {
+    "1v1": GameSpec(max_steps=60),
+    "classic": GameSpec(max_steps=60, rules=Rules.classic()),
+    "teams": TEAMS,
+    "coop": GameSpec(blue=0, red=2, obstacle=True, max_steps=60),
+    "alone": GameSpec(blue=0, red=1, view_size=7, max_steps=40),
+    "crowd": GameSpec(blue=4, red=4, view_size=7, random_keys=False, max_steps=40),
+    "narrow": GameSpec(view_size=3, max_steps=40),
+}
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=["classic", "teams", "alone"])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_script_decodes_packed_games(browser, spec):
     games = games_of(spec, 2)
+    data = Pack.of(games).data()
     page = browser.new_page()
     found = page.evaluate(
         f"""(data) => {{ {asset_text(("decode.js",)).removeprefix('"use strict";(() => {').removesuffix("})();")}
@@ -57,11 +66,12 @@ def test_script_decodes_packed_games(browser, spec):
                 seen: game.spec.seats.map((_, a) => [...seenCells(game, t, a)].sort((x, y) => x - y)),
             }}));
         }})); }}""",
-        json.loads(json.dumps(Pack.of(games).data())),
+        json.loads(json.dumps(data, allow_nan=False)),
     )
     page.close()
-    for game, frames in zip(games, found, strict=True):
+    for game, packed, frames in zip(games, data["games"], found, strict=True):
         truth = replay(game)
+        assert packed["winner"] == truth.winner
         for field in ("cells", "position", "heading", "hand", "out", "tokens"):
             decoded = np.array([frame[field] for frame in frames])
             np.testing.assert_array_equal(decoded, np.asarray(getattr(truth, field), np.int64), err_msg=field)

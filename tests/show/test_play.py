@@ -9,7 +9,8 @@ import pytest
 
 from commands import call, complaint
 from multigrid_rl.show.play import Score, Session
-from multigrid_rl.show.window import DisplayError, Options, Window
+from multigrid_rl.show.window import Window
+from multigrid_rl.text import ConfigError
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from persons import plan_of, session
@@ -34,8 +35,8 @@ def press(*keys: int) -> None:
         pygame.event.post(pygame.event.Event(pygame.KEYUP, key=key))
 
 
-def window(game: Session, options: Options | None = None, over=lambda: None) -> Window:
-    made = Window(game, options or Options(tile=24), over)
+def window(game: Session, over=lambda: None, **options) -> Window:
+    made = Window(game, over, **{"tile": 24, **options})
     pygame.event.clear()
     return made
 
@@ -96,7 +97,7 @@ def test_closing_and_ctrl_c_keep_score(monkeypatch):
 
 def test_delay_plays_without_keys():
     game = session(spec=GameSpec(max_steps=3))
-    shown = window(game, Options(tile=16, delay=0.05), over=lambda: press(pygame.K_ESCAPE))
+    shown = window(game, tile=16, delay=0.05, over=lambda: press(pygame.K_ESCAPE))
     shown.run()
     assert game.score == Score(drawn=1)
     assert game.records[0].actions["red_0"] == str(c.DONE) * 3
@@ -171,5 +172,5 @@ def test_play_without_screen(monkeypatch):
 
 def test_rejects_broken_display(monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "nonsense")
-    with pytest.raises(DisplayError, match=r"window: expected a machine with a screen .*, got .*nonsense"):
-        Window(session(), Options(tile=16), lambda: None)
+    with pytest.raises(ConfigError, match=r"window: expected a machine with a screen .*, got .*nonsense"):
+        Window(session(), lambda: None, tile=16)

@@ -12,12 +12,13 @@ import pytest
 
 from multigrid_rl.files import data_root
 from multigrid_rl.runs.reader import read_run
-from multigrid_rl.runs.reference import build_reference, save_reference
+from multigrid_rl.show.reference import build_reference, save_reference
 from multigrid_rl.show.report import write_run_report
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page, verdict_title
 from multigrid_rl.text import ConfigError
-from report_runs import EVIL, Story, write_run
+from report_runs import EVIL
+from run_folders import Story, write_run
 
 
 def page_of(folder, story: Story, **more) -> str:

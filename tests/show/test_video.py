@@ -17,7 +17,7 @@ from multigrid_rl.evaluation.replays import GameRecord, choose, record
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import IdlePlayer, KeyRunner
 from multigrid_rl.show.pictures import fitted, font, shortened
-from multigrid_rl.show.video import VideoError, find_games, pictures, read_games, write_video
+from multigrid_rl.show.video import find_games, pictures, read_games, write_video
 from multigrid_rl.text import ConfigError
 
 SPEC = load_scenario("1v1").spec
@@ -163,7 +163,7 @@ def test_rejects_damaged_files(content, message, games, tmp_path):
     if isinstance(content, dict):  # a change of the second record
         content = json.dumps([games[0].model_dump(), {**games[1].model_dump(), **content}])
     path.write_text(content)
-    with pytest.raises(VideoError, match=f"{path}: .*{message}"):
+    with pytest.raises(ConfigError, match=f"{path}: .*{message}"):
         read_games(path)
 
 
@@ -176,7 +176,7 @@ def test_record_of_part_of_game_leaves_no_file(name, change, games, tmp_path):
     actions = {seat: change(text) for seat, text in games[0].actions.items()}
     broken = games[0].model_copy(update={"actions": actions})
     # Without its last step the game would go on; with one more it is over before.
-    with pytest.raises(VideoError, match="game 0 of seed 5"):
+    with pytest.raises(ConfigError, match="game 0 of seed 5"):
         write_video(broken, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
@@ -184,13 +184,13 @@ def test_record_of_part_of_game_leaves_no_file(name, change, games, tmp_path):
 def test_overwrites_only_with_force(games, tmp_path):
     path = tmp_path / "game.gif"
     path.write_text("mine")
-    with pytest.raises(VideoError, match="--output: expected a new file"):
+    with pytest.raises(ConfigError, match="--output: expected a new file"):
         write_video(games[0], path)
     assert path.read_text() == "mine"
     write_video(games[0], path, force=True)
     assert path.read_bytes().startswith(b"GIF89a")
     (tmp_path / "folder.gif").mkdir()
-    with pytest.raises(VideoError, match="--output: expected a new file"):
+    with pytest.raises(ConfigError, match="--output: expected a new file"):
         write_video(games[0], tmp_path / "folder.gif", force=True)
 
 
@@ -234,14 +234,14 @@ def test_choice_is_judged_before_anything_is_played(tmp_path, monkeypatch):
 
 def test_rejects_gif_too_large_for_memory(games, tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.show.video._MOST_GIF_PIXELS", 10_000)
-    with pytest.raises(VideoError, match=r"--output: expected an \.mp4"):
+    with pytest.raises(ConfigError, match=r"--output: expected an \.mp4"):
         write_video(games[0], tmp_path / "game.gif")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_rejects_unwritable_output(games, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(VideoError, match="--output: expected a file that can be written"):
+    with pytest.raises(ConfigError, match="--output: expected a file that can be written"):
         write_video(games[0], tmp_path / "file" / "game.gif")
 
 

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from bundles import edit
-from catalogues import make_player
+from bundles import edit, make_player
 from commands import call, complaint
 from multigrid_rl.players.cards import CARD_FILE, read_card
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bundles import edit, everything
-from catalogues import make_player
+from bundles import edit, everything, make_player
 from commands import call, complaint
 from multigrid_rl.config.compose import compose
 from multigrid_rl.cores import available_cpus
@@ -55,21 +54,11 @@ def train(root: Path, *args: object):
 
 #: What is given, and what the one line must hold: the key and the value.
 MISTAKES = [
-    (["scenario=nowhere"], "scenario: expected .*1v1.*got nowhere"),
-    (["train.lrr=3"], r"train\.lrr: expected .*got lrr \(did you mean lr\?\)"),
     (["scenario.seats.blue_0=rooky"], r"blue_0=rooky: player: .*\(did you mean rookie\?\)"),
-    (["experiment=nowhere.yaml"], r"experiment: .*got nowhere.yaml: No such file or directory: 'nowhere.yaml'"),
-    (["train.lr=-1"], r"train\.lr: expected greater than 0, got -1"),
-    ([f"cluster.num_env_runners={TOO_MANY}"], f"num_env_runners: expected .*0 to {TOO_MANY - 1}.*got {TOO_MANY}"),
     (["--until", "1.5"], "--until: expected a whole number .*, got 1.5"),
     (["--until", "nan"], "--until: .*nan"),
-    (["--until", "20"], r"train\.until: expected at least 4096, one batch of train.num_envs=256 .*, got 20"),
     (["--until", "0"], r"train\.until: expected greater than or equal to 1, got 0"),
     (["seed"], "seed.*key=value"),
-    (["scenario.seats.red_0=random"], r"scenario\.seats: expected learn on at least one seat"),
-    (["scenario.seats.blue_0=nobody"], r"scenario\.seats\.blue_0.*nobody"),
-    (["train.shaping=nowhere:f"], r"train\.shaping: expected module:function that can be imported, got nowhere:f"),
-    (["train.shaping=math:pi"], r"train\.shaping: expected module:function, got math:pi"),
     (["run_dir=/dev/null/runs/mine"], "run_dir: .*made in /dev/null, got /dev/null/runs/mine"),
 ]
 
@@ -215,7 +204,6 @@ def test_closing_names_next_steps(ended, more):
         ("train --until soon", "Invalid value for '--until': expected a number"),
         ("trian", "No such command 'trian'. Did you mean 'train'?"),
         ("evaluate", "Missing argument"),
-        ("cup all scenario=1v1", "expected one folder of entries (did you mean --scenario 1v1?), got scenario=1v1"),
     ],
 )  # fmt: skip
 def test_wrong_words_are_one_line(words, said):
@@ -306,17 +294,8 @@ def test_freeze_makes_player_that_train_accepts(run, root):
     assert "opponent: fresh on blue_0" in train(root, "scenario.seats.blue_0=fresh").stdout
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"--seat": "red_0"}, "seat.*red_0"),
-        ({"--name": "rookie"}, "name.*rookie"),
-        ({"--name": "Bad Name"}, "name.*Bad Name"),
-        ({"--checkpoint": "step_9"}, "checkpoint.*step_9"),
-    ],
-)
-def test_freeze_rejects_mistakes_and_writes_nothing(changes, message, run, root, tmp_path):
-    options = {"--seat": "blue_0", "--name": "fresh", "--checkpoints": str(root), **changes}
+def test_freeze_rejects_mistake_and_writes_nothing(run, root, tmp_path):
     before = everything(tmp_path)
-    assert re.search(message, complaint(call("freeze", run, *(word for option in options.items() for word in option))))
+    result = call("freeze", run, "--seat", "red_0", "--name", "fresh", "--checkpoints", root)
+    assert re.search("seat.*red_0", complaint(result))
     assert everything(tmp_path) == before

@@ -7,12 +7,12 @@ import pytest
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.runs import divergence
-from multigrid_rl.runs.checkpoints import UNFINISHED, commit, seal
 from multigrid_rl.runs.divergence import PATIENCE, DivergedError
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training import loop
 from multigrid_rl.training.start import hints, resume_training
 from multigrid_rl.types import RunError
+from run_folders import write_checkpoint
 from tiny_runs import rows_of, tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -42,14 +42,6 @@ def test_lost_env_runner_hint_is_to_resume(tmp_path):
     with pytest.raises(RunError) as caught, hints(write_checkpoint(tmp_path, 2048)):
         raise RunError("env runner 1 was lost")
     assert caught.value.hint.endswith(f"a checkpoint at step 2,048; go on: multigrid-rl train --resume {tmp_path}")
-
-
-def write_checkpoint(run, steps):
-    unfinished = run / "checkpoints" / UNFINISHED
-    unfinished.mkdir(parents=True)
-    seal(unfinished, {"env_steps": steps, "stage": 0, "gate_margin": None, "metrics_bytes": 0})
-    commit(unfinished, run / "checkpoints" / f"step_{steps:09d}")
-    return run
 
 
 def test_nan_reward_ends_run_after_some_iterations(tmp_path, monkeypatch, capsys):

@@ -1,12 +1,10 @@
-"""Exported policies play again without training: the same actions as in training, and honest tables over seeds."""
+"""Exported policies play again without training: the same games by seed and mode."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from benchmarks.results import STUDIES, held_sentence, page, summary_row
-from multigrid_rl.config.compose import compose
 from multigrid_rl.evaluation.evaluation import MODES, evaluate
 from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.players.cards import PlayerError
@@ -39,49 +37,8 @@ def test_team_policy_games_follow_seed_and_mode(team_run):
 
 
 def test_rejects_folders_without_runs_and_missing_checkpoints(team_run, tmp_path):
-    with pytest.raises(ConfigError, match=r"expected a run folder, got one without config\.yaml"):
-        run_config(tmp_path)
     (tmp_path / "config.yaml").write_text("scenario: 3\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"config\.yaml: scenario"):
         run_config(tmp_path)
     with pytest.raises(PlayerError, match=r"checkpoint: .*, got step_1"):
         run_target(team_run, checkpoint="step_1")
-
-
-# --- the pages of docs/results
-
-
-def row(seed: int, held: int | None, *, gates: bool = True):
-    policy = {"episodes": 10, "length": 5.0, "returns": {"red_0": 1.0}, "team_return": 1.0, "win": 1.0}
-    gate = {"metric": "entropy/red_0", "comparison": "<=", "bound": 0.3, "window_mean": 0.25}
-    return {
-        "seed": seed, "held": held is not None, "env_steps_to_held": held, "policy_updates_to_held": 1,
-        "seconds_to_held": 2.0, "seconds": 3.0, "env_steps": 900, "gates": [gate] if gates else [],
-        "policy": {mode: {**policy, "draw": 0.0, "loss": 0.0} for mode in MODES},
-        "provenance": {"commit": "abc", "versions": {"python": "3"}, "opponents": []},
-    }  # fmt: skip
-
-
-def study_of(*rows):
-    return {"study": "x", "command": "c seed=SEED", "required": "much", "jobs": 1, "rows": list(rows)}
-
-
-def test_run_that_never_held_counts_last_in_median():
-    assert held_sentence([row(0, 100), row(1, 300), row(2, None)]).startswith(
-        "Held on 2 of 3 seeds. Environment steps to held: median 300, 100 to 300."
-    )
-    assert held_sentence([row(0, 100), row(1, None), row(2, None)]) == "Held on 1 of 3 seeds."
-    assert held_sentence([row(0, None, gates=False)]) == "This scenario has no gates."
-
-
-def test_page_and_summary_report_misses():
-    text = page(study_of(row(0, 100), row(1, None)))
-    assert "| 1 | no | - | - | 3 | 900 | 0.250 |" in text
-    assert "Held on 1 of 2 seeds." in text
-    assert "| 1/3 | - |" in summary_row(study_of(row(0, 100), row(1, None), row(2, None)))
-
-
-def test_every_study_command_composes():
-    for study in STUDIES:
-        config = compose([*study.overrides, "seed=0"])
-        assert not study.recipe or config.experiment == study.recipe

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from report_runs import write_run
+from multigrid_rl import tables
+from run_folders import write_run
 
 PROGRAM = """
 import sys
@@ -31,17 +32,19 @@ assert "multigrid" in sys.modules
 for mistake in ("scenario=nowhere", "train.lrr=3", "scenario.seats.blue_0=nobody", "train.shaping=math:pi"):
     assert ended("train", mistake) == 2
 assert ended("explain", "scenario=coop") == 0
-assert ended("overlay", "run", "--reference", "1v1", "-o", "picture.png") == 0
+assert ended("compare", "one", "two", "-o", "picture.png") == 0
 none_of("ray", "matplotlib.pyplot")
 """
 
 
 def test_imports_are_lazy_and_avoid_ray_and_pyplot(tmp_path):
-    write_run(tmp_path / "run")
+    for name in ("one", "two"):
+        write_run(tmp_path / name)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert all(message in done.stdout for message in ("Train the learning seats", "red/blue-door games", "--version"))
     assert len(done.stderr.splitlines()) == 4
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["picture.png", "run"]
+    drawn = ["picture.png"] if tables.has(tables.FIGURES, "comparison") else []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", *drawn, "two"]

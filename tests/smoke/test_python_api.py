@@ -1,22 +1,16 @@
-"""The Python API: docs/python.md and the notebooks do what they say; importing does nothing."""
+"""The Python API: what is evaluated, made and trained by it; importing does nothing."""
 
 from __future__ import annotations
 
-import ast
-import json
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import gymnasium
 import numpy as np
 import pytest
 
 import multigrid_rl
-from commands import call
 from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.streams import Streams
@@ -26,83 +20,6 @@ from multigrid_rl.world.spaces import tokens_of
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
-
-
-@pytest.fixture
-def notebook(tmp_path, monkeypatch):
-    """An empty folder and a module like a notebook's, in which cells run one after the other."""
-    module, started = ModuleType("notebook_main"), subprocess.run
-
-    def here(command, **options):
-        """Run our verbs in this process, which has been started already, and let them find no notebook."""
-        if command[:3] != [sys.executable, "-m", "multigrid_rl.cli.main"]:
-            return started(command, **options)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.delitem(sys.modules, module.__name__)
-            result = call(*map(os.fspath, command[3:]))
-        assert result.exit_code == 0, result.output
-        return result
-
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(subprocess, "run", here)
-    monkeypatch.chdir(tmp_path)
-    return module
-
-
-def run_cells(module, text):
-    """Run a cell and return the value of its last line, as a notebook shows it; training is as short as it can be."""
-    tree = ast.parse(re.sub(r"\b200_000\b", "20_480", text))
-    last = ast.Expression(tree.body.pop().value) if isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "cell", "exec"), module.__dict__)
-    return None if last is None else eval(compile(last, "cell", "eval"), module.__dict__)
-
-
-def shown_by(module, cells):
-    return [run_cells(module, cell) for cell in cells]
-
-
-def shown_twice(module, cells):
-    """What a notebook shows, after the cells that write folders have run a second time."""
-    values = shown_by(module, cells)
-    shown_by(module, [cell for cell in cells if "train(" in cell or "subprocess" in cell])
-    return values
-
-
-def cells_of(path):
-    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-
-
-def test_train_look_improve(notebook):
-    verdict, table, win, replay, returns = shown_twice(notebook, cells_of(NOTEBOOKS[0]))
-    assert verdict == (False, "until")
-    assert list(table.columns) == ["return_mean/red_0", "episode_len_mean"]
-    assert 0 <= win <= 1
-    assert replay._repr_html_().startswith('<iframe srcdoc="&lt;!doctype html&gt;')
-    assert "worst (stochastic, red)" in replay.save("game.html").read_text()
-    assert returns[0] != returns[1]
-
-
-def test_custom_player_in_cup(notebook):
-    _, step, interval, win, entries = shown_twice(notebook, cells_of(NOTEBOOKS[1]))
-    assert step[1:3] == (False, False)
-    assert len(interval) == 2
-    assert 0 <= win <= 1
-    assert [path.name for path in entries] == ["mine"]
-    assert len(list(Path("runs/1v1").iterdir())) == 2
-    assert notebook.run.config["scenario"]["seats"]["blue_0"] == {"notebook_main:Toggler": 1.0, "random": 1.0}
-    assert multigrid_rl.evaluate(notebook.run, episodes=2)["episodes"] == 2  # classes that were handed over are trusted
-
-
-def test_page_snippets_run(notebook):
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "python.md").read_text(), re.M | re.S)
-    exec("".join(blocks).replace("200_000", "20_480"), notebook.__dict__)
-    assert notebook.rewards.shape == (1024,)
-    assert notebook.observation["image"].shape == (5, 5, 3)
-    assert notebook.game.possible_agents == ["blue_0", "blue_1", "red_0", "red_1"]
-    again = multigrid_rl.Run(notebook.run.path)
-    assert again.metrics.equals(notebook.run.metrics)
-    assert multigrid_rl.load_player(again).name == "1v1-red_0"
 
 
 class Forward:

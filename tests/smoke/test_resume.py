@@ -309,7 +309,7 @@ def test_configuration_values_override_checkpoint(half):
     algorithm = engine(config)
     try:
         start = half / "checkpoints" / "step_000002048"
-        algorithm.restore(start / "rllib")
+        algorithm.read(start / "rllib")
         assert algorithm.run.set_state(read_state(start))
         learner = algorithm.learner_group._learner
         assert learner.get_optimizer("red_0").param_groups[0]["lr"] == pytest.approx(7e-4)

@@ -23,6 +23,10 @@ from multigrid_rl.streams import Streams
 from multigrid_rl.types import SeatView
 
 
+def refused(folder: Path) -> str:
+    return refusal(lambda: Catalogue(folder.parent).seat(str(folder), ONE, "red_0"))
+
+
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """A sound player in ``tmp_path/tester``."""
@@ -87,7 +91,7 @@ def test_rejects_one_changed_byte_with_both_hashes(place, folder):
     data = bytearray((folder / MODEL_FILE).read_bytes())
     data[int(place * (len(data) - 1))] ^= 1
     (folder / MODEL_FILE).write_bytes(data)
-    text = refusal(folder)
+    text = refused(folder)
     for part in (str(folder / MODEL_FILE), "sha256", sha256_of(bytes(data))[:16], read_card(folder).sha256[:16]):
         assert part in text
 
@@ -96,7 +100,7 @@ def test_rejects_one_changed_byte_with_both_hashes(place, folder):
 def test_rejects_model_of_another_size(change, folder):
     data = (folder / MODEL_FILE).read_bytes()
     (folder / MODEL_FILE).write_bytes(change(data))
-    text = refusal(folder)
+    text = refused(folder)
     assert f"expected the {len(data)} bytes of its card, got {len(change(data))} bytes" in text
     assert ("truncated" in text) == (len(change(data)) < len(data))
 
@@ -119,7 +123,7 @@ def test_rejects_model_of_another_size(change, folder):
 )
 def test_rejects_tensors_of_another_network(change, message, folder):
     replace_weights(folder, change)
-    text = refusal(folder)
+    text = refused(folder)
     assert text.startswith(f"{folder / MODEL_FILE}: tensor ")
     assert message in text
 
@@ -142,7 +146,7 @@ def test_rejects_pickle_and_does_not_execute_it(save, folder, tmp_path):
         replace_model(folder, (tmp_path / "archive").read_bytes())
     else:
         replace_model(folder, save(Bomb(mark)))
-    assert f"{folder / MODEL_FILE}: expected a safetensors file" in refusal(folder)
+    assert f"{folder / MODEL_FILE}: expected a safetensors file" in refused(folder)
     assert not mark.exists()
     pickle.loads(pickle.dumps(Bomb(mark)))
     assert mark.exists()  # the pickle is armed: nobody unpickled it before
@@ -151,7 +155,7 @@ def test_rejects_pickle_and_does_not_execute_it(save, folder, tmp_path):
 @pytest.mark.parametrize("data", [b"", b"\xff" * 64, b"\x08" + bytes(7) + b"{nojson}", b'{"a": 1}'])
 def test_rejects_bytes_that_are_not_safetensors(data, folder):
     replace_model(folder, data)
-    assert "expected a safetensors file" in refusal(folder)
+    assert "expected a safetensors file" in refused(folder)
 
 
 # --- damaged cards
@@ -160,7 +164,7 @@ def test_rejects_bytes_that_are_not_safetensors(data, folder):
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'"card"', b'{"name": "x"}', b"\x00", b"\xff\xfe\x80"])
 def test_rejects_malformed_card(data, folder):
     (folder / CARD_FILE).write_bytes(data)
-    assert refusal(folder).startswith(f"{folder / CARD_FILE}: ")
+    assert refused(folder).startswith(f"{folder / CARD_FILE}: ")
 
 
 @pytest.mark.parametrize(
@@ -187,14 +191,14 @@ def test_rejects_card_by_key(change, message, folder):
     content = json.loads((folder / CARD_FILE).read_text())
     change(content)
     (folder / CARD_FILE).write_text(json.dumps(content))
-    text = refusal(folder)
+    text = refused(folder)
     assert text.startswith(f"{folder / CARD_FILE}: ")
     assert message in text
 
 
 def test_rejects_card_of_larger_network_than_file(folder):
     edit(folder, architecture={**MLP, "hidden": [16]})
-    assert "of the card's network" in refusal(folder)
+    assert "of the card's network" in refused(folder)
 
 
 @pytest.mark.parametrize("missing", [MODEL_FILE, CARD_FILE])

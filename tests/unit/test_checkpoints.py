@@ -156,9 +156,3 @@ def test_gates_resume_their_state():
     assert second.held
     with pytest.raises(ValueError, match="history of the gates: expected length <= 30, got length <= 20"):
         GateKeeper([Gate("length", "<=", 30.0, window=100)]).set_state(first.get_state())
-
-
-def test_state_of_older_version_names_moved_modules(tmp_path):
-    # As protocol 0 writes the class League of players/league.py, which is in league/ today.
-    (tmp_path / "run.pkl").write_bytes(b"cmultigrid_rl.players.league\nLeague\n.")
-    assert read_state(tmp_path).__module__ == "multigrid_rl.league.league"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from composing import CONFIGS, SCENARIOS, read
+from composing import ALL_SCENARIOS, CONFIGS, RECIPES, SCENARIOS, read
 from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
 from multigrid_rl.config.overrides import parse
-from multigrid_rl.config.recipes import files_of, names_in, scenario_id
+from multigrid_rl.config.recipes import files_of, scenario_id, whole_scenario
 from multigrid_rl.config.scenario import LEARN
 from multigrid_rl.config.schema import RunConfig, TrainConfig, to_yaml
 from multigrid_rl.text import ConfigError
@@ -65,7 +65,7 @@ def test_original_name_resolves_to_right_game(name, game):
 
 
 def test_only_original_names_are_aliases_and_unique():
-    aliases = [alias for name in SCENARIOS for alias in load_scenario(name).aliases]
+    aliases = [alias for name in ALL_SCENARIOS for alias in whole_scenario(name).get("aliases", [])]
     assert len(aliases) == 18
     assert sorted(aliases) == sorted(f"MultiGrid-CompetativeRedBlueDoor-{name}" for name in ORIGINAL)
 
@@ -167,12 +167,9 @@ def test_reads_several_players_with_their_weights(value):
 # --- recipes
 
 
-def test_shipped_recipes_are_found():
-    assert {"1v1", "coop", "2v2", "single-obstacle", "pendulum"} <= set(names_in("experiment"))
-
-
-@pytest.mark.parametrize("path", files_of("experiment").values(), ids=lambda path: path.stem)
-def test_shipped_recipe_composes_by_name_and_path(path):
+@pytest.mark.parametrize("name", RECIPES)
+def test_shipped_recipe_composes_by_name_and_path(name):
+    path = files_of("experiment")[name]
     assert path.read_text(encoding="utf-8").startswith("# @package _global_\n")
     assert any("override /scenario" in entry for entry in read(path)["defaults"])
     imitates = any(f"/train: {kind}" in path.read_text(encoding="utf-8") for kind in ("bc", "gail"))
@@ -185,7 +182,7 @@ def test_shipped_recipe_composes_by_name_and_path(path):
     assert by_path.model_copy(update={"experiment": path.stem}) == named
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name in names_in("experiment")])
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name in RECIPES])
 def test_scenario_recipe_is_default(name):
     assert compose([f"scenario={name}"]) == compose([f"experiment={name}"])
     assert compose([f"scenario={name}", "experiment=none"]).experiment is None
@@ -206,7 +203,7 @@ def test_scheme_selects_its_recipe(monkeypatch):
         compose(["scenario=coop", "scheme=dtde"])
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name in names_in("experiment")])
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name in RECIPES])
 def test_plain_files_apply_without_recipe(name):
     config = compose([f"scenario={name}", "experiment=none"])
     assert (config.scheme, config.shared) == ("dtde", False)

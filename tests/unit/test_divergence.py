@@ -7,8 +7,8 @@ import logging
 import numpy as np
 import pytest
 
-from multigrid_rl.runs.checkpoints import UNFINISHED, commit, seal
 from multigrid_rl.runs.divergence import PATIENCE, DivergedError, Divergence, not_finite
+from run_folders import write_checkpoint
 
 FINITE = {"red_0": {"net.policy.0.weight": np.ones((2, 2)), "net.policy.0.bias": np.ones(2)}}
 BROKEN = {"red_0": {"net.policy.0.weight": np.ones((2, 2)), "net.policy.0.bias": np.array([1.0, np.inf])}}
@@ -24,13 +24,6 @@ def row(steps: int, module: str = "red_0", **changes):
 def algorithm(weights=FINITE, lost_returns=()):
     """What a check takes of an algorithm."""
     return list(lost_returns), lambda: weights
-
-
-def checkpoint(run, steps):
-    unfinished = run / "checkpoints" / UNFINISHED
-    unfinished.mkdir(parents=True)
-    seal(unfinished, {"env_steps": steps, "stage": 0, "gate_margin": None, "metrics_bytes": 0})
-    commit(unfinished, run / "checkpoints" / f"step_{steps:09d}")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +54,7 @@ def test_names_external_objective_of_non_finite_loss(tmp_path, caplog):
 
 
 def test_ends_run_after_many_in_a_row(tmp_path):
-    checkpoint(tmp_path, 2048)
+    write_checkpoint(tmp_path, 2048)
     watch = Divergence(tmp_path)
     for turn in range(3):
         for k in range(PATIENCE - 1):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bundles import ONE, bundle, edit, everything
+from bundles import ONE, bundle, edit, everything, refusal
 from multigrid_rl.files import data_root, player_folders
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
@@ -38,16 +38,14 @@ def root(tmp_path) -> Path:
     return tmp_path / "frozen"
 
 
+@pytest.fixture
+def unmeasured(monkeypatch) -> None:
+    """Nothing is played: the test looks at no strength."""
+    monkeypatch.setattr("multigrid_rl.players.freeze._measured", lambda *_: {})
+
+
 def frozen(run: Path, root: Path, name: str = "newcomer", seat: str = "blue_0"):
     return freeze(run_player(run, seat), name, Catalogue(root), GAMES)
-
-
-def refusal(action) -> str:
-    with pytest.raises(PlayerError) as caught:
-        action()
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 # --- which player of a run
@@ -83,6 +81,7 @@ def test_rejects_run_without_checkpoint(tmp_path):
 # --- freezing
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_freezing_copies_model_and_leaves_run_unchanged(run, root):
     before = everything(run)
     frozen(run, root)
@@ -103,18 +102,6 @@ def test_freezing_writes_card_with_strength_and_baseline(run, root):
         assert row.win + row.draw + row.loss == pytest.approx(1.0, abs=2e-4)
         assert 0 < row.length_mean <= ONE.max_steps
     assert card.strength[0].model_dump() != baseline.model_dump()
-
-
-def test_league_player_is_rated_among_players_of_same_game(run, root):
-    league = bundle(run / "checkpoints" / "step_000000002" / "players" / "league", ["blue_0"], scenario="1v1-league")
-    assert freeze(league, "alone", Catalogue(root), GAMES).scenario == "1v1-league"
-    (root / "alone").rename(run / "alone")
-    (root / CATALOGUE_FILE).write_text(HEAD)
-    frozen(run, root, "fellow", "red_0")
-    card = freeze(league, "newcomer", Catalogue(root), GAMES)
-    assert [row.opponent for row in card.strength] == [*BUILT_IN, "fellow"]
-    assert {row.scenario for row in card.strength} == {"1v1"}
-    assert (card.scenario, Catalogue(root).entries["newcomer"]["scenario"]) == ("1v1", "1v1")
 
 
 def test_card_strength_is_reproducible(run, root):
@@ -139,6 +126,7 @@ def test_later_players_meet_earlier_and_rate_updates_all(run, root):
     assert Catalogue(root).seat("newcomer", ONE, "blue_0").strength == cards[0].strength
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_freezing_appends_playable_entry(run, root):
     card = frozen(run, root)
     frozen(run, root, "second", "red_0")
@@ -151,6 +139,7 @@ def test_freezing_appends_playable_entry(run, root):
     assert Catalogue(root).seat("second", ONE, "red_0").player.name == "second"
 
 
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("before", [None, "", "players:\n", "players: {}\n", "# nobody yet\n"])
 def test_entry_is_added_to_empty_catalogue(before, run, root):
     (root / CATALOGUE_FILE).unlink()
@@ -169,6 +158,7 @@ def test_same_run_freezes_to_same_bytes(run, tmp_path):
 # --- refused, with nothing written
 
 
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("name", ["random", "hunter", "newcomer"])
 def test_rejects_taken_name_and_writes_nothing(name, run, root):
     frozen(run, root)
@@ -194,14 +184,15 @@ def test_rejects_malformed_names(name, run, root, tmp_path):
     assert everything(tmp_path) == before
 
 
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("name", ["null", "true", "123", "1e3", "no"])
 def test_yaml_like_name_stays_string(name, run, root):
     frozen(run, root, name)
     assert Catalogue(root).seat(name, ONE, "blue_0").name == name
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_new_players_go_to_user_folder_found_first(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("multigrid_rl.players.freeze._measured", lambda *_: {})
     ours = data_root() / "checkpoints"
     before = (ours / CATALOGUE_FILE).read_bytes()
     monkeypatch.delenv("MULTIGRID_RL_PLAYERS", raising=False)

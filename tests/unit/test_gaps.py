@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from comers import AGENTS, Comers
+from dynamic_agents import AGENTS, DynamicAgents
 from multigrid_rl.envs.base import AGENT
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
@@ -50,7 +50,7 @@ def advantages_by_hand(playing, decisions):
 
 
 def test_every_decision_is_batched_once_with_full_reward():
-    env = Comers()
+    env = DynamicAgents()
     playing, batches = collected(env, 6)
     by_place = [list(story) for story in env.story]
     kinds = set()
@@ -83,7 +83,7 @@ def test_every_decision_is_batched_once_with_full_reward():
 
 
 def test_total_reward_is_conserved():
-    env = Comers(seed=4)
+    env = DynamicAgents(seed=4)
     _, batches = collected(env, 8)
     open_ = sum(paid for story in env.story for _, paid, end, _ in story if end == "")
     paid = sum(paid for story in env.story for _, paid, *_ in story)
@@ -94,7 +94,7 @@ def test_total_reward_is_conserved():
 
 @pytest.mark.parametrize("psi", ["total_reward", "future_return", "td"])
 def test_ongoing_path_counts_from_its_first_row(psi):
-    playing, _ = collected(Comers(seed=2), 2)
+    playing, _ = collected(DynamicAgents(seed=2), 2)
     rollout = playing.collect()[AGENT]
     batch = estimate(rollout, Estimator(1.0, 1.0, psi, critic=False))
     active = rollout.mask[..., 0]
@@ -110,10 +110,10 @@ def test_ongoing_path_counts_from_its_first_row(psi):
 
 
 def test_agents_without_gaps_make_unchanged_batch():
-    class Steady(Comers):
+    class Steady(DynamicAgents):
         deciding = None
 
-    with_gaps, without = (collector(kind(always=True, seed=6)) for kind in (Comers, Steady))
+    with_gaps, without = (collector(kind(always=True, seed=6)) for kind in (DynamicAgents, Steady))
     for _ in range(3):
         one, two = (estimate(playing.collect()[AGENT], Estimator(GAMMA, LAM)) for playing in (with_gaps, without))
         assert len(one.obs) == 5 * STEPS
@@ -122,10 +122,10 @@ def test_agents_without_gaps_make_unchanged_batch():
 
 
 def test_state_resumes_exactly():
-    playing, _ = collected(Comers(seed=8), 3)
+    playing, _ = collected(DynamicAgents(seed=8), 3)
     state = pickle.loads(pickle.dumps(playing.get_state()))
     ahead = [estimate(playing.collect()[AGENT], Estimator(GAMMA, LAM)) for _ in range(3)]
-    twin = collector(Comers(seed=1))
+    twin = collector(DynamicAgents(seed=1))
     twin.set_state(state)
     for batch in ahead:
         for mine, theirs in zip(batch, estimate(twin.collect()[AGENT], Estimator(GAMMA, LAM)), strict=True):
@@ -134,4 +134,4 @@ def test_state_resumes_exactly():
 
 def test_rejects_recurrent_network():
     with pytest.raises(ValueError, match=r"^model: expected a network without memory"):
-        collector(Comers(), name="gru")
+        collector(DynamicAgents(), name="gru")

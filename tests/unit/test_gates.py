@@ -126,16 +126,10 @@ def test_environment_steps_must_grow(steps):
         keeper.report(moment(steps), MIN_EPISODES, {LENGTH: GOOD})
 
 
-def test_rejects_reports_without_metric():
-    keeper = GateKeeper([short(), Gate(ENTROPY, "<=", 0.3)])
-    with pytest.raises(KeyError, match=ENTROPY):
-        keeper.report(moment(10), MIN_EPISODES, {LENGTH: GOOD})
-
-
 def test_rejected_report_leaves_no_trace():
     keeper = GateKeeper([short(), Gate(ENTROPY, "<=", 0.3)])
     before = json.dumps(keeper.verdict())
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match=ENTROPY):
         keeper.report(moment(10), MIN_EPISODES, {LENGTH: GOOD})
     assert keeper.last is None
     assert json.dumps(keeper.verdict()) == before
@@ -186,13 +180,6 @@ def test_gates_hold_together_only_while_all_hold():
     assert verdict["env_steps_to_reached"] == 100
     assert verdict["env_steps_to_held"] == 300
     assert [gate["first_held"]["env_steps"] for gate in verdict["gates"]] == [100, 200]
-
-
-def test_separately_met_gates_are_not_reached_together():
-    keeper = GateKeeper([short(), Gate(ENTROPY, "<=", 0.3)])
-    keeper.report(moment(10), MIN_EPISODES, {LENGTH: GOOD, ENTROPY: 0.9})
-    keeper.report(moment(20), MIN_EPISODES, {LENGTH: BAD, ENTROPY: 0.1})
-    assert keeper.verdict()["env_steps_to_reached"] is None
 
 
 def test_nothing_is_held_without_gates():

@@ -1,4 +1,4 @@
-"""Heads for bounded numbers: losses by hand, gradients, two ways to act at once, and players that keep them."""
+"""Heads for bounded numbers: losses by hand, gradients, and players that keep them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from multigrid_rl.competition.inspection import inspect_folder
 from multigrid_rl.config.compose import compose
 from multigrid_rl.models.distributions import Categorical, Gaussian, distribution_of
 from multigrid_rl.models.heads import Bins, Deterministic, Diffusion, Mixture
@@ -240,51 +239,6 @@ def test_draws_any_of_many_parts(kind):
     np.testing.assert_allclose(head.draw(outputs, streams(50)).actions, wanted, atol=within)
 
 
-# --- two ways to act
-
-
-def fitted(head: str | None, steps: int, seed: int = 0):
-    """A network cloned from somebody who goes left or right, further the larger the observation; its head."""
-    net = network_of(
-        AGENT,
-        architecture(head, hidden=[32, 32], head_size={"bins": 21, "diffusion": 10}.get(head, SIZES.get(head))),
-        seed=seed + 1,
-    )
-    ours = distribution_of(ACTS, network=net)
-    adam = torch.optim.Adam(net.parameters(), 1e-2)
-    schedule = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.05, steps)
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
-        obs = torch.rand((256, 1), generator=generator) * 2 - 1
-        side = torch.where(torch.rand((256, 1), generator=generator) < 0.7, 1.0, -1.0)
-        noise = torch.randn((256, 2), generator=generator) * torch.tensor([0.08, 0.02])
-        actions = torch.cat([side * (1 + 0.4 * obs), 0.5 + 0.3 * side], 1) + noise
-        adam.zero_grad()
-        ours.cloning_loss(net.logits(obs), actions).mean().backward()
-        adam.step()
-        schedule.step()
-    return net, ours
-
-
-@pytest.mark.parametrize(
-    ("head", "steps"), [("mixture", 300), ("bins", 300), ("diffusion", 1500), ("gaussian", 300), ("deterministic", 300)]
-)
-def test_multimodal_heads_learn_two_modes(learning, head, steps):
-    net, ours = fitted(head, steps, learning.seed)
-    drawn = 1000
-    with torch.no_grad():
-        outputs = net.logits(torch.full((drawn, 1), 0.5)).numpy()
-    actions = ours.bounded(ours.draw(outputs, streams(drawn)).actions)
-    right, left = (
-        (np.abs(actions - [side * 1.2, 0.5 + 0.3 * side]) < [0.4, 0.15]).all(axis=1).mean() for side in (1, -1)
-    )
-    if head in ("gaussian", "deterministic"):  # in between, or everywhere
-        learning.check("near either", right + left, below=0.6)
-    else:  # ten steps of diffusion leave some in between
-        learning.check("near either", right + left, above=0.9 if head == "diffusion" else 0.95)
-        learning.check("right", right, above=0.6, below=0.8)
-
-
 # --- players
 
 
@@ -305,10 +259,6 @@ def test_player_keeps_its_head(tmp_path, head, name):
         one.taken_twice = [one.act(view, one.initial_state(9), streams(9))[0] for _ in range(2)]
     np.testing.assert_array_equal(player.taken_twice, own.taken_twice)
     assert player.taken_twice[0].shape == (9, 2)
-    output = "\n".join(inspect_folder(tmp_path / "one", None))
-    assert " ms an action, one at a time" in output
-    assert (f"head {head}" in output) == (head is not None)
-    assert (f"head_size {SIZES.get(head)}" in output) == (head in SIZED)
 
 
 @pytest.mark.parametrize("space", [spaces.MultiDiscrete([250]), spaces.Box(-np.inf, np.inf, (1,))], ids=str)

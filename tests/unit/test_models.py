@@ -48,11 +48,6 @@ def test_rejects_impossible_architectures(key, wanted, values):
         assert str(caught.value).endswith(f"got {value}".strip())
 
 
-def test_rejects_architecture_without_name():
-    with pytest.raises(ArchitectureError, match=rf"^architecture\.name: expected {KNOWN}, got None$"):
-        build({}, CATEGORIES, ACTIONS)
-
-
 # --- what it computes
 
 

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from commands import call, complaint
+from commands import call, complaint, has_verb
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import to_yaml
@@ -113,7 +113,8 @@ def test_files_import_no_environment_where_code_is_refused(own_envs, monkeypatch
     (run / "checkpoints" / "latest").write_text("step_1")
     (run / "config.yaml").write_text(to_yaml(compose(["env_id=own_envs:Pole-v0"])))
     monkeypatch.setenv("MULTIGRID_RL_SAFE", "1")
-    for verb in (["evaluate", player], ["evaluate", run], ["record", run], ["video", run]):
+    verbs = (["evaluate", player], ["evaluate", run], ["record", run], ["video", run])
+    for verb in (verb for verb in verbs if has_verb(verb[0])):
         said = complaint(call(*verb, "-o", own_envs / "out.gif"))
         assert "env_id: expected an environment of Gymnasium" in said
         assert said.endswith("got own_envs:Pole-v0")

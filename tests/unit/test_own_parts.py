@@ -22,9 +22,8 @@ from multigrid_rl.learn.losses import objective_of
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.models.registry import ArchitectureError, custom
 from multigrid_rl.players.cards import PlayerError, read_card, read_network, write_player
-from multigrid_rl.runs.gating import gates_of
+from multigrid_rl.runs.gating import MetricsTracker, gates_of
 from multigrid_rl.runs.reader import read_provenance
-from multigrid_rl.runs.tracker import MetricsTracker
 from multigrid_rl.text import ConfigError
 from multigrid_rl.trust import SAFE, strangers
 from multigrid_rl.types import EpisodeTable, RunError
@@ -77,7 +76,6 @@ def test_rejects_unknown_objective(own_parts, name, expected):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.objective=reinforce", "train.objective: expected ppo, policy_gradient or module:function"),
         ("train.objective=own_parts:meaned", "expected shape (3,) for 3 rows, got ()"),
         ("train.objective=own_parts:detached", "expected a gradient by the log-probabilities, got none"),
         ("train.objective=own_parts:two", "arguments: expected (logp, rows, clip), got (logp, rows)"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 import re
 import shutil
@@ -19,7 +18,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import data_root
 from multigrid_rl.players import catalogue
-from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, read_files, sha256_of
+from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, read_files
 from multigrid_rl.players.catalogue import CATALOGUE_FILE, Catalogue
 from multigrid_rl.players.factories import MatchFactory
 
@@ -58,7 +57,7 @@ def sent(factory: MatchFactory) -> MatchFactory:
 def with_files(factory: MatchFactory, name: str, **changes: bytes) -> MatchFactory:
     """The factory with other bytes in it than were packed."""
     other = sent(factory)
-    other.catalogue._packed[name] = other.catalogue._packed[name]._replace(**changes)
+    other.catalogue.given[name] = other.catalogue.given[name]._replace(**changes)
     return other
 
 
@@ -155,27 +154,6 @@ def test_announces_hashes_of_all_frozen_players(root):
     assert packed.hashes == {"blue-rookie": read_card(SHIPPED / "blue-rookie").sha256}
 
 
-@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
-def test_rejects_changed_model_byte_with_both_hashes(place, root):
-    packed = factory_of(root, "scenario=1v1").packed()
-    data = bytearray(read_files(SHIPPED / "blue-rookie").model)
-    data[int(place * (len(data) - 1))] ^= 1
-    with pytest.raises(PlayerError) as caught:
-        with_files(packed, "blue-rookie", model=bytes(data)).build(1, 0)
-    text, listed = str(caught.value), read_card(SHIPPED / "blue-rookie").sha256
-    assert text.startswith("scenario.seats.blue_0=blue-rookie: ")
-    assert f"sha256: expected {listed[:16]}... of its card, got {sha256_of(bytes(data))[:16]}..." in text
-    assert "\n" not in text
-
-
-@pytest.mark.parametrize("kept", [0, 1000])
-def test_rejects_partially_received_model(kept, root):
-    packed = factory_of(root, "scenario=1v1").packed()
-    cut = with_files(packed, "blue-rookie", model=read_files(SHIPPED / "blue-rookie").model[:kept])
-    with pytest.raises(PlayerError, match=rf"expected the \d+ bytes of its card, got {kept} bytes"):
-        cut.load()
-
-
 def test_rejects_substituted_player_with_packed_hash(root):
     packed = factory_of(root, "scenario=1v1").packed()
     other = read_files(SHIPPED / "blue-adept")
@@ -188,11 +166,19 @@ def test_rejects_substituted_player_with_packed_hash(root):
         swapped.load()
 
 
-def test_rejects_unfit_card_as_from_folder(root):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda sent: {"model": sent.model[:-1] + b"?"}, r"sha256: expected \w+\.\.\. of its card, got "),
+        (lambda sent: {"model": sent.model[:1000]}, r"expected the \d+ bytes of its card, got 1000 bytes"),
+        (lambda sent: {"card": sent.card.replace(b"{", b'{"colour": 3,', 1)}, r"card\.json: colour: Extra inputs"),
+    ],
+    ids=["another byte", "a part", "another card"],
+)
+def test_rejects_what_arrived_damaged_as_from_folder(change, message, root):
     packed = factory_of(root, "scenario=1v1").packed()
-    card = json.loads(read_files(SHIPPED / "blue-rookie").card)
-    torn = with_files(packed, "blue-rookie", card=json.dumps({**card, "colour": "red"}).encode())
-    with pytest.raises(PlayerError, match=r"card\.json: colour: Extra inputs are not permitted"):
+    torn = with_files(packed, "blue-rookie", **change(read_files(SHIPPED / "blue-rookie")))
+    with pytest.raises(PlayerError, match=rf"^scenario\.seats\.blue_0=blue-rookie: [^\n]*{message}[^\n]*$"):
         torn.load()
 
 
@@ -202,13 +188,6 @@ def test_rejects_packing_unreadable_files(broken, root):
     (root / "blue-rookie" / broken).unlink()
     with pytest.raises(PlayerError, match=rf"{re.escape(broken)}: cannot be read: No such file"):
         factory.packed()
-
-
-def test_rejects_packing_player_changed_since_announced(root):
-    factory = factory_of(root, "scenario=1v1")
-    announced = replace(factory, hashes={"blue-rookie": "a" * 64})
-    with pytest.raises(PlayerError, match=f"sha256: expected {'a' * 64}"):
-        announced.packed()
 
 
 def test_rejects_packing_unknown_player(root):

@@ -174,10 +174,6 @@ def test_reset_redraws_same_opponents():
     assert opponents(match, 12).tolist() != first.tolist()
 
 
-def test_pool_name_joins_all_names():
-    assert pool(1, 2).name == "always-0+always-1"
-
-
 def test_factory_seats_players_with_scenario_weights():
     factory = MatchFactory(FOUR, {"blue_0": {"random": 3, "idle": 1}, "blue_1": {"idle": 5}}, Path("no"), {}, seed=1)
     seated = factory.load()

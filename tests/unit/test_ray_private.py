@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from ray._private import ray_constants, services, worker
+from ray._private import ray_constants, services
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 
@@ -17,7 +17,6 @@ PACKAGE = Path(__file__).parents[2] / "multigrid_rl"
 def test_private_names_are_there_and_take_what_they_are_given():
     assert isinstance(ray_constants.ENABLE_RAY_CLUSTER, bool)
     assert ray_constants.PROCESS_TYPE_RAYLET == "raylet"
-    assert "_global_node" in vars(worker)
     assert list(inspect.signature(services.get_ray_address_from_environment).parameters) == ["addr", "temp_dir"]
     assert callable(services.ConsolePopen)
     assert list(inspect.signature(PPO._setup_logdir).parameters) == ["self"]

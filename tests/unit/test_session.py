@@ -18,7 +18,7 @@ from ray._private import services
 
 from commands import call, complaint
 from multigrid_rl.config.compose import compose
-from multigrid_rl.rllib import private, session
+from multigrid_rl.rllib import session
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
@@ -88,17 +88,18 @@ def raylet():
         process.kill()
 
 
-def node_of(raylet):
-    return SimpleNamespace(all_processes={"raylet": [SimpleNamespace(process=raylet)]})
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_scratch_files_are_removed_but_failed_session_logs_kept(monkeypatch, tmp_path, raylet, fails):
     ours, another = tmp_path / "session_1", tmp_path / "session_2"
     for folder in (ours, another):
         (folder / "logs").mkdir(parents=True)
-    monkeypatch.setattr(ray, "init", lambda **_: SimpleNamespace(address_info={"session_dir": str(ours)}))
-    monkeypatch.setattr(private.worker, "_global_node", node_of(raylet))
+
+    def init(**_):
+        services.ConsolePopen(["/ray/raylet"], preexec_fn=lambda: None)
+        return SimpleNamespace(address_info={"session_dir": str(ours)})
+
+    monkeypatch.setattr(services, "ConsolePopen", lambda *_, **__: raylet)
+    monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     with pytest.raises(RunError) if fails else nullcontext(), ray_session():
         if fails:

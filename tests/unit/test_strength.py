@@ -129,8 +129,8 @@ def test_team_player_acts_by_logits_of_each_member():
     assert (np.array(seen)[..., 0] != np.array(seen)[..., 1]).any()
 
 
-TEAM = LoadedPlayer(FrozenPlayer("team", network(2), "", members=2), "team", None, [], members=2)
-RANDOM = LoadedPlayer(RandomPlayer(), "random", None, [])
+TEAM = LoadedPlayer(FrozenPlayer("team", network(2), "", members=2), "team")
+RANDOM = LoadedPlayer(RandomPlayer(), "random")
 
 
 @pytest.mark.parametrize(

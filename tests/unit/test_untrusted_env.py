@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 
+from bundles import cheetah
 from commands import call, complaint
-from multigrid_rl.files import data_root
-
-CHEETAH = data_root() / "checkpoints" / "cheetah-expert"
-
-
-def changed(folder, **env):
-    """A folder with the cheetah whose card says something else about its environment."""
-    shutil.copytree(CHEETAH, folder)
-    card = json.loads((folder / "card.json").read_text())
-    card["env"] |= env
-    (folder / "card.json").write_text(json.dumps(card))
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -35,22 +23,16 @@ def changed(folder, **env):
         ({"env_args": {"a b": 1}}, "env.env_args: expected no paths and ${...}"),
         ({"env_args": {"xml_file": "none.xml"}}, "scenario.env_args: expected arguments of HalfCheetah-v5"),
         ({"env_id": "HalfCheetah-v99"}, "scenario.env_id: expected the id of a registered environment"),
-        ({"package": "unity"}, "scenario.package: expected gymnasium or multigrid, to play episodes, got unity"),
     ],
 )
 def test_card_with_strange_environment_is_refused_in_one_line(tmp_path, env, message):
-    player = changed(tmp_path / "player", **env)
+    player = cheetah(tmp_path / "player", **env)
     assert message in complaint(call("evaluate", player, "--episodes", 1, "-o", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
-def test_inspect_promises_no_evaluation_in_unity(tmp_path):
-    player = changed(tmp_path / "player", package="unity")
-    assert call("inspect", player).output.splitlines()[-1].endswith("of unity, where none is played")
-
-
 def test_environment_that_is_typed_replaces_that_of_card(tmp_path):
-    player = changed(tmp_path / "player", env_args={"xml_file": "/etc/hostname"})
+    player = cheetah(tmp_path / "player", env_args={"xml_file": "/etc/hostname"})
     typed = ["env_id=HalfCheetah-v5", "env_args={max_episode_steps: 5}"]
     done = call("evaluate", player, *typed, "--episodes", 2, "-o", tmp_path / "out")
     assert (done.exit_code, json.loads(done.output.splitlines()[-1])["length_mean"]) == (0, 5.0)

@@ -13,11 +13,12 @@ from PIL import Image
 
 from commands import call, complaint
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from multigrid_rl.evaluation.targets import Target
+from multigrid_rl.show import video
 from multigrid_rl.show.report import write_run_report
-from multigrid_rl.show.video import VideoError
+from multigrid_rl.show.video import page_film, resized, write_episode
+from multigrid_rl.text import ConfigError
 from multigrid_rl.walkers import films
-from multigrid_rl.walkers.films import Recording, Shown, play_own_episodes, ranked, resized, write_episode
+from multigrid_rl.walkers.films import Drawing, Recording, play_own_episodes, ranked
 from tiny_runs import tiny_run
 
 # ray and tensorboard warn about their own future; imageio's reader leaves its pipes to the garbage collector.
@@ -31,12 +32,8 @@ def pole(tmp_path_factory):
     return path
 
 
-def target_of(env_id: str, **env_args) -> Target:
-    return Target("mine", GymnasiumFactory(env_id, 0, env_args), {})
-
-
-def played(env_id: str, actions: list, total: float, **env_args) -> tuple[Target, Recording]:
-    return target_of(env_id, **env_args), Recording(4, 11, actions, total)
+def played(env_id: str, actions: list, total: float, **env_args) -> Drawing:
+    return Drawing(GymnasiumFactory(env_id, 0, env_args), Recording(4, 11, actions, total))
 
 
 def decoded(path) -> tuple[dict, int]:
@@ -67,7 +64,7 @@ def test_page_has_curves_and_three_recordings(pole, tmp_path):
     (tmp_path / "film.mp4").write_bytes(base64.b64decode(shown[0]))
     about, count = decoded(tmp_path / "film.mp4")
     assert about["codec"] == "h264"
-    assert about["size"][0] == films.PAGE_WIDTH
+    assert about["size"][0] == video.PAGE_WIDTH
     assert count > 3
     lengths = [int(steps) for steps in re.findall(r"Return \d+ after (\d+) steps\.</p>", text)]
     assert lengths == sorted(lengths, reverse=True)
@@ -78,9 +75,9 @@ def test_recordings_match_named_episodes(pole):
     again = play_own_episodes(pole, 5, seed=9)
     assert own == again
     assert [row["mode"] for row in own.rows] == ["stochastic", "argmax"]
-    assert own.films[0].total >= own.rows[0]["return_mean"] >= own.films[-1].total
-    (only,) = play_own_episodes(pole, 1, seed=9).films
-    assert only.label == "best and median and worst"
+    totals = [drawing.episode.total for drawing in own.chosen.values()]
+    assert totals[0] >= own.rows[0]["return_mean"] >= totals[-1]
+    assert list(play_own_episodes(pole, 1, seed=9).chosen) == ["best and median and worst"]
 
 
 def test_page_without_renderer_gives_reason_and_rest(pole, tmp_path, monkeypatch):
@@ -168,27 +165,26 @@ def test_verb_rejects_options(pole, args, message, tmp_path):
 
 
 def test_rejects_environments_without_rendering(tmp_path):
-    target, episode = played("strangers:Target-v0", [np.zeros(2)], -0.45)
+    drawing = played("hostile_agents:Target-v0", [np.zeros(2)], -0.45)
     with pytest.raises(
-        VideoError, match=r"env_id: expected an environment that draws itself \(rgb_array\), got strang"
+        ConfigError, match=r"env_id: expected an environment that draws itself \(rgb_array\), got hostile"
     ):
-        write_episode(target, episode, tmp_path / "a.gif", label="mine")
+        write_episode(drawing, tmp_path / "a.gif", label="mine", fps=9)
 
 
 @pytest.mark.parametrize("change", [{"total": 9.0}, {"actions": [5, 5]}, {"actions": [5, 5, 5, 5]}])
 def test_rejects_episode_that_replays_differently(tmp_path, change):
-    target, episode = played("strangers:Echo-v0", [5, 6, 7], 18.0, ends=3)
-    assert write_episode(target, episode, tmp_path / "a.gif", label="mine").frames == 3
-    with pytest.raises(VideoError, match="expected episode 4 to play again as it did"):
-        write_episode(target, episode._replace(**change), tmp_path / "b.mp4", label="mine")
+    drawing = played("hostile_agents:Echo-v0", [5, 6, 7], 18.0, ends=3)
+    assert write_episode(drawing, tmp_path / "a.gif", label="mine").frames == 3
+    other = Drawing(drawing.factory, drawing.episode._replace(**change))
+    with pytest.raises(ConfigError, match="expected episode 4 to play again as it did"):
+        write_episode(other, tmp_path / "b.mp4", label="mine")
     assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
 
 
 def test_long_episodes_play_faster_on_page(monkeypatch):
-    monkeypatch.setattr(films, "_PAGE_PICTURES", 4)
-    target, episode = played("strangers:Echo-v0", [5] * 30, 150.0, ends=30)
-    shown = films._page_film(target, episode, "best")
-    assert isinstance(shown, Shown)
+    monkeypatch.setattr(video, "_PAGE_PICTURES", 4)
+    shown = page_film(played("hostile_agents:Echo-v0", [5] * 30, 150.0, ends=30), "best")
     assert (shown.speed, shown.steps) == (4, 30)  # 30 steps a second: every second one as it is
 
 

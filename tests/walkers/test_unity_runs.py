@@ -35,7 +35,7 @@ def test_broken_unity_run_keeps_checkpoint_and_resumes(tmp_path):
     assert verdict["env_steps"] == 1000
     assert [row["env_steps"] for row in rows_of(run)] == [200, 400, 600, 800, 1000]
     report = read_report(run)
-    assert (report.episodes, report.own_missing.startswith("scenario.package: expected gymnasium")) == (None, True)
+    assert (report.played, report.not_played.startswith("scenario.package: expected gymnasium")) == (None, True)
     assert call("report", run).exit_code == 0
 
 

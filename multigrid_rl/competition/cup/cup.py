@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from multigrid_rl.competition.agents import AgentPlayer
 from multigrid_rl.competition.cup.entries import UNREADABLE, CupConfig, Entry, reason_of
 from multigrid_rl.competition.cup.folder import Pairing, begin, begun, blamed, load_pairing, pairing_file, pairs_of
-from multigrid_rl.competition.external import ExternalPlayer
 from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
 from multigrid_rl.evaluation.replays import GameRecord, record
 from multigrid_rl.files import write_whole
@@ -97,11 +97,6 @@ def check_agents(entries: list[Entry]) -> None:
         sandboxed()
 
 
-def kept_pairings(entries: list[Entry], config: CupConfig, folder: Path) -> list[Pairing]:
-    """Return all pairings of a finished cup. Raises ``PlayerError``: one is missing or damaged."""
-    return [load_pairing(folder, red, blue, config.games) for red, blue in pairs_of(entries)]
-
-
 def repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
     """Return whether a pairing can be replayed: what an agent forfeits depends on wall-clock time."""
     agents = {entry.name for entry in entries if entry.kind == "external"}
@@ -163,7 +158,7 @@ def play_pairing(red: Entry, blue: Entry, config: CupConfig) -> Pairing:
                 return _timed(forfeited(red, blue, config, {entry.name: reason}), seconds)
         played = play_games(config.spec, players, config.games, seed=config.seed)
         for player in players.values():
-            if isinstance(player, ExternalPlayer):
+            if isinstance(player, AgentPlayer):
                 seconds[player.name] += player.thought_s
     return _timed(_pairing(red, blue, config, played), seconds)
 

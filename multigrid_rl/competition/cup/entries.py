@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
+from pydantic import Field
 
-from multigrid_rl.competition.agents import AGENT_FILE, Part, fresh_copy, read_agent, read_parts, sha256_of_parts
+from multigrid_rl.competition.agents import AGENT_FILE, Agent, AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import bundle_sha256, load_team, read_cards
-from multigrid_rl.competition.copies import Originals, Watched, agent_fingerprint, watch
-from multigrid_rl.competition.external import ExternalPlayer
+from multigrid_rl.competition.copies import Answers, Originals, agent_fingerprint, watch
+from multigrid_rl.competition.folders import Part, read_parts
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue
@@ -39,9 +40,14 @@ _WATCHED_S = 30.0
 UNREADABLE = (ValueError, OSError, RecursionError)
 
 
+T = TypeVar("T")
+#: What a cup's manifest does not hold.
+Unkept = Annotated[T, Field(exclude=True)]
+
+
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a cup."""
+    """One entry of a cup. In ``cup.json`` it has neither files nor players: they lie in the cup's folder."""
 
     name: str  # :func:`entry_name` of its folder, or the player's name
     kind: Kind  # ``broken`` plays no game
@@ -49,12 +55,14 @@ class Entry:
     sha256: str | None = None  # of its files; ``None`` for scripted players
     problem: str | None = None  # why it is broken
     env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
-    known: bool = False  # it is a player of the catalogue itself
     same_as: tuple[str, ...] = ()  # players that it is a copy of, or nearly one
+    #: It is a player of the catalogue itself.
+    known: Unkept[bool] = field(default=False, compare=False)
     #: All its files, kept in memory: agents can write anywhere, and every entry plays as handed in.
-    files: tuple[Part, ...] = field(default=(), compare=False, repr=False)
-    #: Frozen players of each team.
-    players: dict[str, dict[str, Policy]] = field(default_factory=dict, compare=False, repr=False)
+    files: Unkept[tuple[Part, ...]] = field(default=(), compare=False, repr=False)
+    agent: Unkept[Agent | None] = field(default=None, compare=False, repr=False)
+    #: Frozen players by team, of each as ``load_team`` returns them.
+    players: Unkept[dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def filed(self) -> str:
@@ -66,7 +74,6 @@ class Entry:
         """Yield its players for ``team``, in the form of a match; an external agent's process ends with the block.
 
         Raises:
-            PlayerError: its copy differs from the hand-in.
             PlayerFaultError: an external agent does not start.
             ScratchError: there is no room for an agent's files.
         """
@@ -75,17 +82,11 @@ class Entry:
         elif self.kind == "frozen":
             yield self.players[team]
         else:
-            seed = config.agents_seed(team)
-            with (
-                fresh_copy(self.files, self.filed) as agent,
-                ExternalPlayer(
-                    replace(agent, name=self.name), config.spec, team, config.scenario, seed, config.limits
-                ) as player,
-            ):
-                if agent.sha256 != self.sha256:
-                    raise PlayerError(f"{self.name}: its files have changed since the cup began")
+            assert self.agent is not None
+            spec, limits, seed = config.spec, config.limits, config.agents_seed(team)
+            seats = spec.seats_of(team)
+            with AgentPlayer(self.agent, spec, seats, limits, scenario=config.scenario, seed=seed) as player:
                 player.start(config.games)
-                seats = config.spec.seats_of(team)
                 yield {team if len(seats) > 1 else seats[0]: player}
 
 
@@ -175,10 +176,10 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     return checked
 
 
-def _watched(entry: Entry, config: CupConfig) -> dict[str, Watched]:
+def _watched(entry: Entry, config: CupConfig) -> dict[str, Answers | None]:
     """Let an agent play the first steps of as many games as the cup has, for each team."""
     config = replace(config, limits=replace(config.limits, total_s=min(config.limits.total_s, _WATCHED_S)))
-    found = {}
+    found: dict[str, Answers | None] = {}
     for team in _TEAMS:
         with suppress(PlayerFaultError, *UNREADABLE), kill_descendants(), entry.players_of(config, team) as players:
             (player,) = players.values()
@@ -208,7 +209,7 @@ def entry_in(path: Path, config: CupConfig) -> Entry:
             raise PlayerError("expected a folder with a bundle or an external agent, got a link")
         if not path.is_dir():
             raise PlayerError("expected a folder with a bundle or an external agent, got a file")
-        if (path / AGENT_FILE).exists():
+        if (path / AGENT_FILE).exists():  # says so if it may not be seen
             return external(path, name, note)
         card = next(iter(read_cards(path).values()))
         steps, trained = card.provenance.get("env_steps", 0), f"{', '.join(card.seats)} of {card.scenario}"
@@ -225,8 +226,9 @@ def entry_in(path: Path, config: CupConfig) -> Entry:
 
 def external(folder: Path, name: str, note: str = "") -> Entry:
     """Return the agent in ``folder`` as an entry. Raises :data:`UNREADABLE`."""
-    agent, files = read_agent(folder), tuple(read_parts(folder))
-    return Entry(name, "external", f"{' '.join(agent.command)}{note}", sha256_of_parts(files), files=files)
+    agent = read_agent(folder, name)
+    about = f"{' '.join(agent.file.command)}{note}"
+    return Entry(name, "external", about, agent.sha256, files=agent.parts, agent=agent)
 
 
 def entry_name(name: str) -> str:

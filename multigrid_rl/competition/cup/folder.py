@@ -5,17 +5,16 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import dataclass, fields, replace
 from importlib import metadata
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from multigrid_rl.competition.agents import write_parts
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, Kind, entry_in
-from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.competition.cup.entries import CupConfig, Entry, entry_in
+from multigrid_rl.competition.folders import write_parts
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Standing
@@ -66,30 +65,16 @@ class Pairing(Strict):
         return self.red if "r" in self.outcomes else self.blue if "b" in self.outcomes else None
 
 
-class EntryLine(Strict):
-    """An entry in the manifest: enough to check that it is still the same, and to show it."""
-
-    name: str
-    kind: Kind
-    sha256: str | None
-    problem: str | None
-    about: str
-    env_steps: int | None
-    same_as: tuple[str, ...]
-
-
-class Manifest(Strict):
+@dataclass(frozen=True)
+class Manifest(CupConfig):
     """Configuration and entries of a cup."""
 
-    format: int = Field(default=2, ge=2, le=2)
-    scenario: str
-    spec: dict[str, Any]
-    games: int
-    seed: int
-    agents_key: str  # agents' seeds follow from this, not from `seed`
-    limits: Limits
-    cup_s: float
-    entries: list[EntryLine]
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    entries: tuple[Entry, ...] = ()
+    format: Literal[2] = 2
+
+
+_MANIFESTS = TypeAdapter(Manifest)
 
 
 # --- manifest and entries
@@ -104,7 +89,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     path = folder / MANIFEST_FILE
     try:
         if path.exists():
-            return Manifest.model_validate_json(path.read_bytes())
+            return _MANIFESTS.validate_json(path.read_bytes())
         if folder.exists() and any(folder.iterdir()):
             raise PlayerError(expected(folder, "a new folder, or a cup to resume", "something else"))
     except ValidationError as error:
@@ -123,18 +108,18 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
         PlayerError: other settings, an entry that is gone, or one with results that has changed.
         OSError: it cannot be written.
     """
-    before, manifest = read_manifest(folder), _manifest(config, entries)
+    before, manifest = read_manifest(folder), Manifest(**vars(config), entries=tuple(entries))
     if before is not None:
         _check_settings(before, manifest, folder)
-        now = {line.name: line for line in manifest.entries}
-        for line in before.entries:
-            other = now.get(line.name)
-            if other is None or (line.kind != "broken" and _identity(line) != _identity(other)):
+        now = {entry.name: entry for entry in entries}
+        for entry in before.entries:
+            other = now.get(entry.name)
+            if other is None or (entry.kind != "broken" and _identity(entry) != _identity(other)):
                 change = "is gone" if other is None else "has changed"
                 wanted = "those that it began with and new ones, or another --output"
-                raise PlayerError(expected(f"{folder}: entries", wanted, f"entry {line.name}, which {change}"))
+                raise PlayerError(expected(f"{folder}: entries", wanted, f"entry {entry.name}, which {change}"))
     if manifest != before:
-        write_whole(folder / MANIFEST_FILE, manifest.model_dump_json(indent=1).encode())
+        write_whole(folder / MANIFEST_FILE, _MANIFESTS.dump_json(manifest, indent=1))
     for entry in entries:
         home = folder / COPIES / entry.filed
         if entry.files and not home.exists():
@@ -152,39 +137,30 @@ def kept_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
     before = read_manifest(folder)
     if before is None:
         raise PlayerError(expected(folder, "the folder of a cup", "nothing there"))
-    spec = load_scenario(before.scenario).spec
-    config = CupConfig(before.scenario, spec, before.games, before.seed, before.limits, before.agents_key, before.cup_s)
-    _check_settings(before, _manifest(config, []), folder)
-    return config, [_kept_entry(line, folder, config) for line in before.entries]
+    _check_settings(before, replace(before, spec=load_scenario(before.scenario).spec), folder)
+    return before, [_kept_entry(entry, folder, before) for entry in before.entries]
 
 
-def _kept_entry(line: EntryLine, folder: Path, config: CupConfig) -> Entry:
-    entry = Entry(line.name, line.kind, line.about, line.sha256, line.problem)
-    if line.kind in ("frozen", "external"):
-        home = folder / COPIES / entry.filed
-        entry = entry_in(home, config)
-        if (entry.kind, entry.sha256) != (line.kind, line.sha256):
-            raise PlayerError(expected(home, f"entry {line.name} as submitted", "one that has changed"))
-    return replace(entry, name=line.name, about=line.about, env_steps=line.env_steps, same_as=line.same_as)
-
-
-def _manifest(config: CupConfig, entries: list[Entry]) -> Manifest:
-    """Return the manifest as it looks after writing: tuples become lists."""
-    lines = [EntryLine(**{key: getattr(entry, key) for key in EntryLine.model_fields}) for entry in entries]
-    return Manifest.model_validate_json(Manifest(**asdict(config), entries=lines).model_dump_json())
+def _kept_entry(entry: Entry, folder: Path, config: CupConfig) -> Entry:
+    if entry.kind not in ("frozen", "external"):
+        return entry
+    home = folder / COPIES / entry.filed
+    kept = entry_in(home, config)
+    if _identity(kept) != _identity(entry):
+        raise PlayerError(expected(home, f"entry {entry.name} as submitted", "one that has changed"))
+    return replace(kept, name=entry.name, about=entry.about, env_steps=entry.env_steps, same_as=entry.same_as)
 
 
 def _check_settings(before: Manifest, now: Manifest, folder: Path) -> None:
-    for key, ours in now:
-        theirs = getattr(before, key)
-        if key == "entries" or ours == theirs:
-            continue
-        was, got = (f"the game that {now.scenario} was", "another one") if key == "spec" else (theirs, ours)
-        raise PlayerError(expected(f"{folder}: {key}", f"{was}, or another --output", got))
+    for key in (each.name for each in fields(CupConfig)):
+        theirs, ours = getattr(before, key), getattr(now, key)
+        if ours != theirs:
+            was, got = (f"the game that {now.scenario} was", "another one") if key == "spec" else (theirs, ours)
+            raise PlayerError(expected(f"{folder}: {key}", f"{was}, or another --output", got))
 
 
-def _identity(line: EntryLine) -> tuple[str, str | None, str | None]:
-    return line.kind, line.sha256, line.problem
+def _identity(entry: Entry) -> tuple[str, str | None, str | None]:
+    return entry.kind, entry.sha256, entry.problem
 
 
 # --- pairings
@@ -262,8 +238,8 @@ def versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("multigrid-rl", "numpy", "numba", "torch", "evalica")}
 
 
-def tables(found: CupResults, pairings: list[Pairing]) -> dict[str, bytes]:
-    """Return the files of results: all of them, standings, pairs, sides and every single game."""
+def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
+    """Write all results, standings, pairs, sides and every single game; returns the files. Replaces existing ones."""
     rated = {row.name for row in found.standings}
     files = {
         RESULTS_FILE: found.model_dump_json(indent=1),
@@ -272,27 +248,21 @@ def tables(found: CupResults, pairings: list[Pairing]) -> dict[str, bytes]:
         "sides.csv": csv_text([row.model_dump() for row in found.sides]),
         "games.csv": csv_text(list(_games([p for p in pairings if {p.red, p.blue} <= rated]))),
     }
-    return {name: text.encode() for name, text in files.items()}
-
-
-def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
-    """Write :func:`tables`; returns the files. Replaces existing ones."""
-    files = tables(found, pairings)
-    for name, content in files.items():
-        write_whole(folder / name, content)
+    for name, text in files.items():
+        write_whole(folder / name, text.encode())
     return [folder / name for name in files]
 
 
-def forged(folder: Path, files: dict[str, bytes], entries: list[Entry]) -> list[str]:
-    """Return a line for each file of the cup in ``folder`` that differs from ``files``, and each foreign pairing."""
+def forged(folder: Path, true: list[Path], entries: list[Entry]) -> list[str]:
+    """Return a line for each file of a cup's ``folder`` that differs from a ``true`` one, and each foreign pairing."""
     lines = []
-    for name, content in files.items():
+    for path in true:
         try:
-            same = (folder / name).read_bytes() == content
+            same = (folder / path.name).read_bytes() == path.read_bytes()
         except OSError:
             same = False
         if not same:
-            lines.append(f"{name}: differs from what cup.json and the pairings give")
+            lines.append(f"{path.name}: differs from what cup.json and the pairings give")
     own = {pairing_file(folder, red, blue) for red, blue in pairs_of(entries)}
     foreign = sorted(path.name for path in (folder / PAIRINGS).glob("*.json") if path not in own)
     return lines + [f"{PAIRINGS}/{name}: not a pairing of this cup" for name in foreign]

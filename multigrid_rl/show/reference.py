@@ -17,13 +17,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
+from multigrid_rl.cli.app import refuse_to_overwrite, write_file
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.files import write_whole
+from multigrid_rl.evaluation.sets import PRIVATE, check_ended, decisive, differences
 from multigrid_rl.gates import Gate
-from multigrid_rl.runs.reader import Array, Run, Series, differences
+from multigrid_rl.runs.reader import Array, Run, Series
 from multigrid_rl.text import ConfigError, expected, first_error, shown
 
 End = Literal["better", "worse", "inside", "above", "below"]
@@ -33,7 +34,6 @@ GRID_POINTS = 101
 #: Kept beside the metrics of the gates.
 ALWAYS = ("episode_len_mean", "return_mean/", "win/")
 _LOW, _HIGH = 10, 90  # percentiles of the band
-_PRIVATE = ("run_dir", "checkpoints")  # paths of one machine
 
 
 class Band(Strict):
@@ -176,21 +176,6 @@ def _check_alike(runs: list[Run]) -> None:
             raise ConfigError(expected(run.path, f"{key}={ours} as in {first.path}", f"{key}={theirs}"))
 
 
-def check_ended(run: Run) -> None:
-    """Raise :class:`ConfigError` for a run that did not end by itself."""
-    ended = run.verdict["ended"] if run.verdict else "no verdict.json"
-    if ended not in ("held", "until"):
-        raise ConfigError(expected(run.path, "a run that ended by itself", ended))
-
-
-def decisive(run: Run) -> dict[str, Any]:
-    """Return what runs of one recipe have in common: configuration, commit and versions, without the seed."""
-    config = {key: value for key, value in run.config.items() if key not in ("seed", *_PRIVATE)}
-    # Writing one run's results changes the checkout of the next: "+changes" alone makes no difference.
-    commit = (run.provenance.get("commit") or "unknown").removesuffix("+changes")[:12]
-    return {**config, "commit": commit, "versions": run.provenance.get("versions", {})}
-
-
 def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, str]] | None:
     """Return the values in which a run's configuration differs from a recipe's, as text: (key, here, there).
 
@@ -207,7 +192,7 @@ def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, 
         return None
     changed = differences(own.model_dump(mode="json"), usual.model_dump(mode="json"))
     rows = [(key, shown(written(here)), shown(written(there))) for key, here, there in changed]
-    return [row for row in rows if row[0] not in ("seed", "experiment", "data", *_PRIVATE)]
+    return [row for row in rows if row[0] not in ("seed", "experiment", "data", *PRIVATE)]
 
 
 def _command(command: str) -> str:
@@ -215,7 +200,7 @@ def _command(command: str) -> str:
         parts = shlex.split(command)
     except ValueError:  # an open quote: the file was edited
         parts = command.split()
-    words = [word for word in parts if word.partition("=")[0] not in ("seed", *_PRIVATE)]
+    words = [word for word in parts if word.partition("=")[0] not in ("seed", *PRIVATE)]
     return " ".join([*words, "seed=SEED"])
 
 
@@ -250,25 +235,6 @@ def save_reference(reference: Reference, path: Path, *, force: bool = False) -> 
     text = json.dumps(reference.model_dump(mode="json"), indent=1)
     text = re.sub(r"\[[^][{}]*\]", lambda match: " ".join(match[0].split()), text)
     write_file(path, f"{text}\n".encode())
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file as a whole, in a folder that is made if need be; what was there stays until the new one is complete.
-
-    Raises ``ConfigError``: it cannot be written.
-    """
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise ConfigError(expected(path, "a file that can be written", error.strerror)) from error
-
-
-def refuse_to_overwrite(path: Path, *, force: bool, suffix: str = "") -> None:
-    """Raise :class:`ConfigError` if ``path`` exists, unless ``force``, or does not end with ``suffix``."""
-    if not path.name.lower().endswith(suffix):
-        raise ConfigError(expected("--output", f"a file that ends with {suffix}", path))
-    if path.exists() and not force:
-        raise ConfigError(f"{path}: exists already, expected a new file, or --force")
 
 
 def load_reference(path: Path) -> Reference:

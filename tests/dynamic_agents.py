@@ -14,7 +14,7 @@ AGENTS = MultiAgentSpec(
 )  # fmt: skip
 
 
-class Comers:
+class DynamicAgents:
     """``num_envs`` places. Who decides, what is paid, and who ends, in which way, is drawn in every step.
 
     Attributes:

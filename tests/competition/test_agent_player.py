@@ -10,13 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents import SPEC, agent_of, play, player_of
-from multigrid_rl.competition.agents import read_agent
-from multigrid_rl.competition.external import ExternalPlayer, act, check_ready, encoded, hello, read_actions
+from agents import SPEC, agent_of, play, player_of, recorder_of
+from multigrid_rl.competition.agents import AgentPlayer, act, check_ready, encoded, hello, read_actions, read_agent
 from multigrid_rl.competition.process import ProcessError
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.scripted import RandomPlayer
@@ -26,15 +24,6 @@ from multigrid_rl.world.constants import ACTIONS, BLUE, FORWARD, MISSIONS, RED
 from multigrid_rl.world.spaces import observation
 
 ROOT = Path(__file__).parents[2]
-RECORDER = """
-log = open('log', 'w')
-rules = {"hello": hello, "act": act}
-def note(message): log.write(json.dumps(message) + '\\n'); log.flush()
-def hello(message): note(message); rules["hello"](message)
-def act(message): note(message); rules["act"](message)
-def end(message): note(message)
-def bye(message): note(message); note({"rest": sys.stdin.read()}); sys.exit()
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +32,10 @@ def trusted(monkeypatch):
     monkeypatch.setenv(TRUSTED, "1")
 
 
-def heard(agent) -> list[dict]:
-    """Messages that a recorder noted."""
-    return [json.loads(line) for line in (agent.folder / "log").read_text().splitlines()]
+@pytest.fixture
+def recorder(tmp_path):
+    """An agent, and what it was told so far."""
+    return recorder_of(tmp_path / "recorder")
 
 
 class Forward:
@@ -63,7 +53,7 @@ class Forward:
         return np.full(len(view.tokens), FORWARD, np.int8), None
 
 
-class Spy(ExternalPlayer):
+class Spy(AgentPlayer):
     """Keeps what it was shown."""
 
     def act(self, view: SeatView, state, rng):
@@ -74,11 +64,11 @@ class Spy(ExternalPlayer):
 # --- what an agent is told
 
 
-def test_agent_receives_hello_act_end_bye_in_order(tmp_path):
-    agent = agent_of(tmp_path / "recorder", RECORDER)
+def test_agent_receives_hello_act_end_bye_in_order(recorder):
+    agent, heard = recorder
     with player_of(agent) as player:
         played = play(player, games=4)
-    first, *steps, bye, rest = heard(agent)
+    first, *steps, bye, rest = heard()
     assert first == {
         "type": "hello",
         "protocol": 1,
@@ -90,7 +80,7 @@ def test_agent_receives_hello_act_end_bye_in_order(tmp_path):
         "games": 4,
         "seed": 7,
     }
-    assert (bye, rest) == ({"type": "bye"}, {"rest": ""})
+    assert (bye, rest) == ({"type": "bye"}, {"type": "rest", "text": ""})
     length = dict(enumerate(played.table.length.tolist()))
     acts = [message for message in steps if message["type"] == "act"]
     assert [message["step"] for message in acts] == list(range(max(length.values())))
@@ -106,15 +96,15 @@ def test_agent_receives_hello_act_end_bye_in_order(tmp_path):
             assert {length[game] for game in message["games"]} == {place + 1}
 
 
-def test_agent_sees_its_seat_view(tmp_path):
-    agent = agent_of(tmp_path / "recorder", RECORDER)
+def test_agent_sees_its_seat_view(recorder):
+    agent, heard = recorder
     spec = replace(load_scenario("2v2").spec, max_steps=40)
-    with Spy(agent, spec, "blue", "2v2", 3) as player:
+    with Spy(agent, spec, spec.seats_of("blue")) as player:
         player.seen = []
         others = {seat: RandomPlayer() for seat in ("red_0", "red_1")}
         play_games(spec, {"blue": player, **others}, 2, seed=5)
         seen = player.seen
-    acts = [message for message in heard(agent) if message.get("type") == "act"]
+    acts = [message for message in heard() if message.get("type") == "act"]
     assert len(acts) == len(seen)
     for message, tokens in zip(acts, seen, strict=True):
         for game in message["games"]:
@@ -135,18 +125,18 @@ def test_game_without_missions_sends_none():
 
 
 def test_agent_process_gets_small_environment_and_own_home(tmp_path):
-    code = (
-        "def hello(m): open('env', 'w').write(json.dumps([dict(os.environ), os.getcwd()])); say('{\"type\":\"ready\"}')"
-    )
-    agent = agent_of(tmp_path / "curious", code)
+    said = f"open({str(tmp_path / 'env')!r}, 'w').write(json.dumps([dict(os.environ), os.getcwd()]))"
+    agent = agent_of(tmp_path / "curious", f'def hello(m): {said}; say(\'{{"type":"ready"}}\')')
     with player_of(agent) as player:
         player.start(1)
-        environment, cwd = json.loads((agent.folder / "env").read_text())
+        environment, cwd = json.loads((tmp_path / "env").read_text())
         home = Path(environment["HOME"])
         assert home.is_dir()
         assert list(home.iterdir()) == []
+        assert sorted(path.name for path in Path(cwd).iterdir()) == ["agent.py", "agent.yaml"]
     assert not home.exists()
-    assert cwd == str(agent.folder)
+    assert not Path(cwd).exists()
+    assert cwd != str(agent.folder)
     assert environment.pop("TMPDIR") == environment.pop("HOME")
     assert environment.pop("PATH")
     environment.pop("LC_CTYPE", None)  # Python's own
@@ -167,7 +157,7 @@ def test_plays_same_as_in_process_player(team, plain, tmp_path):
     code = "def act(m): say(json.dumps({'actions': [2] * len(m['games']), 'thought': 'none'}))" if plain else ""
     agent = agent_of(tmp_path / "forward", code)
     other = "blue_0" if team == "red" else "red_0"
-    with ExternalPlayer(agent, SPEC, team, "1v1", 1) as player:
+    with player_of(agent, team=team) as player:
         there = play_games(SPEC, {team: player, other: RandomPlayer()}, 20, seed=2)
         assert player.answers == there.actions.shape[1]
         assert 0 < player.thought_s < 5
@@ -181,8 +171,8 @@ def test_two_agents_play_whole_teams(tmp_path):
     spec = replace(load_scenario("2v2").spec, max_steps=20)
     agents = {team: agent_of(tmp_path / team) for team in ("red", "blue")}
     with (
-        ExternalPlayer(agents["red"], spec, "red", "2v2", 1) as red,
-        ExternalPlayer(agents["blue"], spec, "blue", "2v2", 2) as blue,
+        player_of(agents["red"], spec=spec) as red,
+        player_of(agents["blue"], team="blue", spec=spec) as blue,
     ):
         played = play_games(spec, {"red": red, "blue": blue}, 5, seed=2)
     assert played.fault is None
@@ -199,12 +189,12 @@ def test_new_games_start_fresh(tmp_path):
     player.close()  # once more does no harm
 
 
-def test_started_agent_is_not_restarted(tmp_path):
-    agent = agent_of(tmp_path / "recorder", RECORDER + "note({'pid': os.getpid()})")
+def test_started_agent_is_not_restarted(recorder):
+    agent, heard = recorder
     with player_of(agent) as player:
         player.start(3)
         play(player, games=3)
-    assert [message["type"] for message in heard(agent) if "type" in message].count("hello") == 1
+    assert [message["type"] for message in heard() if "type" in message].count("hello") == 1
 
 
 def test_heavy_stderr_output_is_harmless(tmp_path):
@@ -222,11 +212,6 @@ def test_accepts_large_answer_and_many_games(tmp_path):
         actions, _ = player.act(SeatView(tokens, None, 1), state, None)
     assert actions.shape == (3000,)
     assert set(actions.tolist()) == {FORWARD}
-
-
-def test_rejects_team_missing_from_game(tmp_path):
-    with pytest.raises(PlayerError, match=r"^agent a: team: expected one of red_0, got blue"):
-        ExternalPlayer(agent_of(tmp_path / "a"), load_scenario("single").spec, "blue", "single", 1)
 
 
 def test_accepts_answers_by_seat_and_number():
@@ -248,7 +233,7 @@ def test_accepts_answers_by_seat_and_number():
 def test_python_example_beats_random(team):
     spec = load_scenario("1v1").spec
     other = "blue_0" if team == "red" else "red_0"
-    with ExternalPlayer(read_agent(ROOT / "examples/agents/python"), spec, team, "1v1", 1) as player:
+    with player_of(read_agent(ROOT / "examples/agents/python"), team=team, spec=spec) as player:
         played = play_games(spec, {team: player, other: RandomPlayer()}, 100, seed=4)
     assert played.fault is None
     assert 60 <= (played.table.winner == (RED if team == "red" else BLUE)).sum() <= 95  # beatable
@@ -259,7 +244,8 @@ def test_shell_example_plays_any_game(scenario):
     spec = replace(load_scenario(scenario).spec, max_steps=60)
     games = []
     for seed in (1, 1, 2):
-        with ExternalPlayer(read_agent(ROOT / "examples/agents/shell"), spec, "blue", scenario, seed) as player:
+        agent = read_agent(ROOT / "examples/agents/shell")
+        with AgentPlayer(agent, spec, spec.seats_of("blue"), scenario=scenario, seed=seed) as player:
             others = {seat: RandomPlayer() for seat in spec.seats if seat.startswith("red")}
             games.append(play_games(spec, {"blue": player, **others}, 8, seed=4))
     assert [played.fault for played in games] == [None] * 3

@@ -1,4 +1,4 @@
-"""Run folders and cups for tests of reports: made of numbers, nothing is trained."""
+"""Run folders as training writes them, made of numbers: nothing is trained."""
 
 from __future__ import annotations
 
@@ -7,27 +7,14 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from multigrid_rl.competition.cup.cup import play_cup
-from multigrid_rl.competition.cup.entries import CupConfig, Entry
-from multigrid_rl.competition.cup.standings import results
-from multigrid_rl.competition.sandbox import Limits
-from multigrid_rl.config.compose import compose, load_scenario
+import yaml
+
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import to_yaml
-from multigrid_rl.evaluation.cup_results import CupResults
-from multigrid_rl.evaluation.replays import record
 from multigrid_rl.gates import GateKeeper, Moment
-from multigrid_rl.players.episodes import play_games
-from multigrid_rl.players.scripted import KeyRunner, RandomPlayer
+from multigrid_rl.runs.checkpoints import UNFINISHED, commit, seal
 from multigrid_rl.runs.gating import gates_of
-from multigrid_rl.types import GameSpec
-
-#: What somebody may call an entry, or write as a reason, to take over the page.
-EVIL = "<script>alert(1)</script>"
-EVILS = (EVIL, "</script><b onclick=alert(2)>", "<img src=x onerror=alert(3)>", '"><svg onload=alert(4)>', "a&amp;b")
-
-#: A game of two against two, for pages to replay.
-TEAMS = GameSpec(blue=2, red=2, obstacle=True, random_keys=False, max_steps=60)
 
 
 @dataclass
@@ -81,18 +68,60 @@ def _row(number: int, story: Story) -> dict:
     }  # fmt: skip
 
 
-def small_cup(folder: Path, *, games: int = 4, broken: tuple[str, ...] = (), scenario: str = "1v1") -> CupResults:
-    """A real cup of three scripted players, and of entries that cannot play, called and excused as ``broken`` says."""
-    table = CupConfig(scenario, load_scenario(scenario).spec, games, 9, Limits())
-    entries = [Entry(name, "scripted", "built in") for name in ("hunter", "key-runner", "random")]
-    entries += [Entry(f"{k} {name}", "broken", name, problem=f"it says {name}") for k, name in enumerate(broken)]
-    entries.sort(key=lambda entry: entry.name)
-    return results(entries, play_cup(entries, table, folder, lambda *_: None), table, {"multigrid-rl": "0"})
+#: Gates of the runs that :func:`write_seed` writes.
+SEED_GATES = [("episode_len_mean", "<=", 20.0), ("return_mean/red_0", ">=", 1.3)]
 
 
-def games_of(spec: GameSpec, count: int):
-    """Recorded games of key runners against random players."""
-    players = {seat: KeyRunner(spec) if seat.startswith("red") else RandomPlayer() for seat in spec.seats}
-    played = play_games(spec, players, count, seed=11)
-    names = {seat: f"<b>{seat}</b>" for seat in spec.seats}
-    return [record(spec, played, row, seed=11, players=names, label=f"game {row}") for row in range(count)]
+def write_seed(
+    root: Path,
+    name: str,
+    *,
+    seed: int,
+    lengths: list[float],
+    returns: list[float] | None = None,
+    held: int | None = None,
+    ended: str = "held",
+    every: int = 100,
+    **changes,
+) -> Path:
+    """A run folder of short numbers; reports at ``every``, ``2 * every``, ...; a row without a report between."""
+    folder = root / name
+    folder.mkdir(parents=True)
+    config = {"scenario": {"name": "1v1"}, "scheme": "dtde", "experiment": "1v1", "seed": seed, "train": {"lr": 0.1}}
+    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "run_dir": str(folder), **changes.get("config", {})}))
+    rows = []
+    for k, length in enumerate(lengths, 1):
+        rows.append({"env_steps": k * every - every // 2, "entropy/red_0": 9.0})
+        values = {"episode_len_mean": length, "return_mean/red_0": (returns or lengths)[k - 1], "win/red_0": 0.5}
+        rows.append({"env_steps": k * every, "report_episodes": 100.0, "entropy/red_0": None, **values})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    gates = [
+        {"metric": m, "comparison": c, "bound": b, "hold": "every", "window": 50, "value": 1.0, "first_held": None}
+        for m, c, b in SEED_GATES
+    ]
+    if held is not None:
+        gates[0]["first_held"] = {"env_steps": held, "policy_updates": 1, "seconds": 1.0}
+    verdict = {"ended": ended, "env_steps": len(lengths) * every, "env_steps_to_held": held, "gates": gates}
+    (folder / "verdict.json").write_text(json.dumps(verdict))
+    command = f"multigrid-rl train scenario=1v1 seed={seed} run_dir=/somewhere/{name} train.lr=0.1"
+    provenance = {"command": command, "commit": changes.get("commit", "abc"), "versions": {"ray": "2"}}
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    return folder
+
+
+def three_seeds(root: Path) -> list[Path]:
+    """Three seeds: a long one that never holds, two that hold and end early."""
+    return [
+        write_seed(root, "a", seed=0, lengths=[40, 30, 20, 10], held=None, ended="until"),
+        write_seed(root, "b", seed=1, lengths=[44, 32], held=200),
+        write_seed(root, "c", seed=2, lengths=[48, 34, 24], held=300),
+    ]
+
+
+def write_checkpoint(run: Path, steps: int) -> Path:
+    """A whole checkpoint without content in a run's folder."""
+    unfinished = run / "checkpoints" / UNFINISHED
+    unfinished.mkdir(parents=True)
+    seal(unfinished, {"env_steps": steps, "stage": 0, "gate_margin": None, "metrics_bytes": 0})
+    commit(unfinished, run / "checkpoints" / f"step_{steps:09d}")
+    return run

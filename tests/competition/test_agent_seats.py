@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents import SPEC, agent_of
+from agents import SPEC, agent_of, recorder_of
 from multigrid_rl.competition import grading
-from multigrid_rl.competition.agents import folder_sha256
 from multigrid_rl.competition.copies import Originals
+from multigrid_rl.competition.folders import folder_sha256
 from multigrid_rl.competition.grading import Rubric
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.recipes import read_scenario
@@ -28,29 +27,18 @@ from multigrid_rl.text import ConfigError
 from multigrid_rl.trust import SAFE, TRUSTED
 from multigrid_rl.types import RunError
 
-#: Writes what it is told where the test reads it, and plays its game's number.
-RECORDER = """
-log = open(%r, "a")
-def note(message): log.write(json.dumps(message) + "\\n"); log.flush()
-def hello(message): note(message); say('{"type":"ready"}')
-def act(message):
-    note(message)
-    say(json.dumps({"actions": [{seat: game["game"] %% 7 for seat in game["seats"]} for game in message["games"]]}))
-def end(message): note(message)
-"""
-
 
 @pytest.fixture
-def unfenced(monkeypatch):
+def unconfined(monkeypatch):
     """Agents of these tests write where the test reads."""
     monkeypatch.setenv(TRUSTED, "1")
 
 
 @pytest.fixture
-def recorder(tmp_path, unfenced):
+def recorder(tmp_path, unconfined):
     """An agent's folder, and what it was told so far."""
-    agent_of(tmp_path / "recorder", RECORDER % str(tmp_path / "log"))
-    return str(tmp_path / "recorder"), lambda: [*map(json.loads, (tmp_path / "log").read_text().splitlines())]
+    agent, messages = recorder_of(tmp_path / "recorder")
+    return str(agent.folder), messages
 
 
 def _seated(spec, **names):
@@ -82,7 +70,7 @@ def test_finished_games_are_not_asked_about_again(recorder):
     for _ in range(5):
         match.step({})
     players["red_0"].close()
-    assert [message["type"] for message in messages()] == ["hello", "act", "act", "act", "end"]
+    assert [message["type"] for message in messages()] == ["hello", "act", "act", "act", "end", "bye", "rest"]
 
 
 def test_plays_only_its_own_games_in_mixture(recorder):
@@ -115,7 +103,7 @@ def test_plays_whole_team_or_one_seat_beside_others(recorder):
     assert messages()[-2]["seats"] == ["red_1"]
 
 
-def test_fault_ends_run_with_one_line(tmp_path, unfenced):
+def test_fault_ends_run_with_one_line(tmp_path, unconfined):
     agent_of(tmp_path / "liar", "def act(message): say('9')")
     match = Match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[str(tmp_path / "liar")], blue_0=["idle"])), 2)
     with pytest.raises(RunError, match=r"player .*liar: step 0: answer: expected a JSON object, got 9"):
@@ -159,19 +147,19 @@ def test_grades_agent_only_in_sandbox(tmp_path, monkeypatch):
     originals = Originals(load_scenario("1v1").spec, Catalogue(tmp_path / "nobody"))
     monkeypatch.setattr(grading, "bwrap_available", lambda: False)
     with pytest.raises(PlayerError, match="bubblewrap"):
-        grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle"), originals)
+        grading.Examiner(_rubric(opponent="idle"), tmp_path, originals).grade(folder)
     monkeypatch.undo()
-    result = grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle"), originals)
+    result = grading.Examiner(_rubric(opponent="idle"), tmp_path, originals).grade(folder)
     assert (result["passed"], result["sha256"]) == (True, folder_sha256(folder))
     entropy = [{"metric": "entropy/*", "at_most": 1, "points": 1}]
     with pytest.raises(PlayerError, match="entropy"):
-        grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle", checks=entropy), originals)
+        grading.Examiner(_rubric(opponent="idle", checks=entropy), tmp_path, originals).grade(folder)
 
 
 @pytest.mark.parametrize(("bound", "shown"), [({"at_least": 0.5}, 0.4), ({"at_most": 0.5}, 0.9)], ids=str)
 def test_worst_of_several_seats_decides(bound, shown):
     check = grading.Check(metric="win/*", points=3, **bound)
-    found = grading._checked(check, [Interval(0.4, 0.3, 0.45), Interval(0.9, 0.85, 1.0)])
+    found = check.judged([Interval(0.4, 0.3, 0.45), Interval(0.9, 0.85, 1.0)])
     assert (found["value"], found["met"], found["points"]) == (shown, False, 0)
     assert found["interval"][0] < shown < found["interval"][1]
 
@@ -179,7 +167,7 @@ def test_worst_of_several_seats_decides(bound, shown):
 def test_rubric_runs_code_only_if_allowed(tmp_path, monkeypatch):
     agent_of(tmp_path / "forward")
     spec = load_scenario("1v1").spec
-    assert list(grading._opponents("forward", "blue", spec, tmp_path)) == ["blue_0"]
+    assert list(grading.opponents("forward", "blue", spec, tmp_path)) == ["blue_0"]
     monkeypatch.setenv(SAFE, "1")
     with pytest.raises(ConfigError, match=r"opponent: .*code is refused here.*, got forward"):
-        grading._opponents("forward", "blue", spec, tmp_path)
+        grading.opponents("forward", "blue", spec, tmp_path)

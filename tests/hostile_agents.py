@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+from multigrid_rl.envs.base import reset_seed
+from multigrid_rl.evaluation.targets import SIDE_BY_SIDE
+from multigrid_rl.types import EpisodeTable
 
 ACTIONS = {
     "started": spaces.Discrete(3, start=5),
@@ -120,6 +126,20 @@ class Geometric(gymnasium.Env[Any, Any]):
     def step(self, action):
         self.left -= 1
         return np.ones(1, np.float32), 1.0, self.left == 0, False, {}
+
+
+def assert_shares(play: Callable[[int, int], EpisodeTable], episodes: int) -> None:
+    """Assert that ``play(episodes, seed)`` of Geometric had each environment play its share, and all of it."""
+    count = min(episodes, SIDE_BY_SIDE)
+    lengths: list[float] = []
+    for seed in range(2):
+        table = play(episodes, seed)
+        share = {k: len(range(k, episodes, count)) for k in range(count)}
+        due = [Geometric.length(reset_seed(seed, k, number)) for k in share for number in range(share[k])]
+        assert Counter(table.length.tolist()) == Counter(due)
+        assert (table.returns[:, 0] == table.length).all()
+        lengths += table.length.tolist()
+    assert len(lengths) == 2 * episodes
 
 
 class Broken(Echo):

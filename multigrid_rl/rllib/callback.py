@@ -1,0 +1,142 @@
+"""Gates for anybody's RLlib algorithm and Tune experiment: the same :class:`~multigrid_rl.gates.GateKeeper` as ours."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME, NUM_EPISODES
+from ray.tune import Stopper
+
+from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
+from multigrid_rl.rllib.results import gate_results
+from multigrid_rl.text import ConfigError, expected, suggestion
+from multigrid_rl.training.screen import PLAIN_EVERY, live_console, plain_gates
+
+#: Metrics that only some results have.
+_SOMETIMES = "evaluation/"
+
+
+class GateCallback(RLlibCallback):
+    """Judges gates at every result of an algorithm: ``PPOConfig().callbacks(GateCallback([Gate(...)]))``.
+
+    A gate's metric is a path in RLlib's result, such as ``env_runners/episode_return_mean``. A result counts as a
+    report once enough episodes have finished since the last one. The gates stand in the result under ``gates/``, where
+    loggers, Tune and :class:`GateStopper` find them. Histories are not part of RLlib's checkpoints, but for the gates
+    of our own runs.
+
+    Args:
+        gates: what is judged; ``None``: the gates of one of our runs, ``config("1v1")``.
+        report_episodes: episodes behind a report, at least.
+        on_held: called once, with ``algorithm`` and ``result``, when all gates are held.
+        stop_when_held: set ``done`` in that result, which ends a trial of Tune.
+        every_s: seconds between two printed lines; ``None``: print nothing.
+    """
+
+    def __init__(
+        self,
+        gates: Sequence[Gate] | None = None,
+        *,
+        report_episodes: int = MIN_EPISODES,
+        on_held: Callable[..., Any] | None = None,
+        stop_when_held: bool = False,
+        every_s: float | None = PLAIN_EVERY,
+    ) -> None:
+        super().__init__()
+        self._settings: dict[str, Any] = {
+            "gates": gates,
+            "report_episodes": report_episodes,
+            "on_held": on_held,
+            "stop_when_held": stop_when_held,
+            "every_s": every_s,
+        }
+        self.keeper = None if gates is None else GateKeeper(list(gates), report_episodes)
+        self._episodes, self._printed, self._told = 0, -math.inf, False
+
+    def __call__(self) -> "GateCallback":
+        """Return a callback with the same settings and no history: RLlib calls what it is given for each algorithm."""
+        return GateCallback(**self._settings)
+
+    def on_algorithm_init(self, *, algorithm: Any, **_: Any) -> None:
+        """Check that there are gates. Raises ``ConfigError``."""
+        if self.keeper is None and not hasattr(algorithm, "run"):
+            raise ConfigError(expected("GateCallback", f"gates, as {algorithm} has none of its own", "none"))
+
+    def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **_: Any) -> None:
+        """Judge, write ``gates/...`` into the result, print a line, and say when all are held.
+
+        Raises ``ConfigError``: a gate names a metric that results do not have.
+        """
+        keeper: GateKeeper = self.keeper or algorithm.run.tracker.keeper
+        if self.keeper is not None:
+            self._report(result, keeper)
+        result.setdefault("gates", {}).update(gate_results(keeper))
+        first = keeper.held and not self._told
+        every, now = self._settings["every_s"], time.monotonic()
+        if every is not None and (first or now - self._printed >= every):
+            self._printed = now
+            steps = f"{result[NUM_ENV_STEPS_SAMPLED_LIFETIME]:>9,.0f} steps"
+            live_console().print(f"{steps} | {plain_gates(keeper)}", markup=False)
+        if first:
+            self._told = True
+            if self._settings["on_held"] is not None:
+                self._settings["on_held"](algorithm=algorithm, result=result)
+        if keeper.held and self._settings["stop_when_held"]:
+            result["done"] = True
+
+    def _report(self, result: Mapping[str, Any], keeper: GateKeeper) -> None:
+        self._episodes += int(result.get(ENV_RUNNER_RESULTS, {}).get(NUM_EPISODES) or 0)
+        steps = int(result[NUM_ENV_STEPS_SAMPLED_LIFETIME])
+        if self._episodes < keeper.min_episodes or (keeper.last is not None and steps <= keeper.last.env_steps):
+            return
+        metrics = dict(_numbers(result))
+        for state in keeper.states:
+            name = state.gate.metric
+            if name not in metrics:
+                if name.startswith(_SOMETIMES):
+                    return  # not evaluated in this iteration
+                raise ConfigError(expected("gate", "a metric of RLlib's results", name + suggestion(name, metrics)))
+        moment = Moment(steps, int(result["training_iteration"]), float(result["time_total_s"]))
+        keeper.report(moment, self._episodes, metrics)
+        self._episodes = 0
+
+
+def _numbers(node: Mapping[str, Any], place: str = "") -> list[tuple[str, float]]:
+    """Return paths and values of all numbers of a result; ours also by their own names."""
+    found: list[tuple[str, float]] = []
+    for name, value in node.items():
+        if isinstance(value, Mapping):
+            inside = _numbers(value, f"{place}{name}/")
+            found += inside
+            if not place and name == "multigrid_rl":
+                found += _numbers(value)
+        elif not isinstance(value, str):
+            try:
+                found.append((f"{place}{name}", float(value)))
+            except (TypeError, ValueError):
+                continue  # lists, and what is not known yet
+    return found
+
+
+class GateStopper(Stopper):
+    """Ends a trial of Tune once its gates are held: ``tune.RunConfig(stop=GateStopper())``.
+
+    The results need gates: those of our runs have them, other algorithms write them by :class:`GateCallback`.
+
+    Args:
+        first: end all trials with the first that holds its gates.
+    """
+
+    def __init__(self, *, first: bool = False) -> None:
+        self._first, self._held = first, False
+
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """Return whether the trial's gates are held."""
+        held = bool(result.get("gates", {}).get("held", False))
+        self._held |= held
+        return held
+
+    def stop_all(self) -> bool:
+        """Return whether all trials are to end."""
+        return self._first and self._held

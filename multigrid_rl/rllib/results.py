@@ -1,0 +1,160 @@
+"""An iteration under RLlib's own keys, and under ours: what ``Algorithm.train()`` returns."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ray.rllib.core import ALL_MODULES
+from ray.rllib.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    ENV_RUNNER_SAMPLING_TIMER,
+    EPISODE_AGENT_RETURN_MEAN,
+    EPISODE_LEN_MAX,
+    EPISODE_LEN_MEAN,
+    EPISODE_LEN_MIN,
+    EPISODE_MODULE_RETURN_MEAN,
+    EPISODE_RETURN_MAX,
+    EPISODE_RETURN_MEAN,
+    EPISODE_RETURN_MIN,
+    LEARNER_RESULTS,
+    LEARNER_UPDATE_TIMER,
+    NUM_ENV_STEPS_SAMPLED,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    NUM_ENV_STEPS_TRAINED_LIFETIME,
+    NUM_EPISODES,
+    NUM_EPISODES_LIFETIME,
+    SYNCH_WORKER_WEIGHTS_TIMER,
+    TIMERS,
+)
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+
+from multigrid_rl.gates import GateKeeper
+from multigrid_rl.types import EpisodeTable, MultiAgentSpec
+
+#: Our names of a learner's statistics that RLlib calls otherwise.
+_LEARNER = {
+    "lr": "default_optimizer_learning_rate",
+    "entropy_coef": "curr_entropy_coeff",
+    "grad_norm": "gradients_default_optimizer_global_norm",
+}
+#: Our metrics of a module, ``<metric>/<module>``, and RLlib's names of them.
+_MODULE = {
+    "entropy": "entropy",
+    "explained_variance": "vf_explained_var",
+    "approx_kl": "mean_kl_loss",
+    "clip_fraction": "clip_fraction",
+}
+_TIMERS = {
+    "sample": ENV_RUNNER_SAMPLING_TIMER,
+    "learn": LEARNER_UPDATE_TIMER,
+    "sync": SYNCH_WORKER_WEIGHTS_TIMER,
+}
+
+
+_LENGTHS = {"mean": EPISODE_LEN_MEAN, "min": EPISODE_LEN_MIN, "max": EPISODE_LEN_MAX}
+_RETURNS = {"mean": EPISODE_RETURN_MEAN, "min": EPISODE_RETURN_MIN, "max": EPISODE_RETURN_MAX}
+
+
+def episode_rows(table: EpisodeTable) -> NDArray[np.float64]:
+    """Return (n, 1 + A) of finished episodes: length, then the canonical return of each seat."""
+    return np.column_stack([table.length, table.returns])
+
+
+def episode_values(
+    rows: NDArray[np.float64], specs: MultiAgentSpec
+) -> Iterator[tuple[tuple[str, ...], str, NDArray[np.float64]]]:
+    """Yield what RLlib reports of episodes: key, how it is reduced (mean, min, max), and values (n,).
+
+    Args:
+        rows: (n, 1 + A) lengths, and the canonical return of each seat.
+        specs: who was in them. A return is the sum over all who learn.
+    """
+    lengths, columns = rows[:, 0], rows[:, 1:]
+    of_agents = {
+        agent.name: columns[:, [specs.seats.index(seat) for seat in agent.seats]].sum(axis=1) for agent in specs.agents
+    }
+    returns = np.sum(list(of_agents.values()), axis=0)
+    for means, values in ((_LENGTHS, lengths), (_RETURNS, returns)):
+        yield from (((key,), how, values) for how, key in means.items())
+    for name, values in of_agents.items():
+        yield (EPISODE_AGENT_RETURN_MEAN, name), "mean", values
+    for module in specs.modules:
+        parts = [of_agents[agent.name] for agent in specs.agents if agent.module == module]
+        yield (EPISODE_MODULE_RETURN_MEAN, module), "mean", np.sum(parts, axis=0)
+
+
+def log_episodes(metrics: MetricsLogger, table: EpisodeTable, specs: MultiAgentSpec) -> None:
+    """Log whole episodes (M >= 1) one by one, as RLlib's env runners do, so that several runners' can be merged."""
+    metrics.log_value(NUM_EPISODES, table.episodes, reduce="sum")
+    metrics.log_value(NUM_ENV_STEPS_SAMPLED, int(table.length.sum()), reduce="sum")
+    for key, how, values in episode_values(episode_rows(table), specs):
+        for value in values.tolist():
+            metrics.log_value(key, value, reduce=how, window=table.episodes)
+
+
+def log_iteration(
+    metrics: MetricsLogger, run: Any, newest: NDArray[np.float64], env_steps: int, window: int
+) -> NDArray[np.float64]:
+    """Log an iteration under RLlib's keys; returns ``newest`` with the episodes that have finished in it.
+
+    Args:
+        metrics: the algorithm's.
+        run: :class:`~multigrid_rl.training.run.Run`, after its iteration.
+        newest: (n, 1 + A) lengths and returns of the newest episodes before it.
+        env_steps: that were played in it.
+        window: episodes that means are over, at most: RLlib's ``metrics_num_episodes_for_smoothing``.
+    """
+    count = 0
+    if run.finished is not None:
+        count, rows = run.finished.episodes, episode_rows(run.finished)
+        known = newest if newest.shape[1] == rows.shape[1] else rows[:0]  # another stage may have other seats
+        newest = np.concatenate([known, rows])[-window:]
+    sums = {
+        NUM_ENV_STEPS_SAMPLED: ("sum", env_steps),
+        NUM_ENV_STEPS_SAMPLED_LIFETIME: ("lifetime_sum", env_steps),
+        NUM_EPISODES: ("sum", count),
+        NUM_EPISODES_LIFETIME: ("lifetime_sum", count),
+    }
+    for name, (reduce, value) in sums.items():
+        metrics.log_value((ENV_RUNNER_RESULTS, name), value, reduce=reduce)
+    for key, how, values in episode_values(newest, run.specs) if len(newest) else ():
+        metrics.log_value((ENV_RUNNER_RESULTS, *key), float(getattr(values, how)()), reduce="item")
+    for module, name, statistic in _of_learners(run.measured):
+        metrics.log_value((LEARNER_RESULTS, module, name), statistic, reduce="item")
+    trained = (LEARNER_RESULTS, ALL_MODULES, NUM_ENV_STEPS_TRAINED_LIFETIME)
+    metrics.log_value(trained, env_steps, reduce="lifetime_sum")
+    for ours, theirs in _TIMERS.items():
+        metrics.log_value((TIMERS, theirs), run.measured[f"timing/{ours}_s"], reduce="ema")
+    return newest
+
+
+def _of_learners(measured: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
+    """Yield module, RLlib's name and value of what updates measured."""
+    for name, value in measured.items():
+        first, _, rest = name.partition("/")
+        if first == "learner":
+            module, _, statistic = rest.partition("/")
+            yield module, _LEARNER.get(statistic, statistic), value
+        elif first in _MODULE:
+            yield rest, _MODULE[first], value
+
+
+def gate_results(keeper: GateKeeper) -> dict[str, Any]:
+    """Return the gates as they stand in a result, ``gates/...``; empty before the first report.
+
+    ``held`` is whether all are held. A gate's ``value`` is that of the newest report, its ``bound`` the number that it
+    is compared with; ``met`` says that this report meets it, ``held`` that it was met as long as the gate asks for.
+    """
+    if keeper.last is None:
+        return {}
+    gates = {
+        state.gate.metric: {
+            "value": state.value,
+            "bound": state.gate.bound,
+            "met": state.gate.met(state.value),
+            "held": state.held,
+        }
+        for state in keeper.states
+    }
+    return {"held": keeper.held, **gates}

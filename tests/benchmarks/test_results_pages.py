@@ -1,0 +1,43 @@
+"""The pages of docs/results: honest tables over seeds."""
+
+from __future__ import annotations
+
+from benchmarks.results import STUDIES, held_sentence, page, summary_row
+from multigrid_rl.config.compose import compose
+from multigrid_rl.evaluation.evaluation import MODES
+
+
+def row(seed: int, held: int | None, *, gates: bool = True):
+    policy = {"episodes": 10, "length": 5.0, "returns": {"red_0": 1.0}, "team_return": 1.0, "win": 1.0}
+    gate = {"metric": "entropy/red_0", "comparison": "<=", "bound": 0.3, "window_mean": 0.25}
+    return {
+        "seed": seed, "held": held is not None, "env_steps_to_held": held, "policy_updates_to_held": 1,
+        "seconds_to_held": 2.0, "seconds": 3.0, "env_steps": 900, "gates": [gate] if gates else [],
+        "policy": {mode: {**policy, "draw": 0.0, "loss": 0.0} for mode in MODES},
+        "provenance": {"commit": "abc", "versions": {"python": "3"}, "opponents": []},
+    }  # fmt: skip
+
+
+def study_of(*rows):
+    return {"study": "x", "command": "c seed=SEED", "required": "much", "jobs": 1, "rows": list(rows)}
+
+
+def test_run_that_never_held_counts_last_in_median():
+    assert held_sentence([row(0, 100), row(1, 300), row(2, None)]).startswith(
+        "Held on 2 of 3 seeds. Environment steps to held: median 300, 100 to 300."
+    )
+    assert held_sentence([row(0, 100), row(1, None), row(2, None)]) == "Held on 1 of 3 seeds."
+    assert held_sentence([row(0, None, gates=False)]) == "This scenario has no gates."
+
+
+def test_page_and_summary_report_misses():
+    text = page(study_of(row(0, 100), row(1, None)))
+    assert "| 1 | no | - | - | 3 | 900 | 0.250 |" in text
+    assert "Held on 1 of 2 seeds." in text
+    assert "| 1/3 | - |" in summary_row(study_of(row(0, 100), row(1, None), row(2, None)))
+
+
+def test_every_study_command_composes():
+    for study in STUDIES:
+        config = compose([*study.overrides, "seed=0"])
+        assert not study.recipe or config.experiment == study.recipe

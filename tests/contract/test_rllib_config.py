@@ -1,0 +1,267 @@
+"""RLlib's config of our runs: what users of RLlib set and read does what RLlib's documentation says."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from typing import ClassVar
+
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+import pytest
+import ray
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
+
+from multigrid_rl.rllib import config
+from multigrid_rl.text import ConfigError
+from tests.tiny_runs import TINY, tiny_run, without_time
+
+SMALL = [*TINY, "seed=5"]
+
+
+@pytest.fixture
+def built():
+    """Builds algorithms, and stops them."""
+    algorithms = []
+
+    def build(made):
+        algorithms.append(made.build_algo())
+        return algorithms[-1]
+
+    yield build
+    for algorithm in algorithms:
+        algorithm.stop()
+
+
+def test_train_is_an_iteration_under_the_keys_of_rllib(built, tmp_path):
+    early = "scenario.game.max_steps=9"  # many episodes: a report
+    algorithm = built(config("1v1", *SMALL, early))
+    assert isinstance(algorithm.config, PPOConfig)
+    rows = []
+    for _ in range(4):
+        result = algorithm.train()
+        rows.append(algorithm.row)
+    _, trained = tiny_run(tmp_path / "run", "seed=5", "train.until=2048", early)
+    assert without_time(rows) == without_time(trained)  # the iterations of the command line
+    assert result["training_iteration"] == 4
+    assert result["num_env_steps_sampled_lifetime"] == 2048
+    assert not ray.is_initialized()  # nothing of it needs a session
+    played = result["env_runners"]
+    assert played["num_env_steps_sampled"] == 512
+    assert played["num_episodes_lifetime"] == rows[-1]["episodes"]
+    assert played["num_episodes"] == rows[-1]["episodes"] - rows[-2]["episodes"]
+    assert played["episode_return_min"] <= played["episode_return_mean"] <= played["episode_return_max"]
+    assert played["episode_len_min"] <= played["episode_len_mean"] <= played["episode_len_max"]
+    assert played["agent_episode_returns_mean"] == {"red_0": played["episode_return_mean"]}
+    assert played["module_episode_returns_mean"] == {"red_0": played["episode_return_mean"]}
+    learnt = result["learners"]["red_0"]
+    for ours, theirs in (
+        ("learner/red_0/policy_loss", "policy_loss"),
+        ("learner/red_0/vf_loss", "vf_loss"),
+        ("entropy/red_0", "entropy"),
+        ("explained_variance/red_0", "vf_explained_var"),
+        ("approx_kl/red_0", "mean_kl_loss"),
+        ("learner/red_0/lr", "default_optimizer_learning_rate"),
+    ):
+        assert learnt[theirs] == rows[-1][ours]
+    assert set(result["timers"]) >= {"env_runner_sampling_timer", "learner_update_timer", "synch_weights"}
+    assert result["multigrid_rl"] == rows[-1]
+    report = next(row for row in reversed(rows) if "episode_len_mean" in row)
+    for state in algorithm.run.tracker.keeper.states:
+        metric, judged = state.gate.metric, result["gates"][state.gate.metric]
+        assert (judged["value"], judged["bound"]) == (report[metric], state.gate.bound)
+        assert judged["met"] == (report[f"gates/{metric}/met"] == 1)
+    assert (result["gates"]["held"], result["done"]) == (False, False)
+
+
+def test_returns_are_means_over_the_newest_hundred_episodes_of_all_agents(built):
+    algorithm = built(config("coop", *SMALL, "scenario.game.max_steps=9"))
+    tables = []
+    for _ in range(4):
+        result = algorithm.train()
+        tables.append(algorithm.run.finished.returns)
+    newest = np.concatenate(tables)[-100:]
+    seats = [algorithm.run.specs.seats.index(seat) for seat in ("red_0", "red_1")]
+    played = result["env_runners"]
+    assert len(np.concatenate(tables)) > 100
+    assert played["episode_return_mean"] == pytest.approx(newest[:, seats].sum(axis=1).mean())
+    for seat, column in zip(("red_0", "red_1"), seats, strict=True):
+        assert played["agent_episode_returns_mean"][seat] == pytest.approx(newest[:, column].mean())
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "value"),
+    [
+        (lambda made: made.training(lr=2e-3), "train.lr", 2e-3),
+        (lambda made: made.training(lr=np.float64(2e-3)), "train.lr", 2e-3),
+        (lambda made: made.training(lr=[[0, 1e-3], [4096, 1e-4]]), "train.lr_final", 1e-4),
+        (lambda made: made.training(gamma=0.9), "train.gamma", 0.9),
+        (lambda made: made.training(lambda_=0.8), "train.lam", 0.8),
+        (lambda made: made.training(clip_param=0.4), "train.clip", 0.4),
+        (lambda made: made.training(vf_loss_coeff=0.3), "train.vf_coef", 0.3),
+        (lambda made: made.training(entropy_coeff=0.02), "train.entropy_final", None),
+        (lambda made: made.training(entropy_coeff=[[0, 0.02], [999, 0.0]]), "train.entropy_decay", 999),
+        (lambda made: made.training(grad_clip=0.7), "train.grad_clip", 0.7),
+        (lambda made: made.training(num_epochs=5), "train.epochs", 5),
+        (lambda made: made.training(minibatch_size=64), "train.minibatch_size", 64),
+        (lambda made: made.training(train_batch_size=64 * 8, minibatch_size=64), "train.num_steps", 16),
+        (lambda made: made.training(train_batch_size_per_learner=1024), "train.num_steps", 32),
+        (lambda made: made.env_runners(num_env_runners=1), "cluster.num_env_runners", 1),
+        (lambda made: made.env_runners(rollout_fragment_length=8), "train.num_steps", 8),
+        (lambda made: made.env_runners(num_envs_per_env_runner=64), "train.num_envs", 64),
+        (lambda made: made.env_runners(sample_timeout_s=7), "cluster.sample_timeout_s", 7),
+        (lambda made: made.learners(num_learners=1), "cluster.num_learners", 1),
+        (lambda made: made.debugging(seed=77), "seed", 77),
+    ],
+)
+def test_settings_of_rllib_become_keys_of_ours(change, key, value):
+    made = change(config("1v1", *SMALL))
+    made.validate()
+    found = made.settings.run
+    for part in key.split("."):
+        found = getattr(found, part)
+    assert found == value
+    again = made.settings.run
+    made.validate()  # nothing is left to take over
+    assert made.settings.run == again
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda made: made.framework("tf2"), "framework: expected torch, the only framework of our networks, got tf2"),
+        (lambda made: made.env_runners(num_env_runners=9999), "cluster.num_env_runners: expected 0 to"),
+        (lambda made: made.environment("CartPole-v1"), r'env: expected none: config\("2v2"\)'),
+        (lambda made: made.environment(env_config={"wind": 1}), r"env_config: expected none: overrides, .*'wind': 1"),
+        (
+            lambda made: made.environment(observation_space=gym.spaces.Discrete(3)),
+            r"observation_space: expected that of the scenario, .* got Discrete\(3\)",
+        ),
+        (lambda made: made.environment(action_space=gym.spaces.Discrete(3)), "action_space: expected that of the"),
+        (lambda made: made.training(lr=-1), "train.lr: expected greater than 0, got -1"),
+        (lambda made: made.training(lr=[[0, 1e-3], [5, 1e-4]]), "train.lr: expected a line that ends at train.until"),
+        (lambda made: made.training(lr=[[3, 1e-3], [5, 1e-4]]), r"train.lr: expected a number, or a line \[\[0, a\]"),
+        (lambda made: made.training(train_batch_size=1000), "train_batch_size: expected a multiple of train.num_envs"),
+        (lambda made: made.training(use_kl_loss=True), "use_kl_loss: expected False: train.target_kl bounds"),
+        (lambda made: made.training(kl_coeff=0.5), "kl_coeff: expected RLlib's default 0.2, as nothing of ours"),
+        (lambda made: made.training(model={"fcnet_hiddens": [3]}), "model: expected none: overrides"),
+        (lambda made: made.rl_module(model_config={"fcnet_hiddens": [3]}), "model_config: expected none: overrides"),
+        (lambda made: made.multi_agent(policies={"mine"}), "policies: expected none: scheme, shared and"),
+        (lambda made: made.env_runners(explore=False), "explore: expected True, but in evaluation_config"),
+        (lambda made: made.evaluation(evaluation_duration_unit="timesteps"), "evaluation_duration: expected a number"),
+        (lambda made: made.evaluation(evaluation_config={"gamma": 1}), "evaluation_config: expected explore=False"),
+        (lambda made: made.callbacks(on_episode_end=print), "callbacks: expected methods of the algorithm"),
+        (lambda made: made.callbacks(Watching), "callbacks: expected methods of .* got Watching.on_episode_step"),
+        (lambda made: made.fault_tolerance(restart_failed_env_runners=True), "restart_failed_env_runners: expected"),
+    ],
+)
+def test_what_nothing_of_ours_follows_is_refused_before_anything_starts(change, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        change(config("1v1", *SMALL)).build_algo()
+    assert "\n" not in str(caught.value)
+    assert not ray.is_initialized()
+
+
+def test_empty_config_unknown_keys_and_folders_are_refused():
+    with pytest.raises(ConfigError, match="MultigridConfig: expected one that config"):
+        type(config("1v1"))().build_algo()
+    with pytest.raises(ConfigError, match="expected keys of configs/, got lrr"):
+        config("1v1", lrr=3)
+    with pytest.raises(ConfigError, match=r"run_dir: expected null with multigrid_rl\.rllib"):
+        config("1v1", run_dir="mine").build_algo()
+
+
+class Watching(RLlibCallback):
+    def on_episode_step(self, **_):
+        pass
+
+
+class Counting(RLlibCallback):
+    seen: ClassVar[list[int]] = []
+
+    def on_train_result(self, *, result, **_):
+        self.seen.append(result["training_iteration"])
+        result["mine"] = result["gates"]["held"] if result["gates"] else None
+
+
+def test_config_survives_copies_pickles_and_dictionaries(built):
+    made = config("1v1", *SMALL, lr=1e-3).training(gamma=0.97).callbacks(Counting)
+    copies = [made.copy(), copy.deepcopy(made), pickle.loads(cloudpickle.dumps(made))]
+    copies.append(type(made)().update_from_dict(made.to_dict()))  # Tune's way
+    results = []
+    for one in copies:
+        algorithm = built(one)
+        assert algorithm.config.settings.run.train.gamma == 0.97
+        results.append(algorithm.train()["learners"]["red_0"]["policy_loss"])
+    assert len(set(results)) == 1
+    assert math.isfinite(results[0])
+    assert Counting.seen == [1] * len(copies)
+    assert made.gamma == 0.97  # building does not change it
+    assert "Settings(scenario=1v1" in str(made.settings)
+
+
+def test_checkpoint_continues_exactly(built, tmp_path):
+    algorithm = built(config("1v1", *SMALL))
+    algorithm.train()
+    folder = algorithm.save_to_path(str(tmp_path / "here"))
+    ahead = [algorithm.train() and algorithm.row for _ in range(2)]
+    again = Algorithm.from_checkpoint(folder)
+    try:
+        rows = [again.train() and again.row for _ in range(2)]
+        assert without_time(rows) == without_time(ahead)
+        assert again.run.fingerprints() == algorithm.run.fingerprints()
+        again.restore_from_path(folder)
+        assert again.train()["num_env_steps_sampled_lifetime"] == 1024
+        assert without_time([again.row]) == without_time(ahead[:1])
+    finally:
+        again.stop()
+    other = built(config("1v1", *SMALL).training(gamma=0.9))
+    other.restore(algorithm.save(str(tmp_path / "tune")))  # as Tune does
+    assert other.train()["training_iteration"] == 4
+    assert not ray.is_initialized()
+
+
+def test_evaluation_plays_whole_fresh_games_and_changes_no_training(built):
+    plain = built(config("1v1", *SMALL))
+    rows = [plain.train() and plain.row for _ in range(2)]
+    made = config("1v1", *SMALL)
+    algorithm = built(made.evaluation(evaluation_interval=2, evaluation_duration=7))
+    assert "evaluation" not in algorithm.train()
+    assert algorithm.train()["evaluation"]["env_runners"]["num_episodes"] == 7
+    assert without_time([algorithm.row]) == without_time(rows[1:])
+    first, second = (plain.evaluate()["env_runners"] for _ in range(2))
+    assert first["num_episodes"] == 10  # RLlib's default
+    assert first["episode_len_mean"] != second["episode_len_mean"]  # other games each time
+    assert without_time([plain.train() and plain.row]) == without_time([algorithm.train() and algorithm.row])
+    greedy = built(config("1v1", *SMALL).evaluation(evaluation_interval=1, evaluation_config={"explore": False}))
+    greedy.train()
+    likeliest = greedy.eval_env_runner.sample(num_episodes=3)
+    assert sum(episode.env_steps() for episode in likeliest) > 0
+    assert greedy.eval_env_runner.config.explore is False
+
+
+def test_module_is_the_network_that_learns(built):
+    algorithm = built(config("1v1", *SMALL))
+    algorithm.train()
+    module = algorithm.get_module("red_0")
+    weights = algorithm.run.learner.get_weights()["red_0"]
+    state = module.get_state()
+    assert set(state) == set(weights)
+    assert all(np.array_equal(state[name], weights[name]) for name in weights)
+    assert algorithm.get_module("nobody") is None
+
+
+def test_curriculum_goes_on_without_a_loop_of_ours(built):
+    stage = "{scenario: 1v1, seats: {blue_0: random}, steps: 512}"
+    algorithm = built(config("1v1", *SMALL, f"curriculum=[{stage}]"))
+    stages = [algorithm.train()["multigrid_rl"]["stage"] for _ in range(3)]
+    assert stages == [0, 1, 1]
+
+
+def test_run_is_done_at_its_budget(built):
+    algorithm = built(config("1v1", *SMALL, until=1024))
+    assert [algorithm.train()["done"] for _ in range(2)] == [False, True]

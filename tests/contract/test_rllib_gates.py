@@ -1,0 +1,125 @@
+"""Gates on anybody's RLlib algorithm, and in Tune."""
+
+from __future__ import annotations
+
+import pytest
+from ray.rllib.algorithms.ppo import PPOConfig
+
+from multigrid_rl.gates import Gate
+from multigrid_rl.rllib import GateCallback, GateStopper, config
+from multigrid_rl.text import ConfigError
+from tests.tiny_runs import TINY
+
+RETURN = "env_runners/episode_return_mean"
+
+
+class Algorithm:
+    """An algorithm that has no gates of its own."""
+
+
+def results(*values, episodes=100, steps=500):
+    """Results as RLlib returns them, with the mean return of each iteration."""
+    for number, value in enumerate(values, 1):
+        yield {
+            "env_runners": {"episode_return_mean": value, "num_episodes": episodes},
+            "num_env_steps_sampled_lifetime": number * steps,
+            "training_iteration": number,
+            "time_total_s": float(number),
+            "done": False,
+        }
+
+
+def judged(callback, *values, **how):
+    rows = list(results(*values, **how))
+    for row in rows:
+        callback.on_train_result(algorithm=Algorithm(), result=row)
+    return rows
+
+
+def test_gate_is_held_once_it_is_met_for_its_window(capsys):
+    told = []
+    gate = Gate(RETURN, ">=", 20, window=1000)
+    callback = GateCallback([gate], on_held=lambda algorithm, result: told.append(result), every_s=0)
+    rows = judged(callback, 10.0, 25.0, 30.0, 28.0, 29.0)
+    assert [row["gates"][RETURN]["met"] for row in rows] == [False, True, True, True, True]
+    assert [row["gates"]["held"] for row in rows] == [False, False, False, True, True]
+    assert rows[2]["gates"][RETURN] == {"value": 30.0, "bound": 20, "met": True, "held": False}
+    assert told == [rows[3]]  # once
+    assert not any(row["done"] for row in rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == f"    1,000 steps | {RETURN} >= 20 now 25.000 met (1,000 to hold)"
+    assert lines[3].endswith("now 28.000 held")
+
+
+def test_report_needs_its_episodes():
+    callback = GateCallback([Gate(RETURN, ">=", 1, window=100)], report_episodes=30, every_s=None)
+    rows = judged(callback, 5.0, 5.0, 5.0, 0.0, episodes=10)
+    assert [row["gates"].get(RETURN, {}).get("value") for row in rows] == [None, None, 5.0, 5.0]
+
+
+def test_held_gates_may_end_a_trial():
+    rows = judged(GateCallback([Gate(RETURN, ">=", 1, window=1)], stop_when_held=True, every_s=None), 0.0, 5.0, 5.0)
+    assert [row["done"] for row in rows] == [False, False, True]
+    stopper = GateStopper()
+    assert [stopper("trial", row) for row in rows] == [False, False, True]
+    assert not stopper("trial", {"training_iteration": 1})  # no gates in it
+    assert not stopper.stop_all()
+    first = GateStopper(first=True)
+    assert (first("one", rows[0]), first.stop_all(), first("two", rows[2]), first.stop_all()) == (
+        False, False, True, True,
+    )  # fmt: skip
+
+
+def test_unknown_metric_is_refused_and_an_evaluation_is_awaited():
+    with pytest.raises(
+        ConfigError, match=r"gate: expected a metric of RLlib's results, got env_runners/episode_retrun"
+    ):
+        judged(GateCallback([Gate("env_runners/episode_retrun_mean", ">=", 1)], every_s=None), 1.0)
+    evaluated = "evaluation/env_runners/episode_return_mean"
+    callback = GateCallback([Gate(evaluated, ">=", 1, window=1)], every_s=None)
+    rows = list(results(5.0, 5.0, 5.0))
+    for row in rows[1:]:
+        row["evaluation"] = {"env_runners": {"episode_return_mean": 2.0}}
+    for row in rows:
+        callback.on_train_result(algorithm=Algorithm(), result=row)
+    assert [row["gates"].get("held") for row in rows] == [None, False, True]
+
+
+def test_gates_are_needed_where_an_algorithm_has_none():
+    with pytest.raises(ConfigError, match="GateCallback: expected gates, as"):
+        GateCallback().on_algorithm_init(algorithm=Algorithm())
+
+
+def test_one_setting_serves_several_algorithms():
+    callback = GateCallback([Gate(RETURN, ">=", 1, window=1)], every_s=None)
+    judged(callback(), 5.0)
+    assert callback().keeper.last is None
+
+
+def test_stock_ppo_on_cartpole_is_judged(capsys):
+    gates = [Gate(RETURN, ">=", 9, window=200), Gate("learners/default_policy/entropy", "<=", 1, window=200)]
+    made = (
+        PPOConfig()
+        .environment("CartPole-v1")
+        .env_runners(num_env_runners=0)
+        .training(train_batch_size=200, minibatch_size=100, num_epochs=1)
+        .callbacks(GateCallback(gates, report_episodes=1, every_s=0))
+    )
+    algorithm = made.build_algo()
+    try:
+        found = [algorithm.train()["gates"] for _ in range(3)]
+    finally:
+        algorithm.stop()
+    assert found[-1]["held"]
+    assert found[-1]["learners/default_policy/entropy"]["value"] < 1
+    assert "env_runners/episode_return_mean >= 9 now" in capsys.readouterr().out
+
+
+def test_callback_shows_the_gates_of_our_runs(capsys):
+    made = config("1v1", *TINY, "seed=5").callbacks(GateCallback(every_s=0))
+    algorithm = made.build_algo()
+    try:
+        algorithm.train()
+    finally:
+        algorithm.stop()
+    assert "512 steps | gates: waiting for 100 finished episodes" in capsys.readouterr().out

@@ -1,0 +1,163 @@
+"""Reference curves: built from runs of different lengths, kept as text, compared with a run, drawn to a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.recipes import names_in
+from multigrid_rl.runs.reader import ALL_GATES, read_run
+from multigrid_rl.show.reference import build_reference, changes, compare, load_reference, save_reference
+from multigrid_rl.text import ConfigError
+from run_folders import three_seeds, write_seed
+
+
+@pytest.fixture
+def runs(tmp_path) -> list[Path]:
+    return three_seeds(tmp_path)
+
+
+def reference_of(folders, name="1v1"):
+    return build_reference([read_run(folder) for folder in folders], name)
+
+
+# --- building
+
+
+def test_bands_span_seeds_with_last_values_held(runs):
+    reference = reference_of(runs)
+    grid = np.array(reference.env_steps)
+    assert (grid[0], grid[-1], len(grid)) == (100, 400, 101)
+    band = reference.metrics["episode_len_mean"]
+    at = {steps: int(np.searchsorted(grid, steps)) for steps in (100, 250, 400)}
+    # At 100: 40, 44, 48. At 250: 25, 32 (held forward), 29. At 400: 10, 32 and 24 (both held forward).
+    for steps, values in {100: [40, 44, 48], 250: [25, 32, 29], 400: [10, 32, 24]}.items():
+        k = at[steps]
+        found = band.min[k], band.p10[k], band.median[k], band.p90[k], band.max[k]
+        assert found == pytest.approx(np.percentile(values, (0, 10, 50, 90, 100)), abs=0.4 if steps == 250 else 1e-3)
+
+
+def test_reference_counts_seeds_still_running(runs):
+    reference = reference_of(runs)
+    counts = dict(zip(reference.env_steps, reference.running, strict=True))
+    assert [counts[steps] for steps in (100, 199, 202, 298, 301, 400)] == [3, 3, 2, 2, 1, 1]
+
+
+def test_reference_names_origin_without_local_paths(runs):
+    reference = reference_of(runs)
+    assert reference.command == "multigrid-rl train scenario=1v1 train.lr=0.1 seed=SEED"
+    assert (reference.seeds, reference.commit, reference.versions) == ([0, 1, 2], "abc", {"ray": "2"})
+    assert [run.steps_to_held[ALL_GATES] for run in reference.runs] == [None, 200, 300]
+    assert reference.median_to_held(ALL_GATES) == 300  # "never" is later than all
+    assert reference.median_to_held("return_mean/red_0") is None
+    assert set(reference.metrics) == {"episode_len_mean", "return_mean/red_0", "win/red_0"}
+
+
+def test_expectation_is_measured_on_its_seeds(runs):
+    own = reference_of(runs).metrics["episode_len_mean"].own_inside
+    # a lies below b and c everywhere, b above a and c from 300 on, ...: in no case is everything inside.
+    assert own is not None
+    assert 0 <= own < 1
+    assert reference_of(runs[:2]).metrics["episode_len_mean"].own_inside is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 0}, r"expected a seed of its own, got seed=0"),
+        ({"ended": "interrupted"}, "expected a run that ended by itself, got interrupted"),
+        ({"config": {"train": {"lr": 0.2}}}, r"expected train.lr=0.1 as in .*, got train.lr=0.2"),
+        ({"commit": "def"}, "expected commit=abc as in .*, got commit=def"),
+    ],
+)
+def test_rejects_unrelated_runs(runs, tmp_path, changes, message):
+    other = write_seed(tmp_path, "other", **{"seed": 7, "lengths": [40, 30], **changes})
+    with pytest.raises(ConfigError, match=message):
+        reference_of([runs[0], other])
+    with pytest.raises(ConfigError, match=r"runs: expected at least 2 .*, got 1"):
+        reference_of(runs[:1])
+
+
+def test_checkout_changes_alone_do_not_separate_runs(runs, tmp_path):
+    other = write_seed(tmp_path, "other", seed=7, lengths=[40, 30], commit="abc+changes")
+    assert reference_of([runs[0], other]).commit == "abc+changes"
+
+
+# --- files
+
+
+def test_saved_reference_round_trips_and_is_not_overwritten(runs, tmp_path):
+    reference, file = reference_of(runs), tmp_path / "curves" / "1v1.json"
+    save_reference(reference, file)
+    assert load_reference(file) == reference
+    with pytest.raises(ConfigError, match="exists already, expected a new file, or --force"):
+        save_reference(reference, file)
+    save_reference(reference, file, force=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: d.pop("seeds", None) or d.pop("runs"), "runs: Field required"),
+        (lambda d: d["metrics"]["win/red_0"]["p10"].pop(), "metrics.win/red_0.p10: expected 101 points, as"),
+        (lambda d: d["metrics"].pop("return_mean/red_0"), "metrics: expected return_mean/red_0, which a gate names"),
+        (lambda d: d.update(format=2), "format: expected less than or equal to 1"),
+        (lambda d: d["env_steps"].reverse(), "env_steps: expected an increasing grid"),
+        (lambda d: d["running"].pop(), "running: expected 101 points, as env_steps has, got 100"),
+        (lambda d: d.update(colour="red"), "colour: Extra inputs"),
+        (lambda d: d["gates"][0].update(comparison="=="), "gates.0.comparison: expected '<=' or '>='"),
+    ],
+)
+def test_rejects_malformed_references(runs, tmp_path, damage, message):
+    file = tmp_path / "bad.json"
+    save_reference(reference_of(runs), file)
+    content = json.loads(file.read_text())
+    damage(content)
+    file.write_text(json.dumps(content))
+    with pytest.raises(ConfigError) as caught:
+        load_reference(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_shipped_references_are_valid_and_named_by_recipe():
+    folder = Path(__file__).parents[2] / "configs" / "recipe"
+    for file in (folder / "curves").glob("*.json"):
+        assert load_reference(file).name == file.stem
+        assert file.stem in names_in("experiment")
+
+
+# --- comparing
+
+
+def test_run_is_compared_metric_by_metric(runs, tmp_path):
+    reference = reference_of(runs)
+    good = write_seed(
+        tmp_path, "good", seed=9, lengths=[44, 32, 5, 5], returns=[44, 32, -1, -1], held=360, ended="until"
+    )
+    rows = {row.metric: row for row in compare(read_run(good), reference)}
+    length, earned, wins = (rows[name] for name in ("episode_len_mean", "return_mean/red_0", "win/red_0"))
+    assert (length.reports, length.inside, length.last, length.end) == (4, 0.5, 5.0, "better")  # shorter is better
+    assert earned.end == "worse"  # less is worse
+    assert (wins.inside, wins.end, wins.gate) == (1.0, "inside", None)
+    assert (length.median, length.held, length.median_held) == (24.0, 360, 300)
+
+
+def test_reports_before_reference_start_are_ignored(runs, tmp_path):
+    early = write_seed(tmp_path, "early", seed=9, lengths=[99, 40], every=50)
+    assert compare(read_run(early), reference_of(runs))[0].reports == 1
+    shorter = write_seed(tmp_path, "shorter", seed=9, lengths=[99], every=50)
+    with pytest.raises(
+        ConfigError, match=r"expected reports from 100 environment steps on, .*1v1.*, got the last at 50"
+    ):
+        compare(read_run(shorter), reference_of(runs))
+
+
+def test_values_changed_from_a_recipe_are_named():
+    config = compose(["experiment=1v1", "train.lr=0.5", "seed=3"])
+    assert [row[0] for row in changes(config.model_dump(mode="json"), "1v1")] == ["train.lr"]

@@ -1,0 +1,42 @@
+"""Ray Tune searches our runs as it does any algorithm of RLlib's."""
+
+from __future__ import annotations
+
+import pytest
+from ray import tune
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from multigrid_rl.rllib import GateCallback, GateStopper, MultigridAlgorithm, config
+from tests.tiny_runs import TINY
+
+
+def test_tune_draws_stops_records_and_restores(session, tmp_path):
+    made = config("1v1", *TINY, "seed=5", "train.until=1024").callbacks(GateCallback(every_s=None))
+    made.training(lr=tune.grid_search([1e-3, 2e-3]))
+    tuner = tune.Tuner(
+        made.algo_class,
+        param_space=made,
+        tune_config=tune.TuneConfig(metric="env_runners/episode_return_mean", mode="max", max_concurrent_trials=2),
+        run_config=tune.RunConfig(
+            name="mine",
+            storage_path=str(tmp_path),
+            stop=GateStopper(),
+            verbose=0,
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+        ),
+    )
+    trials = list(tuner.fit())
+    assert [trial.error for trial in trials] == [None, None]
+    assert sorted(trial.config["lr"] for trial in trials) == [1e-3, 2e-3]
+    for trial in trials:
+        assert trial.metrics["num_env_steps_sampled_lifetime"] == 1024  # ended by its own budget
+        written = EventAccumulator(trial.path).Reload()
+        returns = [event.value for event in written.Scalars("ray/tune/env_runners/episode_return_mean")]
+        assert returns[-1] == pytest.approx(trial.metrics["env_runners"]["episode_return_mean"])
+        algorithm = MultigridAlgorithm.from_checkpoint(trial.checkpoint)
+        try:
+            assert algorithm.run.env_steps == 1024
+            assert algorithm.config.settings.run.train.lr == trial.config["lr"]
+        finally:
+            algorithm.stop()
+    assert len(tune.Tuner.restore(str(tmp_path / "mine"), made.algo_class, param_space=made).get_results()) == 2
