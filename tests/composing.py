@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from multigrid_rl import tables
-from multigrid_rl.config.compose import compose
+from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.recipes import group_values, names_in, recipe_values, scenario_names
 from multigrid_rl.config.scenario import BOARD, env_factory
 from multigrid_rl.files import data_root
@@ -45,6 +45,8 @@ RECIPES = [name for name in names_in("experiment") if available("experiment", na
 #: All of the red/blue-door game, and those that this checkout can play.
 ALL_SCENARIOS = scenario_names()
 SCENARIOS = [name for name in ALL_SCENARIOS if available("scenario", name)]
+#: One of those for each game: several differ in who is played against alone.
+GAMES = sorted({load_scenario(name).spec: name for name in reversed(SCENARIOS)}.values())
 
 
 def read(path: Path) -> dict:

@@ -74,14 +74,14 @@ def explain(
     ] = None,
 ) -> None:
     """Say what the sizes of a run are and mean, without starting it."""
-    from multigrid_rl.config.compose import compose
+    from multigrid_rl.config.compose import check_budget, compose
     from multigrid_rl.players.factories import MatchFactory, seat_players
     from multigrid_rl.text import ConfigError
     from multigrid_rl.training.stages import stages_of
     from multigrid_rl.world.events import check_reward
 
     config = compose(list(overrides or []))
-    config.train.check_budget()
+    check_budget(config.train)
     try:
         factory = stages_of(config)[-1].factory
         seated = factory.load()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from multigrid_rl.config.network import ModelConfig
-from multigrid_rl.config.overrides import assign, check_key, is_text, parse, written
+from multigrid_rl.config.overrides import assign, check_key, is_text, named_elsewhere, parse, written
 from multigrid_rl.config.recipes import (
     check_choice,
     expand_overrides,
@@ -128,7 +128,9 @@ def _whole_key(name: str) -> str:
         return f"model.{name}"
     if name not in known:
         all_names = {*known, *TrainConfig.model_fields, *ModelConfig.model_fields}
-        raise ConfigError(expected("train", "keys of configs/", f"{name}{suggestion(name, all_names)}"))
+        meant = [key.rpartition(".")[2] for key in named_elsewhere(name)]
+        near = f" (did you mean {meant[0]}?)" if meant else suggestion(name, all_names)
+        raise ConfigError(expected("train", "keys of configs/", f"{name}{near}"))
     return name
 
 
@@ -150,6 +152,14 @@ def _validated(schema: type[Schema], values: dict[str, Any], place: str = "") ->
         return schema.model_validate(values)
     except ValidationError as error:
         raise ConfigError(first_error(error, place, quoting=True)) from error
+
+
+def check_budget(train: TrainConfig) -> None:
+    """Refuse a budget that a run would not keep: it plays whole batches. Raises ``ConfigError``."""
+    if train.until < train.batch_size:
+        batch = f"train.num_envs={train.num_envs} x train.num_steps={train.num_steps}"
+        wanted = f"at least {train.batch_size}, one batch of {batch}"
+        raise ConfigError(expected("train.until", wanted, train.until))
 
 
 def default_run_dir(config: RunConfig, now: datetime) -> Path:

@@ -153,13 +153,18 @@ def check_key(key: str, value: Any, known: Any) -> None:
         place, node = (f"{place}.{part}" if place else part), node[part]
 
 
+def named_elsewhere(name: str) -> list[str]:
+    """Return our keys for what RLlib or Stable-Baselines3 call ``name``."""
+    return [ours for ours, theirs in _ELSEWHERE.items() if name in theirs]
+
+
 def _unknown_key(key: str, part: str, node: dict[str, Any], known: dict[str, Any]) -> str:
     """Return the message that lists the valid keys; suggests the full path of a short key (``lr=``)."""
     places: dict[str, list[str]] = {}
     for name in _dotted(known if key == part else node):
         places.setdefault(name.rpartition(".")[2], []).append(name)
     close = difflib.get_close_matches(part, places, n=1)
-    meant = [ours for ours, theirs in _ELSEWHERE.items() if part in theirs] or (places[close[0]] if close else [])
+    meant = named_elsewhere(part) or (places[close[0]] if close else [])
     near = f" (did you mean {' or '.join(meant)}?)" if meant else ""
     return expected(key, f"one of the keys {', '.join(map(str, node))}", part + near)
 

@@ -125,12 +125,6 @@ class TrainConfig(Part):
         """Functions of the user's that it names, or may name, by key."""
         return {f"train.{key}": getattr(self, key) for key in ("objective", "value_loss", "psi")}
 
-    def check_budget(self) -> None:
-        """Refuse a budget that a run would not keep: it plays whole batches. Raises ``ConfigError``."""
-        if self.until < self.batch_size:
-            batch = f"train.num_envs={self.num_envs} x train.num_steps={self.num_steps}"
-            raise ConfigError(expected("train.until", f"at least {self.batch_size}, one batch of {batch}", self.until))
-
     @property
     def batch_size(self) -> int:
         """Environment steps of one iteration: ``num_envs * num_steps``."""
@@ -260,8 +254,10 @@ class RunConfig(Part):
         if not isinstance(values, dict):
             return values
         values = dict(values)
-        if values.pop("runner", "batched") != "batched":
-            raise ValueError(expected("train.runner", "none: RLlib's own is run by benchmarks.stock", "stock"))
+        runner = values.pop("runner", "batched")
+        if runner != "batched":
+            wanted = "no such key: train again without it, or run RLlib's own by `python -m benchmarks.stock`"
+            raise ValueError(expected("runner", wanted, runner))
         others = [name for section, name in SECTIONS.items() if values.get(section) is not None]
         values.setdefault("trainer", next(iter(others), "ppo"))
         settings = trainer_of(str(values["trainer"])).settings

@@ -12,7 +12,7 @@ from torch import Tensor
 from multigrid_rl.fast import Passed
 from multigrid_rl.fast.distinct import Distinct
 from multigrid_rl.fast.towers import KINDS, MAX_WIDTH, Tower, Towers, linear_layers
-from multigrid_rl.models.mlp import CLIP_OBS, LogStd, Normaliser, VectorActorCritic
+from multigrid_rl.models.vector import CLIP_OBS, LogStd, Normaliser, VectorActorCritic
 
 Array = NDArray[Any]
 

@@ -27,7 +27,8 @@ from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.update import Update
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.distributions import Distribution
-from multigrid_rl.models.mlp import Normaliser, tower
+from multigrid_rl.models.mlp import tower
+from multigrid_rl.models.vector import Normaliser
 from multigrid_rl.text import expected
 from multigrid_rl.types import RunError
 

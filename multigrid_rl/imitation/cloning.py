@@ -19,7 +19,7 @@ from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.distributions import Bound, distribution_of
-from multigrid_rl.models.mlp import Normaliser, VectorActorCritic
+from multigrid_rl.models.vector import Normaliser, VectorActorCritic
 from multigrid_rl.players.episodes import Quota
 from multigrid_rl.types import Clock, EnvFactory, EpisodeTable, Schedule
 

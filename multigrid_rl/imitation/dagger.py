@@ -16,9 +16,9 @@ from torch import Tensor
 
 from multigrid_rl.imitation.cloning import Cloning
 from multigrid_rl.imitation.demonstrations import read_demonstrations
-from multigrid_rl.learn.batches import Batch, Moments, Paths
+from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.rollout import Collector
-from multigrid_rl.models.mlp import Normaliser
+from multigrid_rl.models.vector import Moments, Normaliser
 from multigrid_rl.players.episodes import in_place_of
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams
 from multigrid_rl.types import BatchedStep, Policy

@@ -233,6 +233,9 @@ def _sha256_of(file: IO[bytes]) -> str:
 def read_data_card(folder: Path) -> DataCard:
     """Read and check the card alone. Raises ``ConfigError``."""
     path = folder / CARD_FILE
+    if not path.exists():
+        got = f"{folder} without {CARD_FILE}" if folder.is_dir() else f"{folder}: no such folder"
+        raise ConfigError(expected("data", "a folder that `multigrid-rl record` or `data import` has written", got))
     try:
         return DataCard.model_validate_json(read_plain_file(path, _MAX_CARD_BYTES))
     except PlayerError as error:

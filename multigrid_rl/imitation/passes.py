@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.imitation.demonstrations import Demonstrations
-from multigrid_rl.learn.batches import Moments
+from multigrid_rl.models.vector import Moments
 from multigrid_rl.text import ConfigError, expected
 
 Array = NDArray[Any]

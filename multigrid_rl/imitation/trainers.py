@@ -322,7 +322,7 @@ class AdversarialTrainer(Imitation):
         from multigrid_rl.imitation.adversarial import AdversarialUpdate
         from multigrid_rl.imitation.demonstrations import read_demonstrations
         from multigrid_rl.runs.checkpoints import read_learner_state
-        from multigrid_rl.training.settings import update_config
+        from multigrid_rl.training.stages import update_config
 
         settings = self._config(config)
         options |= {"scale_values": config.model.scale_values}
@@ -341,7 +341,7 @@ class AdversarialTrainer(Imitation):
         """
         from multigrid_rl.imitation.adversarial import AdversarialConfig
         from multigrid_rl.runs.reader import run_config
-        from multigrid_rl.training.settings import estimator_of
+        from multigrid_rl.training.stages import estimator_of
 
         train = config.train
         assert isinstance(train, AdversarialTrain)

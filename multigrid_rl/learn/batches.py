@@ -197,30 +197,3 @@ def minibatches(
                 ahead[module] = np.concatenate([ahead[module], rng.permutation(count)])
             chosen[module], ahead[module] = ahead[module][:size], ahead[module][size:]
         yield chosen
-
-
-class Moments:
-    """Mean and variance of all added rows, in float64.
-
-    Args:
-        width: columns of a row.
-    """
-
-    def __init__(self, width: int) -> None:
-        self.count, self.mean, self.squares = 0.0, np.zeros(width), np.zeros(width)
-
-    def add(self, rows: NDArray[Any]) -> None:
-        """Add ``rows`` (B, width), at least one."""
-        # Chan et al. 1979 (http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf): batches are combined
-        # by squares around their own means, as a difference of large sums would cancel.
-        mean, count = rows.mean(axis=0, dtype=np.float64), self.count + len(rows)
-        squares = ((rows - mean) ** 2).sum(axis=0)
-        self.squares = self.squares + squares + (mean - self.mean) ** 2 * self.count * len(rows) / count
-        self.mean = self.mean + (mean - self.mean) * len(rows) / count
-        self.count = count
-
-    @property
-    def std(self) -> NDArray[np.float64]:
-        """Standard deviation (width,), never 0."""
-        result: NDArray[np.float64] = np.sqrt(self.squares / max(self.count, 1.0) + 1e-8)
-        return result

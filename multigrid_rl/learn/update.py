@@ -19,11 +19,10 @@ from torch import Tensor
 from multigrid_rl.fast import Passed, compile_network
 from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.batches import Batch, Moments, Paths, minibatches
+from multigrid_rl.learn.batches import Batch, Paths, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of, objective_of, value_loss_of
 from multigrid_rl.models.distributions import distribution_of
-from multigrid_rl.models.mlp import Normaliser
 from multigrid_rl.types import Clock, Schedule
 
 #: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
@@ -103,12 +102,18 @@ class Update:
         self._stopped: set[str] = set()
         self._warming = False
         self._steps: Counter[str] = Counter()
-        self._obs = {
-            name: Moments(len(net.normaliser.mean))
-            for name, net in networks.items()
-            if isinstance(getattr(net, "normaliser", None), Normaliser)
-        }
-        self._targets = {name: Moments(1) for name in networks} if scale_values else {}
+        self._obs: dict[str, Any] = {}
+        self._targets: dict[str, Any] = {}
+        if any(hasattr(net, "normaliser") for net in networks.values()):
+            from multigrid_rl.models.vector import Moments, Normaliser  # noqa: PLC0415 - nothing is measured of tokens
+
+            normalisers = {name: getattr(net, "normaliser", None) for name, net in networks.items()}
+            self._obs = {
+                name: Moments(len(normaliser.mean))
+                for name, normaliser in normalisers.items()
+                if isinstance(normaliser, Normaliser)
+            }
+            self._targets = {name: Moments(1) for name in networks} if scale_values else {}
         self._measured = {"obs": self._obs, "targets": self._targets}
         self.schedule(0)
 

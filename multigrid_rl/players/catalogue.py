@@ -291,8 +291,11 @@ class Catalogue:
 
 
 def _player_folder(folder: Path) -> Path:
-    """Return a player's folder as it is. Raises :class:`PlayerError` for one that holds runs."""
+    """Return a player's folder as it is. Raises :class:`PlayerError` for one that holds runs, or nothing."""
     if not (folder / CARD_FILE).exists():
+        if folder.is_dir() and not any(folder.iterdir()):
+            wanted = f"a folder with a player ({CARD_FILE}) or a run (config.yaml)"
+            raise PlayerError(expected("player", wanted, f"{folder}, an empty one"))
         run = next(
             (file.parent for depth in ("*", "*/*") for file in sorted(folder.glob(f"{depth}/config.yaml"))), None
         )

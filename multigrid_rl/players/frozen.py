@@ -11,7 +11,6 @@ from torch import nn
 
 from multigrid_rl.fast import Pass, compile_network, step
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
-from multigrid_rl.models.mlp import VectorActorCritic
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, SeatView, UniformSource
@@ -104,12 +103,11 @@ class FrozenPlayer:
             state: the memory, as the last call returned it; ``None`` where an episode begins.
             rng: draws the actions; without it they are the likeliest ones.
         """
-        if isinstance(observation, Mapping):
-            from multigrid_rl.world.spaces import tokens_of  # noqa: PLC0415 - no run shows a player dictionaries
+        # Imported here: no run asks a player so.
+        from multigrid_rl.models.vector import VectorActorCritic  # noqa: PLC0415
+        from multigrid_rl.world.spaces import tokens_of  # noqa: PLC0415
 
-            seen = tokens_of(observation)
-        else:
-            seen = np.asarray(observation)
+        seen = tokens_of(observation) if isinstance(observation, Mapping) else np.asarray(observation)
         floats = isinstance(self.network, VectorActorCritic) or seen.dtype.kind == "f"
         rows: Any = np.atleast_2d(seen).astype(np.float32 if floats else np.uint8)
         outputs, state = self.outputs(

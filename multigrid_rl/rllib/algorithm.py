@@ -20,8 +20,7 @@ from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import ended_by
 from multigrid_rl.training.protocols import Sampler
 from multigrid_rl.training.run import Run, Stall
-from multigrid_rl.training.settings import team_of
-from multigrid_rl.training.stages import Stage
+from multigrid_rl.training.stages import Stage, team_of
 
 
 class MultigridAlgorithm(OwnFolder, PPO):

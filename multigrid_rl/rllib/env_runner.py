@@ -18,7 +18,7 @@ from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.rllib.results import log_episodes
 from multigrid_rl.runs.provenance import installed
 from multigrid_rl.training.protocols import Sampler, Weights
-from multigrid_rl.training.settings import estimator_of
+from multigrid_rl.training.stages import estimator_of
 from multigrid_rl.types import EnvFactory
 
 #: Numbers of games: a runner's replacement, and every stage of a curriculum, plays new games.

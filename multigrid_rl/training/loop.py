@@ -28,8 +28,7 @@ from multigrid_rl.tables import ENGINES, STARTS, find, load
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.protocols import Engine
 from multigrid_rl.training.run import Run
-from multigrid_rl.training.settings import estimator_of, team_of, update_config
-from multigrid_rl.training.stages import Stage, stages_of
+from multigrid_rl.training.stages import Stage, estimator_of, stages_of, team_of, update_config
 from multigrid_rl.types import EnvFactory, RunError
 
 LOG = logging.getLogger(__name__)

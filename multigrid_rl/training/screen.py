@@ -25,7 +25,7 @@ from multigrid_rl.files import discard_output
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.text import program
-from multigrid_rl.training.settings import team_of
+from multigrid_rl.training.stages import team_of
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0

@@ -1,19 +1,24 @@
-"""A curriculum: games that a run is trained in one after the other, the last of them its own scenario."""
+"""From a run's configuration to its parts: settings, and stages of a curriculum, the last of them its own scenario."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from multigrid_rl.config.scenario import ScenarioConfig, env_factory
 from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.cores import available_cpus, cpu_quota
+from multigrid_rl.fast.threads import Team
 from multigrid_rl.gates import Gate
+from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.losses import objective_of, value_loss_of
+from multigrid_rl.learn.update import UpdateConfig
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import ArchitectureError, network_of
 from multigrid_rl.runs.gating import gates_of, own_metrics
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.types import AgentSpec, EnvFactory
+from multigrid_rl.types import AgentSpec, EnvFactory, Schedule
 
 if TYPE_CHECKING:
     from multigrid_rl.players.catalogue import LoadedPlayer
@@ -66,6 +71,11 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
 def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str, str]) -> None:
     """Build the network of an agent and find the functions of its training; those from outside are called once.
 
+    Args:
+        agent: whose network it is.
+        architecture: of the network.
+        functions: by key, as ``TrainConfig.functions`` has them.
+
     Raises:
         ConfigError: one line naming the key, what is expected and what came.
     """
@@ -94,3 +104,42 @@ def seated_in(stages: Sequence[Stage]) -> dict[str, tuple[LoadedPlayer, ...]]:
             for player in players:
                 seats.setdefault(seat, {}).setdefault(player.name, player)
     return {seat: tuple(players.values()) for seat, players in seats.items()}
+
+
+# --- settings of the parts
+
+
+def update_config(config: RunConfig) -> UpdateConfig:
+    """Return the settings of a run's update."""
+    train, lr = config.train, config.train.schedules["lr"]
+    return UpdateConfig(
+        objective=train.objective,
+        value_loss=train.value_loss,
+        epochs=train.passes,
+        minibatch_size=train.minibatch_size,
+        **train.schedules,
+        vf_coef=train.vf_coef,
+        grad_clip=train.grad_clip,
+        seed=config.seed,
+        v_iters=train.v_iters,
+        v_lr=None if train.v_lr is None else Schedule(train.v_lr, train.v_lr * lr.end / lr.start, lr.steps),
+        target_kl=train.target_kl,
+        standardise=train.standardise,
+        warm_up=train.warm_up,
+        recompute=estimator_of(config) if train.recompute else None,
+    )
+
+
+def estimator_of(config: RunConfig) -> Estimator:
+    """Return the estimator of advantages, the weights of log-probabilities."""
+    train = config.train
+    timeout_terminates = train.time_limits == "death"
+    return Estimator(train.gamma, train.lam, train.psi, train.vf_coef > 0, timeout_terminates)
+
+
+def team_of(config: RunConfig) -> Team:
+    """Return the threads that a run's passes are shared out to; a container's quota may allow fewer than visible."""
+    # Env runners and other learners have a core each; threads beyond the cores wait for each other at every pass.
+    cores = min(available_cpus(), cpu_quota() or math.inf)
+    cluster = config.cluster
+    return Team(config.train.threads, cores, others=cluster.runners, alone=bool(cluster.num_learners))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from multigrid_rl.config.compose import compose, default_run_dir, resumed
+from multigrid_rl.config.compose import check_budget, compose, default_run_dir, resumed
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.files import write_whole
 from multigrid_rl.tables import PREFLIGHTS, STARTS, TRACKERS, find
@@ -42,7 +42,7 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
         RunError: the run broke off.
     """
     config = compose(overrides)
-    config.train.check_budget()
+    check_budget(config.train)
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
     try:
         str(path).encode()

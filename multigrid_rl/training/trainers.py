@@ -93,7 +93,7 @@ class Trainer:
             part: this process's index and how many share every minibatch.
         """
         from multigrid_rl.learn.update import Update
-        from multigrid_rl.training.settings import update_config
+        from multigrid_rl.training.stages import update_config
 
         options: dict[str, Any] = {"device": device, "part": part, "scale_values": config.model.scale_values}
         return Update(networks, action_spaces, update_config(config), **options)

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from bundles import bundle
-from composing import ALL_SCENARIOS, SCENARIOS
+from composing import ALL_SCENARIOS, GAMES, SCENARIOS
 from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, WEST, clear, image, place
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.gym import register_envs
@@ -22,9 +22,9 @@ from multigrid_rl.world import constants as c
 from multigrid_rl.world.pettingzoo_env import parallel_env
 
 FOCAL = "red_0"
-every_scenario = pytest.mark.parametrize("scenario", SCENARIOS)
+every_game = pytest.mark.parametrize("scenario", GAMES)
 TEAM_DEATH_MATCHES = [
-    name for name in SCENARIOS if load_scenario(name).game.death_match and load_scenario(name).game.blue > 1
+    name for name in GAMES if load_scenario(name).game.death_match and load_scenario(name).game.blue > 1
 ]
 
 
@@ -56,14 +56,14 @@ def transcript(env, steps, seed=None, start=True):
 # The contract --------------------------------------------------------------------------------------------------------
 
 
-@every_scenario
+@every_game
 def test_passes_gymnasium_checker(scenario):
     made = gymnasium.make(f"multigrid_rl/{scenario}-v0", players=others(scenario), disable_env_checker=True)
     assert isinstance(made.unwrapped, SeatEnv)
     check_env(made.unwrapped)
 
 
-@every_scenario
+@every_game
 def test_made_environments_play_through_wrappers(scenario):
     env = gymnasium.make(f"multigrid_rl/{scenario}-v0", players=others(scenario), render_mode="rgb_array")
     seen, _ = env.reset(seed=1)
@@ -80,7 +80,7 @@ def test_registering_can_be_repeated():
     assert register_envs() == registered
 
 
-@every_scenario
+@every_game
 def test_matches_parallel_env_with_other_seats_filled(scenario):
     one, all_seats = seat_env(scenario, "idle"), parallel_env(scenario)
     rng = np.random.default_rng(4)
@@ -94,7 +94,7 @@ def test_matches_parallel_env_with_other_seats_filled(scenario):
         assert data_equivalence(list(one.step(action)), expected)
 
 
-@every_scenario
+@every_game
 def test_every_seat_can_be_played(scenario):
     for seat in load_scenario(scenario).spec.seats:
         env = SeatEnv(scenario, seat, others(scenario, seat=seat))
@@ -115,7 +115,7 @@ def test_plays_in_vector_of_environments():
 # Seeds ---------------------------------------------------------------------------------------------------------------
 
 
-@every_scenario
+@every_game
 def test_same_seed_plays_alike(scenario):
     one, two = seat_env(scenario), seat_env(scenario)
     assert data_equivalence(transcript(one, 400, seed=5), transcript(two, 400, seed=5))
@@ -141,7 +141,7 @@ def test_unseeded_games_differ_in_keys_and_opponent_actions():
     assert len(moves) > 1
 
 
-@every_scenario
+@every_game
 @pytest.mark.parametrize("pickler", [pickle, cloudpickle])
 def test_pickled_game_continues_identically(scenario, pickler):
     env = seat_env(scenario, render_mode="rgb_array")
@@ -154,7 +154,7 @@ def test_pickled_game_continues_identically(scenario, pickler):
 # Ends ----------------------------------------------------------------------------------------------------------------
 
 
-@every_scenario
+@every_game
 def test_idle_game_is_truncated_not_terminated(scenario):
     env = seat_env(scenario, "idle")
     env.reset(seed=0)
@@ -170,7 +170,7 @@ def test_idle_game_is_truncated_not_terminated(scenario):
         env.step(c.DONE)
 
 
-@every_scenario
+@every_game
 @pytest.mark.parametrize("last", [False, True])
 def test_win_terminates_and_in_last_step_also_truncates(scenario, last):
     env = seat_env(scenario, "idle")

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.utils.env_checker import data_equivalence
 from pettingzoo.utils.conversions import parallel_to_aec
 
-from composing import SCENARIOS
+from composing import GAMES
 from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, SOUTH, WEST, clear, place, put
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.text import ConfigError
@@ -25,10 +25,10 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 
-DEATH_MATCHES = [name for name in SCENARIOS if load_scenario(name).game.death_match]
-RANDOM_KEYS = [name for name in SCENARIOS if load_scenario(name).game.random_keys]
+DEATH_MATCHES = [name for name in GAMES if load_scenario(name).game.death_match]
+RANDOM_KEYS = [name for name in GAMES if load_scenario(name).game.random_keys]
 
-every_scenario = pytest.mark.parametrize("scenario", SCENARIOS)
+every_game = pytest.mark.parametrize("scenario", GAMES)
 every_death_match = pytest.mark.parametrize("scenario", DEATH_MATCHES)
 
 
@@ -57,17 +57,17 @@ def face(env, seat="red_0"):
 # The contract --------------------------------------------------------------------------------------------------------
 
 
-@every_scenario
+@every_game
 def test_passes_parallel_api_test(scenario):
     parallel_api_test(parallel_env(scenario), num_cycles=1500)
 
 
-@every_scenario
+@every_game
 def test_passes_parallel_seed_test(scenario):
     parallel_seed_test(lambda: parallel_env(scenario))
 
 
-@every_scenario
+@every_game
 # Two remarks that api_test makes on every environment whose observations are dictionaries.
 @pytest.mark.filterwarnings("ignore:Observation is not a NumPy array:UserWarning")
 @pytest.mark.filterwarnings("ignore:Observation space for each agent probably should be:UserWarning")
@@ -76,7 +76,7 @@ def test_passes_sequential_tests_after_conversion(scenario):
     seed_test(lambda: parallel_to_aec(parallel_env(scenario)), num_cycles=200)
 
 
-@every_scenario
+@every_game
 def test_agents_are_seats_and_observations_fit_spaces(scenario):
     env, spec = parallel_env(scenario), load_scenario(scenario).spec
     assert (tuple(env.possible_agents), env.agents) == (spec.seats, [])
@@ -88,7 +88,7 @@ def test_agents_are_seats_and_observations_fit_spaces(scenario):
         assert seen["image"].shape == (spec.view_size, spec.view_size, 3)
 
 
-@every_scenario
+@every_game
 def test_plays_same_games_as_world(scenario):
     env, rng = parallel_env(scenario), np.random.default_rng(3)
     spec = env.spec
@@ -136,7 +136,7 @@ def test_accepts_original_names_and_rejects_unknown():
         parallel_env("1v1", rules="original")
 
 
-@every_scenario
+@every_game
 def test_rules_can_be_chosen(scenario):
     given = load_scenario(scenario).game.rules
     assert parallel_env(scenario).spec == parallel_env(scenario, rules=given).spec
@@ -170,7 +170,7 @@ def test_rejects_negative_seeds():
         parallel_env("1v1").reset(seed=-1)
 
 
-@every_scenario
+@every_game
 @pytest.mark.parametrize("pickler", [pickle, cloudpickle])
 def test_pickled_game_continues_identically(scenario, pickler):
     env = parallel_env(scenario, render_mode="rgb_array")
@@ -185,7 +185,7 @@ def test_pickled_game_continues_identically(scenario, pickler):
 # Ends ----------------------------------------------------------------------------------------------------------------
 
 
-@every_scenario
+@every_game
 def test_idle_game_is_truncated_after_max_steps(scenario):
     env = parallel_env(scenario)
     env.reset(seed=0)
@@ -201,7 +201,7 @@ def test_idle_game_is_truncated_after_max_steps(scenario):
         env.step({})
 
 
-@every_scenario
+@every_game
 @pytest.mark.parametrize("last", [False, True])
 def test_win_terminates_all_and_in_last_step_also_truncates(scenario, last):
     env = parallel_env(scenario)

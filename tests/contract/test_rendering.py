@@ -8,7 +8,7 @@ from multigrid.core.agent import Agent
 from multigrid.core.grid import Grid
 from multigrid.core.world_object import Ball, Door, Key, Wall
 
-from composing import SCENARIOS
+from composing import GAMES
 from games import (
     BLUE_BALL,
     BLUE_KEY,
@@ -101,8 +101,8 @@ def test_agents_are_team_coloured_triangles_with_heading(seat, colour, heading):
     assert not any(same(tile_of(frame, (8, 4)), other) for other in others)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_first_frame_of_every_scenario_shows_board(scenario):
+@pytest.mark.parametrize("scenario", GAMES)
+def test_first_frame_of_every_game_shows_board(scenario):
     w = World(load_scenario(scenario).spec, 1, seed=1)
     frame = render_frame(w, 0)
     assert frame.shape == (8 * TILE, 16 * TILE, 3)

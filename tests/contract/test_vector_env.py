@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import gymnasium
 import numpy as np
 import pytest
@@ -117,16 +113,6 @@ def test_ids_name_side_and_make_one_or_many_games():
     assert many.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
     assert many.observation_space.shape == (4, 583)
     assert "multigrid_rl/single-blue-v0" not in register_envs()
-
-
-def test_registering_imports_nothing_heavy():
-    code = (
-        "import sys, gymnasium, multigrid_rl.gym; gymnasium.spec('multigrid_rl/1v1-red-v0'); "
-        "print([name for name in ('torch', 'pydantic', 'numba', 'ray') if name in sys.modules])"
-    )
-    root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
-    assert done.stdout.strip() == "[]"
 
 
 def test_flat_views_hold_same_content():

@@ -94,7 +94,7 @@ def test_rejects_data_differing_from_card(folder):
     assert "data: expected a folder that `multigrid-rl record` wrote" in error_of(folder)
     (folder / CARD_FILE).write_text('{"who": 3}')
     assert error_of(folder).startswith(f"data: {folder / CARD_FILE}: ")
-    assert "No such file" in error_of(folder / "nowhere")
+    assert "no such folder" in error_of(folder / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -223,3 +223,9 @@ def test_record_writes_atomically_and_data_shows_it(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]
     (out / DATA_FILE).write_bytes(b"")
     assert "bytes of its card, got 0 (truncated?)" in complaint(call("data", "show", out))
+
+
+def test_says_what_a_folder_of_recorded_play_is(tmp_path):
+    wanted = "data: expected a folder that `multigrid-rl record` or `data import` has written, got "
+    assert error_of(tmp_path) == f"{wanted}{tmp_path} without {CARD_FILE}"
+    assert error_of(tmp_path / "nope") == f"{wanted}{tmp_path / 'nope'}: no such folder"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ from run_folders import write_run
 def outside(monkeypatch):
     """Enters functions of a module of somebody else's into tables."""
     module = ModuleType("somebodys_pictures")
+    module.__spec__ = ModuleSpec(module.__name__, None)
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
     def entered(table, name, function):

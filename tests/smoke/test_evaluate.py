@@ -160,6 +160,12 @@ def test_folder_of_runs_is_told_from_player(trained):
     assert said == f"multigrid-rl: {wanted}, got {trained.parent}, a folder of runs"
 
 
+def test_says_what_a_folder_to_evaluate_holds(tmp_path):
+    said = complaint(run(tmp_path))
+    wanted = "player: expected a folder with a player (card.json) or a run (config.yaml)"
+    assert said == f"multigrid-rl: {wanted}, got {tmp_path}, an empty one"
+
+
 def test_never_overwrites(master):
     before = (master[0] / "summary.json").read_bytes()
     result = run("random", "--episodes", 10, "-o", master[0])

@@ -13,8 +13,8 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.fast import threads as cores
 from multigrid_rl.fast.threads import Team, idle_seconds
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training import settings
-from multigrid_rl.training.settings import team_of
+from multigrid_rl.training import stages as settings
+from multigrid_rl.training.stages import team_of
 
 
 @pytest.fixture(autouse=True)

@@ -139,6 +139,30 @@ def test_machine_code_of_other_sources_is_replaced(source, monkeypatch):
     assert kept(source)
 
 
+@pytest.mark.parametrize(
+    ("file", "stale"),
+    [
+        ("world/kernels.py", True),
+        ("learn/advantages.py", True),  # kernels of every room
+        ("jit.py", True),
+        ("world/constants.py", True),
+        ("world/state.py", True),
+        ("text.py", False),
+    ],
+)
+def test_machine_code_is_as_old_as_all_sources_of_kernels(tmp_path, monkeypatch, file, stale):
+    package = Path(multigrid_rl.__file__).parent
+    for source in package.rglob("*.py"):
+        target = tmp_path / source.relative_to(package)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read_bytes())
+    monkeypatch.setattr(jit, "__file__", str(tmp_path / "jit.py"))
+    before = jit._sources_digest.__wrapped__()
+    assert jit._sources_digest.__wrapped__() == before
+    (tmp_path / file).write_text((tmp_path / file).read_text() + "\n# changed\n")
+    assert (jit._sources_digest.__wrapped__() != before) == stale
+
+
 @pytest.fixture
 def nowhere(tmp_path, monkeypatch):
     """Neither the installation nor the home can be written; returns the temporary folder."""

@@ -23,7 +23,7 @@ from multigrid_rl.learn.losses import (
 )
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.settings import update_config
+from multigrid_rl.training.stages import update_config
 
 WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.1)
 PLAIN = Weighting(clip=0.2, vf_coef=0.0, entropy_coef=0.0)

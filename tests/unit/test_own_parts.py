@@ -183,7 +183,8 @@ def test_card_imports_no_module_where_code_is_refused(own_parts, monkeypatch, ca
         read_network(folder, read_card(folder))
     assert "own_parts" not in sys.modules
     loaded = read_network(folder, read_card(folder))
-    assert caplog.messages in ([], ["architecture.name: runs code of yours, own_parts:Small"])  # once in a process
+    said = "architecture.name: names code, which is run: own_parts:Small (--safe refuses it)"
+    assert caplog.messages in ([], [said])  # once in a process
     assert torch.equal(loaded.policy.weight, network.policy.weight)
 
 

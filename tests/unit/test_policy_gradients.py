@@ -11,11 +11,12 @@ import torch
 from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.batches import Moments, estimate
+from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.training.settings import estimator_of
+from multigrid_rl.models.vector import Moments
+from multigrid_rl.training.stages import estimator_of
 from multigrid_rl.types import Schedule
 
 CPU = torch.device("cpu")

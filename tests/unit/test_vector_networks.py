@@ -14,8 +14,8 @@ from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.learn.losses import Losses, Rows, Weighting, reference
 from multigrid_rl.models import Layout
 from multigrid_rl.models.distributions import Categorical, Gaussian
-from multigrid_rl.models.mlp import VectorActorCritic
 from multigrid_rl.models.registry import ArchitectureError, build, fingerprint, network_of
+from multigrid_rl.models.vector import VectorActorCritic
 from multigrid_rl.types import AgentSpec
 
 WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.1)

@@ -220,7 +220,7 @@ def program(tmp_path, body: str) -> str:
 
 
 def test_program_starts_on_its_port_and_ends_with_environment(tmp_path, monkeypatch):
-    here = Path(__file__).parents[1]
+    here = Path(__file__).parent
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), *sys.path]))
     path = program(tmp_path, f'echo "$@" > {tmp_path}/words; exec {sys.executable} {here}/unity_walker.py "$@"')
     port = free_port()

@@ -1,0 +1,146 @@
+"""Networks for observations that are vectors of floats, and what is measured for them."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from multigrid_rl.models import Layout
+from multigrid_rl.models.mlp import tower
+
+Array = NDArray[Any]
+#: Normalised observations are clipped to +- this.
+CLIP_OBS = 10.0
+
+
+class Moments:
+    """Mean and variance of all added rows, in float64.
+
+    Args:
+        width: columns of a row.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.count, self.mean, self.squares = 0.0, np.zeros(width), np.zeros(width)
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Add ``rows`` (B, width), at least one."""
+        # Chan et al. 1979 (http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf): batches are combined
+        # by squares around their own means, as a difference of large sums would cancel.
+        mean, count = rows.mean(axis=0, dtype=np.float64), self.count + len(rows)
+        squares = ((rows - mean) ** 2).sum(axis=0)
+        self.squares = self.squares + squares + (mean - self.mean) ** 2 * self.count * len(rows) / count
+        self.mean = self.mean + (mean - self.mean) * len(rows) / count
+        self.count = count
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """Standard deviation (width,), never 0."""
+        result: NDArray[np.float64] = np.sqrt(self.squares / max(self.count, 1.0) + 1e-8)
+        return result
+
+
+class LogStd(nn.Module):
+    """Appends the logarithm of a standard deviation, learnt but the same in every state, to a Gaussian's means.
+
+    Args:
+        width: numbers ``A`` of an action.
+        initial: value at the start.
+    """
+
+    def __init__(self, width: int, initial: float) -> None:
+        super().__init__()
+        self.log_std = nn.Parameter(torch.full((width,), float(initial)))
+
+    def forward(self, means: Tensor) -> Tensor:
+        """Return means and log standard deviations (B, 2 A) of means (B, A)."""
+        return torch.cat([means, self.log_std.expand_as(means)], dim=-1)
+
+
+class Normaliser(nn.Module):
+    """Normalises observations by their running mean and standard deviation, and clips them to +-10.
+
+    At the start mean and standard deviation change nothing.
+
+    Args:
+        size: length ``D`` of an observation.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        # Buffers are saved, shared and hashed with the weights, and no optimiser moves them: only a trainer does,
+        # between updates. A player needs them as much as its weights.
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("std", torch.ones(size))
+        self.mean: Tensor
+        self.std: Tensor
+
+    def set_statistics(self, mean: Array, std: Array) -> None:
+        """Set mean and standard deviation (D,)."""
+        self.mean.copy_(torch.from_numpy(mean))
+        self.std.copy_(torch.from_numpy(std))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return normalised observations, of the shape of ``obs`` (..., D)."""
+        # One value far out, as a sensor's fault, must not saturate the first layer.
+        return ((obs - self.mean) / self.std).clamp(-CLIP_OBS, CLIP_OBS)
+
+
+class VectorActorCritic(nn.Module):
+    """Separate policy and value towers over a vector.
+
+    Values are in units of the reward; inside, in units of ``value_scale``: their standard deviation as measured by a
+    trainer, or 1.
+    """
+
+    #: No memory between steps.
+    state_size = 0
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        size, outputs, generator = layout.observation, layout.outputs, layout.generator
+        assert isinstance(size, int)
+        self.hidden, self.activation, self.layer_norm = layout.hidden, layout.activation, layout.layer_norm
+        self.policy, self.value = (
+            tower((size, *self.hidden, last), self.activation, gain, generator, layer_norm=self.layer_norm)
+            for last, gain in ((outputs, 0.01), (1, 1.0))
+        )
+        self.spread = nn.Identity() if layout.log_std is None else LogStd(outputs, layout.log_std)
+        self.normaliser = Normaliser(size) if layout.normalise else nn.Identity()
+        self.register_buffer("value_scale", torch.ones(1))
+        self.value_scale: Tensor
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute outputs (B, K) and values (B,) of observations (B, D)."""
+        x = self.normaliser(obs)
+        return self.spread(self.policy(x)), self._values(x)
+
+    def logits(self, obs: Tensor) -> Tensor:
+        """Compute only the policy's outputs (B, K), for a player."""
+        outputs: Tensor = self.spread(self.policy(self.normaliser(obs)))
+        return outputs
+
+    def values(self, obs: Tensor) -> Tensor:
+        """Compute only the values (B,)."""
+        return self._values(self.normaliser(obs))
+
+    def _values(self, x: Tensor) -> Tensor:
+        values: Tensor = self.value(x).squeeze(-1) * self.value_scale
+        return values
+
+    def rescale_values(self, scale: float) -> float:
+        """Set ``value_scale`` without changing the network's values: its last layer is multiplied by what is returned.
+
+        The gradient of a loss in units of the scale changes by the same factor.
+        """
+        # "Preserving outputs precisely" of PopArt (van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714), its
+        # scale alone: without the shift a network's values need no second buffer, and advantages do not depend on it.
+        last: Any = self.value[-1]
+        factor = float(self.value_scale) / scale
+        with torch.no_grad():
+            last.weight.mul_(factor)
+            last.bias.mul_(factor)
+            self.value_scale.fill_(scale)
+        return factor
