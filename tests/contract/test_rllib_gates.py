@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 from multigrid_rl.gates import Gate
 from multigrid_rl.rllib import GateCallback, GateStopper, config
@@ -113,6 +114,30 @@ def test_stock_ppo_on_cartpole_is_judged(capsys):
     assert found[-1]["held"]
     assert found[-1]["learners/default_policy/entropy"]["value"] < 1
     assert "env_runners/episode_return_mean >= 9 now" in capsys.readouterr().out
+
+
+def test_stock_multi_agent_environment_is_judged_module_by_module():
+    module = "env_runners/module_episode_returns_mean/one"
+    gates = [Gate(module, ">=", 9, window=200), Gate("learners/two/entropy", "<=", 1, window=200)]
+    made = (
+        PPOConfig()
+        .environment(MultiAgentCartPole, env_config={"num_agents": 2})
+        .env_runners(num_env_runners=0)
+        .multi_agent(
+            policies={"one", "two"},
+            policy_mapping_fn=lambda agent, *_, **__: "one" if agent == 0 else "two",
+        )
+        .training(train_batch_size=200, minibatch_size=100, num_epochs=1)
+        .callbacks(GateCallback(gates, report_episodes=1, every_s=None))
+    )
+    algorithm = made.build_algo()
+    try:
+        rows = [algorithm.train() for _ in range(3)]
+    finally:
+        algorithm.stop()
+    assert rows[-1]["gates"]["held"]
+    assert rows[-1]["gates"][module]["value"] == rows[-1]["env_runners"]["module_episode_returns_mean"]["one"]
+    assert 0 < rows[-1]["gates"]["learners/two/entropy"]["value"] < 1
 
 
 def test_callback_shows_the_gates_of_our_runs(capsys):

@@ -7,6 +7,7 @@ from ray import tune
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from multigrid_rl.rllib import GateCallback, GateStopper, MultigridAlgorithm, config
+from multigrid_rl.text import ConfigError
 from tests.tiny_runs import TINY
 
 
@@ -40,3 +41,23 @@ def test_tune_draws_stops_records_and_restores(session, tmp_path):
         finally:
             algorithm.stop()
     assert len(tune.Tuner.restore(str(tmp_path / "mine"), made.algo_class, param_space=made).get_results()) == 2
+
+
+@pytest.mark.long
+def test_remote_env_runners_and_evaluation_by_the_names_of_rllib(session, cores):
+    made = config("1v1", *TINY, "seed=5").env_runners(num_env_runners=2)
+    made.evaluation(evaluation_interval=1, evaluation_num_env_runners=1, evaluation_duration=6)
+    algorithm = made.build_algo()
+    try:
+        result = algorithm.train()
+        assert result["multigrid_rl"]["env_runners"] == 2
+        assert result["evaluation"]["env_runners"]["num_episodes"] == 6
+        assert set(algorithm.get_module("red_0").get_state()) == set(algorithm.run.learner.get_weights()["red_0"])
+    finally:
+        algorithm.stop()
+    alone = config("1v1", *TINY, "seed=5").env_runners(num_env_runners=1).build_algo()
+    try:
+        with pytest.raises(ConfigError, match="evaluation_num_env_runners: expected 1 or more with"):
+            alone.evaluate()
+    finally:
+        alone.stop()
