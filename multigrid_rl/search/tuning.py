@@ -224,12 +224,27 @@ def _trial(config: dict[str, Any]) -> None:
     run_trial(config[TRIAL], tune.report)
 
 
-def run_on_tune(run: SearchRun) -> None:
-    """Run a plan's trials until it is finished or interrupted. A Ray session that was started here is ended."""
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Tune within the block; an experiment of the caller's own, after it, is told as ever."""
+    before, log = {name: os.environ.get(name) for name in _QUIET}, logging.getLogger("ray.tune")
+    level = log.level
     os.environ.update(_QUIET)
     # A failed trial is one line of the search's own; Tune would print it as pages.
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    with ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+def run_on_tune(run: SearchRun) -> None:
+    """Run a plan's trials until it is finished or interrupted. A Ray session that was started here is ended."""
+    with _quiet(), ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
         limit = run.folder.request.settings.max_concurrent or int(ray.cluster_resources().get("CPU", 1))
         tune.Tuner(
             tune.with_resources(_trial, {"cpu": 1}),

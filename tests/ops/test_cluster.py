@@ -155,7 +155,7 @@ def with_factory(stage, **changes):
 
 def test_damaged_arriving_player_is_named_with_hash(cluster, tmp_path, stages):
     factory = stages[-1].factory.packed()
-    files = factory.catalogue._packed
+    files = factory.catalogue.given
     model = files["blue-rookie"].model
     files["blue-rookie"] = files["blue-rookie"]._replace(model=bytes([model[0] ^ 1]) + model[1:])
     text = refusal(tmp_path, [with_factory(stages[-1], packed=lambda: factory)])
@@ -165,7 +165,7 @@ def test_damaged_arriving_player_is_named_with_hash(cluster, tmp_path, stages):
 
 def test_rejects_player_differing_from_driver(cluster, tmp_path, stages):
     (player,) = stages[-1].factory.load()["blue_0"]
-    announced = {"blue_0": (player._replace(sha256="a" * 64),)}
+    announced = {"blue_0": (player._replace(player=SimpleNamespace(sha256="a" * 64)),)}
     text = refusal(tmp_path, [with_factory(stages[-1], load=lambda: announced, packed=stages[-1].factory.packed)])
     assert f"player blue-rookie: expected sha256 {'a' * 64}, got {player.sha256}" in text
 

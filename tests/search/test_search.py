@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from contextlib import nullcontext
@@ -111,7 +112,9 @@ def test_ends_with_status_1_when_all_trials_fail(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("session")
-def test_tune_isolates_trials_and_names_failed(tmp_path, capfd):
+def test_tune_isolates_trials_and_names_failed(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "1")
+    before = dict(os.environ)
     space = space_file(tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}")
     tiny = "search=asha search.max_concurrent=1 search.trials=2 search.startup=2 search.until=1536 search.grace=1024"
     folder = tmp_path / "search"
@@ -124,6 +127,9 @@ def test_tune_isolates_trials_and_names_failed(tmp_path, capfd):
     run = folder / "trials" / reported["finished"].spec.id
     assert rows_of(run)[-1]["env_steps"] == reported["finished"].env_steps == 1536
     assert json.loads((run / "provenance.json").read_text())["command"].startswith("multigrid-rl train scenario=1v1")
+    assert {name: value for name, value in os.environ.items() if name.startswith(("TUNE_", "RAY_AIR_"))} == {
+        name: value for name, value in before.items() if name.startswith(("TUNE_", "RAY_AIR_"))
+    }  # Tune is silent within a search, and not in what follows it
 
 
 @pytest.mark.long

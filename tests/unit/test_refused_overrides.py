@@ -105,7 +105,7 @@ REFUSED = [
     ("scenario=gymnasium train.psi=gae train.vf_coef=0", "train.psi", "total_reward or future_return", "gae"),
     ("scenario=gymnasium scenario=1v1 train=vpg experiment=none", "train.v_iters", "null with scenario=1v1", "40"),
     ("scenario=gymnasium train.recompute=true train.psi=future_return train.vf_coef=0", "train.recompute", "vf_coef=0"),
-    ("scenario=gymnasium train.psi=psi", "train.psi", "'total_reward'"),
+    ("scenario=gymnasium train.psi=psi", "train.psi", "total_reward"),
     ("scenario=gymnasium train.v_iters=3", "train.v_iters", "3"),
     ("scenario=gymnasium train.v_lr=0.1", "train.v_lr", "null without v_iters"),
     ("scenario=gymnasium train.target_kl=-1", "train.target_kl", "-1"),
