@@ -152,7 +152,9 @@ class MultigridConfig(PPOConfig):
     def _user_values(self) -> dict[str, Any]:
         """Return what a user has set as values of ours, by dotted key. Raises ``ConfigError``."""
         filled, values, run = self.settings.filled, {}, self.settings.run
-        for name, value in vars(self).items():
+        # What others are converted by comes first: env runners, then games, then the batch that these play.
+        settings = sorted(vars(self).items(), key=lambda setting: _ORDER.get(setting[0], len(_ORDER)))
+        for name, value in settings:
             kept = filled.get(name, _MISSING)
             if name in _RLLIBS or name.startswith(("callbacks_", "evaluation_", "__")):  # __: Tune's own
                 continue
@@ -162,7 +164,7 @@ class MultigridConfig(PPOConfig):
             if name in _SAME:
                 values[_SAME[name]] = plain
             elif name in _CONVERTED:
-                values |= _CONVERTED[name](plain, run)
+                values |= _CONVERTED[name](plain, _unchecked(run, values))
             else:
                 default = f"RLlib's default {kept}, as nothing of ours follows it"
                 default = "no such setting" if kept is _MISSING else default
@@ -294,6 +296,11 @@ def _batch(value: Any, run: RunConfig) -> dict[str, Any]:
     return {"train.num_steps": value // games}
 
 
+def _times(value: Any, number: int) -> Any:
+    """Return a multiple; what is no number stays as it is, and is refused with all other values."""
+    return value * number if isinstance(value, int) else value
+
+
 #: RLlib's names of settings that are keys of ours in another form: (value, the run) -> values by key.
 _CONVERTED: dict[str, Callable[[Any, RunConfig], dict[str, Any]]] = {
     "lr": _schedule_keys("train.lr", "train.lr_final", "train.until"),
@@ -301,12 +308,26 @@ _CONVERTED: dict[str, Callable[[Any, RunConfig], dict[str, Any]]] = {
     "clip_param": lambda value, run: {"train.clip": value, "train.clip_final": None},  # noqa: ARG005
     "num_epochs": lambda value, run: {"train.epochs" if run.train.pi_iters is None else "train.pi_iters": value},
     "minibatch_size": lambda value, run: {
-        "train.minibatch_size": value * (run.train.num_steps if run.model.recurrent else 1)
+        "train.minibatch_size": _times(value, run.train.num_steps if run.model.recurrent else 1)
     },
     "train_batch_size": _batch,
-    "_train_batch_size_per_learner": lambda value, run: _batch(value * max(run.cluster.num_learners, 1), run),
-    "num_envs_per_env_runner": lambda value, run: {"train.num_envs": value * max(run.cluster.runners, 1)},
+    "_train_batch_size_per_learner": lambda value, run: _batch(_times(value, max(run.cluster.num_learners, 1)), run),
+    "num_envs_per_env_runner": lambda value, run: {"train.num_envs": _times(value, max(run.cluster.runners, 1))},
 }
+
+
+#: Those that are converted before others.
+_ORDER = {name: k for k, name in enumerate([*_SAME, "num_envs_per_env_runner", "train_batch_size"])}
+
+
+def _unchecked(run: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """Return a run with some sizes of its sections by dotted key, before all values are checked together."""
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        if section and isinstance(value, int):
+            changed_section = getattr(run, section).model_copy(update={name: value})
+            run = run.model_copy(update={section: changed_section})
+    return run
 
 
 def config(scenario: str | None = None, *overrides: str, **values: Any) -> MultigridConfig:

@@ -130,6 +130,21 @@ def test_settings_of_rllib_become_keys_of_ours(change, key, value):
     assert made.settings.run == again
 
 
+def test_settings_that_depend_on_each_other_are_taken_together():
+    made = config("1v1", *SMALL)
+    made.env_runners(num_env_runners=2, num_envs_per_env_runner=6).training(train_batch_size=120, minibatch_size=60)
+    made.validate()
+    run = made.settings.run
+    assert (run.cluster.num_env_runners, run.train.num_envs, run.train.num_steps) == (2, 12, 10)
+    learners = config("1v1", *SMALL).learners(num_learners=2).training(train_batch_size_per_learner=512)
+    learners.validate()
+    assert learners.settings.run.train.batch_size == 1024
+    recurrent = config("1v1", *SMALL, "model.hidden=[16]", model="lstm")
+    recurrent.env_runners(rollout_fragment_length=4).training(minibatch_size=32)
+    recurrent.validate()
+    assert recurrent.settings.run.train.minibatch_size == 32 * 4
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
