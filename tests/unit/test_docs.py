@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
 import shlex
 import subprocess
@@ -30,6 +32,22 @@ def test_relative_links_of_docs_resolve():
     ]
     assert links
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_imports_of_snippets_exist():
+    ours = ("multigrid_rl", "benchmarks", "tests")
+    missing, found = [], 0
+    for page in PAGES:
+        for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            for node in ast.walk(ast.parse(block)):
+                if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in ours:
+                    module = importlib.import_module(str(node.module))
+                    found += len(node.names)
+                    missing += [
+                        (page.name, node.module, name.name) for name in node.names if not hasattr(module, name.name)
+                    ]
+    assert found
+    assert missing == []
 
 
 def extending() -> str:
