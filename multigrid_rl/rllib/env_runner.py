@@ -25,6 +25,7 @@ from multigrid_rl.types import EnvFactory
 GENERATION, STAGE = 1 << 32, 1 << 52
 #: Numbers of evaluated games, which no training plays, and how many are played side by side.
 EVALUATION, SIDE_BY_SIDE = 1 << 62, 256
+_EVALUATED = "evaluated"
 
 
 class BatchedEnvRunner(EnvRunner, Checkpointable):
@@ -147,11 +148,12 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         return {name: (spec.observation_space, spec.action_space) for name, spec in specs.items()}
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
-        """Return the weights, as RLlib's group asks for them."""
-        return {COMPONENT_RL_MODULE: self.module.get_state()}
+        """Return the weights, as RLlib's group asks for them, and how many games it has evaluated."""
+        return {COMPONENT_RL_MODULE: self.module.get_state(), _EVALUATED: self._evaluated}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over weights."""
+        """Take over weights, and of a checkpoint which games come next when it evaluates."""
+        self._evaluated = state.get(_EVALUATED, self._evaluated)
         if COMPONENT_RL_MODULE in state:
             modules = state[COMPONENT_RL_MODULE]
             # RLlib's weight sync sends a reference inside the dictionary.

@@ -259,6 +259,16 @@ def test_evaluation_plays_whole_fresh_games_and_changes_no_training(built):
     assert greedy.eval_env_runner.config.explore is False
 
 
+def test_restored_algorithm_evaluates_the_games_that_would_have_come_next(built, tmp_path):
+    for made in (config("1v1", *SMALL), config("1v1", *SMALL).evaluation(evaluation_interval=1)):
+        algorithm = built(made)
+        first = algorithm.evaluate()["env_runners"]
+        again = built(made)
+        again.restore_from_path(algorithm.save_to_path(str(tmp_path / str(len(list(tmp_path.iterdir()))))))
+        second = algorithm.evaluate()["env_runners"]
+        assert again.evaluate()["env_runners"] == second != first
+
+
 def test_module_is_the_network_that_learns(built):
     algorithm = built(config("1v1", *SMALL))
     algorithm.train()
