@@ -1,6 +1,7 @@
 """One seat of a game, or of many games, as a Gymnasium environment; catalogue players take the other seats."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -224,6 +225,8 @@ def match_around(
     for seat in others:
         choice = overrides.get(seat, chosen.opponents.get(seat, DEFAULT))
         mixture = choice if isinstance(choice, Mapping) else {choice: 1.0}
+        if any(not isinstance(weight, Real) for weight in mixture.values()):
+            raise ValueError(expected(f"players[{seat!r}]", "a weight for each player", dict(mixture)))
         if not mixture or min(mixture.values()) <= 0:
             wanted = f"one of {', '.join(catalogue.names())}, a folder with a frozen player, or an object that acts"
             raise ValueError(expected(f"players[{seat!r}]", wanted, "none"))

@@ -167,6 +167,8 @@ def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
     values = {**KEYS, **config}
     if values["observation"] not in OBSERVATIONS:
         raise ConfigError(expected("env_config.observation", " or ".join(OBSERVATIONS), values["observation"]))
+    if not isinstance(values["scenario"], str):
+        raise ConfigError(expected("env_config.scenario", "a name or a file", repr(values["scenario"])))
     if not isinstance(values["players"], Mapping):
         wanted = "players by seat, such as {'blue_0': 'blue-rookie'}"
         raise ConfigError(expected("env_config.players", wanted, repr(values["players"])))

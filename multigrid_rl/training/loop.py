@@ -171,12 +171,10 @@ def restore(engine: Engine, start: Path) -> None:
         ConfigError: its weights are not finite.
     """
     engine.read(start / "rllib")
-    games_restored = engine.run.set_state(read_state(start))
+    engine.run.set_state(read_state(start))
     bad = not_finite(engine.run.learner.get_weights())
     if bad is not None:
         raise ConfigError(expected(start, "a checkpoint whose weights are finite", f"{bad} is not finite"))
-    if not games_restored:
-        LOG.warning("other env runners than before: weights and gates go on, games start afresh")
 
 
 def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int = 1) -> None:

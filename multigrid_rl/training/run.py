@@ -1,5 +1,6 @@
 """A run while it trains: its iteration, counters, stages, league and metrics."""
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from multigrid_rl.training.protocols import Learner, Metrics, Sampler
 from multigrid_rl.training.stages import Stage
 from multigrid_rl.types import EnvFactory, EpisodeTable, RunError
 
+LOG = logging.getLogger(__name__)
 _COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_from", "env_runner_restarts")
 _COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage", "env_runners", "env_runner_restarts")
 #: Statistics of a whole update, not of its last minibatch.
@@ -221,7 +223,7 @@ class Run:
         return {**state, "env_runners": self.sampler.remote, "tracker": self.tracker.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> bool:
-        """Continue from a state, when the engine has its own back.
+        """Continue from a state, when the engine has its own back; logs a warning where the games start afresh.
 
         Returns:
             Whether the games are taken up where they stood; else fresh ones are played.
@@ -240,7 +242,10 @@ class Run:
             same = state["env_runners"] == self.sampler.remote
             playing = {number for games in state["games"].values() for number in games["opponents"]} if same else ()
             self._set_roster(self.league.roster(playing))
-        return self.sampler.set_state(state, self._games[self.stage])
+        games_restored = self.sampler.set_state(state, self._games[self.stage])
+        if not games_restored:
+            LOG.warning("other env runners than before: weights and gates go on, games start afresh")
+        return games_restored
 
 
 def _of_update(learned: dict[str, Metrics]) -> Metrics:
