@@ -94,7 +94,7 @@ def first_error(error: ValidationError, place: str = "", *, quoting: bool = Fals
         words = _PLAIN[first["type"]].format(**{"got": shown(str(first["input"])), **first.get("ctx", {})})
         message = f"expected {words}"
     message = message.split(" or instance of ")[0]  # a class of ours
-    if quoting and not isinstance(first["input"], dict):
+    if quoting and not isinstance(first["input"], dict) and ", got " not in message:
         message = f"{message}, got {one_line(first['input'])}"
     # A message about one key of a part names that key itself: cluster + num_env_runners: expected ...
     joint = "." if re.match(r"[\w.]+: expected", message) else ": "

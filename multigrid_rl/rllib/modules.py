@@ -77,16 +77,16 @@ class FrozenPlayer(RLModule):
             wanted = "a frozen player of one seat (others are background players: env_config={'players': ...})"
             raise PlayerError(expected("model_config.player", wanted, name))
         seat = values.get("seat", card.seats[0])
-        spec = load_scenario(values.get("scenario", card.scenario)).spec
+        spec = load_scenario(str(values.get("scenario", card.scenario))).spec
         spec.team_of(seat)
         loaded = catalogue.seat(name, spec, seat, greedy=bool(values.get("greedy", False)))
         assert isinstance(loaded.player, Player)
         self.player, self.sha256 = loaded.player, str(loaded.sha256)
         self._agent, self._categories = spec.seats.index(seat), token_categories(spec)
         self._check_spaces(spec)
-        seed = values.get("seed")
+        seed = _seed_of(values)
         # The process's own seed: a generator of RLlib's is not passed to modules.
-        self._seed = torch.initial_seed() if seed is None else int(seed)
+        self._seed = torch.initial_seed() if seed is None else seed
         self._rng = self._streams(1)
 
     def _check_spaces(self, spec: GameSpec) -> None:
@@ -159,7 +159,8 @@ class NetworkModule(ActorCriticModule):
     def setup(self) -> None:
         """Build the network."""
         values = {**_NETWORK, **_own(self.model_config)}
-        seed = int(values.pop("seed", torch.initial_seed() % 2**62))
+        seed = _seed_of(values)
+        values.pop("seed", None)
         try:
             model = ModelConfig.model_validate(values)
         except ValidationError as error:
@@ -175,7 +176,15 @@ class NetworkModule(ActorCriticModule):
         choices = gymnasium.spaces.MultiDiscrete([self.action_space.n])
         agent = AgentSpec("agent", "module", ("seat",), self.observation_space, choices)
         self.architecture = model.model_dump(mode="json")
-        self.net = network_of(agent, self.architecture, seed)
+        self.net = network_of(agent, self.architecture, torch.initial_seed() % 2**62 if seed is None else seed)
+
+
+def _seed_of(values: dict[str, Any]) -> int | None:
+    """Return the ``seed`` of a ``model_config``, if it has one. Raises :class:`ConfigError`: no whole number."""
+    seed = values.get("seed")
+    if not isinstance(seed, int | None):
+        raise ConfigError(expected("model_config.seed", "a whole number", repr(seed)))
+    return seed
 
 
 def _own(config: Any) -> dict[str, Any]:

@@ -200,6 +200,7 @@ def module(observation="flat", **config):
         ({"player": "hunter"}, "env_config={'players': ...}), got hunter"),
         ({"player": "cheetah-expert"}, "model_config.player: expected a frozen player of one seat"),
         ({"player": "blue-master", "seat": "red_3"}, "seat: expected blue_0, red_0, got 'red_3'"),
+        ({"player": "blue-master", "seed": "x"}, "model_config.seed: expected a whole number, got 'x'"),
     ],
 )
 def test_a_wrong_frozen_player_is_one_line(config, message):
