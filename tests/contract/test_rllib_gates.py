@@ -12,6 +12,7 @@ from multigrid_rl.text import ConfigError
 from tests.tiny_runs import TINY
 
 RETURN = "env_runners/episode_return_mean"
+pytestmark = pytest.mark.filterwarnings("ignore:.*Overriding environment rllib-multi-agent-env:UserWarning")
 
 
 class Algorithm:
