@@ -53,8 +53,7 @@ def players_of(folder: Path, seat: str, target: Path) -> dict[str, Path]:
     root = next((path for path in (folder, *folder.resolve().parents) if (path / _MODULES).is_dir()), None)
     if root is None:
         raise PlayerError(expected(folder, "an algorithm's checkpoint, or a module's in one", "none"))
-    config = _unpickled(root / Checkpointable.CLASS_AND_CTOR_ARGS_FILE_NAME)["ctor_args_and_kwargs"][0][0]
-    scenario = _scenario_of(root, config)
+    scenario = _scenario_of(root, _config_of(root / Checkpointable.CLASS_AND_CTOR_ARGS_FILE_NAME))
     spec = load_scenario(scenario).spec
     seats = spec.seats_of(seat) if seat in TEAM_ORDER else (seat,)
     for name in seats:
@@ -91,11 +90,18 @@ def _module_for(modules: Path, seat: str, spec: GameSpec) -> Path:
     return modules / names[0]
 
 
-def _unpickled(path: Path) -> Any:
+def _config_of(path: Path) -> dict[str, Any]:
+    """Return RLlib's configuration of the algorithm that wrote a file."""
     try:
-        return pickle.loads(path.read_bytes())
+        config: dict[str, Any] = pickle.loads(path.read_bytes())["ctor_args_and_kwargs"][0][0]
+        known = {"env", "env_config"} <= config.keys()
     except (*MISTAKES, pickle.UnpicklingError, EOFError) as error:
         raise PlayerError(expected(path, "a file of an RLlib checkpoint", one_line(error))) from error
+    if not known:
+        raise PlayerError(
+            expected(path, "an algorithm's configuration with env and env_config", ", ".join(map(str, config)))
+        )
+    return config
 
 
 def _write(target: Path, source: Path, scenario: str, seats: tuple[str, ...]) -> None:

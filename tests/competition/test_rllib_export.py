@@ -178,5 +178,8 @@ def test_damaged_checkpoints_and_other_environments_are_refused(trained, tmp_pat
     content["ctor_args_and_kwargs"][0][0]["env"] = "CartPole-v1"
     made.write_bytes(cloudpickle.dumps(content))
     assert "expected RedBlueDoors or a name that begins with multigrid_rl/, got CartPole-v1" in complaint(export(*args))
+    for other in ({"a": 1}, {"ctor_args_and_kwargs": (({"lr": 1},), {})}, []):
+        made.write_bytes(pickle.dumps(other))
+        assert f"{made}: expected a" in complaint(export(*args))
     made.write_bytes(b"")
     assert "expected a file of an RLlib checkpoint" in complaint(export(*args))
