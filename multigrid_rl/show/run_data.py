@@ -98,7 +98,7 @@ def read_report(
     compared: dict[str, Comparison] = {}
     with suppress(ConfigError):  # the run ended before the reference begins: nothing to compare yet
         compared = {row.metric: row for row in compare(run, curves)} if curves is not None else {}
-    timed = {name for row in rows for name in row if name.startswith("timing/")}
+    timed = {name for row in rows for name in row if name.startswith("timing/") and name.endswith("_s")}
     totals = {name[len("timing/") : -len("_s")]: sum(row.get(name) or 0.0 for row in rows) for name in timed}
     changed = changes(run.config, run.config.get("experiment") if curves is None else curves.name)
     found = RunReport(run, gates, held, totals, rows[-1], curves, compared, changed, played=None)
