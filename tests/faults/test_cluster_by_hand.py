@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from multigrid_rl.players.cards import read_card, read_network
+from multigrid_rl.search.folder import SearchFolder
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
 
@@ -183,10 +184,10 @@ def test_compose_cluster_trains_on_all_nodes(scratch, environment, tmp_path):
     # A search has its trials on all of them, two at a time where each node has one CPU.
     assert searched.returncode == 0, searched.stdout + searched.stderr
     assert "cluster:  3 node(s), 3 CPUs, 0 GPUs" in searched.stdout
-    outcomes = [json.loads(line) for line in (tmp_path / "search" / "outcomes.jsonl").read_text().splitlines()]
-    assert [outcome["status"] for outcome in outcomes] == ["finished"] * 4
+    outcomes = SearchFolder.reopen(tmp_path / "search").outcomes()
+    assert [outcome.status for outcome in outcomes] == ["finished"] * 4
     # The candidate of the last stage has not held its gates with the first seed: it need not show the second.
-    assert [outcome["spec"]["stage"] for outcome in outcomes] == ["broad", "broad", "refine", "confirm"]
+    assert [outcome.spec.stage for outcome in outcomes] == ["broad", "broad", "refine", "confirm"]
     # What was told to go is gone, with all of its processes.
     wait_until(lambda: not ours(scratch), 20, lambda: f"left: {commands(scratch)}")
 
