@@ -88,7 +88,7 @@ def check_code(key: object, names: Iterable[str], what: str) -> None:
             raise ConfigError(expected(key, f"{what}, as code is refused here (--safe)", name))
         if name not in _said:
             _said.add(name)
-            LOG.warning("%s: names code, which is run: %s (--safe refuses it)", key, name)
+            LOG.warning("%s: names code, which is run: %s (`multigrid-rl --safe` refuses it)", key, name)
 
 
 # --- code that was asked for

@@ -33,7 +33,7 @@ class Curriculum(RLlibCallback):
             algorithm.env_runner_group.foreach_env_runner(partial(seat, opponent=OPPONENTS[algorithm.level]))
 
 
-def main(iterations: int = 50, batch: int = 4000) -> dict:
+def main(iterations: int = 10, batch: int = 4000) -> dict:
     """Train red against one opponent after the other and return the last result."""
     register_envs()
     config = (

@@ -15,7 +15,7 @@ class Outcomes(RLlibCallback):
         metrics_logger.log_value("red_keys", sum(info["key_pickup"] for info in infos), window=100)
 
 
-def main(iterations: int = 50, batch: int = 4000) -> dict:
+def main(iterations: int = 10, batch: int = 4000) -> dict:
     """Train red against a frozen player and return the last result."""
     register_envs()
     config = (

@@ -21,7 +21,7 @@ class InAHurry(RedBlueDoors):
         return observations, rewards, terminated, truncated, infos
 
 
-def main(iterations: int = 50, batch: int = 4000) -> dict:
+def main(iterations: int = 10, batch: int = 4000) -> dict:
     """Train both seats of 1v1, which share one policy, and return the last result."""
     register_env("in-a-hurry", InAHurry)
     config = (

@@ -34,7 +34,7 @@ class EmbeddedCells(TorchRLModule, ValueFunctionAPI):
         return self.critic(self._features(batch)).squeeze(-1)
 
 
-def main(iterations: int = 50, batch: int = 4000) -> dict:
+def main(iterations: int = 10, batch: int = 4000) -> dict:
     """Train red and return the last result."""
     register_envs()
     env_config = {"players": {"blue_0": "blue-rookie"}, "observation": "tokens"}

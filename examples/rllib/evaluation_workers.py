@@ -5,7 +5,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from multigrid_rl.rllib import register_envs
 
 
-def main(iterations: int = 50, batch: int = 4000, episodes: int = 100, workers: int = 1) -> dict:
+def main(iterations: int = 10, batch: int = 4000, episodes: int = 100, workers: int = 1) -> dict:
     """Train, evaluate every second iteration, and return the last result."""
     register_envs()
     config = (

@@ -28,7 +28,7 @@ def play(module: RLModule, games: int, seed: int) -> list[float]:
     return returns
 
 
-def main(iterations: int = 50, batch: int = 4000, games: int = 100) -> list[float]:
+def main(iterations: int = 10, batch: int = 4000, games: int = 100) -> list[float]:
     """Train, write a checkpoint, and play with the module in it."""
     config = (
         PPOConfig()

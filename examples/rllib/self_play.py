@@ -34,7 +34,7 @@ class SelfPlay(RLlibCallback):
         algorithm.set_state({"learner_group": {"learner": {"rl_module": {name: weights}}}})
 
 
-def main(iterations: int = 50, batch: int = 4000) -> dict:
+def main(iterations: int = 10, batch: int = 4000) -> dict:
     """Train one policy and return the last result."""
     register_envs()
     rookie = RLModuleSpec(FrozenPlayer, model_config={"player": "blue-rookie"})

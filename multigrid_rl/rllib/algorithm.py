@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import ray
+import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
 
@@ -43,6 +44,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
         self.pool: Any = None
         settings: Settings = self.config.settings
         self._team = team_of(settings.run)
+        # Before anything is computed: sums depend on the number of threads, and more of them than cores are far slower.
+        torch.set_num_threads(settings.run.learner_threads)
         with self._without_ray():
             super().setup(config)
         stages, trainer = settings.stages, settings.trainer

@@ -7,14 +7,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import ray
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils import force_list
 
 from multigrid_rl.config.compose import changed, compose, keyword_overrides
 from multigrid_rl.config.schema import RunConfig, trainer_of
+from multigrid_rl.cores import available_cpus
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
+from multigrid_rl.rllib.session import check_gpus
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.training.stages import Stage, stages_of
 from multigrid_rl.training.start import load_stages
@@ -46,6 +49,7 @@ _RLLIBS = (
 #: What is meant by settings that nothing of ours follows.
 _INSTEAD = {
     "framework_str": "torch, the only framework of our networks",
+    "exploration_config": "RLlib's new API stack, which `api_stack` must leave on",
     "env": 'none: config("2v2") or config(env_id="CartPole-v1") names the game',
     "env_config": 'none: overrides, config("1v1", "scenario.seats.blue_0=hunter"), change the game',
     "observation_space": "that of the scenario, which follows from its game and scheme",
@@ -142,6 +146,7 @@ class MultigridConfig(PPOConfig):
             run = changed(self.settings.run, values) if values else self.settings.run
             if not self.settings.driven:
                 _check_alone(run)
+                self._check_machine(run)
             stages = self.settings.stages
             if values or not stages:
                 stages = tuple(load_stages(run, None)[0])
@@ -166,11 +171,21 @@ class MultigridConfig(PPOConfig):
             elif name in _CONVERTED:
                 values |= _CONVERTED[name](plain, _unchecked(run, values))
             else:
-                default = f"RLlib's default {kept}, as nothing of ours follows it"
+                default = f"{kept}, as nothing of ours follows it"
                 default = "no such setting" if kept is _MISSING else default
                 setting = name.strip("_").removesuffix("_str")
                 raise ConfigError(expected(setting, _INSTEAD.get(name, default), shown(str(value))))
         return values
+
+    def _check_machine(self, run: RunConfig) -> None:
+        """Raise ``ConfigError`` for more processes or GPUs than there are: Ray would wait for them without a word."""
+        check_gpus(run)
+        cluster, judges = run.cluster, self.evaluation_num_env_runners
+        wanted = cluster.runners + cluster.num_learners + judges
+        cpus = int(ray.cluster_resources().get("CPU", 0)) if ray.is_initialized() else available_cpus()
+        if cluster.address is None and wanted > cpus:
+            parts = f"{cluster.runners} env runners, {cluster.num_learners} learners, {judges} for evaluation"
+            raise ConfigError(expected("num_env_runners", f"at most {cpus} CPUs' worth of processes", parts))
 
     def _check_callbacks(self) -> None:
         """Raise ``ConfigError`` for callbacks that would never be called."""

@@ -55,7 +55,7 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # the pool reports lost env runners
     if config is not None:
-        _check_gpus(config)
+        check_gpus(config)
         cluster = config.cluster
         needed |= bool(cluster.address is not None or cluster.num_env_runners or cluster.num_learners)
     if ray.is_initialized() or not needed:
@@ -84,7 +84,7 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _check_gpus(config: RunConfig) -> None:
+def check_gpus(config: RunConfig) -> None:
     """Raise ``ConfigError`` for learners on GPUs that this machine lacks: Ray would wait without a message."""
     cluster, gpus = config.cluster, torch.cuda.device_count()
     learners = max(cluster.num_learners, 1)

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import ray
+import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
@@ -162,7 +163,7 @@ def test_settings_that_depend_on_each_other_are_taken_together():
         (lambda made: made.training(lr=[[3, 1e-3], [5, 1e-4]]), r"train.lr: expected a number, or a line \[\[0, a\]"),
         (lambda made: made.training(train_batch_size=1000), "train_batch_size: expected a multiple of train.num_envs"),
         (lambda made: made.training(use_kl_loss=True), "use_kl_loss: expected False: train.target_kl bounds"),
-        (lambda made: made.training(kl_coeff=0.5), "kl_coeff: expected RLlib's default 0.2, as nothing of ours"),
+        (lambda made: made.training(kl_coeff=0.5), "kl_coeff: expected 0.2, as nothing of ours"),
         (lambda made: made.training(model={"fcnet_hiddens": [3]}), "model: expected none: overrides"),
         (lambda made: made.rl_module(model_config={"fcnet_hiddens": [3]}), "model_config: expected none: overrides"),
         (lambda made: made.multi_agent(policies={"mine"}), "policies: expected none: scheme, shared and"),
@@ -290,3 +291,39 @@ def test_curriculum_goes_on_without_a_loop_of_ours(built):
 def test_run_is_done_at_its_budget(built):
     algorithm = built(config("1v1", *SMALL, until=1024))
     assert [algorithm.train()["done"] for _ in range(2)] == [False, True]
+
+
+def test_algorithm_sets_the_threads_of_its_run():
+    # Sums of torch's depend on them: in a fresh process a run would differ from the command line's.
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        made = config("1v1", *TINY, "train.torch_threads=1")
+        algorithm = made.build_algo()
+        algorithm.stop()
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "wants",
+    [
+        lambda made: made.env_runners(num_env_runners=2).learners(num_learners=1),
+        lambda made: made.env_runners(num_env_runners=2).evaluation(evaluation_num_env_runners=1),
+    ],
+    ids=["learners", "evaluation"],
+)
+def test_more_processes_than_cpus_are_refused(wants, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.rllib.build.available_cpus", lambda: 2)
+    monkeypatch.setattr("multigrid_rl.config.schema.available_cpus", lambda: 2)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    message = "num_env_runners: expected at most 2 CPUs' worth of processes, got 2 env runners, "
+    with pytest.raises(ConfigError, match=message):
+        wants(config("1v1", *TINY)).build_algo()
+
+
+def test_gpus_that_are_not_there_are_refused(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(ConfigError, match=r"cluster\.gpus_per_learner: expected 0, or a cluster\.address, got 1: torch"):
+        config("1v1", *TINY).learners(num_gpus_per_learner=1).build_algo()

@@ -183,7 +183,7 @@ def test_card_imports_no_module_where_code_is_refused(own_parts, monkeypatch, ca
         read_network(folder, read_card(folder))
     assert "own_parts" not in sys.modules
     loaded = read_network(folder, read_card(folder))
-    said = "architecture.name: names code, which is run: own_parts:Small (--safe refuses it)"
+    said = "architecture.name: names code, which is run: own_parts:Small (`multigrid-rl --safe` refuses it)"
     assert caplog.messages in ([], [said])  # once in a process
     assert torch.equal(loaded.policy.weight, network.policy.weight)
 

@@ -91,7 +91,7 @@ def test_file_is_taken_unchanged_and_its_code_is_named(recipe, monkeypatch, capl
     config = compose([f"experiment={recipe}"])
     values = (config.run_dir, config.train.shaping, config.scenario.description)
     assert values == ("mine", "some:code", "somewhere")
-    assert caplog.messages == [f"{recipe}: names code, which is run: some:code (--safe refuses it)"]
+    assert caplog.messages == [f"{recipe}: names code, which is run: some:code (`multigrid-rl --safe` refuses it)"]
 
 
 def test_null_is_harmless_where_code_is_refused(recipe, monkeypatch):
