@@ -105,6 +105,9 @@ def test_stock_ppo_is_exported_inspected_and_plays_in_a_cup(trained, tmp_path):
     )
     assert played.exit_code == 0, played.output
     assert sorted(json.loads(played.output.splitlines()[-1])["ranking"]) == ["mine", "random"]
+    entries = json.loads((tmp_path / "cup" / "cup.json").read_text())["entries"]
+    about = {entry["name"]: entry["about"] for entry in entries}
+    assert about["mine"].startswith("mlp for red_0 of 1v1, unknown training steps")
 
 
 @pytest.mark.parametrize(

@@ -212,8 +212,9 @@ def entry_in(path: Path, config: CupConfig) -> Entry:
         if (path / AGENT_FILE).exists():  # says so if it may not be seen
             return external(path, name, note)
         card = next(iter(read_cards(path).values()))
-        steps, trained = card.provenance.get("env_steps", 0), f"{', '.join(card.seats)} of {card.scenario}"
-        about = f"{card.architecture['name']} for {trained}, {steps:,} training steps"
+        steps, trained = card.provenance.get("env_steps"), f"{', '.join(card.seats)} of {card.scenario}"
+        how_long = "unknown training steps" if steps is None else f"{steps:,} training steps"
+        about = f"{card.architecture['name']} for {trained}, {how_long}"
         snapshot = steps if path.parent.name == LEAGUE and path.name.startswith("step_") else None
         players = {team: load_team(path, config.spec, team) for team in _TEAMS}
         entry = Entry(name, "frozen", f"{about}{note}", bundle_sha256(path), env_steps=snapshot)
