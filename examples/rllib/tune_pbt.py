@@ -29,7 +29,7 @@ def main(*overrides: str, trials=4, iterations=200, every=20, folder=None) -> tu
         space.algo_class,
         param_space=space,
         tune_config=tune.TuneConfig(num_samples=trials, scheduler=scheduler),
-        run_config=tune.RunConfig(stop=stop, storage_path=folder),
+        run_config=tune.RunConfig(stop=stop, storage_path=folder, verbose=0),  # Tune prints whole configurations
     )
     results = tuner.fit()
     best = results.get_best_result("env_runners/episode_return_mean", "max")
