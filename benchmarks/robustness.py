@@ -35,7 +35,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 _TEXT = """# Tests that train, over seeds and kernels
 
-Every test that trains asks for a bound (the fixture `learning` of conftest.py). One seed's
+Every test that trains asks for a bound (the fixture `learning` of `tests/conftest.py`). One seed's
 number says little: the same test gives another one with another seed, and on a processor whose kernels add up in
 another order. So each was run with {seeds} seeds as the machine computes, and with {others} under each setting that
 chooses other kernels. Tests of the same size that passed on one kind of processor have failed on another.
