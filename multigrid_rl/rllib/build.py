@@ -178,14 +178,14 @@ class MultigridConfig(PPOConfig):
         return values
 
     def _check_machine(self, run: RunConfig) -> None:
-        """Raise ``ConfigError`` for more processes or GPUs than there are: Ray would wait for them without a word."""
+        """Raise ``ConfigError`` for more processes or GPUs than there are: Ray would wait for them silently."""
         check_gpus(run)
         cluster, judges = run.cluster, self.evaluation_num_env_runners
-        wanted = cluster.runners + cluster.num_learners + judges
+        wanted = (cluster.runners + judges) * self.num_cpus_per_env_runner + cluster.num_learners
         cpus = int(ray.cluster_resources().get("CPU", 0)) if ray.is_initialized() else available_cpus()
         if cluster.address is None and wanted > cpus:
             parts = f"{cluster.runners} env runners, {cluster.num_learners} learners, {judges} for evaluation"
-            raise ConfigError(expected("num_env_runners", f"at most {cpus} CPUs' worth of processes", parts))
+            raise ConfigError(expected("num_env_runners", f"processes for at most {cpus} CPUs", parts))
 
     def _check_callbacks(self) -> None:
         """Raise ``ConfigError`` for callbacks that would never be called."""

@@ -79,12 +79,12 @@ class FrozenPlayer(RLModule):
         seat = values.get("seat", card.seats[0])
         spec = load_scenario(str(values.get("scenario", card.scenario))).spec
         spec.team_of(seat)
-        loaded = catalogue.seat(name, spec, seat, greedy=bool(values.get("greedy", False)))
+        loaded = catalogue.seat(name, spec, seat, greedy=bool(_typed(values, "greedy", bool, "true or false")))
         assert isinstance(loaded.player, Player)
         self.player, self.sha256 = loaded.player, str(loaded.sha256)
         self._agent, self._categories = spec.seats.index(seat), token_categories(spec)
         self._check_spaces(spec)
-        seed = _seed_of(values)
+        seed = _typed(values, "seed", int, "a whole number")
         # The process's own seed: a generator of RLlib's is not passed to modules.
         self._seed = torch.initial_seed() if seed is None else seed
         self._rng = self._streams(1)
@@ -149,7 +149,7 @@ class FrozenPlayer(RLModule):
 class NetworkModule(ActorCriticModule):
     """Policy and values of one of our networks over tokens: for ``env_config={"observation": "tokens"}``.
 
-    ``RLModuleSpec(NetworkModule, model_config={"name": "mlp", "hidden": [64, 64]})``: the keys are those of ``model``
+    ``RLModuleSpec(NetworkModule, model_config={"name": "mlp", "hidden": [64, 64]})``: keys as in ``model``
     (docs/cli.md), and ``seed`` of the initial weights; by default the process's, which RLlib sets.
 
     Raises:
@@ -159,7 +159,7 @@ class NetworkModule(ActorCriticModule):
     def setup(self) -> None:
         """Build the network."""
         values = {**_NETWORK, **_own(self.model_config)}
-        seed = _seed_of(values)
+        seed = _typed(values, "seed", int, "a whole number")
         values.pop("seed", None)
         try:
             model = ModelConfig.model_validate(values)
@@ -179,12 +179,12 @@ class NetworkModule(ActorCriticModule):
         self.net = network_of(agent, self.architecture, torch.initial_seed() % 2**62 if seed is None else seed)
 
 
-def _seed_of(values: dict[str, Any]) -> int | None:
-    """Return the ``seed`` of a ``model_config``, if it has one. Raises :class:`ConfigError`: no whole number."""
-    seed = values.get("seed")
-    if not isinstance(seed, int | None):
-        raise ConfigError(expected("model_config.seed", "a whole number", repr(seed)))
-    return seed
+def _typed(values: dict[str, Any], key: str, kind: type, wanted: str) -> Any:
+    """Return what a ``model_config`` has under a key, if anything. Raises :class:`ConfigError`: of another type."""
+    value = values.get(key)
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(expected(f"model_config.{key}", wanted, repr(value)))
+    return value
 
 
 def _own(config: Any) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def without_object_store() -> Iterator[None]:
 def starting(local: bool) -> Iterator[list[int]]:
     """Start Ray's processes in sessions of their own, whose raylet ignores SIGTERM; ``local``: on the loopback alone.
 
-    Yields the process numbers of the raylets that were started: Ray tells nobody, and they must be watched and ended.
+    Yields the process numbers of the raylets that were started: Ray does not say, and they must be watched and ended.
 
     ``ray.init`` starts them, and takes no argument for how. Where the kernel does not end children with their parent,
     Ray ends its own by their group, and the processes stay as they are.

@@ -131,7 +131,7 @@ class SearchRun(tune.Callback, tune.Stopper):
         return not self.running or time.monotonic() > self._ends_at
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
-        """Ask a trial that lags behind to end by itself; it plays on only when it has been told."""
+        """Ask a trial that lags behind to end by itself; it plays on only once it has been asked."""
         name = result[TRIAL]
         try:
             if ENDED not in result and self.folder.lags(name, result[TIME], result[METRIC]):
@@ -226,7 +226,7 @@ def _trial(config: dict[str, Any]) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Tune within the block; an experiment of the caller's own, after it, is told as ever."""
+    """Silence Tune within the block; an experiment of the caller's own, after it, reports as usual."""
     before, log = {name: os.environ.get(name) for name in _QUIET}, logging.getLogger("ray.tune")
     level = log.level
     os.environ.update(_QUIET)

@@ -244,7 +244,8 @@ def own_mistakes(config: RunConfig) -> Iterator[None]:
             "train.shaping": config.train.shaping or "",
         }
         stem = place.partition(".py:")[0].removeprefix(" (")
-        named = [f"{key}={name}" for key, name in parts.items() if name.partition(":")[0].split(".")[-1] == stem]
+        modules = {key: name.partition(":")[0] for key, name in parts.items() if ":" in name}
+        named = [f"{key}={parts[key]}" for key, module in modules.items() if module.split(".")[-1] == stem]
         raise RunError(f"{', '.join(named) or 'own code'}: {mistake(error)}") from error
 
 

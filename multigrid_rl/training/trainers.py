@@ -59,7 +59,7 @@ class Trainer:
 
     def absent(self, config: RunConfig) -> dict[str, str]:
         """Return patterns of metrics that its rows do not have, with the reason: those that others alone bring."""
-        # Asked of the table, so that a trainer from outside is told from ours, too.
+        # Asked of the table, so that a trainer from outside is compared with ours, too.
         brought: dict[str, list[str]] = {}
         for name in (name for name in TRAINERS if has(TRAINERS, name)):
             for pattern in trainer_of(name).brings:

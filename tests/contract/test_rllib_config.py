@@ -318,7 +318,7 @@ def test_more_processes_than_cpus_are_refused(wants, monkeypatch):
     monkeypatch.setattr("multigrid_rl.rllib.build.available_cpus", lambda: 2)
     monkeypatch.setattr("multigrid_rl.config.schema.available_cpus", lambda: 2)
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    message = "num_env_runners: expected at most 2 CPUs' worth of processes, got 2 env runners, "
+    message = "num_env_runners: expected processes for at most 2 CPUs, got 2 env runners, "
     with pytest.raises(ConfigError, match=message):
         wants(config("1v1", *TINY)).build_algo()
 

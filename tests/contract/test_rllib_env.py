@@ -202,6 +202,7 @@ def module(observation="flat", **config):
         ({"player": "cheetah-expert"}, "model_config.player: expected a frozen player of one seat"),
         ({"player": "blue-master", "seat": "red_3"}, "seat: expected blue_0, red_0, got 'red_3'"),
         ({"player": "blue-master", "seed": "x"}, "model_config.seed: expected a whole number, got 'x'"),
+        ({"player": "blue-master", "greedy": "no"}, "model_config.greedy: expected true or false, got 'no'"),
     ],
 )
 def test_a_wrong_frozen_player_is_one_line(config, message):
