@@ -48,6 +48,7 @@ TRAINERS: dict[str, str] = {
     "dagger": "multigrid_rl.imitation.trainers:DAGGER",
     "gail": "multigrid_rl.imitation.trainers:ADVERSARIAL",
     "airl": "multigrid_rl.imitation.trainers:ADVERSARIAL",
+    "sac": "multigrid_rl.offpolicy.trainer:SAC",
 }
 
 #: Sections of ``train`` that tell the trainer of a file older than ``train.trainer``: the first that is there decides.
@@ -136,6 +137,7 @@ HEADS: dict[str, Head] = {
     "deterministic": Head("multigrid_rl.models.heads:Deterministic", probability=False),
     "mixture": Head("multigrid_rl.models.heads:Mixture", size=5),
     "bins": Head("multigrid_rl.models.heads:Bins", size=20),
+    "tanh-gaussian": Head("multigrid_rl.models.heads:TanhGaussian"),
     "diffusion": Head("multigrid_rl.models.heads:Diffusion", size=10, probability=False),
 }
 
@@ -154,6 +156,7 @@ MEASURED: dict[str, str] = {
     "own": "multigrid_rl.metrics:OWN",
     "league": "multigrid_rl.league.metrics:LEAGUE",
     "imitation": "multigrid_rl.imitation.metrics:IMITATION",
+    "sac": "multigrid_rl.offpolicy.trainer:METRICS",
 }
 
 #: Rules by which a pool chooses opponents.

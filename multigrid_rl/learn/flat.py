@@ -13,6 +13,7 @@ class FlatWeights:
         parameters: of a network, all of one type and on one device.
 
     Attributes:
+        parameters: of the network, in this order.
         weights: (P,) all of them.
         gradient: (P,) gradients; every parameter's ``grad`` is a part of it.
         dropped: number of non-finite gradients in :meth:`clip`; the reader may reset it.
@@ -20,7 +21,7 @@ class FlatWeights:
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         # Clipping, the optimiser and the sum over learners then process one tensor instead of a dozen.
-        self._parameters = tuple(parameters)
+        self.parameters = tuple(parameters)
         self.dropped = 0
         self.weights = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in parameters]))
         self.gradient = torch.zeros_like(self.weights)

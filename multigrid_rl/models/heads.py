@@ -354,3 +354,43 @@ def _step_table(steps: int, width: int) -> Tensor:
     places = torch.arange(width)
     angle = torch.arange(steps)[:, None] / 10_000 ** (places // 2 * 2 / width)
     return torch.where(places % 2 == 0, angle.sin(), angle.cos())
+
+
+class TanhGaussian(Head):
+    """A diagonal Gaussian, squashed by tanh, whose deviations depend on the state (Haarnoja et al. 2018).
+
+    Outputs are ``A`` means, then ``A`` numbers that become logarithms of standard deviations within -5 and 2.
+    """
+
+    def __init__(self, low: Array, high: Array, *_: object) -> None:
+        super().__init__(low, high, 2 * len(low))
+
+    def _parts(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        mean, raw = outputs[:, : self.width], outputs[:, self.width :]
+        return mean, -1.5 + 3.5 * torch.tanh(raw)
+
+    def reparameterised(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scaled actions (B, A) of standard normal ``noise`` (B, A), and their log-densities (B,)."""
+        mean, log_std = self._parts(outputs)
+        raw = mean + log_std.exp() * noise
+        # log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2 x)): exact where tanh is 1 in float32.
+        slope = 2 * (math.log(2) - raw - functional.softplus(-2 * raw))
+        logp = (-0.5 * noise.pow(2) - log_std - HALF_LOG_2PI - slope).sum(1)
+        return torch.tanh(raw), logp
+
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return log-densities (B, 1)."""
+        mean, log_std = self._parts(outputs)
+        raw = torch.atanh(self.scaled(actions).clamp(-0.999999, 0.999999))
+        slope = 2 * (math.log(2) - raw - functional.softplus(-2 * raw))
+        return (-0.5 * ((raw - mean) * torch.exp(-log_std)).pow(2) - log_std - HALF_LOG_2PI - slope).sum(1, keepdim=True)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Return entropies (B, 1) of the unsquashed."""
+        return (self._parts(outputs)[1] + 0.5 + HALF_LOG_2PI).sum(1, keepdim=True)
+
+    def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:
+        return self.reparameterised(outputs, torch.from_numpy(normal_numbers(rng, self.width)))[0]
+
+    def _mode(self, outputs: Tensor) -> Tensor:
+        return torch.tanh(outputs[:, : self.width])

@@ -1,0 +1,261 @@
+"""Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1801.01290; with the learnt weight of the entropy of
+https://arxiv.org/abs/1812.05905): twin critics and a policy of squashed Gaussians learn from a buffer of steps.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from multigrid_rl.learn.batches import Batch, Paths
+from multigrid_rl.learn.flat import FlatAdam, FlatWeights
+from multigrid_rl.learn.update import SECONDS, take_over
+from multigrid_rl.models.mlp import tower
+from multigrid_rl.offpolicy.trainer import SacTrain
+from multigrid_rl.types import Clock, Schedule
+
+Array = NDArray[Any]
+#: Gradient steps whose random numbers are drawn together.
+_TOGETHER = 64
+#: Output of a deviation of 1: see the head.
+_WIDE = math.atanh(3 / 7)
+
+
+class Replay:
+    """The newest steps, one row each: observation, scaled action, reward, 1 unless it was the end, next observation.
+
+    Args:
+        capacity: rows.
+        width: numbers ``D`` of an observation.
+        actions: numbers ``A`` of an action.
+
+    Attributes:
+        rows: (capacity, 2 D + A + 2) float32; those behind ``count`` are empty.
+        count: rows that are filled.
+    """
+
+    # One piece of memory for each step: a minibatch is gathered in one pass, and critics read the first D + A columns.
+    def __init__(self, capacity: int, width: int, actions: int) -> None:
+        self.rows = torch.zeros(capacity, 2 * width + actions + 2)
+        self.count = self._next = 0
+
+    def add(self, rows: Tensor) -> None:
+        """Add rows, at most ``capacity``, in place of the oldest."""
+        places = (torch.arange(len(rows)) + self._next) % len(self.rows)
+        self.rows[places] = rows
+        self.count = min(self.count + len(rows), len(self.rows))
+        self._next = (self._next + len(rows)) % len(self.rows)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the filled rows, and where the next one goes."""
+        return {"rows": self.rows[: self.count].numpy().copy(), "next": self._next}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a state. Raises ``ValueError``: it does not fit."""
+        self.count, self._next = len(state["rows"]), state["next"]
+        self.rows[: self.count] = torch.from_numpy(state["rows"])
+
+
+class Agent:
+    """A policy with its critics, their slowly following copies, and the weight of the entropy.
+
+    Args:
+        network: the policy, over a vector, whose head draws squashed Gaussians.
+        train: the settings.
+        seed: of the critics' weights and of all draws.
+        device: of the network.
+
+    Attributes:
+        optimizer: of the policy.
+        replay: what was played.
+    """
+
+    def __init__(self, network: Any, train: SacTrain, seed: int, device: torch.device) -> None:
+        self._policy, self._head, self._options, self._gamma = network.policy, network.head, train.sac, train.gamma
+        self._size, self._clip, self._device = train.minibatch, train.grad_clip, device
+        self._width, self._actions = network.policy[0].in_features, network.head.width
+        # Deviations of about 1 make the first actions nearly uniform within the bounds, so that all is seen.
+        network.policy[-1].bias.data[self._actions :] = _WIDE
+        generator = torch.Generator().manual_seed(seed)
+        sizes = (self._width + self._actions, *network.hidden, 1)
+        self._critics, self._targets = (
+            nn.ModuleList(tower(sizes, network.activation, 1.0, generator) for _ in range(2)).to(device)
+            for _ in range(2)
+        )
+        self._targets.load_state_dict(self._critics.state_dict())
+        self._flat, self._q, self._slow = (
+            FlatWeights(list(part.parameters())) for part in (network.policy, self._critics, self._targets)
+        )
+        self.optimizer, self._q_optimizer = FlatAdam(self._flat), FlatAdam(self._q)
+        self._log_alpha = FlatWeights([nn.Parameter(torch.tensor([math.log(self._options.alpha or 1.0)]))])
+        self._alpha_optimizer = FlatAdam(self._log_alpha)
+        self._generator = generator
+        self.replay = Replay(min(self._options.buffer, train.env_steps), self._width, self._actions)
+
+    def schedule(self, lr: float, q_lr: float) -> None:
+        """Set the step sizes."""
+        for optimizer, step_size in ((self.optimizer, lr), (self._q_optimizer, q_lr), (self._alpha_optimizer, q_lr)):
+            optimizer.param_groups[0]["lr"] = step_size
+
+    def add(self, batch: Batch, paths: list[Paths]) -> None:
+        """Keep the steps of a batch."""
+        first = 0
+        for path in paths:
+            behind = first + int(path.active.sum())
+            rows = batch.rows(slice(first, behind))
+            _, after = path.with_next(rows.obs, path.final_obs, path.last_obs)
+            actions = self._head.scaled(torch.from_numpy(rows.actions))
+            live = ~path.terminated[path.active]
+            numbers = np.stack([path.rewards[path.active], live], axis=1).astype(np.float32)
+            columns = (rows.obs, actions, numbers, after[path.active])
+            self.replay.add(torch.cat([torch.as_tensor(column) for column in columns], dim=1))
+            first = behind
+
+    def learn(self, steps: int) -> dict[str, float]:
+        """Take gradient steps; the statistics of the last one, and the mean of the critics' loss."""
+        q_loss, found = 0.0, {}
+        for first in range(0, steps, _TOGETHER):
+            count = min(_TOGETHER, steps - first)
+            chosen = torch.randint(self.replay.count, (count, self._size), generator=self._generator)
+            shape = (count, 2, self._size, self._actions)
+            noise = torch.randn(shape, generator=self._generator).to(self._device)
+            for k in range(count):
+                rows = self.replay.rows[chosen[k]].to(self._device)
+                found = self._descend(rows, noise[k])
+                q_loss += found["q_loss"]
+        return {**found, "q_loss": q_loss / max(steps, 1)}
+
+    def _descend(self, rows: Tensor, noise: Tensor) -> dict[str, float]:
+        """Take a step of critics, policy and weight of the entropy on ``rows`` (B, ...) with ``noise`` (2, B, A)."""
+        width, known = self._width, self._width + self._actions
+        obs, reward, live = rows[:, :width], rows[:, known], rows[:, known + 1]
+        alpha = self._log_alpha.weights.detach().exp()
+        with torch.no_grad():
+            after = rows[:, known + 2 :]
+            action, logp = self._draw(after, noise[0])
+            # Twin critics (Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477): the lower one overestimates less.
+            soft = torch.minimum(*self._values(self._targets, torch.cat([after, action], 1))) - alpha * logp
+            target = reward + self._gamma * live * soft
+        values = self._values(self._critics, rows[:, :known])
+        loss = sum((value - target).pow(2).mean() for value in values)
+        assert isinstance(loss, Tensor)
+        self._step(self._q, self._q_optimizer, loss)
+        action, logp = self._draw(obs, noise[1])
+        value = torch.minimum(*self._values(self._critics, torch.cat([obs, action], 1)))
+        policy_loss = (alpha * logp - value).mean()
+        self._step(self._flat, self.optimizer, policy_loss)
+        if self._options.alpha is None:
+            # Its gradient: alpha grows while the entropy, -log p, is below minus the number of components.
+            self._log_alpha.gradient[0] = -(logp.detach().mean() - self._actions)
+            self._alpha_optimizer.descend()
+        self._slow.weights.data.lerp_(self._q.weights.data, self._options.tau)
+        return {
+            "q_loss": float(loss.detach()),
+            "policy_loss": float(policy_loss.detach()),
+            "q_mean": float(value.detach().mean()),
+            "alpha": float(alpha),
+            "explained_variance": float(1 - (target - values[0].detach()).var() / target.var()),
+        }
+
+    def _draw(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scaled actions (B, A) and their log-probabilities (B,), differentiable."""
+        return self._head.reparameterised(self._policy(obs), noise)
+
+    @staticmethod
+    def _values(critics: nn.ModuleList, inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(critic(inputs).squeeze(1) for critic in critics)
+
+    def _step(self, flat: FlatWeights, optimizer: FlatAdam, loss: Tensor) -> None:
+        flat.gradient.zero_()
+        torch.autograd.backward(loss, inputs=flat.parameters)
+        flat.clip(self._clip)
+        optimizer.descend()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state beside the policy and its optimiser."""
+        return {
+            "critics": [weights.detach().numpy() for weights in (self._q.weights, self._slow.weights, self._log_alpha.weights)],
+            "optimizers": [self._q_optimizer.state_dict(), self._alpha_optimizer.state_dict()],
+            "generator": self._generator.get_state().numpy(),
+            "replay": self.replay.get_state(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a state."""
+        for flat, weights in zip((self._q, self._slow, self._log_alpha), state["critics"], strict=True):
+            flat.weights.data.copy_(torch.from_numpy(weights))
+        for optimizer, kept in zip((self._q_optimizer, self._alpha_optimizer), state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
+        self._generator.set_state(torch.from_numpy(state["generator"]))
+        self.replay.set_state(state["replay"])
+
+
+class Sac:
+    """The learner of ``train=sac``; see :class:`~multigrid_rl.learn.update.Update` for what is asked of it.
+
+    Args:
+        networks: by module.
+        action_spaces: by module.
+        train: the settings.
+        seed: of the critics' weights and of all draws.
+        device: of the networks.
+    """
+
+    def __init__(
+        self,
+        networks: Mapping[str, Any],
+        action_spaces: Mapping[str, spaces.Space[Any]],  # noqa: ARG002 - heads know them
+        train: SacTrain,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self._networks, self._train, self.clock = networks, train, Clock()
+        self.agents = {
+            name: Agent(net, train, seed * 64 + k, device) for k, (name, net) in enumerate(networks.items())
+        }
+        self.optimizers = {name: [agent.optimizer] for name, agent in self.agents.items()}
+        self._owed = 0.0
+        self.schedule(0)
+
+    def schedule(self, env_steps: int) -> None:
+        """Set step sizes for ``env_steps`` environment steps."""
+        lr = self._train.schedules["lr"].at(env_steps)
+        q_lr = self._train.sac.q_lr * lr / self._train.lr
+        for agent in self.agents.values():
+            agent.schedule(lr, q_lr)
+
+    def learn(
+        self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]]
+    ) -> dict[str, dict[str, float]]:
+        """Keep the steps of a batch and learn from what is kept; see ``Update.learn``."""
+        self.clock.begin()
+        for name, batch in batches.items():
+            self.agents[name].add(batch, paths[name])
+        self.clock.lap("minibatch")
+        options, metrics = self._train.sac, {}
+        ready = env_steps >= options.learning_starts
+        steps = round(self._train.batch_size * options.updates_per_step) if ready else 0
+        for name in batches:
+            metrics[name] = {**self.agents[name].learn(steps), "gradient_steps": float(steps)}
+        self.clock.lap("network")
+        self.schedule(env_steps)
+        return {**metrics, SECONDS: {"loss": 0.0, "optimizer": 0.0, **self.clock.drain()}}
+
+    def begin_with(self, weights: Mapping[str, Mapping[str, Tensor]], rows: int) -> None:  # noqa: ARG002
+        """Begin with the policies ``weights``, by module; critics begin anew."""
+        for name, tensors in weights.items():
+            take_over(self._networks[name], tensors)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state beside weights and optimisers of the policies: critics and all kept steps."""
+        return {name: agent.get_state() for name, agent in self.agents.items()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a state."""
+        for name, agent in self.agents.items():
+            agent.set_state(state[name])

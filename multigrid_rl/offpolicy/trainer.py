@@ -1,0 +1,90 @@
+"""Trainer of ``train=sac``: its settings, checks and metrics. Light to import, as it checks configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from multigrid_rl.config.scenario import Part, Steps
+from multigrid_rl.config.schema import RunConfig, TrainConfig
+from multigrid_rl.metrics import MetricGroup
+from multigrid_rl.training.trainers import Trainer
+
+#: The head that SAC learns: what is drawn can be differentiated by the outputs.
+HEAD = "tanh-gaussian"
+
+
+class SacOptions(Part):
+    """What an off-policy learner keeps, and how often it learns."""
+
+    buffer: Steps
+    """steps that are kept to learn from; the newest take the place of the oldest. More: steadier, more memory"""
+    learning_starts: Steps
+    """environment steps that are played before anything is learned. More: a wider first look, a later start"""
+    updates_per_step: float = Field(gt=0, le=64)
+    """gradient steps of critics and policy for each environment step. More: learns more from each step, slower"""
+    q_lr: float = Field(gt=0)
+    """Adam step size of the critics and of the entropy's weight; falls as lr does"""
+    tau: float = Field(gt=0, le=1)
+    """share by which the target critics follow the critics in each gradient step. More: faster, less steady"""
+    alpha: float | None = Field(gt=0)
+    """weight of the entropy. null: learnt, so that the entropy comes near minus the number of action components"""
+
+
+class SacTrain(TrainConfig):
+    """Settings of ``train=sac``."""
+
+    sac: SacOptions
+    """what is kept and how often it is learned from, with train=sac"""
+
+
+class SacTrainer(Trainer):
+    """Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1801.01290): plays, keeps, learns off-policy."""
+
+    settings = SacTrain
+    learns_values = False
+    brings = ("learner/*/policy_loss", "learner/*/q_loss", "learner/*/q_mean", "learner/*/alpha", "learner/*/q_*")
+
+    def check(self, config: RunConfig) -> None:
+        """Check that actions can be differentiated, and that nothing is asked that this learner does not do."""
+        for key, good, wanted, value in (
+            ("model.head", config.model.head == HEAD, HEAD, config.model.head),
+            ("model.name", config.model.name == "mlp", "mlp", config.model.name),
+            ("model.normalise", not config.model.normalise, "false", config.model.normalise),
+            ("model.scale_values", not config.model.scale_values, "false", config.model.scale_values),
+            ("cluster.num_learners", config.cluster.num_learners == 0, "0", config.cluster.num_learners),
+        ):
+            config.require(good, key, f"{wanted} with train=sac", value)
+
+    def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
+        """Return lines of the preflight."""
+        train = config.train
+        assert isinstance(train, SacTrain)
+        updates = train.batch_size * train.sac.updates_per_step
+        return [
+            super().describe(config, threads, games)[0],
+            f"{threads}, {updates:,.0f} gradient steps a batch on {train.minibatch} of {train.sac.buffer:,} kept steps",
+        ]
+
+    def recomputes(self, config: RunConfig) -> bool:  # noqa: ARG002
+        """Return true: paths tell what came after each step."""
+        return True
+
+    def learner(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Any:
+        """Return the learner from kept steps."""
+        from multigrid_rl.offpolicy.sac import Sac
+
+        assert isinstance(config.train, SacTrain)
+        return Sac(networks, action_spaces, config.train, config.seed, options["device"])
+
+
+METRICS = MetricGroup(
+    {
+        "learner/<module>/q_loss": ("squared error of both critics, sum, mean over the iteration", "loss"),
+        "learner/<module>/q_mean": ("the lower critic's value of the policy's own actions, mean", "return"),
+        "learner/<module>/alpha": ("weight of the entropy beside the reward", "weight"),
+    }
+)
+SAC = SacTrainer()

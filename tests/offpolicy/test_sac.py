@@ -1,0 +1,169 @@
+"""Soft actor-critic: what is kept, what is learned from it, that it goes on as if it had never stopped, what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from commands import call
+from hostile_agents import Target
+from multigrid_rl.config.compose import compose
+from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
+from multigrid_rl.learn.advantages import Estimator
+from multigrid_rl.learn.batches import Batch, Paths, estimate
+from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.models.registry import network_of
+from multigrid_rl.offpolicy.sac import Replay, Sac
+from multigrid_rl.text import ConfigError
+from multigrid_rl.training.start import resume_training
+from tiny_runs import rows_of, tiny_run, without_time
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+TARGET = "hostile_agents:Target-v0"
+SMALL = ["train=sac", f"env_id={TARGET}", "train.minibatch_size=32", "train.sac.learning_starts=64", "train.num_envs=8"]
+CPU = torch.device("cpu")
+
+
+def learner(seed: int = 0, **sac: object):
+    """A learner over two numbers, its network, and the settings."""
+    changes = [f"train.sac.{key}={'null' if value is None else value}" for key, value in sac.items()]
+    config = compose([*SMALL, "train.num_steps=4", "model.hidden=[16]", *changes])
+    factory = GymnasiumFactory("Target-v0", 1)
+    (agent,) = factory.specs.agents
+    net = network_of(agent, config.model.model_dump(), seed)
+    return Sac({AGENT: net}, {AGENT: agent.action_space}, config.train, seed, CPU), net, config, factory
+
+
+def played(rows: int = 3):
+    """A batch of one environment whose episode is cut after the second step and ends for good in the third."""
+    none = np.zeros((rows, 0), np.float32)
+    obs = np.arange(1, rows + 1, dtype=np.float32)[:, None]
+    ones = np.ones(rows, np.float32)
+    batch = Batch(obs, np.full((rows, 2), 0.5, np.float32), np.ones((rows, 1), bool), *(ones,) * 5, none, none)
+    flags = np.zeros((3, rows, 1), bool)
+    flags[0, 2] = flags[1, 1] = flags[1, 2] = flags[2, 1] = True
+    terminated, done, cut = flags
+    path = Paths(
+        rewards=10 * obs,
+        terminated=terminated,
+        done=done,
+        active=np.ones((rows, 1), bool),
+        starts=done,
+        cut=cut,
+        final_obs=np.array([[7.0]], np.float32),
+        last_obs=np.array([[9.0]], np.float32),
+    )
+    return batch, path
+
+
+def test_kept_steps_are_what_was_played():
+    sac, *_ = learner()
+    batch, path = played()
+    sac.agents[AGENT].add(batch, [path])
+    rows = sac.agents[AGENT].replay.rows[:3]
+    #                                  obs, two actions, reward, goes on, next observation
+    assert rows[0].tolist() == [1.0, 0.5, 0.5, 10.0, 1.0, 2.0]
+    assert rows[1].tolist() == [2.0, 0.5, 0.5, 20.0, 1.0, 7.0], "cut by a limit: the final observation still counts"
+    assert rows[2, :5].tolist() == [3.0, 0.5, 0.5, 30.0, 0.0], "ended for good: nothing comes after it"
+
+
+def test_newest_steps_take_the_place_of_the_oldest():
+    replay = Replay(4, 1, 1)
+    for first in (0, 3):
+        replay.add(torch.arange(first, first + 3).float()[:, None].expand(3, 5))
+    assert replay.count == 4
+    assert replay.rows[:, 0].tolist() == [4.0, 5.0, 2.0, 3.0]
+    other = Replay(4, 1, 1)
+    other.set_state(replay.get_state())
+    for both in (replay, other):
+        both.add(torch.full((1, 5), 8.0))
+    assert torch.equal(replay.rows, other.rows)
+    assert replay.rows[:, 0].tolist() == [4.0, 5.0, 8.0, 3.0]
+
+
+def test_actions_are_kept_in_units_of_their_bounds():
+    config = compose(["env_id=Pendulum-v1", "train=sac", "model.hidden=[8]"])
+    factory = GymnasiumFactory("Pendulum-v1", 2)
+    (agent,) = factory.specs.agents
+    net = network_of(agent, config.model.model_dump(), 0)
+    sac = Sac({AGENT: net}, {AGENT: agent.action_space}, config.train, 0, CPU)
+    collector = Collector(factory.build(2, 0), factory.specs, {AGENT: net}, seed=0, first=0, steps=50)
+    rollout = collector.collect()[AGENT]
+    sac.agents[AGENT].add(estimate(rollout, Estimator(0.99, 0.95)), [collector.paths()[AGENT]])
+    kept = sac.agents[AGENT].replay.rows[: sac.agents[AGENT].replay.count, 3]
+    torque = rollout.actions.reshape(-1)
+    assert np.allclose(kept.numpy() * 2, torque, atol=1e-6)
+    assert np.abs(torque).max() > 1.0, "the first actions reach far: they are wide"
+
+
+def test_weight_of_entropy_moves_towards_target():
+    for spread, grows in ((-3.0, True), (0.4, False)):  # the output for deviations: nearly still, or nearly uniform
+        sac, net, *_ = learner()
+        net.policy[-1].bias.data[2:] = spread
+        batch, path = played()
+        sac.agents[AGENT].add(batch, [path])
+        before = sac.agents[AGENT].learn(1)["alpha"]
+        after = sac.agents[AGENT].learn(1)["alpha"]
+        assert before == 1.0
+        assert (after > before) == grows
+    sac, *_ = learner(alpha=0.2)
+    sac.agents[AGENT].add(batch, [path])
+    assert sac.agents[AGENT].learn(3)["alpha"] == pytest.approx(0.2)
+
+
+def test_critics_learn_what_an_ended_step_pays():
+    # Nothing comes after it: the value is the reward, whatever the policy.
+    sac, net, config, factory = learner(learning_starts=1)
+    collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=0, first=0, steps=32)
+    rollout = collector.collect()[AGENT]
+    sac.agents[AGENT].add(estimate(rollout, Estimator(0.99, 0.95)), [collector.paths()[AGENT]])
+    sac.agents[AGENT].learn(1500)
+    rows = sac.agents[AGENT].replay.rows[:256]
+    with torch.no_grad():
+        values = sac.agents[AGENT]._values(sac.agents[AGENT]._critics, rows[:, :3])
+    for value in values:
+        assert float((value - rows[:, 3]).pow(2).mean()) < 0.02 * float(rows[:, 3].var())
+
+
+def test_finds_the_best_action(learning):
+    sac, net, config, factory = learner(learning.seed, q_lr=3e-3)
+    sac.schedule(0)
+    collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=learning.seed, first=0, steps=4)
+    for k in range(60):
+        rollout = collector.collect()[AGENT]
+        batch = estimate(rollout, Estimator(0.99, 0.95))
+        sac.learn({AGENT: batch}, 32 * (k + 1), {AGENT: [collector.paths()[AGENT]]})
+    with torch.no_grad():
+        best = net.head.bounded(net.head.mode(net.logits(torch.ones(1, 1)).numpy()))[0]
+    learning.check("distance from the best action", float(np.abs(best - Target.best).max()), below=0.3)
+
+
+def test_run_resumes_number_for_number(tmp_path):
+    run = [*SMALL, "train.num_steps=8", "train.sac.buffer=300", "seed=3"]
+    whole = tiny_run(tmp_path / "whole", *run, "train.until=1024")[1]
+    tiny_run(tmp_path / "parts", *run, "train.until=512")
+    resume_training(tmp_path / "parts", until=1024)
+    assert without_time(rows_of(tmp_path / "parts")) == without_time(whole)
+    assert whole[-1]["gradient_steps"] == pytest.approx(64 * (len(whole) - 0))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["model.head=null"], "model.head: expected tanh-gaussian with train=sac"),
+        (["model.normalise=true"], "model.normalise: expected false with train=sac, got True"),
+        (["cluster.num_learners=2"], "cluster.num_learners: expected 0 with train=sac, got 2"),
+        (["train.sac.tau=0"], "train.sac.tau"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(overrides, said):
+    with pytest.raises(ConfigError, match=said.replace(".", r"\.")):
+        compose([*SMALL, *overrides])
+
+
+def test_choices_are_refused():
+    result = call("train", "env_id=CartPole-v1", "train=sac", "train.until=1000")
+    assert result.exit_code == 2
+    assert "tanh-gaussian" in result.output or "choices" in result.output, result.output
