@@ -138,6 +138,7 @@ HEADS: dict[str, Head] = {
     "mixture": Head("multigrid_rl.models.heads:Mixture", size=5),
     "bins": Head("multigrid_rl.models.heads:Bins", size=20),
     "tanh-gaussian": Head("multigrid_rl.models.heads:TanhGaussian"),
+    "tanh-gaussian-clamped": Head("multigrid_rl.models.heads:ClampedTanhGaussian"),
     "diffusion": Head("multigrid_rl.models.heads:Diffusion", size=10, probability=False),
 }
 
@@ -246,6 +247,7 @@ VERBS: dict[str, str] = {
     "data": "multigrid_rl.imitation.verbs:data",
     "reference": "multigrid_rl.show.overlay:reference",
     "import-mlagents": "multigrid_rl.walkers.verbs:import_mlagents",
+    "import-policy": "multigrid_rl.imitation.verbs:import_policy",
     "doctor": "multigrid_rl.ops.verbs:doctor",
 }
 

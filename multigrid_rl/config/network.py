@@ -56,8 +56,8 @@ class ModelConfig(Part):
     log_std: float = Field(default=0.0, ge=-5, le=2)
     """logarithm of a Gaussian's standard deviation at the start. Higher: explores further"""
     head: str | None = None
-    """what outputs mean over bounded numbers: gaussian, deterministic, mixture, bins or diffusion. null: gaussian;
-    categorical for choices"""
+    """what outputs mean over bounded numbers: gaussian, tanh-gaussian (squashed, with deviations that depend on the
+    state), deterministic, mixture, bins or diffusion. null: gaussian; categorical for choices"""
     head_size: int | None = Field(default=None, ge=2, le=MAX_HEAD_SIZE)
     """components of a mixture, values of each number (bins), steps of a diffusion. null: 5, 20, 10. More: finer,
     slower"""

@@ -76,6 +76,8 @@ class DataCard(Strict):
     #: Whether episode boundaries are known; else ``episodes`` is 1.
     bounds: bool = True
     returns: EpisodeReturns | None = None
+    #: What an imported file says of the returns behind it: ``mean`` and ``std``.
+    told: dict[str, float] = Field(default_factory=dict)
     bytes: int = Field(ge=1)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     versions: dict[str, str] = Field(default_factory=dict)
@@ -84,7 +86,8 @@ class DataCard(Strict):
         """Describe the data in one line."""
         line = f"{self.rows:,} steps of {self.who} in {self.env.env_id if self.env else self.scenario}"
         if self.returns is None:
-            return f"{line}, returns unknown"
+            told = f"{self.told['mean']:,.2f} +- {self.told.get('std', 0):,.2f}, it says" if "mean" in self.told else ""
+            return f"{line}, returns {told or 'unknown'}"
         stats = self.returns
         return f"{line}, {stats.episodes:,} whole episodes of return {stats.mean:,.2f} +- {stats.std:,.2f}"
 

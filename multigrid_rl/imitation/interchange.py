@@ -5,6 +5,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,7 +42,8 @@ def episodes_of(source: str, dtypes: Mapping[str, Any]) -> tuple[Iterator[Episod
     if not path.is_file():
         raise ConfigError(expected("data import", f"{WHAT} that exists", source))
     if path.suffix in TORCH:
-        return iter([_from_torch(path, dtypes)]), {"bounds": False}
+        episode, told = _from_torch(path, dtypes)
+        return iter([episode]), {"bounds": False, **told}
     if path.suffix == PARQUET:
         return _from_parquet(path, dtypes), {}
     raise ConfigError(expected("data import", WHAT, source))
@@ -59,25 +61,35 @@ def _column(key: str, values: Any, dtype: Any) -> Array:
 # --- torch files
 
 
-def _from_torch(path: Path, dtypes: Mapping[str, Any]) -> Episode:
-    """Read ``observations`` (M, D) and ``actions`` (M, A) in a process with limits; nothing in the file is executed."""
+@contextmanager
+def converted(key: str, what: str, path: Path) -> Iterator[Path]:
+    """Yield a folder with what ``torch_file.py`` found in a torch file, in a process with limits; it executes nothing.
+
+    Raises ``ConfigError``: there is something else in it.
+    """
     with TemporaryDirectory(prefix="multigrid-rl-") as folder:
         limits = [str(_BYTES + 3 * path.stat().st_size), str(_SECONDS)]
-        command = [sys.executable, str(Path(__file__).with_name("torch_file.py")), str(path), folder, *limits]
+        command = [sys.executable, str(Path(__file__).with_name("torch_file.py")), what, str(path), folder, *limits]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             error = (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
-            raise ConfigError(expected(f"data import: {path}", "a torch file of tensors", shown(error, 200)))
-        arrays = {
-            name: np.load(Path(folder) / f"{name}.npy", allow_pickle=False) for name in ("observations", "actions")
-        }
+            raise ConfigError(expected(key, "a torch file of tensors", shown(error, 200)))
+        yield Path(folder)
+
+
+def _from_torch(path: Path, dtypes: Mapping[str, Any]) -> tuple[Episode, dict[str, Any]]:
+    """Read ``observations`` (M, D) and ``actions`` (M, A), and what the file says of the returns behind them."""
+    with converted(f"data import: {path}", "steps", path) as folder:
+        arrays = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("observations", "actions")}
         obs, actions = (_column(f"data import: {path}: {name}", arrays[name], dtypes[name]) for name in arrays)
+        told = json.loads((folder / "returns.json").read_text())
     if len(obs) != len(actions) or not len(obs):
         raise ConfigError(
             expected(f"data import: {path}", "as many actions as observations", f"{len(obs)}, {len(actions)}")
         )
     # Such a file has neither rewards nor ends.
-    return Episode(obs, actions, np.zeros(len(obs), np.float32), False, False, obs[-1], _UNKNOWN)
+    episode = Episode(obs, actions, np.zeros(len(obs), np.float32), False, False, obs[-1], _UNKNOWN)
+    return episode, {"told": told} if told else {}
 
 
 # --- Parquet: a row for each step, `episode` counts up; the final observation is in the last row of an episode

@@ -1,9 +1,10 @@
-"""Reads an untrusted torch file in a separate process: ``torch_file.py FILE FOLDER BYTES SECONDS``.
+"""Reads an untrusted torch file in a separate process: ``torch_file.py WHAT FILE FOLDER BYTES SECONDS``.
 
 It sets limits, then loads with ``weights_only``, which builds tensors and the types allowed here and executes nothing.
-Two arrays are written into the folder.
+What is found is written into the folder: ``steps``, two arrays and what the file says of returns; ``weights``, tensors.
 """
 
+import json
 import pickle
 import resource
 import sys
@@ -11,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 
-def main(file: str, folder: str, most_bytes: str, seconds: str) -> None:
-    """Convert within limits."""
+def main(what: str, file: str, folder: str, most_bytes: str, seconds: str) -> None:
+    """Convert within limits. Raises ``SystemExit`` with one line for other files."""
     resource.setrlimit(resource.RLIMIT_AS, (int(most_bytes),) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds),) * 2)
-    convert(file, folder)
+    {"steps": steps, "weights": weights}[what](content_of(file), Path(folder))
 
 
-def convert(file: str, folder: str) -> None:
-    """Write ``observations.npy`` and ``actions.npy``. Raises ``SystemExit`` with one line for other files."""
+def content_of(file: str) -> Any:
+    """Return what is in a torch file. Raises ``SystemExit``: it holds more than tensors and numbers."""
     import numpy as np  # noqa: PLC0415 - within the limits
     import torch  # noqa: PLC0415
 
@@ -29,16 +30,38 @@ def convert(file: str, folder: str) -> None:
     scalar: Any = np.float64(0).__reduce__()[0]
     with torch.serialization.safe_globals([rebuild, scalar, np.ndarray, np.dtype, *kinds]):
         try:
-            content = torch.load(file, map_location="cpu", weights_only=True)
+            return torch.load(file, map_location="cpu", weights_only=True)
         # torch's message has many lines; for other errors, the last line of the traceback is used.
         except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
             raise SystemExit(" ".join(str(error).split())[:300]) from None
+
+
+def steps(content: Any, folder: Path) -> None:
+    """Write ``observations.npy``, ``actions.npy`` and ``returns.json``."""
+    import numpy as np  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
     if not isinstance(content, dict):
         raise SystemExit(f"expected a dictionary, got {type(content).__name__}")
     for name in ("observations", "actions"):
         if not isinstance(content.get(name), torch.Tensor | np.ndarray):
             raise SystemExit(f"expected {name}, an array, got {', '.join(map(str, content))}")
-        np.save(Path(folder) / f"{name}.npy", np.asarray(content[name]), allow_pickle=False)
+        np.save(folder / f"{name}.npy", np.asarray(content[name]), allow_pickle=False)
+    told = {name: float(content[f"{name}_reward"]) for name in ("mean", "std") if f"{name}_reward" in content}
+    (folder / "returns.json").write_text(json.dumps(told))
+
+
+def weights(content: Any, folder: Path) -> None:
+    """Write the tensors of a network's state as ``weights.npz``; of several, those of the first: the policy's."""
+    import numpy as np  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    state = content[0] if isinstance(content, list | tuple) and content else content
+    tensors = state.items() if isinstance(state, dict) else ()
+    found = {str(name): value.numpy() for name, value in tensors if isinstance(value, torch.Tensor)}
+    if not found:
+        raise SystemExit(f"expected a state_dict, names and tensors, got {type(state).__name__}")
+    np.savez(folder / "weights.npz", **found)
 
 
 if __name__ == "__main__":

@@ -144,3 +144,41 @@ def _import(source: str, output: Path, overrides: list[str], who: str) -> None:
             raise error if isinstance(error, ConfigError) else refused(source, "recorded steps", error) from error
         demonstrations.read_demonstrations(unfinished, agent, env)  # nothing is kept that cannot be learned from
     typer.echo(f"imported {output}: {card.summary()}; {card.bytes:,} bytes")
+
+
+def import_policy(
+    source: Annotated[Path, typer.Argument(help="A state_dict of CleanRL's (.pt, .cleanrl_model), a zip of SB3's.")],
+    overrides: Annotated[list[str], typer.Argument(help="Where it plays: scenario=halfcheetah.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the new player; never an existing one.")],
+    activation: Annotated[
+        Literal["tanh", "relu", "elu", "silu"] | None, typer.Option(help="Between its layers, if not its library's own.")
+    ] = None,
+) -> None:
+    """Make another library's policy a frozen player, which evaluates, records and is asked (docs/imitation.md)."""
+    from multigrid_rl.config.compose import compose
+    from multigrid_rl.config.scenario import env_factory, env_signature
+    from multigrid_rl.imitation import outside
+    from multigrid_rl.players.cards import signature, write_player
+    from multigrid_rl.text import ConfigError
+
+    config = compose(overrides)
+    try:
+        (agent,) = env_factory(config).specs.agents
+    except ValueError as error:
+        raise refused("scenario", "one of one agent", config.scenario.name) from error
+    if config.scenario.kind.board:
+        raise refused("scenario", "an environment of Gymnasium", config.scenario.name)
+    weights = outside.read_weights(source)
+    kind = outside.kind_of(source, weights)
+    policy = outside.policy_of(source, kind, weights, agent, activation)
+    card = {
+        "name": output.name, "architecture": policy.architecture, **signature(agent, None),
+        "scenario": config.scenario.name, "env": env_signature(config.scenario), "seats": [agent.name],
+        "provenance": {"command": f"import-policy, {kind.name}"},
+    }  # fmt: skip
+    with written_beside(output, "folder") as unfinished:
+        written = write_player(unfinished, policy.weights, card)
+    typer.echo(f"imported {output}: {kind.name}, {written.bytes:,} bytes, sha256 {written.sha256}")
+    if kind.name.endswith("PPO"):
+        typer.echo("its file has no normaliser: if it was trained on normalised observations, it does not play as it did")
+    typer.echo(f"next:     multigrid-rl evaluate {output}")

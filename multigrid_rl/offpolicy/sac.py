@@ -164,7 +164,8 @@ class Agent:
 
     def _draw(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return scaled actions (B, A) and their log-probabilities (B,), differentiable."""
-        return self._head.reparameterised(self._policy(obs), noise)
+        actions, logp = self._head.reparameterised(self._policy(obs), noise)
+        return actions, logp.squeeze(1)
 
     @staticmethod
     def _values(critics: nn.ModuleList, inputs: Tensor) -> tuple[Tensor, ...]:

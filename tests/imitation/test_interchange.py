@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ from pyarrow import parquet as pq
 
 from commands import call, complaint
 from multigrid_rl.imitation.demonstrations import DATA_FILE, read_demonstrations
-from multigrid_rl.imitation.torch_file import convert
+from multigrid_rl.imitation.torch_file import content_of, steps
 
 PENDULUM = ("env_id=Pendulum-v1", "experiment=none")
 
@@ -45,7 +46,7 @@ def test_course_torch_file_is_converted_once(tmp_path):
 def test_tensors_are_read_like_arrays(tmp_path):
     content = {name: torch.ones(4, 2) for name in ("observations", "actions")}
     torch.save(content, tmp_path / "x.pt")
-    convert(str(tmp_path / "x.pt"), str(tmp_path))
+    steps(content_of(str(tmp_path / "x.pt")), tmp_path)
     assert np.load(tmp_path / "observations.npy").tolist() == [[1.0, 1.0]] * 4
 
 
@@ -60,7 +61,7 @@ def test_tensors_are_read_like_arrays(tmp_path):
 def test_rejects_torch_files_with_other_content(tmp_path, capsys, content, message):
     torch.save(content, tmp_path / "x.pt")
     with pytest.raises(SystemExit, match=message):
-        convert(str(tmp_path / "x.pt"), str(tmp_path))
+        steps(content_of(str(tmp_path / "x.pt")), tmp_path)
     assert capsys.readouterr().out == ""  # nothing of it was executed
 
 
@@ -68,7 +69,7 @@ def test_rejects_inconsistent_torch_files(tmp_path, monkeypatch):
     file, out = tmp_path / "x.pt", tmp_path / "demo"
 
     def here(command, **_):
-        convert(*command[2:4])
+        steps(content_of(command[3]), Path(command[4]))
         return SimpleNamespace(returncode=0)
 
     with monkeypatch.context() as patch:

@@ -1,0 +1,193 @@
+"""Policies of other libraries as frozen players: CleanRL's SAC, TD3 and PPO, and zips of Stable-Baselines3.
+
+Only tensors are read; nothing in a file is executed. What was built is compared with the file's own numbers.
+"""
+
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor
+
+from multigrid_rl.config.network import ModelConfig
+from multigrid_rl.imitation.interchange import converted
+from multigrid_rl.models.distributions import distribution_of
+from multigrid_rl.models.registry import network_of
+from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.types import AgentSpec
+
+Array = NDArray[Any]
+#: Bytes of the weights in a zip, at most.
+_MOST = 1 << 28
+#: Outputs of the rebuilt policy may differ from the file's by this, in float32.
+_NEAR = 1e-4
+
+
+class Kind(NamedTuple):
+    """How a library names the parts of a policy; layers are named without ``.weight`` and ``.bias``.
+
+    Attributes:
+        name: as it is told.
+        layers: of the policy in order, the last one for the means or logits.
+        log_std: a layer or a tensor for the logarithms of the standard deviations; ``None``: it has none.
+        values: layers of the value network in order; empty: none is kept.
+        activation: between the layers.
+        head: ``model.head`` and ``model.bound`` that mean the same.
+    """
+
+    name: str
+    layers: tuple[str, ...]
+    log_std: str | None
+    values: tuple[str, ...]
+    activation: str
+    head: tuple[str | None, str]
+
+
+#: Told apart by the names that they have; where several fit, the first counts.
+KINDS = (
+    Kind("CleanRL's SAC", ("fc1", "fc2", "fc_mean"), "fc_logstd", (), "relu", ("tanh-gaussian", "clip")),
+    Kind("CleanRL's TD3 or DDPG", ("fc1", "fc2", "fc_mu"), None, (), "relu", (None, "tanh")),
+    Kind(
+        "CleanRL's PPO", tuple(f"actor_mean.{k}" for k in (0, 2, 4)), "actor_logstd",
+        tuple(f"critic.{k}" for k in (0, 2, 4)), "tanh", (None, "clip"),
+    ),
+    Kind(
+        "CleanRL's PPO over choices", tuple(f"actor.{k}" for k in (0, 2, 4)), None,
+        tuple(f"critic.{k}" for k in (0, 2, 4)), "tanh", (None, "clip"),
+    ),
+    Kind(
+        "Stable-Baselines3's SAC", ("actor.latent_pi.0", "actor.latent_pi.2", "actor.mu"), "actor.log_std", (), "relu",
+        ("tanh-gaussian-clamped", "clip"),
+    ),
+    Kind("Stable-Baselines3's TD3 or DDPG", tuple(f"actor.mu.{k}" for k in (0, 2, 4)), None, (), "relu", (None, "tanh")),
+    Kind(
+        "Stable-Baselines3's PPO or A2C", ("mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net"),
+        "log_std", ("mlp_extractor.value_net.0", "mlp_extractor.value_net.2", "value_net"), "tanh", (None, "clip"),
+    ),
+)  # fmt: skip
+
+
+def read_weights(path: Path) -> dict[str, Array]:
+    """Return the tensors of a policy's file, by name. Raises ``ConfigError``: no such file, or one of something else."""
+    key = f"import-policy: {path}"
+    if not path.is_file():
+        raise ConfigError(expected("import-policy", "a file with a policy's weights", path))
+    with TemporaryDirectory(prefix="multigrid-rl-") as folder:
+        source = path
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if "policy.pth" in archive.namelist():  # a file of torch's own is a zip, too
+                    if archive.getinfo("policy.pth").file_size > _MOST:
+                        raise ConfigError(expected(key, f"weights of at most {_MOST:,} bytes", "more"))
+                    source = Path(folder) / "policy.pth"
+                    with archive.open("policy.pth") as packed, source.open("wb") as file:
+                        shutil.copyfileobj(packed, file)
+        with converted(key, "weights", source) as found, np.load(found / "weights.npz", allow_pickle=False) as arrays:
+            return {name: np.asarray(arrays[name], np.float32) for name in arrays.files}
+
+
+def kind_of(path: Path, weights: Mapping[str, Array]) -> Kind:
+    """Return whose policy it is, by the names of its tensors. Raises ``ConfigError``: nobody's that is known."""
+    for kind in KINDS:
+        stds = {kind.log_std, f"{kind.log_std}.weight"}
+        if {f"{layer}.weight" for layer in kind.layers} <= weights.keys() and (
+            kind.log_std is None or stds & weights.keys()
+        ):
+            return kind
+    got = shown(", ".join(weights), 200)
+    raise ConfigError(expected(f"import-policy: {path}", f"a policy of {', '.join(k.name for k in KINDS)}", got))
+
+
+class Policy(NamedTuple):
+    """A policy of another library as one of ours."""
+
+    architecture: dict[str, Any]
+    weights: dict[str, Tensor]
+
+
+def policy_of(path: Path, kind: Kind, weights: Mapping[str, Array], agent: AgentSpec, activation: str | None) -> Policy:
+    """Return a player's network with the weights of a file.
+
+    Args:
+        path: of the file, for messages.
+        kind: whose policy it is.
+        weights: by name.
+        agent: of the environment that it plays.
+        activation: between its layers; ``None``: as this library has it unless told otherwise.
+
+    Raises:
+        ConfigError: it does not fit the environment, or our network's outputs are not the file's.
+    """
+    key = f"import-policy: {path}"
+    hidden = [len(weights[f"{layer}.weight"]) for layer in kind.layers[:-1]]
+    head, bound = kind.head if isinstance(agent.action_space, spaces.Box) else (None, "clip")
+    named = {"name": "mlp", "hidden": hidden, "activation": activation or kind.activation, "head": head, "bound": bound}
+    architecture = ModelConfig.model_validate(named).model_dump(mode="json")
+    network: Any = network_of(agent, architecture)
+    own = {name: torch.zeros_like(value) for name, value in network.state_dict().items()}
+    own["value_scale"] = torch.ones(1)
+    for part, layers in (("policy", kind.layers), ("value", kind.values)):
+        for k, layer in enumerate(layers):
+            for of in ("weight", "bias"):
+                own[f"{part}.{2 * k}.{of}"] = torch.from_numpy(weights[f"{layer}.{of}"].copy())
+    last = 2 * (len(kind.layers) - 1)
+    if head is not None:  # deviations are outputs, behind the means
+        for of in ("weight", "bias"):
+            both = [own[f"policy.{last}.{of}"], torch.from_numpy(weights[f"{kind.log_std}.{of}"].copy())]
+            own[f"policy.{last}.{of}"] = torch.cat(both)
+    elif "spread.log_std" in own:
+        # A policy without deviations acts as it is: e^-20 of noise is lost in float32.
+        own["spread.log_std"] = (
+            torch.full_like(own["spread.log_std"], -20.0)
+            if kind.log_std is None
+            else torch.from_numpy(weights[kind.log_std].reshape(-1).copy())
+        )
+    for name, value in network.state_dict().items():
+        if name in own and own[name].shape != value.shape and name.startswith(("policy", "spread")):
+            wanted = f"{name} of shape {tuple(value.shape)}, as {agent.name}'s observations and actions need"
+            raise ConfigError(expected(f"{key}: {kind.name}", wanted, tuple(own[name].shape)))
+        if own[name].shape != value.shape:  # a critic of another size: players need none
+            own[name] = torch.zeros_like(value)
+    network.load_state_dict(own)
+    _check_bounds(key, weights, agent)
+    _check_same(key, kind, weights, network, agent, bound)
+    return Policy(architecture, own)
+
+
+def _check_bounds(key: str, weights: Mapping[str, Array], agent: AgentSpec) -> None:
+    """Raise ``ConfigError`` unless the file's scale and bias of actions, if any, are the environment's bounds."""
+    if "action_scale" not in weights:
+        return
+    space: Any = agent.action_space
+    scale, bias = (weights[f"action_{part}"].reshape(-1) for part in ("scale", "bias"))
+    if not (np.allclose(bias - scale, space.low) and np.allclose(bias + scale, space.high)):
+        wanted = f"actions of {space.low.tolist()} to {space.high.tolist()}"
+        raise ConfigError(expected(key, wanted, f"{(bias - scale).tolist()} to {(bias + scale).tolist()}"))
+
+
+def _check_same(key: str, kind: Kind, weights: Mapping[str, Array], network: Any, agent: AgentSpec, bound: Any) -> None:
+    """Compare the likeliest actions with those computed from the file. Raises ``ConfigError``: they differ."""
+    rng = np.random.default_rng(0)
+    x = obs = rng.normal(size=(64, weights[f"{kind.layers[0]}.weight"].shape[1])).astype(np.float32)
+    for k, layer in enumerate(kind.layers):
+        x = x @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]
+        if k < len(kind.layers) - 1:
+            x = np.tanh(x) if network.activation == "tanh" else np.maximum(x, 0)
+    space, distribution = agent.action_space, distribution_of(agent.action_space, bound, network)
+    with torch.no_grad():
+        found = distribution.bounded(distribution.mode(network.logits(torch.from_numpy(obs)).numpy()))
+    if isinstance(space, spaces.Box):
+        low, high = space.low, space.high
+        squashed = kind.head != (None, "clip")
+        due = low + (np.tanh(x) + 1) / 2 * (high - low) if squashed else np.clip(x, low, high)
+    else:
+        due = distribution.mode(x)
+    if not np.allclose(found, due, atol=_NEAR):
+        raise ConfigError(expected(f"{key}: {kind.name}", "the actions of the file", "others"))

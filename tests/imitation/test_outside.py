@@ -1,0 +1,215 @@
+"""Policies of other libraries: each kind of file becomes a player that acts as the file's own network does."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from commands import call, complaint
+from multigrid_rl.imitation.torch_file import content_of, weights
+from multigrid_rl.players.cards import read_card, read_network
+from multigrid_rl.players.frozen import FrozenPlayer
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+OBS, ACTIONS = 3, 1  # of Pendulum-v1, whose torque lies between -2 and 2
+SEEN = np.random.default_rng(5).normal(size=(32, OBS)).astype(np.float32)
+
+
+def linear(state: dict, name: str, inputs: int, outputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    state |= {f"{name}.weight": layer.weight.detach(), f"{name}.bias": layer.bias.detach()}
+    return layer
+
+
+def layers(state: dict, names: list[str], sizes: list[int], between) -> nn.Sequential:
+    """A network of layers with these names in ``state``."""
+    parts: list[nn.Module] = []
+    for k, name in enumerate(names):
+        parts += [linear(state, name, sizes[k], sizes[k + 1]), between()]
+    return nn.Sequential(*parts[:-1])
+
+
+def cleanrl_sac(scale: float = 2.0):
+    state: dict = {"action_scale": torch.full((1, ACTIONS), scale), "action_bias": torch.zeros(1, ACTIONS)}
+    body = layers(state, ["fc1", "fc2", "fc_mean"], [OBS, 16, 16, ACTIONS], nn.ReLU)
+    linear(state, "fc_logstd", 16, ACTIONS)
+    return state, lambda x: torch.tanh(body(x)) * scale
+
+
+def cleanrl_td3():
+    state: dict = {"action_scale": torch.full((ACTIONS,), 2.0), "action_bias": torch.zeros(ACTIONS)}
+    body = layers(state, ["fc1", "fc2", "fc_mu"], [OBS, 16, 16, ACTIONS], nn.ReLU)
+    return (state, {"fc1.weight": torch.zeros(2, 2)}, {}), lambda x: torch.tanh(body(x)) * 2
+
+
+def cleanrl_ppo():
+    state: dict = {"actor_logstd": torch.full((1, ACTIONS), -0.7)}
+    body = layers(state, [f"actor_mean.{k}" for k in (0, 2, 4)], [OBS, 8, 8, ACTIONS], nn.Tanh)
+    layers(state, [f"critic.{k}" for k in (0, 2, 4)], [OBS, 8, 8, 1], nn.Tanh)
+    return state, lambda x: body(x).clamp(-2, 2)
+
+
+def sb3_sac():
+    state: dict = {}
+    body = layers(state, ["actor.latent_pi.0", "actor.latent_pi.2", "actor.mu"], [OBS, 16, 16, ACTIONS], nn.ReLU)
+    linear(state, "actor.log_std", 16, ACTIONS)
+    linear(state, "critic.qf0.0", OBS + ACTIONS, 16)
+    return state, lambda x: torch.tanh(body(x)) * 2
+
+
+def sb3_td3():
+    state: dict = {}
+    body = layers(state, [f"actor.mu.{k}" for k in (0, 2, 4)], [OBS, 20, 12, ACTIONS], nn.ReLU)
+    return state, lambda x: torch.tanh(body(x)) * 2
+
+
+def sb3_ppo():
+    state: dict = {"log_std": torch.full((ACTIONS,), -1.0)}
+    names = ["mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net"]
+    body = layers(state, names, [OBS, 8, 8, ACTIONS], nn.Tanh)
+    names = ["mlp_extractor.value_net.0", "mlp_extractor.value_net.2", "value_net"]
+    layers(state, names, [OBS, 4, 4, 1], nn.Tanh)  # another size than the policy's: left out
+    return state, lambda x: body(x).clamp(-2, 2)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Files are read by this process: another one takes seconds to import torch."""
+
+    def run(command, **_):
+        weights(content_of(command[3]), Path(command[4]))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr("multigrid_rl.imitation.interchange.subprocess", SimpleNamespace(run=run))
+
+
+def written(path, state):
+    """Write a file as its library would."""
+    if not path.name.endswith(".zip"):
+        torch.save(state, path)
+        return path
+    inner = io.BytesIO()
+    torch.save(OrderedDict(state), inner)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data", json.dumps({"policy_class": {":serialized:": "never read"}}))
+        archive.writestr("policy.pth", inner.getvalue())
+    return path
+
+
+def imported(tmp_path, state, name: str, *more: object):
+    path = written(tmp_path / name, state)
+    result = call("import-policy", path, "env_id=Pendulum-v1", "-o", tmp_path / "mine", *more)
+    assert result.exit_code == 0, (result.output, result.exception)
+    card = read_card(tmp_path / "mine")
+    return FrozenPlayer.of(card, read_network(tmp_path / "mine", card), greedy=True), card, result.output
+
+
+@pytest.mark.parametrize(
+    ("make", "file"),
+    [
+        (cleanrl_sac, "actor.pt"),
+        (cleanrl_td3, "td3.cleanrl_model"),
+        (cleanrl_ppo, "ppo.cleanrl_model"),
+        (sb3_sac, "sac.zip"),
+        (sb3_td3, "td3.zip"),
+        (sb3_ppo, "ppo.zip"),
+    ],
+)
+def test_player_acts_as_the_files_network(here, tmp_path, make, file):
+    torch.manual_seed(3)
+    state, act = make()
+    player, card, said = imported(tmp_path, state, file)
+    with torch.no_grad():
+        due = act(torch.from_numpy(SEEN)).numpy()
+    assert np.abs(due).max() > 0.1
+    assert np.allclose(player.predict(SEEN)[0], due, atol=1e-5)
+    assert card.env.env_id == "Pendulum-v1"
+    assert ("normaliser" in said) == (make is cleanrl_ppo)
+    if make is sb3_sac:
+        result = call("evaluate", tmp_path / "mine", "--episodes", 4)
+        assert result.exit_code == 0, result.output
+
+
+def test_deviations_are_the_files(here, tmp_path):
+    torch.manual_seed(4)
+    state, _ = cleanrl_sac()
+    player, *_ = imported(tmp_path, state, "actor.pt")
+    x = torch.from_numpy(SEEN)
+    with torch.no_grad():
+        for name in ("fc1", "fc2"):
+            x = torch.relu(x @ state[f"{name}.weight"].T + state[f"{name}.bias"])
+        raw = x @ state["fc_logstd.weight"].T + state["fc_logstd.bias"]
+        due = -5 + 0.5 * 7 * (torch.tanh(raw) + 1)  # CleanRL's sac_continuous_action.py
+        outputs = player.network.logits(torch.from_numpy(SEEN))
+        found = player.distribution._log_std(outputs[:, ACTIONS:])
+    assert torch.allclose(found, due, atol=1e-5)
+
+
+def test_choices_of_a_ppo_are_its_logits(here, tmp_path):
+    state: dict = {}
+    body = layers(state, [f"actor.{k}" for k in (0, 2, 4)], [4, 8, 8, 2], nn.Tanh)
+    layers(state, [f"critic.{k}" for k in (0, 2, 4)], [4, 8, 8, 1], nn.Tanh)
+    path = written(tmp_path / "cart.pt", state)
+    assert call("import-policy", path, "scenario=cartpole", "-o", tmp_path / "cart").exit_code == 0
+    card = read_card(tmp_path / "cart")
+    seen = np.random.default_rng(1).normal(size=(64, 4)).astype(np.float32)
+    with torch.no_grad():
+        due = body(torch.from_numpy(seen)).argmax(1).numpy()
+    player = FrozenPlayer.of(card, read_network(tmp_path / "cart", card), greedy=True)
+    assert (player.predict(seen)[0] == due).all()
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+def test_files_that_are_no_policy_are_refused_in_a_line(tmp_path, capfd):
+    torch.manual_seed(0)
+    good, _ = cleanrl_sac()
+    files = {
+        "evil.pt": pickle.dumps(Evil()),
+        "text.pt": b"no torch file",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    torch.save({"fc1.weight": Evil()}, tmp_path / "hidden.pt")
+    written(tmp_path / "scaled.pt", cleanrl_sac(scale=1.0)[0])
+    written(tmp_path / "unknown.pt", {"encoder.weight": torch.zeros(2, 2)})
+    written(tmp_path / "number.pt", {"lr": 3.0})
+    written(tmp_path / "good.pt", good)
+    for name, where, said in (
+        ("evil.pt", "env_id=Pendulum-v1", "a torch file of tensors"),
+        ("text.pt", "env_id=Pendulum-v1", "a torch file of tensors"),
+        ("hidden.pt", "env_id=Pendulum-v1", "a torch file of tensors"),
+        ("number.pt", "env_id=Pendulum-v1", "a torch file of tensors"),
+        ("scaled.pt", "env_id=Pendulum-v1", "actions of [-2.0] to [2.0], got [-1.0] to [1.0]"),
+        ("unknown.pt", "env_id=Pendulum-v1", "CleanRL's SAC, CleanRL's TD3"),
+        ("good.pt", "scenario=halfcheetah", "policy.0.weight of shape (16, 17)"),
+        ("good.pt", "scenario=1v1", "scenario: expected"),
+        ("none.pt", "env_id=Pendulum-v1", "a file with a policy's weights"),
+    ):
+        result = call("import-policy", tmp_path / name, where, "-o", tmp_path / "out")
+        assert result.exit_code not in (0, 70), (name, result.output)
+        assert said in complaint(result), (name, result.output)
+        assert not (tmp_path / "out").exists()
+    assert "executed" not in capfd.readouterr().out
+
+
+def test_expert_returns_of_a_data_file_are_kept(tmp_path):
+    rows = {"observations": torch.randn(50, OBS), "actions": torch.zeros(50, ACTIONS)}
+    torch.save({**rows, "mean_reward": np.float64(-151.5), "std_reward": np.float64(12.0)}, tmp_path / "demos.pt")
+    result = call("data", "import", tmp_path / "demos.pt", "env_id=Pendulum-v1", "-o", tmp_path / "demos")
+    assert "returns -151.50 +- 12.00, it says" in result.output, result.output
+    assert "returns -151.50 +- 12.00, it says" in call("data", "show", tmp_path / "demos").output
