@@ -48,7 +48,7 @@ TRAINERS: dict[str, str] = {
     "dagger": "multigrid_rl.imitation.trainers:DAGGER",
     "gail": "multigrid_rl.imitation.trainers:ADVERSARIAL",
     "airl": "multigrid_rl.imitation.trainers:ADVERSARIAL",
-    "sac": "multigrid_rl.offpolicy.trainer:SAC",
+    "sac": "multigrid_rl.offpolicy.trainers:SAC",
 }
 
 #: Sections of ``train`` that tell the trainer of a file older than ``train.trainer``: the first that is there decides.
@@ -137,8 +137,8 @@ HEADS: dict[str, Head] = {
     "deterministic": Head("multigrid_rl.models.heads:Deterministic", probability=False),
     "mixture": Head("multigrid_rl.models.heads:Mixture", size=5),
     "bins": Head("multigrid_rl.models.heads:Bins", size=20),
-    "tanh-gaussian": Head("multigrid_rl.models.heads:TanhGaussian"),
-    "tanh-gaussian-clamped": Head("multigrid_rl.models.heads:ClampedTanhGaussian"),
+    "tanh-gaussian": Head("multigrid_rl.models.squashed:TanhGaussian"),
+    "tanh-gaussian-clamped": Head("multigrid_rl.models.squashed:ClampedTanhGaussian"),
     "diffusion": Head("multigrid_rl.models.heads:Diffusion", size=10, probability=False),
 }
 
@@ -157,7 +157,7 @@ MEASURED: dict[str, str] = {
     "own": "multigrid_rl.metrics:OWN",
     "league": "multigrid_rl.league.metrics:LEAGUE",
     "imitation": "multigrid_rl.imitation.metrics:IMITATION",
-    "sac": "multigrid_rl.offpolicy.trainer:METRICS",
+    "sac": "multigrid_rl.offpolicy.trainers:METRICS",
 }
 
 #: Rules by which a pool chooses opponents.

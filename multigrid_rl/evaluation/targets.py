@@ -11,6 +11,7 @@ from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue, Made, Seating
+from multigrid_rl.players.classes import OwnActor, code_of, in_place_of_agent
 from multigrid_rl.players.episodes import Played, play_episodes, play_games
 from multigrid_rl.players.factories import MatchFactory, seat_players
 from multigrid_rl.players.frozen import FrozenPlayer
@@ -108,10 +109,14 @@ class Target:
             numbered=False,
         )
 
-    def players(self, *, greedy: bool) -> dict[str, FrozenPlayer]:
-        """Load the network of each agent of another package's environment. Raises ``PlayerError``: a damaged one."""
-        found = {}
+    def players(self, *, greedy: bool) -> dict[str, FrozenPlayer | OwnActor]:
+        """Load the player of each agent of another package's environment. Raises ``PlayerError``: a damaged one."""
+        found: dict[str, FrozenPlayer | OwnActor] = {}
+        agents = {agent.name: agent for agent in self.specs.agents}
         for name, ref in self.refs.items():
+            if code_of(ref) is not None:
+                found[name] = in_place_of_agent(ref, agents[name])
+                continue
             card = read_card(Path(ref))
             found[name] = FrozenPlayer.of(card, read_network(Path(ref), card), greedy=greedy)
         return found
@@ -182,7 +187,7 @@ def find_target(
     """
     if checkpoint is not None and not is_run(who):
         raise ConfigError(expected("--checkpoint", f"nothing for {who}, which is no run", checkpoint))
-    if who not in (objects or ()) and of_other_package(who):
+    if who not in (objects or ()) and of_other_package(who, overrides):
         if opponent is not None:
             wanted = f"nothing for {who}, whose environment has no opponents"
             raise ConfigError(expected("--opponent", wanted, opponent))
@@ -210,6 +215,10 @@ def env_target(who: str, overrides: Sequence[str] = (), checkpoint: str | None =
         raise ConfigError(expected("scenario.package", f"{judged}, to play episodes", config.scenario.package))
     factory = env_factory(config)
     agents = factory.specs.agents
+    if code_of(who) is not None:
+        for agent in agents:
+            in_place_of_agent(who, agent)
+        return Target(who, factory, dict.fromkeys((agent.name for agent in agents), who))
     refs = {agent.name: str(env_player(agent, who, config, checkpoint)) for agent in agents}
     name = Path(who).resolve().name if trained else read_card(Path(refs[agents[0].name])).name
     if len(agents) != 1 and not trained:

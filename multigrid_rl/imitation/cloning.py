@@ -44,6 +44,7 @@ class CloningConfig:
     weight_decay: float
     grad_clip: float
     seed: int
+    censored: bool = True
 
 
 class Cloning:
@@ -176,7 +177,9 @@ class Cloning:
     def _loss(self, name: str, outputs: Tensor, actions: Array) -> Tensor:
         distribution = self._distributions[name]
         wanted = torch.as_tensor(actions.astype(distribution.dtype, copy=False), device=self._device)
-        return distribution.cloning_loss(outputs, wanted)
+        if self.config.censored or not getattr(distribution, "density", True):
+            return distribution.cloning_loss(outputs, wanted)
+        return -distribution.log_prob(outputs, wanted).sum(1)
 
     def held_out_losses(self) -> dict[str, float]:
         """Return the mean loss on held-out steps, by module; empty if there are none."""

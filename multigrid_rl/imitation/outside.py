@@ -63,10 +63,13 @@ KINDS = (
         tuple(f"critic.{k}" for k in (0, 2, 4)), "tanh", (None, "clip"),
     ),
     Kind(
-        "Stable-Baselines3's SAC", ("actor.latent_pi.0", "actor.latent_pi.2", "actor.mu"), "actor.log_std", (), "relu",
-        ("tanh-gaussian-clamped", "clip"),
+        "Stable-Baselines3's SAC", ("actor.latent_pi.0", "actor.latent_pi.2", "actor.mu"), "actor.log_std",
+        (), "relu", ("tanh-gaussian-clamped", "clip"),
     ),
-    Kind("Stable-Baselines3's TD3 or DDPG", tuple(f"actor.mu.{k}" for k in (0, 2, 4)), None, (), "relu", (None, "tanh")),
+    Kind(
+        "Stable-Baselines3's TD3 or DDPG", tuple(f"actor.mu.{k}" for k in (0, 2, 4)), None,
+        (), "relu", (None, "tanh"),
+    ),
     Kind(
         "Stable-Baselines3's PPO or A2C", ("mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net"),
         "log_std", ("mlp_extractor.value_net.0", "mlp_extractor.value_net.2", "value_net"), "tanh", (None, "clip"),
@@ -75,7 +78,7 @@ KINDS = (
 
 
 def read_weights(path: Path) -> dict[str, Array]:
-    """Return the tensors of a policy's file, by name. Raises ``ConfigError``: no such file, or one of something else."""
+    """Return the tensors of a policy's file, by name. Raises ``ConfigError``: none, or another file."""
     key = f"import-policy: {path}"
     if not path.is_file():
         raise ConfigError(expected("import-policy", "a file with a policy's weights", path))

@@ -61,7 +61,8 @@ def weights(content: Any, folder: Path) -> None:
     found = {str(name): value.numpy() for name, value in tensors if isinstance(value, torch.Tensor)}
     if not found:
         raise SystemExit(f"expected a state_dict, names and tensors, got {type(state).__name__}")
-    np.savez(folder / "weights.npz", **found)
+    columns: dict[str, Any] = found  # a keyword of savez is a flag
+    np.savez(folder / "weights.npz", **columns)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ class CloningOptions(Part):
     play_every: Steps
     """recorded or labelled steps between evaluations of the learner alone: scenario.report_episodes whole episodes,
     which decide the gates"""
+    censored: bool = True
+    """true: an action at a bound counts as any draw beyond it, as bounds clip them (with head gaussian). false: the
+    plain density, as course texts have it"""
     patience: int | None = Field(ge=1)
     """end the run after this many evaluations in a row without a new lowest held-out loss. null: never"""
 
@@ -212,6 +215,7 @@ class CloningTrainer(Imitation):
             weight_decay=train.cloning.weight_decay,
             grad_clip=train.grad_clip,
             seed=config.seed,
+            censored=train.cloning.censored,
         )
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:

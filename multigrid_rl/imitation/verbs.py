@@ -151,7 +151,8 @@ def import_policy(
     overrides: Annotated[list[str], typer.Argument(help="Where it plays: scenario=halfcheetah.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the new player; never an existing one.")],
     activation: Annotated[
-        Literal["tanh", "relu", "elu", "silu"] | None, typer.Option(help="Between its layers, if not its library's own.")
+        Literal["tanh", "relu", "elu", "silu"] | None,
+        typer.Option(help="Between its layers, if not its library's own."),
     ] = None,
 ) -> None:
     """Make another library's policy a frozen player, which evaluates, records and is asked (docs/imitation.md)."""
@@ -159,7 +160,6 @@ def import_policy(
     from multigrid_rl.config.scenario import env_factory, env_signature
     from multigrid_rl.imitation import outside
     from multigrid_rl.players.cards import signature, write_player
-    from multigrid_rl.text import ConfigError
 
     config = compose(overrides)
     try:
@@ -180,5 +180,7 @@ def import_policy(
         written = write_player(unfinished, policy.weights, card)
     typer.echo(f"imported {output}: {kind.name}, {written.bytes:,} bytes, sha256 {written.sha256}")
     if kind.name.endswith("PPO"):
-        typer.echo("its file has no normaliser: if it was trained on normalised observations, it does not play as it did")
+        typer.echo(
+            "its file has no normaliser: if it was trained on normalised observations, it does not play as it did"
+        )
     typer.echo(f"next:     multigrid-rl evaluate {output}")

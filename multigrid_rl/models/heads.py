@@ -18,8 +18,6 @@ from multigrid_rl.types import UniformSource
 #: Smallest standard deviation of a mixture's component, as a share of half the range. It bounds the density where an
 #: expert always acts the same.
 LEAST_STD = 0.01
-#: Largest action, of 1, whose inverse of tanh is counted: beyond it float32 has no digits left.
-_INSIDE = 1 - 1e-6
 
 
 class Head(nn.Module):
@@ -356,62 +354,3 @@ def _step_table(steps: int, width: int) -> Tensor:
     places = torch.arange(width)
     angle = torch.arange(steps)[:, None] / 10_000 ** (places // 2 * 2 / width)
     return torch.where(places % 2 == 0, angle.sin(), angle.cos())
-
-
-class TanhGaussian(Head):
-    """A diagonal Gaussian squashed into the bounds by tanh, whose deviations depend on the state.
-
-    Haarnoja et al. 2018 (https://arxiv.org/abs/1801.01290, appendix C). Outputs are ``A`` means, then ``A`` numbers ``s``
-    that become logarithms of standard deviations between -5 and 2: -1.5 + 3.5 tanh(s), as CleanRL has it.
-    """
-
-    def __init__(self, low: Array, high: Array, *_: object) -> None:
-        super().__init__(low, high, 2 * len(low))
-
-    def reparameterised(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scaled actions (B, A), differentiable by ``outputs``, and their log-densities (B, 1).
-
-        Args:
-            outputs: (B, 2 A).
-            noise: (B, A) standard normal.
-        """
-        mean, log_std = outputs[:, : self.width], self._log_std(outputs[:, self.width :])
-        raw = mean + log_std.exp() * noise
-        return torch.tanh(raw), self._density(raw, noise, log_std)
-
-    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return log-densities (B, 1) of ``actions`` (B, A), in units in which the bounds are -1 and 1."""
-        mean, log_std = outputs[:, : self.width], self._log_std(outputs[:, self.width :])
-        raw = torch.atanh(self.scaled(actions).clamp(-_INSIDE, _INSIDE))
-        return self._density(raw, (raw - mean) * torch.exp(-log_std), log_std)
-
-    def entropy(self, outputs: Tensor) -> Tensor:
-        """Return estimates (B, 1) of the entropies: exact for the Gaussian, with tanh's slope at its mean."""
-        mean, log_std = outputs[:, : self.width], self._log_std(outputs[:, self.width :])
-        return (log_std + 0.5 + HALF_LOG_2PI + _slope(mean)).sum(1, keepdim=True)
-
-    def _log_std(self, numbers: Tensor) -> Tensor:
-        return -1.5 + 3.5 * torch.tanh(numbers)
-
-    @staticmethod
-    def _density(raw: Tensor, normal: Tensor, log_std: Tensor) -> Tensor:
-        return (-0.5 * normal.pow(2) - log_std - HALF_LOG_2PI - _slope(raw)).sum(1, keepdim=True)
-
-    def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:
-        return self.reparameterised(outputs, torch.from_numpy(normal_numbers(rng, self.width)))[0]
-
-    def _mode(self, outputs: Tensor) -> Tensor:
-        """Return the actions of the means: where the density is highest, unless deviations are large."""
-        return torch.tanh(outputs[:, : self.width])
-
-
-class ClampedTanhGaussian(TanhGaussian):
-    """The same with logarithms of standard deviations clamped to -20 and 2, as Stable-Baselines3 has it."""
-
-    def _log_std(self, numbers: Tensor) -> Tensor:
-        return numbers.clamp(-20, 2)
-
-
-def _slope(raw: Tensor) -> Tensor:
-    """Return log(1 - tanh(raw)^2), as 2 (log 2 - x - softplus(-2 x)): exact where tanh is 1 in float32."""
-    return 2 * (math.log(2) - raw - functional.softplus(-2 * raw))

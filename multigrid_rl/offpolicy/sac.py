@@ -1,5 +1,7 @@
-"""Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1801.01290; with the learnt weight of the entropy of
-https://arxiv.org/abs/1812.05905): twin critics and a policy of squashed Gaussians learn from a buffer of steps.
+"""Soft actor-critic: twin critics and a policy of squashed Gaussians learn from a buffer of steps.
+
+Haarnoja et al. 2018 (https://arxiv.org/abs/1801.01290), with the learnt weight of the entropy of their second paper
+(https://arxiv.org/abs/1812.05905).
 """
 
 import math
@@ -16,8 +18,8 @@ from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.mlp import tower
-from multigrid_rl.offpolicy.trainer import SacTrain
-from multigrid_rl.types import Clock, Schedule
+from multigrid_rl.offpolicy.trainers import SacTrain
+from multigrid_rl.types import Clock
 
 Array = NDArray[Any]
 #: Gradient steps whose random numbers are drawn together.
@@ -180,7 +182,9 @@ class Agent:
     def get_state(self) -> dict[str, Any]:
         """Return the state beside the policy and its optimiser."""
         return {
-            "critics": [weights.detach().numpy() for weights in (self._q.weights, self._slow.weights, self._log_alpha.weights)],
+            "critics": [
+                weights.detach().numpy() for weights in (self._q.weights, self._slow.weights, self._log_alpha.weights)
+            ],
             "optimizers": [self._q_optimizer.state_dict(), self._alpha_optimizer.state_dict()],
             "generator": self._generator.get_state().numpy(),
             "replay": self.replay.get_state(),
@@ -216,9 +220,7 @@ class Sac:
         device: torch.device,
     ) -> None:
         self._networks, self._train, self.clock = networks, train, Clock()
-        self.agents = {
-            name: Agent(net, train, seed * 64 + k, device) for k, (name, net) in enumerate(networks.items())
-        }
+        self.agents = {name: Agent(net, train, seed * 64 + k, device) for k, (name, net) in enumerate(networks.items())}
         self.optimizers = {name: [agent.optimizer] for name, agent in self.agents.items()}
         self._owed = 0.0
         self.schedule(0)

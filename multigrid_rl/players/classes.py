@@ -3,11 +3,13 @@
 They are tried before anything starts, and watched while they play.
 """
 
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.players.cards import PlayerError
@@ -15,7 +17,7 @@ from multigrid_rl.players.catalogue import Made, Naming
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.trust import CODE, import_object, user_code
-from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
+from multigrid_rl.types import AgentSpec, GameSpec, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.engine import World
 
@@ -75,26 +77,66 @@ class OwnPlayer:
         if not isinstance(answer, tuple) or len(answer) != 2:
             wanted = "actions and the next memory, a tuple of two"
             raise ConfigError(expected(f"player {self.name}: act", wanted, type(answer).__name__))
-        actions = np.asarray(answer[0])
-        good = actions.shape == (len(view.tokens),) and actions.dtype.kind in "iu"
+        return self._actions(np.asarray(answer[0]), len(view.tokens)), answer[1]
+
+    def _actions(self, actions: NDArray[Any], games: int) -> NDArray[Any]:
+        """Return its answer as actions of a game. Raises :class:`ConfigError`: they are none."""
+        good = actions.shape == (games,) and actions.dtype.kind in "iu"
         if not good or ((actions < 0) | (actions >= len(ACTIONS))).any():
-            wanted = f"integers 0 to {len(ACTIONS) - 1}, one for each of {len(view.tokens)} games"
-            got = f"{actions.dtype} of shape {actions.shape}: {shown(str(actions.tolist()), 40)}"
-            raise ConfigError(expected(f"player {self.name}: actions", wanted, got))
-        return actions.astype(np.int8), answer[1]
+            wanted = f"integers 0 to {len(ACTIONS) - 1}, one for each of {games} games"
+            raise self._refused(wanted, actions)
+        return actions.astype(np.int8)
+
+    def _refused(self, wanted: str, actions: NDArray[Any]) -> ConfigError:
+        got = f"{actions.dtype} of shape {actions.shape}: {shown(str(actions.tolist()), 40)}"
+        return ConfigError(expected(f"player {self.name}: actions", wanted, got))
+
+
+class OwnActor(OwnPlayer):
+    """A player of the user's own in place of an agent of another package's environment.
+
+    Args:
+        name: what it is called.
+        player: as above; ``view.tokens`` (N, D) are the agent's observations.
+        space: of its actions: choices (C,), or numbers (A,) with bounds.
+    """
+
+    sha256 = None
+
+    def __init__(self, name: str, player: Any, space: spaces.Box | spaces.MultiDiscrete) -> None:
+        super().__init__(name, player)
+        self._space = space
+
+    def _actions(self, actions: NDArray[Any], games: int) -> NDArray[Any]:
+        (width,) = self._space.shape
+        rows = actions[:, None] if actions.ndim == 1 and width == 1 else actions
+        if rows.shape != (games, width) or not np.issubdtype(rows.dtype, np.number) or not np.isfinite(rows).all():
+            raise self._refused(f"finite numbers of shape ({games}, {width})", actions)
+        if isinstance(self._space, spaces.Box):
+            inside: NDArray[np.float32] = np.clip(rows, self._space.low, self._space.high).astype(np.float32)
+            return inside
+        whole = rows.astype(np.int64)
+        if not ((whole == rows) & (whole >= 0) & (whole < self._space.nvec)).all():
+            raise self._refused(f"integers 0 to {(self._space.nvec - 1).tolist()} of shape ({games}, {width})", actions)
+        return whole
 
 
 def watched(name: str, own: Any, spec: GameSpec, seat: str) -> OwnPlayer:
     """Return a player that acted once on ``seat`` of three games. Raises :class:`ConfigError`: it cannot."""
+    world, agent = World(spec, _GAMES), spec.seats.index(seat)
+    view = SeatView(world.outputs.tokens[:, agent], world.board(), agent)
+    return _tried(name, own, partial(OwnPlayer, name, own), view)
+
+
+def _tried(name: str, own: Any, build: Callable[[], OwnPlayer], view: SeatView) -> OwnPlayer:
+    """Return the player after one act. Raises :class:`ConfigError`: it cannot."""
     with user_code(f"player {name}"):
         if not hasattr(own, "act"):
             raise ConfigError(expected(f"player {name}", "something with act(view, state, rng)", type(own).__name__))
         memory = [part for part in ("initial_state", "reset_state") if hasattr(own, part)]
         if len(memory) == 1:
             raise ConfigError(expected(f"player {name}", "both initial_state and reset_state, or neither", memory[0]))
-        player = OwnPlayer(name, own)
-        world, agent = World(spec, _GAMES), spec.seats.index(seat)
-        view = SeatView(world.outputs.tokens[:, agent], world.board(), agent)
+        player = build()
         state = player.initial_state(_GAMES)
         _, state = player.checked(view, state, Streams(0, np.arange(_GAMES)))
         if not memory and state is not None:
@@ -109,6 +151,22 @@ def _seated(code: str, spec: GameSpec, seat: str) -> OwnPlayer:
     with user_code(f"player {code}"):
         own = import_object(f"player {code}", code, "module:Class")(spec)
     return watched(code, own, spec, seat)
+
+
+def in_place_of_agent(code: str, agent: AgentSpec) -> OwnActor:
+    """Import a class, make the player of an agent of another package's environment and try it.
+
+    It is made from the spaces of observations and actions. Raises :class:`ConfigError`: it cannot be imported, or act.
+    """
+    seen, acts = agent.observation_space, agent.action_space
+    with user_code(f"player {code}"):
+        own = import_object(f"player {code}", code, "module:Class")(seen, acts)
+    rows = np.zeros(
+        (_GAMES, int(np.prod(seen.shape or (1,)))), np.float32 if isinstance(seen, spaces.Box) else np.uint8
+    )
+    actor = OwnActor(code, own, acts)
+    _tried(code, own, lambda: actor, SeatView(rows, None, 0))
+    return actor
 
 
 def handed_over(name: str, own: Any) -> Made:

@@ -22,6 +22,7 @@ from multigrid_rl.players.cards import (
     task_of,
 )
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, runs_code
+from multigrid_rl.players.classes import code_of, in_place_of_agent
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
@@ -106,10 +107,15 @@ def env_of(who: str) -> EnvSignature | None:
     return None if card is None else card.env
 
 
-def of_other_package(who: str) -> bool:
-    """Return whether a player or a run is one of another package's environment. Raises as :func:`env_of`."""
+def of_other_package(who: str, overrides: Sequence[str] = ()) -> bool:
+    """Return whether a player or a run is one of another package's environment. Raises as :func:`env_of`.
+
+    A class of the user's own plays where ``overrides`` say.
+    """
     if is_run(who):
         return not run_config(Path(who)).scenario.kind.board
+    if code_of(who) is not None:
+        return bool(overrides) and not compose(list(overrides)).scenario.kind.board
     return env_of(who) is not None
 
 
@@ -185,6 +191,9 @@ def player_in_place_of(
     Raises:
         PlayerError: no such player, a damaged one, or one that does not fit.
     """
+    code = code_of(who)
+    if not config.scenario.kind.board and code is not None:
+        return LoadedPlayer(in_place_of_agent(code, agent), who)
     if not config.scenario.kind.board:
         folder = env_player(agent, who, config, checkpoint, any_env=any_env)
         card = read_card(folder)

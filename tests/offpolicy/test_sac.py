@@ -1,4 +1,4 @@
-"""Soft actor-critic: what is kept, what is learned from it, that it goes on as if it had never stopped, what is refused."""
+"""Soft actor-critic: what is kept and learned, that it goes on as if it had never stopped, what is refused."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_weight_of_entropy_moves_towards_target():
 
 def test_critics_learn_what_an_ended_step_pays():
     # Nothing comes after it: the value is the reward, whatever the policy.
-    sac, net, config, factory = learner(learning_starts=1)
+    sac, net, _, factory = learner(learning_starts=1)
     collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=0, first=0, steps=32)
     rollout = collector.collect()[AGENT]
     sac.agents[AGENT].add(estimate(rollout, Estimator(0.99, 0.95)), [collector.paths()[AGENT]])
@@ -128,7 +128,7 @@ def test_critics_learn_what_an_ended_step_pays():
 
 
 def test_finds_the_best_action(learning):
-    sac, net, config, factory = learner(learning.seed, q_lr=3e-3)
+    sac, net, _, factory = learner(learning.seed, q_lr=3e-3)
     sac.schedule(0)
     collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=learning.seed, first=0, steps=4)
     for k in range(60):
