@@ -137,9 +137,9 @@ HEADS: dict[str, Head] = {
     "deterministic": Head("multigrid_rl.models.heads:Deterministic", probability=False),
     "mixture": Head("multigrid_rl.models.heads:Mixture", size=5),
     "bins": Head("multigrid_rl.models.heads:Bins", size=20),
+    "diffusion": Head("multigrid_rl.models.heads:Diffusion", size=10, probability=False),
     "tanh-gaussian": Head("multigrid_rl.models.squashed:TanhGaussian"),
     "tanh-gaussian-clamped": Head("multigrid_rl.models.squashed:ClampedTanhGaussian"),
-    "diffusion": Head("multigrid_rl.models.heads:Diffusion", size=10, probability=False),
 }
 
 #: Groups of metrics of episodes: ``metrics.MetricGroup`` with a function that computes them.

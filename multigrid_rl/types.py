@@ -376,6 +376,10 @@ class EnvFactory(Protocol):
         _ = self.specs
         return {}
 
+    def check_reward(self) -> None:
+        """Try the training reward of the user's own, if there is one. Raises ``ConfigError``: it cannot be used."""
+        return
+
     def packed(self) -> "EnvFactory":
         """Return the same recipe with the content of its files, for a process that cannot read them."""
         return self

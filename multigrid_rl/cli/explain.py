@@ -78,7 +78,6 @@ def explain(
     from multigrid_rl.players.factories import MatchFactory, seat_players
     from multigrid_rl.text import ConfigError
     from multigrid_rl.training.stages import stages_of
-    from multigrid_rl.world.events import check_reward
 
     config = compose(list(overrides or []))
     check_budget(config.train)
@@ -88,8 +87,7 @@ def explain(
         if isinstance(factory, MatchFactory):
             seat_players(factory.spec, seated)
             factory.training_reward()
-            if config.train.shaping:
-                check_reward(config.train.shaping, factory.spec.num_agents)
+        factory.check_reward()
     except ValueError as error:
         raise ConfigError(str(error)) from error
     console = Console(highlight=False)

@@ -174,6 +174,8 @@ class EnvironmentKind(Part):
     vectors: ClassVar[bool] = False
     #: Rewards can be learnt from recorded play in it.
     discriminators: ClassVar[bool] = False
+    #: ``train.shaping`` may name a training reward: its factories have ``check_reward``.
+    shaped: ClassVar[bool] = False
     #: Networks with memory may play it, and remote env runners.
     memory: ClassVar[bool] = True
     remote: ClassVar[bool] = True
@@ -319,12 +321,12 @@ def env_factory(config: Any, hashes: dict[str, str] | None = None) -> EnvFactory
         ConfigError: a setting that this kind of environments does not support.
     """
     scenario, train, kind = config.scenario, config.train, config.scenario.kind
-    for key, value, wanted, missing in (
-        ("train.bonus", train.bonus, "{}", "events to weigh"),
-        ("train.shaping", train.shaping, "null", "events to hand to a function"),
-        ("scenario.seats", scenario.seats, "{}", "opponents, every agent learns"),
+    for key, value, able, wanted, missing in (
+        ("train.bonus", train.bonus, kind.board, "{}", "events to weigh"),
+        ("train.shaping", train.shaping, kind.shaped, "null", "steps to hand to a function"),
+        ("scenario.seats", scenario.seats, kind.board, "{}", "opponents, every agent learns"),
     ):
-        if value and not kind.board:
+        if value and not able:
             raise ConfigError(expected(key, f"{wanted}, as scenario={scenario.name} has no {missing}", value))
     factory: EnvFactory = kind.factory(config, hashes or {})
     return factory

@@ -377,6 +377,11 @@ class RunConfig(Part):
         """Threads of torch in the learner: as configured, or the cores that the env runners leave, at least one."""
         return self.train.torch_threads or max(1, available_cpus() - self.cluster.runners)
 
+    @property
+    def canonical(self) -> "RunConfig":
+        """The same with the environment's own rewards alone, which players are judged by and recordings keep."""
+        return self.model_copy(update={"train": self.train.model_copy(update={"shaping": None, "bonus": {}})})
+
     def checkpoint_root(self) -> Path | None:
         """Return the folder of frozen players; ``None``: the user's and the project's."""
         return Path(self.checkpoints) if self.checkpoints else None

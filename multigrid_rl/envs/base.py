@@ -7,7 +7,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.trust import import_object, user_code
 from multigrid_rl.types import BatchedStep, Clock, EpisodeTable, RunError
 
 #: The one agent of a Gymnasium environment, and its team.
@@ -46,6 +47,35 @@ def step_of(
         truncated=truncated,
         done=terminated | truncated,
     )
+
+
+class OwnReward:
+    """A training reward of the user's own: a function of one step of one environment.
+
+    It is called with the observation (D,) before the step, the action as the environment took it, the observation after
+    it, what the environment paid, and its ``info`` (empty where bodies are stepped by MuJoCo itself), and returns a
+    number.
+
+    Args:
+        name: ``module:function``. Raises ``ConfigError``: it cannot be imported.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._key = f"train.shaping={name}"
+        self._function = import_object("train.shaping", name)
+
+    def __call__(self, obs: Any, actions: Any, after: Any, rewards: Any, infos: Any) -> NDArray[np.float64]:
+        """Return what is paid (N,) in a step of ``N`` environments. Raises ``ConfigError``: it failed, or no number."""
+        with user_code(self._key):
+            rows = zip(obs, actions, after, rewards.tolist(), infos, strict=True)
+            paid = [self._function(*row) for row in rows]
+        found = np.array(
+            [value if isinstance(value, int | float | np.number) else np.nan for value in paid], np.float64
+        )
+        if not np.isfinite(found).all():
+            got = paid[int(np.flatnonzero(~np.isfinite(found))[0])]
+            raise ConfigError(expected(self._key, "a finite number for each step", shown(str(got), 80)))
+        return found
 
 
 class Episodes(ABC):
@@ -124,8 +154,12 @@ class SingleAgentEnvs(Episodes):
         first: number of the first environment.
     """
 
+    #: What trains instead of the environments' own rewards, which episodes are counted by.
+    reward: OwnReward | None = None
+
     def __init__(self, env_id: str, num_envs: int, action_space: spaces.Space[Any], size: int, first: int) -> None:
         super().__init__(num_envs, 1)
+        self._infos: list[dict[str, Any]] = [{}] * num_envs
         self.env_id = env_id
         self.action_space = action_space
         self._first = first
@@ -148,8 +182,9 @@ class SingleAgentEnvs(Episodes):
 
         Raises:
             BrokenEnvError: an observation or a reward that is not finite.
+            RunError: the training reward of the user's own failed.
         """
-        taken = self.native(actions[AGENT])
+        before, taken = self._obs, self.native(actions[AGENT])
         self._clock.begin()
         obs, rewards, terminated, truncated = self._play(taken)
         self._returns[:, 0] += rewards
@@ -158,6 +193,11 @@ class SingleAgentEnvs(Episodes):
             self._obs = final = obs.astype(np.float32)
         if not (np.isfinite(final).all() and np.isfinite(rewards).all()):
             raise self._broken(final, rewards, taken)
+        if self.reward is not None:
+            try:
+                rewards = self.reward(before, taken, final, rewards, self._infos)
+            except ConfigError as error:
+                raise RunError(str(error)) from error
         done = terminated | truncated
         if done.any():
             self._finish(done)

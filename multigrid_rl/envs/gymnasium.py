@@ -17,15 +17,17 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
 from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
-from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, SingleAgentEnvs
+from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, OwnReward, SingleAgentEnvs
 from multigrid_rl.tables import BATCHED, find, has
 from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.trust import MISTAKES, look_in_working_folder, mistake
-from multigrid_rl.types import MAX_CHOICES, AgentSpec, EnvFactory, MultiAgentSpec
+from multigrid_rl.types import MAX_CHOICES, AgentSpec, EnvFactory, MultiAgentSpec, RunError
 
 LOG = logging.getLogger(__name__)
 #: What an environment answers.
 ANSWERS = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
+#: Random steps in which a training reward of the user's own is tried.
+_TRIED = 20
 #: Packages by the modules that they hold, where the names differ.
 PACKAGE_OF = {"Box2D": "box2d", "ale_py": "ale-py"}
 
@@ -196,7 +198,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
         rows = actions.tolist() if actions.ndim == 1 else actions
         try:
             for k, (env, action) in enumerate(zip(self.envs, rows, strict=True)):
-                obs[k], rewards[k], terminated[k], truncated[k], _ = env.step(action)
+                obs[k], rewards[k], terminated[k], truncated[k], self._infos[k] = env.step(action)
                 self._played[k].append(action)
         except MISTAKES as error:
             raise BrokenEnvError(_failed(self.env_id, "step", mistake(error))) from error
@@ -219,11 +221,13 @@ class GymnasiumFactory(EnvFactory):
         env_id: id of a registered environment, or ``module:Id``.
         seed: of all environments.
         env_args: arguments of the environment.
+        shaping: ``module:function`` of a training reward, or ``None``.
     """
 
     env_id: str
     seed: int
     env_args: dict[str, Any] = field(default_factory=dict)
+    shaping: str | None = None
 
     @cached_property
     def specs(self) -> MultiAgentSpec:
@@ -239,8 +243,24 @@ class GymnasiumFactory(EnvFactory):
             agents=(agent,), seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=(), has_winner=False
         )
 
+    def check_reward(self) -> None:
+        """Try the training reward of the user's own in random steps. Raises ``ConfigError``: it cannot be used."""
+        if self.shaping:
+            envs, acts = self.build(1, 0), self.specs.agents[0].action_space
+            acts.seed(0)
+            try:
+                for _ in range(_TRIED):
+                    envs.step({AGENT: acts.sample()[None]})
+            except RunError as error:
+                raise ConfigError(str(error)) from error
+
     def build(self, num_envs: int, first: int) -> SingleAgentEnvs:
         """Build environments number ``first`` to ``first + num_envs - 1``, by a faster way where there is one."""
+        envs = self._environments(num_envs, first)
+        envs.reward = OwnReward(self.shaping) if self.shaping else None
+        return envs
+
+    def _environments(self, num_envs: int, first: int) -> SingleAgentEnvs:
         spec = gymnasium.registry.get(self.env_id)
         if spec is not None and has(BATCHED, str(spec.entry_point)):
             build = find(BATCHED, str(spec.entry_point))
@@ -255,6 +275,7 @@ class Gymnasium(EnvironmentKind):
 
     winner: ClassVar[bool] = False
     vectors: ClassVar[bool] = True
+    shaped: ClassVar[bool] = True
     discriminators: ClassVar[bool] = True
     may_not_end: ClassVar[bool] = True
 
@@ -264,4 +285,4 @@ class Gymnasium(EnvironmentKind):
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:  # noqa: ARG002 - nobody is seated
         """Return the recipe for a run's environments."""
-        return GymnasiumFactory(self.env_id, config.seed, self.env_args)
+        return GymnasiumFactory(self.env_id, config.seed, self.env_args, config.train.shaping)

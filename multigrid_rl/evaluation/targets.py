@@ -213,7 +213,7 @@ def env_target(who: str, overrides: Sequence[str] = (), checkpoint: str | None =
     if not config.scenario.kind.judged:
         judged = " or ".join(sorted(package for package in packages() if kind_named(package).judged))
         raise ConfigError(expected("scenario.package", f"{judged}, to play episodes", config.scenario.package))
-    factory = env_factory(config)
+    factory = env_factory(config.canonical)
     agents = factory.specs.agents
     if code_of(who) is not None:
         for agent in agents:

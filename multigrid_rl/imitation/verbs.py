@@ -37,10 +37,9 @@ def record(
         raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
     config = config_of(who, overrides or [])
     if run and not overrides and config.scenario.env_id is None:
-        names = [*code_of_run(config), *([config.train.shaping] if config.train.shaping else [])]
-        check_code(f"{who}/config.yaml", names, "players and rewards of this project")
+        check_code(f"{who}/config.yaml", code_of_run(config), "players of this project")
     try:
-        factory = env_factory(config)
+        factory = env_factory(config.canonical)
         factory.load()
         agents = factory.specs.agents
         greedy = mode == "argmax"

@@ -15,6 +15,7 @@ class Doors(EnvironmentKind):
     games: ClassVar[str] = "games"
     episode: ClassVar[str] = "game"
     board: ClassVar[bool] = True
+    shaped: ClassVar[bool] = True
     stock: ClassVar[bool] = True
 
     game: GameConfig

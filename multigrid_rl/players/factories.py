@@ -15,7 +15,7 @@ from multigrid_rl.text import expected
 from multigrid_rl.trust import import_object
 from multigrid_rl.types import GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, EVENTS
-from multigrid_rl.world.events import EventBonus
+from multigrid_rl.world.events import EventBonus, check_reward
 from multigrid_rl.world.state import token_categories
 
 if TYPE_CHECKING:
@@ -147,6 +147,11 @@ class MatchFactory:
 
         files, spec = roster.files, self.spec
         return {n: snapshot_player(f"{SNAPSHOTS}-{n}", files[n], spec, self.league) for n in files}
+
+    def check_reward(self) -> None:
+        """Try the training reward of the user's own. Raises ``ConfigError``: it cannot be used."""
+        if self.shaping:
+            check_reward(self.shaping, self.spec.num_agents)
 
     def training_reward(self) -> Shaping | None:
         """Return the shaped training reward, if any. Raises ``ValueError`` for wrong weights."""

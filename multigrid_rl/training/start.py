@@ -100,7 +100,6 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
     """
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.training.stages import seated_in, stages_of
-    from multigrid_rl.world.events import check_reward
 
     if config.tracking is not None:
         find(TRACKERS, config.tracking).check()
@@ -118,8 +117,7 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
         for stage in stages:
             if not stage.scenario.kind.built_once:
                 stage.factory.build(1, 0)
-            if config.train.shaping:  # what has no events has refused it
-                check_reward(config.train.shaping, stage.scenario.spec.num_agents)
+            stage.factory.check_reward()
         trainer_of(config.train.trainer).load(config, stages[-1].factory.specs, before)
         if config.init is not None and before is None:
             find(STARTS, "player")(config, stages[-1].factory.specs)

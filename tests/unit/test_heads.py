@@ -285,7 +285,7 @@ def test_player_takes_many_choices_and_numbers_without_bounds(tmp_path, space):
     [
         (
             {"head": "crystal"},
-            "architecture.head: expected gaussian, deterministic, mixture, bins, diffusion, got crystal",
+            "architecture.head: expected gaussian, deterministic, mixture, bins, diffusion, tanh-gaussian,",
         ),
         ({"head_size": 4}, "shape"),
         ({"head_size": 1}, "architecture.head_size: expected 2 to 1000 with head bins, got 1"),

@@ -1,0 +1,123 @@
+"""Training rewards of the user's own in Gymnasium: what they see, what stays canonical, what is refused."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import gymnasium
+import numpy as np
+import pytest
+
+from commands import call, complaint
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.scenario import env_factory
+from multigrid_rl.envs.base import AGENT, reset_seed
+from multigrid_rl.envs.gymnasium import GymnasiumFactory
+from multigrid_rl.imitation.demonstrations import read_demonstrations
+from tiny_runs import tiny_run
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SEEN: list = []
+
+
+def keeps(obs, action, next_obs, reward, info):
+    SEEN.append((obs.copy(), np.array(action), next_obs.copy(), reward, dict(info)))
+    return 2 * reward + 1
+
+
+def doubled(obs, action, next_obs, reward, info):
+    return 2.0 * reward
+
+
+def fails(obs, action, next_obs, reward, info):
+    raise KeyError("height")
+
+
+def text(*step):
+    return "much"
+
+
+def later(obs, action, next_obs, reward, info):
+    return float("nan") if abs(next_obs[3]) > 1.5 else reward
+
+
+@pytest.fixture(autouse=True)
+def module(monkeypatch):
+    own = ModuleType("own_rewards")
+    for function in (keeps, doubled, fails, text, later):
+        setattr(own, function.__name__, function)
+    monkeypatch.setitem(sys.modules, own.__name__, own)
+    SEEN.clear()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "HalfCheetah-v5", "Walker-v0"])
+def test_function_sees_every_step_as_the_environment_played_it(env_id):
+    pytest.importorskip("mujoco")
+    envs = GymnasiumFactory(env_id, 7, {"max_episode_steps": 3}, "own_rewards:keeps").build(2, 0)
+    one = gymnasium.make(env_id, max_episode_steps=3)
+    shown, _ = one.reset(seed=reset_seed(7, 1, 0))
+    acts = envs.native
+    envs.action_space.seed(1)
+    for k in range(3):
+        drawn = np.stack([np.atleast_1d(envs.action_space.sample()) for _ in range(2)])
+        step = envs.step({AGENT: drawn})
+        obs, action, after, reward, _ = SEEN[2 * k + 1]
+        native = acts(drawn)[1]
+        next_shown, paid, *_ = one.step(native)
+        assert np.array_equal(obs, np.asarray(shown, np.float32))
+        assert np.array_equal(action, native)
+        assert np.array_equal(after, np.asarray(next_shown, np.float32)), (
+            "also of the last step, not of the fresh start"
+        )
+        assert reward == pytest.approx(paid)
+        assert step.rewards[AGENT][1] == pytest.approx(2 * paid + 1)
+        shown = next_shown
+    assert step.done.all()
+    table = envs.drain_episodes()
+    assert table.returns[1, 0] == pytest.approx(sum(row[3] for row in SEEN[1::2])), "what the environment paid"
+
+
+def test_gates_scores_and_recordings_stay_canonical(tmp_path):
+    run = ["env_id=CartPole-v1", "train.until=2048", "seed=4"]
+    _, plain = tiny_run(tmp_path / "plain", *run)
+    _, rows = tiny_run(tmp_path / "run", *run, "train.shaping=own_rewards:doubled")
+    assert rows[-1]["return_mean/agent_0"] == rows[-1]["episode_len_mean"], "1 a step"
+    assert rows[0]["learner/agent_0/vf_loss"] > 2 * plain[0]["learner/agent_0/vf_loss"], "values learn the shaped one"
+    assert call("record", tmp_path / "run", "--steps", 300, "-o", tmp_path / "demos").exit_code == 0
+    assert set(read_demonstrations(tmp_path / "demos").rewards.tolist()) == {1.0}
+
+
+def test_recordings_of_a_board_run_leave_its_bonus_out(tmp_path):
+    tiny_run(tmp_path / "run", "scenario=single", "train.bonus={all: {step: 5.0}}", "train.until=512")
+    assert call("record", tmp_path / "run", "--steps", 300, "-o", tmp_path / "demos").exit_code == 0
+    assert np.abs(read_demonstrations(tmp_path / "demos").rewards).max() < 5.0
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fails", "KeyError: 'height'"),
+        ("text", "train.shaping=own_rewards:text: expected a finite number for each step, got much"),
+        ("none", "own_rewards:none"),
+    ],
+)
+def test_what_pays_nothing_is_refused_before_the_start(tmp_path, name, said):
+    run = ["scenario=cartpole", f"train.shaping=own_rewards:{name}", f"run_dir={tmp_path / 'run'}"]
+    result = call("train", *run)
+    assert result.exit_code == 2, result.output
+    assert said in complaint(result)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_pays_no_number_later_ends_the_run_with_its_name(tmp_path):
+    run = ["scenario=cartpole", "train.shaping=own_rewards:later", f"run_dir={tmp_path / 'run'}", "train.until=4096"]
+    result = call("train", *run)
+    assert result.exit_code not in (0, 70), result.output
+    assert "train.shaping=own_rewards:later: expected a finite number for each step, got nan" in result.output
+
+
+def test_environments_without_steps_of_their_own_refuse_it():
+    with pytest.raises(ValueError, match=r"train\.shaping: expected null"):
+        env_factory(compose(["env_id=MultiGrid-Empty-5x5-v0", "train.shaping=own_rewards:doubled"]))
