@@ -36,6 +36,9 @@ LARGE_LR = 0.1
 #: Seconds after which a second Ctrl-C is one: ``timeout`` sends its signal twice at once.
 TWICE_S = 0.5
 
+#: What losses are called on the screen, where their metric is a symbol.
+_LOSSES = {"vf": "values", "q": "critics"}
+
 SCHEMES = {
     "dtde": "dtde: each agent on its own",
     "ctde": "ctde: critics see the whole team",
@@ -258,7 +261,7 @@ def progress(screen: Console, config: RunConfig) -> Iterator[Callable[[dict[str,
 
 
 def headline(row: dict[str, Any], config: RunConfig) -> str:
-    """Tell steps, speed, what the time goes into, and how well it plays, in one line."""
+    """Tell steps, speed, what the time goes into, how well it plays, and the losses, in one line."""
     parts = {name: row[f"timing/{name}_s"] for name in (*STAGES, "other")}
     total = sum(parts.values()) or 1.0
     bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
@@ -270,8 +273,19 @@ def headline(row: dict[str, Any], config: RunConfig) -> str:
             f"{row['env_steps']:>9,} of {config.train.until:,} steps",
             f"{row['env_steps_per_s']:>6,.0f}/s ({bound}-bound, {max(parts['learn'], parts['sample']) / total:.0%})",
             *(f"{name.split('/')[1]} {form.format(row[name])}" for name in row if name.startswith(f"{metric}/")),
+            *_losses(row),
         ]
     )
+
+
+def _losses(row: dict[str, Any]) -> list[str]:
+    """Tell the newest losses, means over the networks that learn; empty where there are none yet."""
+    found: dict[str, list[float]] = {}
+    for name, value in row.items():
+        if name.startswith("learner/") and name.endswith("_loss") and value is not None:
+            found.setdefault(name.rpartition("/")[2].removesuffix("_loss"), []).append(value)
+    words = [f"{_LOSSES.get(name, name)} {sum(values) / len(values):.3g}" for name, values in found.items()]
+    return [f"loss: {', '.join(words)}"] if words else []
 
 
 def gate_table(keeper: GateKeeper) -> Table:

@@ -264,6 +264,8 @@ def test_live_line_shows_returns_where_nothing_is_won():
     assert line.endswith("| agent_0 mean return -1,234.50")
     assert "wins" not in line
     assert live.headline(row, compose(["scenario=1v1"])).endswith("| agent_0 wins 0%")
+    row |= {"learner/a/policy_loss": -0.5, "learner/b/policy_loss": 0.25, "learner/a/vf_loss": 12.3456, "x_loss": 1.0}
+    assert live.headline(row, compose(["scenario=gymnasium"])).endswith("| loss: policy -0.125, values 12.3")
 
 
 @pytest.mark.parametrize("name", ["lr=3e-4 [a]", "it's", "a[/b]"])
