@@ -94,12 +94,33 @@ _RULES: dict[str, _Rule] = {
     "self_play.team_change": _ANY,
     "self_play.initial_elo": _ANY,
 }
+#: Typical ranges as ML-Agents' page of its training configuration file tells them (release 19).
+TYPICAL: dict[str, tuple[float, float]] = {
+    "hyperparameters.batch_size": (32, 5120),
+    "hyperparameters.buffer_size": (2048, 409_600),
+    "hyperparameters.learning_rate": (1e-5, 1e-3),
+    "hyperparameters.beta": (1e-4, 1e-2),
+    "hyperparameters.epsilon": (0.1, 0.3),
+    "hyperparameters.lambd": (0.9, 0.95),
+    "hyperparameters.num_epoch": (3, 10),
+    "network_settings.hidden_units": (32, 512),
+    "network_settings.num_layers": (1, 3),
+    "network_settings.memory.sequence_length": (4, 128),
+    "network_settings.memory.memory_size": (32, 256),
+    "reward_signals.extrinsic.gamma": (0.8, 0.995),
+    "time_horizon": (32, 2048),
+    "self_play.save_steps": (10_000, 100_000),
+    "self_play.window": (5, 30),
+}
 #: Settings that no recipe can express, and the supported alternative.
 _REFUSED = {
     "reward_signals.curiosity": "extrinsic rewards alone",
     "reward_signals.rnd": "extrinsic rewards alone",
-    "reward_signals.gail": "extrinsic rewards alone",
-    "behavioral_cloning": "no demonstrations",
+}
+#: Sections that are trainers of their own here, and the command.
+_ELSEWHERE = {
+    "reward_signals.gail": "train=gail data=DEMOS learns from demonstrations alone (docs/imitation.md)",
+    "behavioral_cloning": "train=bc data=DEMOS clones them; init=ITS_RUN then goes on by PPO (docs/imitation.md)",
 }
 #: Settings without a counterpart, and why none is needed.
 _LEFT_OUT = {
@@ -150,6 +171,10 @@ def import_mlagents(
     width = max(len(line.key) for line in lines)
     for line in lines:
         console().print(f"{line.status:<8}  {line.key:<{width}}  {shown(str(line.value), 30)} -> {line.result}")
+    for line in lines:
+        low, high = TYPICAL.get(line.key, (-math.inf, math.inf))
+        if line.status != "refused" and not low <= float(line.value if line.key in TYPICAL else 0) <= high:
+            console().print(f"warning:  {line.key}: {line.value} lies beyond ML-Agents' typical {low:g} to {high:g}")
     unsupported = [line for line in lines if line.status == "refused"]
     if unsupported:
         keys = ", ".join(line.key for line in unsupported)
@@ -174,6 +199,10 @@ def translate(file: Path, behavior: str | None = None, agents: int | None = None
         banned = next((prefix for prefix in _REFUSED if f"{key}.".startswith(f"{prefix}.")), None)
         if banned is not None:
             lines[banned] = Line(banned, "", "refused", _REFUSED[banned])
+            continue
+        other = next((prefix for prefix in _ELSEWHERE if f"{key}.".startswith(f"{prefix}.")), None)
+        if other is not None:
+            lines[other] = Line(other, "", "left out", _ELSEWHERE[other])
             continue
         if key not in _RULES:
             raise ConfigError(_unknown(f"{file}: {name}.{key}", key))
@@ -249,8 +278,8 @@ def _recipe(settings: dict[str, Any], agents: int | None) -> tuple[dict[str, Any
     ):
         train[name] = values[key]
         outcomes[key] = ("taken", f"train.{name}: {values[key]}")
-    # Its loss: half the squared error of the values, gradients of any size.
-    train |= {"entropy_decay": values["max_steps"], "vf_coef": 0.5, "grad_clip": 1e6}
+    # Its loss: half the squared error of the values, their change clipped as ratios are, gradients of any size.
+    train |= {"entropy_decay": values["max_steps"], "vf_coef": 0.5, "value_loss": "clipped", "grad_clip": 1e6}
     strength = values["reward_signals.extrinsic.strength"]
     words = "weights are standardised: the one reward needs no strength"
     outcomes["reward_signals.extrinsic.strength"] = ("taken" if strength == 1 else "changed", words)

@@ -174,13 +174,30 @@ def changed(**parts):
         (changed(hyperparameters=3), "got hyperparameters"),
         (changed(reward_signals__curiosity__strength=0.02), "curiosity: expected extrinsic rewards alone, got"),
         (changed(reward_signals__rnd__strength=0.02), "rnd: expected extrinsic rewards alone, got"),
-        (changed(behavioral_cloning__demo_path="x.demo"), "behavioral_cloning: expected no demonstrations, got"),
     ],
 )  # fmt: skip
 def test_rejects_unsupported_settings_by_name(tmp_path, settings, message):
     result = call("import-mlagents", written(tmp_path, settings), "-o", tmp_path / "recipe.yaml")
     assert message in complaint(result)
     assert not (tmp_path / "recipe.yaml").exists()
+
+
+def test_warns_of_values_beyond_the_typical_range(tmp_path):
+    settings = changed(hyperparameters__beta=0.05, hyperparameters__num_epoch=10)
+    result = call("import-mlagents", written(tmp_path, settings), "-o", tmp_path / "recipe.yaml")
+    assert result.exit_code == 0, result.output
+    warned = [line for line in result.output.splitlines() if line.startswith("warning:")]
+    assert warned == ["warning:  hyperparameters.beta: 0.05 lies beyond ML-Agents' typical 0.0001 to 0.01"]
+
+
+def test_tells_which_command_imitates(tmp_path):
+    settings = changed(reward_signals__gail__strength=0.1, behavioral_cloning__demo_path="x.demo")
+    _, lines, recipe = translate(written(tmp_path, settings))
+    told = {line.key: (line.status, line.result) for line in lines}
+    assert told["reward_signals.gail"][0] == told["behavioral_cloning"][0] == "left out"
+    assert "train=gail data=" in told["reward_signals.gail"][1]
+    assert "train=bc data=" in told["behavioral_cloning"][1]
+    assert recipe["train"]["value_loss"] == "clipped", "as ML-Agents clips it"
 
 
 @pytest.mark.parametrize(
