@@ -69,42 +69,41 @@ class Streams:
 
 
 class TableRows(torch.autograd.Function):
-    """The linear layer of one-hot codes: a sum of those rows of its weights that the codes select."""
+    """A linear layer over one-hot codes: its bias and a sum of those rows of its weights that the codes select."""
 
     # No product with a matrix of zeros. Its gradient is a sum of rows as well: to each row of weights, of the gradients of
     # all places that read it. torch's own way back through F.embedding_bag takes eight times as long.
 
     @staticmethod
-    def forward(ctx: Any, codes: Tensor, table: Tensor) -> Tensor:
+    def forward(ctx: Any, codes: np.ndarray, table: Tensor, bias: Tensor) -> Tensor:
         """Sum rows ``codes`` (B, D) of ``table`` (R, H): (B, H)."""
-        ctx.save_for_backward(codes)
-        ctx.rows = len(table)
-        return F.embedding_bag(codes, table, mode="sum")
+        ctx.codes, ctx.rows = codes, len(table)
+        return F.embedding_bag(torch.from_numpy(codes), table, mode="sum") + bias
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
-        """Return the gradient of the table (R, H)."""
-        (codes,) = ctx.saved_tensors
-        flat = codes.numpy().ravel().astype(np.uint16)  # 16 bits: numpy's stable sort is then a radix sort
-        readers = np.repeat(np.arange(len(codes)), codes.shape[1])[np.argsort(flat, kind="stable")]
-        first = np.cumsum([0, *np.bincount(flat, minlength=ctx.rows)[:-1]])
-        return None, F.embedding_bag(torch.from_numpy(readers), upstream, torch.from_numpy(first), mode="sum")
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor, Tensor]:  # type: ignore[override]
+        """Return the gradients of table (R, H) and bias (H,)."""
+        flat = ctx.codes.astype(np.uint16).ravel()  # 16 bits: numpy's stable sort is then a radix sort
+        readers = np.repeat(np.arange(len(ctx.codes)), ctx.codes.shape[1])[np.argsort(flat, kind="stable")]
+        count = np.bincount(flat, minlength=ctx.rows)
+        places = torch.from_numpy(readers), upstream, torch.from_numpy(count.cumsum() - count)
+        return None, F.embedding_bag(*places, mode="sum"), upstream.sum(0)
 
 
-class Tanh(torch.autograd.Function):
-    """The hyperbolic tangent, by numpy, which takes a tenth of torch's time for it."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor) -> Tensor:
-        """Return tanh of each number."""
-        result = torch.from_numpy(np.tanh(inputs.numpy()))
-        ctx.save_for_backward(result)
-        return result
+class TanhLinear(torch.autograd.Function):
+    """``tanh(x) W' + b``, with numpy's tanh, which takes a tenth of the time of torch's."""
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> Tensor:  # type: ignore[override]
-        """As d tanh(x) / dx = 1 - tanh(x)^2."""
-        return torch.ops.aten.tanh_backward(upstream, *ctx.saved_tensors)
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return (B, K) of inputs (B, H), weight (K, H) and bias (K,)."""
+        ctx.hidden, ctx.weight = torch.from_numpy(np.tanh(inputs.numpy())), weight
+        return torch.addmm(bias, ctx.hidden, weight.T)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        """Return the gradients of inputs, weight and bias, as d tanh(x) / dx = 1 - tanh(x)^2."""
+        by_inputs = torch.ops.aten.tanh_backward(upstream @ ctx.weight, ctx.hidden)
+        return by_inputs, upstream.T @ ctx.hidden, upstream.sum(0)
 
 
 class ActorCritic(nn.Module):
@@ -115,56 +114,45 @@ class ActorCritic(nn.Module):
     def __init__(self, token_sizes: list[int], seed: int) -> None:
         super().__init__()
         rng = torch.Generator().manual_seed(64 * seed)  # 64 networks of a run would have a seed each; this is the first
-        self.register_buffer("first", torch.tensor([0, *accumulate(token_sizes)][:-1]), persistent=False)
+        self.first = np.array([0, *accumulate(token_sizes)][:-1])
         self.hash = np.random.default_rng(0).integers(2**64, size=len(token_sizes), dtype=U64)
         # One row of each token's is summed: so the sum has unit variance.
         table = torch.empty(sum(token_sizes), 2 * HIDDEN).normal_(std=len(token_sizes) ** -0.5, generator=rng)
         self.table, self.bias = nn.Parameter(table), nn.Parameter(torch.zeros(2 * HIDDEN))
         self.policy, self.value = tower(CHOICES, 0.01, rng), tower(1, 1.0, rng)
 
-    def forward(self, obs: np.ndarray, *, policy: bool = True, value: bool = True) -> list[Tensor]:
-        """Return logits (B, 7) and values (B,) of tokens ``obs`` (B, D), or one of them."""
+    def forward(self, obs: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return the log-probability of each action (B, 7) and values (B,) of tokens ``obs`` (B, D)."""
         # In a small room many games look the same: equal rows are computed once. Rows are compared by a hash of 64 bits.
         _, which, inverse = np.unique(obs @ self.hash, return_index=True, return_inverse=True)
-        codes, rows = torch.from_numpy(obs[which].astype(np.int64)) + self.first, torch.from_numpy(inverse)
-        features = TableRows.apply(codes, self.table) + self.bias
-        logits = [torch.log_softmax(through(self.policy,features[:, :HIDDEN]),1).index_select(0, rows)] if policy else []
-        return logits + ([through(self.value,features[:, HIDDEN:]).squeeze(-1).index_select(0, rows)] if value else [])
+        rows = torch.from_numpy(inverse)
+        policy, values = TableRows.apply(obs[which] + self.first, self.table, self.bias).chunk(2, dim=1)
+        for below, above in zip(self.policy, self.value, strict=True):
+            policy = TanhLinear.apply(policy, below.weight, below.bias)
+            values = TanhLinear.apply(values, above.weight, above.bias)
+        return torch.log_softmax(policy, dim=1).index_select(0, rows), values.squeeze(1).index_select(0, rows)
 
 
-def tower(outputs: int, last_gain: float, rng: torch.Generator) -> nn.Sequential:
-    """Build what follows the first layer, with orthogonal weights (detail 2)."""
+def tower(outputs: int, last_gain: float, rng: torch.Generator) -> nn.ModuleList:
+    """Build the layers that follow the first, with orthogonal weights (detail 2)."""
     # The policy's last layer is a hundredth as large: it begins nearly uniform (Engstrom et al. 2020,
     # https://arxiv.org/abs/2005.12729).
-    layers: list[nn.Module] = []
-    for (before, after), gain in zip(pairwise((HIDDEN, HIDDEN, outputs)), (2**0.5, last_gain), strict=True):
-        layers.append(nn.Linear(before, after))
-        nn.init.orthogonal_(layers[-1].weight, gain, generator=rng)
-        nn.init.zeros_(layers[-1].bias)
-    return nn.ModuleList(layers)
-
-
-def through(layers, features):
-    for layer in layers:
-        features = layer(Tanh.apply(features))
-    return features
+    layers = nn.ModuleList(nn.Linear(HIDDEN, after) for after in (HIDDEN, outputs))
+    for layer, gain in zip(layers, (2**0.5, last_gain), strict=True):
+        nn.init.orthogonal_(layer.weight, gain, generator=rng)
+        nn.init.zeros_(layer.bias)
+    return layers
 
 
 # ---- formulas
 
 
-def draw(logits: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw an action for each row of ``logits`` (N, 7); returns actions, log-probabilities and entropies, each (N,)."""
-    shifted = (logits - logits.max(axis=1, keepdims=True)).astype(np.float64)
-    weights = np.exp(shifted)
-    total = weights.sum(axis=1)
+def draw(log_probs: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw an action for each row of ``log_probs`` (N, 7); returns actions, their log-probabilities, entropies, (N,)."""
+    probs = np.exp(log_probs, dtype=np.float64)
     # The inverse of the cumulative distribution; the last action takes the rounding error, too.
-    beyond = weights.cumsum(axis=1) > (uniform * total)[:, None]
-    beyond[:, -1] = True
-    actions = beyond.argmax(axis=1)
-    logp = shifted[np.arange(len(actions)), actions] - np.log(total)
-    entropy = np.log(total) - (weights * shifted).sum(axis=1) / total
-    return actions, logp.astype(np.float32), entropy.astype(np.float32)
+    actions = (probs[:, :-1].cumsum(axis=1) <= uniform[:, None]).sum(axis=1)
+    return actions, log_probs[np.arange(len(actions)), actions], -(probs * log_probs).sum(axis=1)
 
 
 def gae(
@@ -256,7 +244,7 @@ def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterato
     streams, order = Streams(seed, NUM_ENVS), np.random.default_rng(seed)
     shape = (NUM_STEPS, NUM_ENVS)
     all_obs = np.empty((*shape, obs.shape[1]), np.uint8)
-    rewards, logp, entropy, next_values = (np.empty(shape, np.float32) for _ in range(4))
+    rewards, values, logp, entropy = (np.empty(shape, np.float32) for _ in range(4))
     actions, done, terminated = np.empty(shape, np.int64), np.empty(shape, np.bool_), np.empty(shape, np.bool_)
     env_steps, episodes, pending, entropy_coef, before = 0, 0, [], ENTROPY, time.perf_counter()
     while env_steps < until:
@@ -265,21 +253,18 @@ def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterato
         for t in range(NUM_STEPS):
             all_obs[t] = obs
             with torch.no_grad():
-                (logits,) = net(all_obs[t], value=False)
-            actions[t], logp[t], entropy[t] = draw(logits.numpy(), streams.uniform())
+                log_probs, values[t] = map(Tensor.numpy, net(obs))
+            actions[t], logp[t], entropy[t] = draw(log_probs, streams.uniform())
             step = match.step({SEAT: actions[t]})  # games that end begin anew in the same step
             bonus = KEY_BONUS * match.world.outputs.events[:, red, 0]  # 1 where red took its key for the first time
             rewards[t], terminated[t], done[t] = step.rewards[SEAT] + bonus, step.terminated[SEAT], step.done
             cut[t] = step.done & step.truncated  # the time limit: what would have come counts
             finals.append(step.final_observations[SEAT][cut[t]])
             obs = step.observations[SEAT]
-        with torch.no_grad():  # values of all steps at once: nothing that was played depends on them
-            seen = np.concatenate([all_obs.reshape(-1, obs.shape[1]), obs, *finals])
-            (found,) = net(seen, policy=False)
-        values, following, last = np.split(found.numpy(), [all_obs[..., 0].size, all_obs[..., 0].size + NUM_ENVS])
-        values = values.reshape(shape)
-        next_values[:] = np.where(done, 0, np.concatenate([values[1:], following[None]]))
-        next_values[cut] = last
+        with torch.no_grad():
+            _, found = net(np.concatenate([obs, *finals]))
+        next_values = np.where(done, np.float32(0), np.concatenate([values[1:], found[None, :NUM_ENVS]]))
+        next_values[cut] = found[NUM_ENVS:]
         env_steps += rewards.size
 
         # ---- learning phase: advantages, then epochs of minibatches
@@ -295,11 +280,13 @@ def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterato
             of_policy, of_values = policy_loss(new_logp, old_logp, weight), value_loss(value, old_value, target)
             weights.grad.zero_()
             (of_policy + VF_COEF * of_values - entropy_coef * entropy_of(log_probs)).backward()  # equation 9 of the paper
-            norm = nn.utils.clip_grad_norm_([weights], GRAD_CLIP)  # detail 11: one norm over all weights
+            norm = float(torch.linalg.vector_norm(weights.grad))  # detail 11: one norm over all weights
+            weights.grad *= min(1.0, GRAD_CLIP / (norm + 1e-6))
             adam.step()
             log_ratio = new_logp.detach().numpy() - old_logp.numpy()
-            kls.append((np.expm1(log_ratio) - log_ratio).mean())  # k3 of http://joschu.net/blog/kl-approx.html
-            clipped.append((np.abs(np.expm1(log_ratio)) > CLIP).mean())
+            off = np.expm1(log_ratio)  # how far the ratio is off 1
+            kls.append((off - log_ratio).mean())  # k3 of http://joschu.net/blog/kl-approx.html
+            clipped.append((np.abs(off) > CLIP).mean())
         entropy_coef = float(np.float32(ENTROPY - ENTROPY * min(env_steps / ENTROPY_DECAY, 1)))
 
         # ---- what is told of it, by the names of docs/metrics.md
@@ -311,11 +298,11 @@ def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterato
             "episodes": episodes,
             f"entropy/{SEAT}": float(entropy.ravel().mean()),
             f"explained_variance/{SEAT}": explained_variance(targets.ravel(), values.ravel()),
-            f"approx_kl/{SEAT}": float(np.mean([float(kl) for kl in kls])),
-            f"clip_fraction/{SEAT}": float(np.mean([float(share) for share in clipped])),
+            f"approx_kl/{SEAT}": float(np.mean(kls)),
+            f"clip_fraction/{SEAT}": float(np.mean(clipped)),
             f"learner/{SEAT}/policy_loss": of_policy.item(),
             f"learner/{SEAT}/vf_loss": of_values.item(),
-            f"learner/{SEAT}/grad_norm": float(norm),
+            f"learner/{SEAT}/grad_norm": norm,
             f"learner/{SEAT}/entropy_coef": entropy_coef,
             "env_steps_per_s": rewards.size / (now - before),
         }
