@@ -27,22 +27,24 @@ def template_of(program: str) -> str:
     Raises:
         ValueError: no block, or a mark without its partner.
     """
-    result, blocks = _BLOCK.subn(
-        lambda found: f'{found[1]}# TODO {found[2]}: {found[3]}\n{found[1]}raise NotImplementedError("{found[2]}")\n',
-        program,
-    )
+    left = r'\1# TODO \2: \3\n\1raise NotImplementedError("\2 is to be filled in")\n'
+    result, blocks = _BLOCK.subn(left, program)
     if not blocks or "TODO-BEGIN" in result or "TODO-END" in result:
         raise ValueError("marks: expected pairs of TODO-BEGIN and TODO-END with the same name and depth")
     return result
+
+
+def template_from(source: Path, name: str) -> str:
+    """Return the template of a file; where that says ``source:function`` or ``source.py``, it has its own ``name``."""
+    text = template_of(source.read_text(encoding="utf-8"))
+    return re.sub(rf"\b{source.stem}(?=\.py|:\w)", Path(name).stem, text)
 
 
 def main() -> None:
     """Write all templates."""
     TEMPLATES.mkdir(parents=True, exist_ok=True)
     for name, source in SOURCES.items():
-        text = template_of(source.read_text(encoding="utf-8"))
-        # Of programs and templates each knows its own name alone.
-        (TEMPLATES / name).write_text(text.replace(source.name, name), encoding="utf-8")
+        (TEMPLATES / name).write_text(template_from(source, name), encoding="utf-8")
         print(f"wrote {TEMPLATES / name}")
 
 
