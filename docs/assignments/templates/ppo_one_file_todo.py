@@ -1,6 +1,6 @@
 """``make train SCENARIO=1v1`` in one file: PPO with every detail that its recipe has, to read from top to bottom.
 
-    python examples/ppo_one_file_todo.py --seed 0 --until 500_000
+    python ppo_one_file_todo.py --seed 0 --until 500_000
 
 Red learns to beat the frozen player ``blue-rookie``. The package brings the game and the opponent, and nothing else.
 The loop, :func:`train`, has two phases, marked ``rollout phase`` and ``learning phase``; what they compute stands above
