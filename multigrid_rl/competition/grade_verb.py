@@ -45,12 +45,8 @@ def grade(
 ) -> None:
     """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
     from multigrid_rl.competition import gradebook, grading, handed_in
-    from multigrid_rl.competition.copies import Originals
     from multigrid_rl.competition.folders import Scratch
     from multigrid_rl.competition.sandbox import check_not_bound
-    from multigrid_rl.config.compose import load_scenario
-    from multigrid_rl.files import data_root
-    from multigrid_rl.players.catalogue import Catalogue
 
     one_thread()
     check_not_bound(*filter(None, (rubric, bundle, output, earlier)))
@@ -71,8 +67,7 @@ def grade(
     ):
         before = handed_in.hand_ins(earlier, scratch.path) if earlier is not None else []
         known = [each.folder for each in before if not each.problem]
-        originals = Originals(load_scenario(rules.scenario).spec, Catalogue(data_root() / "checkpoints"), known)
-        examiner = grading.Examiner(rules, rubric.parent, originals, limits)
+        examiner = grading.examiner_of(rules, rubric.parent, known, limits)
         if table is not None:
             _grade_class(handed_in.hand_ins(bundle, scratch.path), examiner, table)
         else:
@@ -128,7 +123,8 @@ def _show_grade(result: dict[str, Any]) -> None:
         table.add_column(title, justify="right")
     for exam in result["exams"]:
         for k, check in enumerate(exam["checks"]):
-            table.add_row(f"{exam['name']} ({exam['opponent']})" if k == 0 else "", *check_cells(check))
+            against = f" ({exam['opponent']})" if exam["opponent"] else ""
+            table.add_row(f"{exam['name']}{against}" if k == 0 else "", *check_cells(check))
     screen = console(120)
     screen.print(table)
     if result["problem"]:

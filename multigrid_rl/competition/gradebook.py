@@ -174,8 +174,9 @@ def feedback(result: dict[str, Any]) -> str:
         lines += ["", "Too close to call: other games of the same kind might decide otherwise whether it passes."]
     for exam in result["exams"]:
         lines += ["", f"## {exam['name']}", ""]
-        opponent = "a hidden opponent" if exam["hidden"] else exam["opponent"] or "none"
-        lines += [f"{exam['episodes']:,} games against {opponent}, sides: {exam['sides']}.", ""]
+        opponent = "a hidden opponent" if exam["hidden"] else exam["opponent"]
+        played = f"games against {opponent}, sides: {exam['sides']}" if opponent else "episodes"
+        lines += [f"{exam['episodes']:,} {played}.", ""]
         lines += ["| check | measured | 95 % | points |", "|---|---:|---:|---:|"]
         for check in exam["checks"]:
             lines.append(f"| {' | '.join(check_cells(check)).replace('*', '&#42;')} |")

@@ -20,7 +20,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.scenario import Bound, Part
 from multigrid_rl.evaluation.evaluation import Mode
 from multigrid_rl.evaluation.seeds import Interval
-from multigrid_rl.files import read_plain_yaml
+from multigrid_rl.files import data_root, read_plain_yaml
 from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.classes import code_of
@@ -166,7 +166,15 @@ def read_rubric(path: Path) -> Rubric:
         raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, ValueError) as error:
         raise ConfigError(expected(path, "a rubric in yaml", getattr(error, "strerror", error))) from error
-    spec = load_scenario(rubric.scenario).spec
+    scenario = load_scenario(rubric.scenario)
+    if not scenario.kind.board:
+        for number, exam in enumerate(rubric.exams):
+            for key, value, wanted in (("opponent", exam.opponent, None), ("sides", exam.sides, "own")):
+                if value != wanted:
+                    words = f"{wanted or 'null'}, as in scenario={rubric.scenario} nobody meets"
+                    raise ConfigError(expected(f"{path}: exams.{number}.{key}", words, value))
+        return rubric
+    spec = scenario.spec
     for number, exam in enumerate(rubric.exams):
         for team in rubric.teams_of(exam):
             if not spec.seats_of(team):
@@ -192,7 +200,7 @@ class Examiner:
 
     rubric: Rubric
     folder: Path
-    originals: Originals
+    originals: Any  # Originals, or what has its methods
     limits: Limits = LIMITS
 
     @cached_property
@@ -229,7 +237,14 @@ class Examiner:
             if fault.name != bundle.resolve().name:
                 raise RunError(f"{player}{fault}") from fault
             return self.refused(bundle, f"{player}{fault}", fault.without_words) | {"seconds": _since(began)}
+        return self._counted(bundle, exams, measurable, copies, began, sha256)
+
+    def _counted(
+        self, bundle: Path, exams: list[Any], measurable: float, copies: list[Any], began: float, sha256: str
+    ) -> dict[str, Any]:
+        """Return the result of played ``exams``."""
         # What cannot be measured is left out, and the rest counts for all.
+        rubric = self.rubric
         scale = rubric.points / measurable
         checks = [check for exam in exams for check in exam["checks"] if check["points"] is not None]
         points, low, high = (round(scale * sum(row[key] for row in checks), 2) for key in ("points", "least", "most"))
@@ -311,6 +326,16 @@ class Examiner:
                 for check in exam.checks
             ],
         }
+
+
+def examiner_of(rubric: Rubric, folder: Path, earlier: list[Path], limits: Limits = LIMITS) -> Examiner:
+    """Return who grades by a rubric: with the project's players and ``earlier`` hand-ins to find copies of."""
+    catalogue, scenario = Catalogue(data_root() / "checkpoints"), load_scenario(rubric.scenario)
+    if scenario.kind.board:
+        return Examiner(rubric, folder, Originals(scenario.spec, catalogue, earlier), limits)
+    from multigrid_rl.competition.returns import EnvExaminer, EnvOriginals  # noqa: PLC0415 - it builds on this module
+
+    return EnvExaminer(rubric, folder, EnvOriginals(rubric.scenario, catalogue, earlier), limits)
 
 
 def _since(began: float) -> float:

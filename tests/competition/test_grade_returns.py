@@ -1,0 +1,130 @@
+"""Grading where nobody meets: returns of fresh episodes, copies, a class, and what a rubric may not ask there."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from itertools import pairwise
+
+import pytest
+import torch
+
+from commands import call, complaint
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+RUBRIC = """
+scenario: cartpole
+mode: argmax
+seed: 5
+pass_points: 60
+refuse_known: true
+exams:
+  - name: fresh episodes
+    checks:
+      - {metric: return_mean/*, from: 20, full: 120, points: 80}
+      - {metric: episode_len_mean, at_least: 100, points: 20}
+"""
+
+
+def bundle(folder, weight: float, noise: float = 0.0, *, hidden: int = 4):
+    """A policy that pushes to where the pole leans, the surer the larger ``weight``; 0: it always pushes left."""
+    generator = torch.Generator().manual_seed(3)
+    sizes, state = (4, hidden, hidden, 2), {}
+    for k, (inputs, outputs) in enumerate(pairwise(sizes)):
+        state[f"actor.{2 * k}.weight"] = noise * torch.randn(outputs, inputs, generator=generator)
+        state[f"actor.{2 * k}.bias"] = torch.zeros(outputs)
+        state[f"critic.{2 * k}.weight"] = torch.zeros(1 if k == 2 else outputs, inputs)
+        state[f"critic.{2 * k}.bias"] = torch.zeros(1 if k == 2 else outputs)
+    state["actor.0.weight"][0, 2:] += 1.0
+    state["actor.2.weight"][0, 0] += 1.0
+    state["actor.4.weight"][1, 0] += weight
+    path = folder.with_suffix(".pt")
+    torch.save(state, path)
+    assert call("import-policy", path, "scenario=cartpole", "-o", folder).exit_code == 0
+    path.unlink()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory):
+    home = tmp_path_factory.mktemp("class")
+    (home / "rubric.yaml").write_text(RUBRIC)
+    (home / "in").mkdir()
+    bundle(home / "in" / "ada", 9.0)
+    bundle(home / "in" / "bob", 0.0)
+    shutil.copytree(home / "in" / "bob", home / "in" / "eve")
+    model = home / "in" / "eve" / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-40])
+    return home
+
+
+def graded(entries, name: str):
+    result = call("grade", entries / "in" / name, "--rubric", entries / "rubric.yaml")
+    return result.exit_code, json.loads(result.output.splitlines()[-1])
+
+
+def test_points_tell_right_mediocre_and_broken_apart(entries):
+    status, ada = graded(entries, "ada")
+    assert status == 0
+    assert ada["points"] >= 90
+    assert ada["exams"][0]["episodes"] == 100
+    status, bob = graded(entries, "bob")
+    assert status == 1
+    assert bob["points"] < 10, "nine steps an episode"
+    status, eve = graded(entries, "eve")
+    assert status == 1
+    assert eve["points"] == 0
+    assert "model.safetensors" in eve["problem"]
+
+
+def test_same_seed_gives_the_same_grade(entries):
+    first, second = (graded(entries, "ada")[1] for _ in range(2))
+    assert {**first, "seconds": 0} == {**second, "seconds": 0}
+
+
+def test_class_is_one_table_and_names_copies(entries, tmp_path):
+    hand_ins = tmp_path / "in"
+    shutil.copytree(entries / "in", hand_ins)
+    bundle(hand_ins / "kim", 9.0, noise=1e-4)  # as ada's, weights shaken a little
+    rubric = tmp_path / "rubric.yaml"
+    rubric.write_text(RUBRIC)
+    result = call("grade", hand_ins, "--rubric", rubric, "-o", tmp_path / "grades.csv")
+    assert result.exit_code == 0, result.output
+    rows = {row["student"]: row for row in csv.DictReader((tmp_path / "grades.csv").open())}
+    assert float(rows["ada"]["points"]) >= 90
+    assert rows["ada"]["same_as"].startswith("kim")
+    assert rows["kim"]["same_as"].startswith("ada")
+    assert not rows["bob"]["same_as"], "it always does the same, as others who learned nothing"
+    assert "100 episodes." in (tmp_path / "grades" / "feedback" / "ada.md").read_text()
+
+
+def test_copies_of_earlier_hand_ins_get_no_points(entries, tmp_path):
+    shutil.copytree(entries / "in" / "ada", tmp_path / "earlier" / "ada")
+    options = ["--rubric", entries / "rubric.yaml", "--earlier", tmp_path / "earlier"]
+    result = call("grade", entries / "in" / "ada", *options)
+    assert result.exit_code == 1
+    assert "a copy of earlier/ada" in json.loads(result.output.splitlines()[-1])["problem"]
+    assert call("grade", entries / "in" / "ada", *options, "--allow-copies").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("    opponent: hunter\n", "exams.0.opponent: expected null, as in scenario=cartpole nobody meets, got hunter"),
+        ("    sides: both\n", "exams.0.sides: expected own, as in scenario=cartpole nobody meets, got both"),
+    ],
+)
+def test_rubric_may_ask_for_nobody_to_meet(entries, tmp_path, change, said):
+    rubric = tmp_path / "rubric.yaml"
+    rubric.write_text(RUBRIC.replace("    checks:\n", f"{change}    checks:\n"))
+    assert said in complaint(call("grade", entries / "in" / "ada", "--rubric", rubric))
+
+
+def test_player_of_another_environment_gets_no_points(entries, tmp_path):
+    rubric = tmp_path / "rubric.yaml"
+    rubric.write_text(RUBRIC.replace("cartpole", "lunarlander"))
+    result = call("grade", entries / "in" / "ada", "--rubric", rubric)
+    assert result.exit_code == 1
+    assert "does not fit this environment" in result.output
