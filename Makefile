@@ -19,14 +19,17 @@ endef
 SCENARIO ?= $(or $(scenario),1v1)
 ARGS ?=
 # key=value as the program takes them, typed after the verb: make train scenario=coop seed=3
-OWN := PYTHON VENV BENCH_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH NAME RUN
+OWN := PYTHON VENV BENCH_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
 TYPED = $(sort $(filter-out $(OWN),$(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))))
 KEYS = $(foreach name,$(TYPED),'$(name)=$($(name))')
 SEEDS ?= 0 1 2
 SEARCH ?= three-stage
 WHO ?= $(error WHO: expected a player or a run: make evaluate WHO=blue-master)
 FOLDER ?= $(error FOLDER: expected a folder of entries: make cup FOLDER=submissions)
+# Which build of torch: cpu, gpu (that of the usual index, CUDA on Linux), or a CUDA version of PyTorch's own index: cu126
 TORCH ?= cpu
+TORCH_INDEX ?= $(if $(filter-out gpu,$(TORCH)),--extra-index-url https://download.pytorch.org/whl/$(TORCH))
+CHECK_TORCH = $(if $(filter cpu gpu cu1%,$(TORCH)),,$(error TORCH: expected cpu, gpu or a version of CUDA such as cu126, got $(TORCH)))
 NAME ?= $(error NAME: expected the name of a study: make study NAME=policy-gradients, or another of benchmarks/studies/)
 RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/mine)
 
@@ -35,13 +38,13 @@ RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-setup: $(READY)  ## virtual environment with the pinned versions
+setup: $(READY)  ## virtual environment with the pinned versions; TORCH=gpu: the build of torch for CUDA (docs/setup.md)
 
 $(READY): pyproject.toml constraints.txt
-	@$(CHECK_PYTHON)
-	@echo "Ray, torch (CPU), MuJoCo and Box2D and, with EXTRAS=$(EXTRAS), what they name go into $(VENV): up to 2.7 GB, some minutes, once"
+	$(CHECK_TORCH)@$(CHECK_PYTHON)
+	@echo "Ray, torch ($(TORCH)), MuJoCo and Box2D and, with EXTRAS=$(EXTRAS), what they name go into $(VENV): up to 2.7 GB, some minutes, once"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(TORCH_INDEX) torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 
@@ -90,7 +93,7 @@ bench-setup: $(READY) $(BENCH_READY)  ## what the benchmarks measure against, in
 $(BENCH_READY): pyproject.toml constraints.txt
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(BENCH_VENV)
-	$(BENCH_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BENCH_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(TORCH_INDEX) torch
 	$(BENCH_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	@touch $@
 

@@ -52,11 +52,17 @@ class Study:
 
 
 GATED = "at least 9 of 10 seeds, median under {} steps"
+PLAIN = "at least 9 of 10 seeds without a bonus"
 STUDIES = (
     Study("single-obstacle", ("scenario=single-obstacle",), 10, GATED.format("2,000,000"), "single-obstacle"),
     Study("1v1", ("scenario=1v1",), 10, GATED.format("600,000"), "1v1"),
     Study("coop-ctde", ("scenario=coop", "scheme=ctde"), 10, GATED.format("1,000,000"), "coop"),
     Study("2v2-ctce", ("scenario=2v2", "scheme=ctce"), 10, GATED.format("528,000"), "2v2"),
+    Study("single-obstacle-plain", ("experiment=single-obstacle-plain",), 10, PLAIN, "single-obstacle-plain"),
+    Study(
+        "single-obstacle-plain-classic", ("experiment=single-obstacle-plain", "scenario.game.rules=classic"), 10, PLAIN
+    ),
+    Study("1v1-plain", ("experiment=1v1-plain",), 10, PLAIN, "1v1-plain"),
     Study("single-obstacle-mlp", ("experiment=single-obstacle-mlp",), recipe="single-obstacle-mlp"),
     Study("single", ("scenario=single",), recipe="single"),
     Study("1v1-vs-adept", ("experiment=1v1-vs-adept",), recipe="1v1-vs-adept"),

@@ -36,6 +36,7 @@ def examine(folder: Path, address: str | None, patience_s: float) -> Iterator[Fi
     yield from machine.check_packages()
     yield machine.check_kernels()
     yield machine.check_cores()
+    yield machine.check_gpus()
     yield machine.check_shm()
     yield machine.check_disk(folder)
     yield check_ray(patience_s)

@@ -141,6 +141,26 @@ def check_cores(
     return Finding("cores", "warning", f"{cpus} seen, but this container gets the time of {quota:g}", change)
 
 
+def check_gpus(build: str | None = None, cuda: str | None = None, gpus: int | None = None) -> Finding:
+    """Check that torch sees a GPU if it was built for one.
+
+    Args:
+        build: version of torch, ``None``: what is found.
+        cuda: version of CUDA that it was built for, ``None``: none.
+        gpus: how many it sees.
+    """
+    if build is None or gpus is None:
+        import torch  # noqa: PLC0415 - takes a second
+
+        build, cuda, gpus = str(torch.__version__), torch.version.cuda, torch.cuda.device_count()
+    if gpus:
+        return Finding("gpus", "ok", f"torch {build} sees {gpus}; cluster.gpus_per_learner=1 puts a learner on one")
+    if cuda is None:
+        return Finding("gpus", "ok", f"torch {build} is built without CUDA: networks are computed on CPUs")
+    change = "nvidia-smi tells whether a driver is there, and the CUDA that it has; docs/setup.md names other builds"
+    return Finding("gpus", "warning", f"torch {build} is built for CUDA {cuda} and sees no GPU", change)
+
+
 def check_shm(folder: Path = Path("/dev/shm"), enough: int = SHM_BYTES) -> Finding:
     """Check that shared memory holds Ray's object store; ``enough`` in bytes."""
     try:

@@ -337,6 +337,28 @@ def test_makefile_names_existing_files_and_tags():
     assert "--tag multigrid-rl:$(TORCH)" in text
 
 
+@pytest.mark.parametrize(
+    ("typed", "index"),
+    [
+        ([], ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]),
+        (["TORCH=gpu"], []),
+        (["TORCH=cu126"], ["--extra-index-url", "https://download.pytorch.org/whl/cu126"]),
+    ],
+)
+def test_setup_takes_build_of_torch_that_is_asked_for(tmp_path, typed, index):
+    command = ["make", "--dry-run", f"VENV={tmp_path}", "setup", *typed]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    (line,) = [line for line in done.stdout.splitlines() if line.endswith(" torch")]
+    assert line.split("constraints.txt ")[1].split() == [*index, "torch"]
+
+
+def test_setup_refuses_unknown_build_of_torch(tmp_path):
+    command = ["make", "--dry-run", f"VENV={tmp_path}", "setup", "TORCH=amd"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "TORCH: expected cpu, gpu or a version of CUDA such as cu126, got amd" in done.stderr
+
+
 def test_every_documented_training_command_is_valid():
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(?:\w+)?\n(.*?)```", page, flags=re.DOTALL)

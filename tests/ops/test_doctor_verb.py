@@ -29,7 +29,7 @@ def test_doctor_passes_sound_machine():
     data = json.loads(last)
     assert data["problems"] == 0
     checks = [finding["check"] for finding in data["findings"]]
-    assert list(dict.fromkeys(checks)) == ["python", "packages", "kernels", "cores", "shm", "disk", "ray"]
+    assert list(dict.fromkeys(checks)) == ["python", "packages", "kernels", "cores", "gpus", "shm", "disk", "ray"]
     shown = [line.split() for line in lines if not line.startswith(" ")]
     assert [words[:2] for words in shown[:-1]] == [[row["level"], row["check"]] for row in data["findings"]]
     assert sum(line.lstrip().startswith("-> ") for line in lines) == data["warnings"]
