@@ -1,0 +1,187 @@
+"""Vanilla policy gradients, to fill in: log-probabilities, advantages and the two losses.
+
+    python vpg_todo.py  # closed-form checks: what is filled in is right, or not
+    multigrid-rl train env_id=CartPole-v1 train=vpg train.objective=vpg_todo:objective \\
+        train.psi=vpg_todo:gae train.value_loss=vpg_todo:value_loss
+
+Run both in the folder of this file. ``train.psi=vpg_todo:reward_to_go`` is REINFORCE with a reward to go,
+``train.objective=vpg_todo:clipped_objective`` PPO's objective, and the other environment is
+``scenario=lunarlander experiment=none`` in the place of ``env_id=CartPole-v1``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# ---- what an action's probability is
+
+
+def categorical_log_prob(logits: Tensor, actions: Tensor) -> Tensor:
+    """Return log pi(a|s) (B,) of ``actions`` (B,) among K choices; ``logits`` (B, K) are not normalised."""
+    # TODO categorical_log_prob: the logarithm of the softmax, at each row's action
+    raise NotImplementedError("categorical_log_prob is to be filled in")
+
+
+def gaussian_log_prob(mean: Tensor, log_std: Tensor, actions: Tensor) -> Tensor:
+    """Return log pi(a|s) (B,) of ``actions`` (B, A) of independent Gaussians; ``mean`` (B, A), ``log_std`` (A,)."""
+    # TODO gaussian_log_prob: sum over A of -((a - mean) / std)^2 / 2 - log std - log(2 pi) / 2
+    raise NotImplementedError("gaussian_log_prob is to be filled in")
+
+
+# ---- what weighs it: Psi of https://arxiv.org/abs/1506.02438, equation 1
+
+
+def reward_to_go(
+    rewards: np.ndarray, values: np.ndarray, ends: np.ndarray, gamma: float, lam: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the discounted reward from each step on, as weights and as targets of the values, both (T, N).
+
+    ``rewards`` (T, N); ``values`` (T + 1, N), of which the last row is what follows the batch; ``ends`` (T, N): nothing
+    of the same episode follows. A batch that ends within an episode goes on with the last row of ``values``.
+    """
+    returns = np.zeros_like(rewards)
+    # TODO reward_to_go: G_t = r_t + gamma G_t+1, from the last step backwards
+    raise NotImplementedError("reward_to_go is to be filled in")
+    return returns, returns
+
+
+def gae(
+    rewards: np.ndarray, values: np.ndarray, ends: np.ndarray, gamma: float, lam: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return advantages and targets of the values, both (T, N); arguments as those of ``reward_to_go``."""
+    advantages = np.zeros_like(rewards)
+    # TODO gae: A_t = delta_t + gamma lam A_t+1, equations 12 and 16 of https://arxiv.org/abs/1506.02438
+    raise NotImplementedError("gae is to be filled in")
+    return advantages, advantages + values[:-1]
+
+
+# ---- the two losses, of each row
+
+
+def compute_loss_pi(logp: Tensor, psi: Tensor) -> Tensor:
+    """Return the loss (B,) whose gradient is that of policy gradients; ``logp`` (B,) with gradient, ``psi`` (B,)."""
+    # TODO compute_loss_pi: - log pi(a|s) Psi, https://spinningup.openai.com/en/latest/algorithms/vpg.html
+    raise NotImplementedError("compute_loss_pi is to be filled in")
+
+
+def compute_loss_pi_clipped(logp: Tensor, old_logp: Tensor, psi: Tensor, clip: float) -> Tensor:
+    """Return PPO's loss (B,); ``old_logp`` (B,): when the batch was played; ``clip``: of the ratio."""
+    # TODO compute_loss_pi_clipped: equation 7 of https://arxiv.org/abs/1707.06347, negated
+    raise NotImplementedError("compute_loss_pi_clipped is to be filled in")
+
+
+def compute_loss_v(values: Tensor, targets: Tensor) -> Tensor:
+    """Return the loss (B,) of the values (B,), with gradient."""
+    # TODO compute_loss_v: the squared error
+    raise NotImplementedError("compute_loss_v is to be filled in")
+
+
+# ---- what train.objective and train.value_loss call: nothing to fill in
+
+
+def objective(logp: Tensor, rows: object, clip: float) -> Tensor:
+    """Return what is to be maximised in each row."""
+    return -compute_loss_pi(logp, rows.advantages)
+
+
+def clipped_objective(logp: Tensor, rows: object, clip: float) -> Tensor:
+    """Return PPO's objective."""
+    return -compute_loss_pi_clipped(logp, rows.logp, rows.advantages, clip)
+
+
+def value_loss(values: Tensor, rows: object, clip: float) -> Tensor:
+    """Return what is to be minimised in each row."""
+    return compute_loss_v(values, rows.targets)
+
+
+# ---- checks in closed form
+
+
+def equal(found: object, expected: object, tolerance: float = 1e-4) -> None:
+    """Raise ``AssertionError`` unless all numbers are equal."""
+    found, expected = torch.as_tensor(found).detach().double(), torch.as_tensor(expected).double()
+    if found.shape != expected.shape or not torch.allclose(found, expected, atol=tolerance):
+        raise AssertionError(f"expected {expected.tolist()}, got {found.tolist()}")
+
+
+def check_categorical() -> None:
+    """The gradient of log p(2) by the logits is one-hot minus p."""
+    logits = torch.tensor([[-2.5, 0.9, 2.4, 3.7]], requires_grad=True)
+    every = categorical_log_prob(logits.expand(4, 4), torch.arange(4))
+    equal(every.exp(), [0.0015, 0.0455, 0.2041, 0.7489])
+    every[2].backward()
+    equal(logits.grad[0], [-0.0015, -0.0455, 0.7959, -0.7489])
+
+
+def check_gaussian() -> None:
+    """The gradient by the mean is (a - mean) / std^2."""
+    mean = torch.tensor([[0.0, 1.2]], requires_grad=True)
+    logp = gaussian_log_prob(mean, torch.full((2,), -0.5), torch.tensor([[0.1, 1.0]]))
+    equal(logp.exp(), [0.4042])
+    logp.sum().backward()
+    equal(mean.grad[0], [0.2718, -0.5437])
+
+
+#: Three steps of two games; the first one ends in its second step.
+BATCH = (
+    np.array([[1.0, 1.0], [2.0, 1.0], [3.0, 1.0]]),
+    np.array([[0.5, 0.0], [1.0, 0.0], [0.0, 0.0], [4.0, 10.0]]),
+    np.array([[False, False], [True, False], [False, False]]),
+)
+
+
+def check_reward_to_go() -> None:
+    """Nothing flows back over an end; a batch that is cut off goes on with the last value."""
+    returns, targets = reward_to_go(*BATCH, 0.5, 0.9)
+    equal(returns, [[2.0, 3.0], [2.0, 4.0], [5.0, 6.0]])
+    equal(targets, returns)
+
+
+def check_gae() -> None:
+    """With lam 1 it is the reward to go minus the value, with lam 0 the residual."""
+    equal(gae(*BATCH, 0.5, 1.0)[0], reward_to_go(*BATCH, 0.5, 1.0)[0] - BATCH[1][:-1])
+    equal(gae(*BATCH, 0.5, 0.0)[0], [[1.0, 1.0], [1.0, 1.0], [5.0, 6.0]])
+    equal(gae(*BATCH, 0.5, 0.4)[0], [[1.2, 1.44], [1.0, 2.2], [5.0, 6.0]])
+
+
+def check_losses() -> None:
+    """Gradients of one row: - Psi by log pi, 2 (V - G) by the value."""
+    logp, values = torch.tensor([-1.0], requires_grad=True), torch.tensor([3.0], requires_grad=True)
+    compute_loss_pi(logp, torch.tensor([2.0])).sum().backward()
+    compute_loss_v(values, torch.tensor([1.0])).sum().backward()
+    equal(logp.grad, [-2.0])
+    equal(values.grad, [4.0])
+
+
+def check_clip() -> None:
+    """A ratio of 1.5 teaches nothing where it was good, and all where it was bad."""
+    logp = torch.log(torch.tensor([1.5, 1.5, 1.1])).requires_grad_()
+    loss = compute_loss_pi_clipped(logp, torch.zeros(3), torch.tensor([1.0, -1.0, 1.0]), 0.2)
+    equal(loss, [-1.2, 1.5, -1.1])
+    loss.sum().backward()
+    equal(logp.grad, [0.0, 1.5, -1.1])
+
+
+def main() -> int:
+    """Run all checks and return the number of those that fail."""
+    failed = 0
+    for check in (check_categorical, check_gaussian, check_reward_to_go, check_gae, check_losses, check_clip):
+        try:
+            check()
+        except NotImplementedError as error:
+            failed += 1
+            print(f"{check.__name__}: {error}")
+        except (AssertionError, RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+            failed += 1
+            print(f"{check.__name__}: {error}")
+        else:
+            print(f"{check.__name__}: right")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main() > 0)

@@ -1,0 +1,145 @@
+"""Fill-in templates: made of programs that work, they say what is missing, and pass their checks once it is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.templates import SOURCES, TEMPLATES, template_from, template_of
+from commands import call
+from tiny_runs import tiny_run
+
+SOLUTIONS = Path(__file__).parent / "solutions"
+CHECKED = {"vpg": 6, "bc": 4, "walker_reward": 4}
+
+
+def loaded(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def called(path, *arguments):
+    command = [sys.executable, path, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=path.parent)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_template_is_what_its_program_makes(name):
+    made = template_from(SOURCES[name], name)
+    assert (TEMPLATES / name).read_text() == made, "python -m benchmarks.templates writes them"
+    assert "TODO-BEGIN" not in made
+
+
+def test_no_template_is_left_over():
+    assert {path.name for path in TEMPLATES.glob("*.py")} == set(SOURCES)
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["x = 1\n", "# TODO-BEGIN a: b\nx = 1\n", "# TODO-BEGIN a: b\nx = 1\n# TODO-END c\n", "# TODO-END a\n"],
+)
+def test_marks_without_a_partner_are_refused(program):
+    with pytest.raises(ValueError, match="marks: expected pairs"):
+        template_of(program)
+
+
+def test_what_is_left_out_is_named_where_it_was():
+    program = "def f():\n    # TODO-BEGIN f: equation 1\n    return 1\n    # TODO-END f\n"
+    assert (
+        template_of(program)
+        == 'def f():\n    # TODO f: equation 1\n    raise NotImplementedError("f is to be filled in")\n'
+    )
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_a_template_says_what_is_not_filled_in(name):
+    done = called(TEMPLATES / f"{name}_todo.py")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert len(lines) == CHECKED[name]
+    assert all(line.endswith("is to be filled in") for line in lines), done.stdout
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_its_solution_passes_all_checks(name):
+    done = called(SOLUTIONS / f"{name}.py")
+    assert [line.rpartition(": ")[2] for line in done.stdout.splitlines()] == ["right"] * CHECKED[name], done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+MISTAKES = {
+    "vpg": [
+        ("-logp * psi", "logp * psi", "check_losses"),
+        ("gamma * lam * ~ends[t] * later", "gamma * lam * later", "check_gae"),
+        ("later = values[-1]", "later = 0 * values[-1]", "check_reward_to_go"),
+        (".sum(dim=1)\n    # TODO-END gaussian", ".mean(dim=1)\n    # TODO-END gaussian", "check_gaussian"),
+        ("-torch.min(ratio", "-torch.max(ratio", "check_clip"),
+        ("torch.log_softmax(logits, dim=1)", "logits", "check_categorical"),
+    ],
+    "bc": [
+        (".sum(dim=1)\n    # TODO-END negative", ".mean(dim=1)\n    # TODO-END negative", "check_log_prob"),
+        (".mean(dim=1)\n    # TODO-END squared", ".sum(dim=1)\n    # TODO-END squared", "check_mse"),
+        ("max(rounds - 1, 1)", "rounds", "check_beta"),
+        ("uniform < beta", "uniform > beta", "check_who_acts"),
+    ],
+    "walker_reward": [
+        ("max(0.0, float(seen[TOP][2]))", "float(seen[TOP][2])", "check_uprightness"),
+        ("/ 0.4) ** 2", ") ** 2", "check_effort"),
+        ("uprightness(next_obs)", "uprightness(obs)", "check_shaped"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "right", "wrong", "check"), [(n, *m) for n, rows in MISTAKES.items() for m in rows])
+def test_a_mistake_is_found_by_its_check(tmp_path, name, right, wrong, check):
+    text = (SOLUTIONS / f"{name}.py").read_text()
+    assert text.count(right) == 1, right
+    mistaken = tmp_path / f"{name}.py"
+    mistaken.write_text(text.replace(right, wrong))
+    module = loaded(mistaken)
+    with pytest.raises(AssertionError):
+        getattr(module, check)()
+
+
+@pytest.mark.parametrize("part", ["gae", "policy_loss", "value_loss", "entropy"])
+def test_the_one_file_to_fill_in_stops_at_the_first_part_that_is_missing(part):
+    text, parts = SOURCES["ppo_one_file_todo.py"].read_text(), ("gae", "policy_loss", "value_loss", "entropy")
+    for other in parts:  # all others are filled in
+        if other != part:
+            text = text.replace(f"# TODO-BEGIN {other}:", "#").replace(f"# TODO-END {other}\n", "#\n")
+    module = {"__name__": "ppo_one_file_todo"}
+    exec(compile(template_of(text), "ppo_one_file_todo.py", "exec"), module)
+    with pytest.raises(NotImplementedError, match=f"^{part} is to be filled in$"):
+        next(module["train"](0, 1))
+
+
+VPG = ("env_id=CartPole-v1", "train=vpg", "train.minibatch_size=null", "train.until=2048")
+
+
+def test_what_was_filled_in_trains_as_the_command_line_says(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(SOLUTIONS))
+    own = ["train.objective=vpg:objective", "train.psi=vpg:gae", "train.value_loss=vpg:value_loss"]
+    rows = [tiny_run(tmp_path / name, *VPG, *overrides)[1] for name, overrides in (("own", own), ("ours", []))]
+    for mine, theirs in zip(*rows, strict=True):
+        for name in ("learner/agent_0/policy_loss", "learner/agent_0/vf_loss", "approx_kl/agent_0"):
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-5), name
+
+
+@pytest.mark.parametrize("loss", ["log_prob", "mse"])
+def test_what_the_cloning_program_writes_is_a_player(tmp_path, loss):
+
+    recorded = call("record", "cheetah-expert", "scenario=halfcheetah", "--steps", 2000, "-o", tmp_path / "demos")
+    assert recorded.exit_code == 0, recorded.output
+    options = ["--loss", loss, "--steps", "20", "--expert", "cheetah-expert", "--rounds", "2", "--label-steps", "100"]
+    done = called(SOLUTIONS / "bc.py", tmp_path / "demos", "-o", tmp_path / "clone", *options)
+    assert done.returncode == 0, done.stderr
+    assert "round 1: 2,200 rows" in done.stdout
+    judged = call("evaluate", tmp_path / "clone", "--episodes", 2)
+    assert judged.exit_code == 0, judged.output
