@@ -202,7 +202,7 @@ def test_arms_of_policy_gradients_compose():
 
 def test_permutations_are_counted():
     chance = loaded("vpg").chance
-    assert chance([240, 180, 60], [120, 90, 30]) == pytest.approx(0.2)
+    assert chance([240, 180, 60], [120, 90, 30]) == pytest.approx(0.15)
     assert chance([5, 6, 7, 8, 9], [0, 1, 2, 3, 4]) == pytest.approx(1 / 252)
 
 
@@ -217,7 +217,7 @@ def test_a_chart_of_own_runs(tmp_path):
 
 def test_a_walker_is_paid_by_a_reward_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(WORKED)
-    own = ["scenario=walker", "env_id=my_walker:PaidWalker-v0", "train.until=1024", "train.num_envs=4"]
+    own = ["scenario=walker", "env_id=my_walker:PaidWalker-v0", "train.num_envs=4", "train.minibatch_size=64", "train.until=512"]
     _, rows = tiny_run(tmp_path / "run", *own)
     assert rows
     module = sys.modules["my_walker"]
