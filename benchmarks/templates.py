@@ -37,7 +37,7 @@ def template_of(program: str) -> str:
 def template_from(source: Path, name: str) -> str:
     """Return the template of a file; where that says ``source:function`` or ``source.py``, it has its own ``name``."""
     text = template_of(source.read_text(encoding="utf-8"))
-    return re.sub(rf"\b{source.stem}(?=\.py|:\w)", Path(name).stem, text)
+    return re.sub(rf"(?:examples/)?\b{source.stem}(?=\.py|:\w)", Path(name).stem, text)
 
 
 def main() -> None:
