@@ -2,8 +2,8 @@
 
     python docs/assignments/points.py docs/assignments/rubrics/3-policy-gradients.yaml runs/mine
 
-WHO is a run or a player's folder. The last line says passed or not, and so does the exit status (0 or 1). It trusts what it is
-given: for hand-ins of strangers see docs/instructors.md.
+WHO is a run or a player's folder. The last line says passed or not, and so does the exit status (0 or 1). It trusts what
+it is given: for hand-ins of strangers see docs/instructors.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def main(rubric_file: str, who: str) -> int:
         value = Interval(measured["return_mean"], *measured["return_interval"])
         for row in (check.judged([value]) for check in exam.checks):
             points += row["points"]
-            print(f"{exam.name}: {row['check']}: {row['value']} {row['interval']}, {row['points']} of {row['of']} points")
+            print(
+                f"{exam.name}: {row['check']}: {row['value']} {row['interval']}, {row['points']} of {row['of']} points"
+            )
     passed = points >= rubric.pass_points
     print(f"{'PASSED' if passed else 'NOT PASSED'}: {points:g} of {rubric.points:g}, {rubric.pass_points:g} are needed")
     return 0 if passed else 1

@@ -119,7 +119,9 @@ def test_a_sheet_is_whole(sheet):
 
 def points(rubric, value):
     """Points for a return by a rubric of returns alone."""
-    return sum(check.judged([Interval(value, value, value)])["points"] for exam in rubric.exams for check in exam.checks)
+    return sum(
+        check.judged([Interval(value, value, value)])["points"] for exam in rubric.exams for check in exam.checks
+    )
 
 
 @pytest.mark.parametrize("sheet", [path for path in SHEETS if path.name[0] in "345"], ids=lambda path: path.stem)
@@ -217,7 +219,13 @@ def test_a_chart_of_own_runs(tmp_path):
 
 def test_a_walker_is_paid_by_a_reward_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(WORKED)
-    own = ["scenario=walker", "env_id=my_walker:PaidWalker-v0", "train.num_envs=4", "train.minibatch_size=64", "train.until=512"]
+    own = [
+        "scenario=walker",
+        "env_id=my_walker:PaidWalker-v0",
+        "train.num_envs=4",
+        "train.minibatch_size=64",
+        "train.until=512",
+    ]
     _, rows = tiny_run(tmp_path / "run", *own)
     assert rows
     module = sys.modules["my_walker"]

@@ -22,7 +22,5 @@ def chance(first, second):
     scores = np.array([*first, *second], float)
     seen = np.mean(first) - np.mean(second)
     dealt = [set(picked) for picked in combinations(range(len(scores)), len(first))]
-    ahead = [
-        scores[list(picked)].mean() - np.delete(scores, list(picked)).mean() >= seen - 1e-9 for picked in dealt
-    ]
+    ahead = [scores[list(picked)].mean() - np.delete(scores, list(picked)).mean() >= seen - 1e-9 for picked in dealt]
     return float(np.mean(ahead))
