@@ -2,8 +2,8 @@
 
     python docs/assignments/points.py docs/assignments/rubrics/3-policy-gradients.yaml runs/mine
 
-WHO is a run or a player's folder. The last line says passed or not, and so does the exit status (0 or 1). It trusts what
-it is given: for hand-ins of strangers see docs/instructors.md.
+WHO is a run or a player's folder. The last line says passed or not, and so does the exit status (0 or 1). It
+trusts what it is given: for hand-ins of strangers see docs/instructors.md.
 """
 
 from __future__ import annotations
