@@ -1,0 +1,234 @@
+"""docs/courses.md and the sheets: every command is one that would start, every cited line says what is cited."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from commands import call, has_verb
+from multigrid_rl import tables
+from multigrid_rl.competition.grading import Rubric
+from multigrid_rl.config.compose import compose
+from multigrid_rl.evaluation.seeds import Interval
+from multigrid_rl.learn.advantages import Estimator, weigh
+from tiny_runs import tiny_run
+
+ROOT = Path(__file__).parents[2]
+DOCS, WORKED, ANSWERS = ROOT / "docs", ROOT / "tests" / "assignments" / "worked", ROOT / "tests/assignments/answers"
+ASSIGNMENTS = DOCS / "assignments"
+SHEETS = sorted(ASSIGNMENTS.glob("[1-5]-*.md"))
+PAGES = [DOCS / "courses.md", *SHEETS]
+VERBS = ("multigrid-rl ", "make ", "python ")
+#: A row of a sheet's rubric: what was handed in, its return, its points; several with a comma and a blank.
+ROW_OF_POINTS = r"^\| [^|]* \| ([-\d, ]*\d) \| ([\d, ]*\d) \|$"
+#: What a student has written, and the solution that stands for it.
+OWN = {"train.psi=my_estimates:gae": "train.psi=gae_forward:gae"}
+
+
+def commands(page):
+    """Every line of a fenced block and every code span that is a command."""
+    text = page.read_text(encoding="utf-8")
+    fenced = re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+    return [line for line in [*"".join(fenced).splitlines(), *spans] if line.startswith(VERBS)]
+
+
+TYPED = sorted({(page.name, line) for page in PAGES for line in commands(page)})
+
+
+def check_training(words):
+    """Compose what ``train`` and ``explain`` would."""
+    compose([OWN.get(word, word) for word in words if word != "experiment=walker.yaml"])
+
+
+def check_make(line):
+    done = subprocess.run(
+        ["make", "--dry-run", *shlex.split(line)[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("page", "line"), TYPED, ids=[f"{page}-{k}" for k, (page, _) in enumerate(TYPED)])
+def test_a_command_would_start(page, line, monkeypatch):
+    if any("<" in word or "FILE" in word for word in shlex.split(line)):
+        return
+    monkeypatch.syspath_prepend(WORKED)
+    program, *words = shlex.split(line)
+    if program == "make":
+        check_make(line)
+    elif program == "python":
+        name = words[0] if "/" in words[0] else f"docs/assignments/templates/{words[0]}"
+        assert (ROOT / name).is_file()
+    elif words[0] in ("train", "explain"):
+        check_training(words[1:])
+    else:
+        if not has_verb(words[0]) and words[0] in tables.VERBS:
+            pytest.skip(f"{words[0]} was left out of this checkout")
+        shown = call(*words[: 2 if words[0] == "data" else 1], "--help")
+        assert shown.exit_code == 0, shown.output
+        options = re.findall(r"(?<=\s)--[a-z-]+", line)
+        assert [option for option in options if option not in shown.output] == []
+
+
+def test_there_are_commands_of_every_kind():
+    assert len(TYPED) > 70
+    assert len(SHEETS) == 5
+    assert {line.split()[1] for _, line in TYPED if line.startswith("multigrid-rl ")} >= {
+        "train", "explain", "evaluate", "grade", "record", "overlay", "export", "import-mlagents",
+    }  # fmt: skip
+
+
+def test_cited_lines_say_what_is_cited():
+    cited = re.findall(r"`([\w/]+\.py)`, line (\d+): `([^`]+)`", (DOCS / "courses.md").read_text(encoding="utf-8"))
+    assert len(cited) >= 8
+    wrong = []
+    for name, line, text in cited:
+        lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        if text not in lines[int(line) - 1]:
+            wrong.append((name, line, text, [k for k, found in enumerate(lines, 1) if text in found]))
+    assert wrong == [], "file, cited line, text, lines that have it"
+
+
+def test_words_of_the_courses_can_be_found():
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert [word for word in ("ssignment", "REINFORCE", "VPG", "GAE", "GAIL", "AIRL", "diffusion", "CleanRL", "DAgger",
+                              "Tune", "tune.run", "callback") if word not in text] == []  # fmt: skip
+
+
+@pytest.mark.parametrize("sheet", SHEETS, ids=lambda path: path.stem)
+def test_a_sheet_is_whole(sheet):
+    text = sheet.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert re.findall("^## (.*)$", text, re.MULTILINE) == ["Start", "Tasks", "Questions", "Rubric"]
+    assert "**Time**" in text
+    assert sheet.with_suffix(".ipynb").is_file()
+    asked = re.findall(r"^(\d)\. ", text.split("## Questions")[1].split("## Rubric")[0], re.MULTILINE)
+    answered = re.findall(r"^(\d)\. ", (ANSWERS / sheet.name).read_text(encoding="utf-8"), re.MULTILINE)
+    assert asked == answered
+    assert f"assignments/{sheet.name}" in (DOCS / "courses.md").read_text(encoding="utf-8")
+    assert f"docs/assignments/{sheet.name}" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+def points(rubric, value):
+    """Points for a return by a rubric of returns alone."""
+    return sum(
+        check.judged([Interval(value, value, value)])["points"] for exam in rubric.exams for check in exam.checks
+    )
+
+
+@pytest.mark.parametrize("sheet", [path for path in SHEETS if path.name[0] in "345"], ids=lambda path: path.stem)
+def test_a_rubric_separates_what_the_sheet_says(sheet):
+    rubric = Rubric.model_validate(yaml.safe_load((ASSIGNMENTS / "rubrics" / f"{sheet.stem}.yaml").read_text()))
+    told = []
+    for values, worths in re.findall(ROW_OF_POINTS, sheet.read_text(encoding="utf-8"), re.MULTILINE):
+        returns = [float(value.replace(",", "")) for value in values.split(", ")]
+        worth = [float(value) for value in worths.split(", ")]
+        told += zip(returns, worth * (len(returns) if len(worth) == 1 else 1), strict=True)
+    assert [row for row in told if abs(points(rubric, row[0]) - row[1]) > 1] == []
+    assert max(worth for _, worth in told) >= 90
+    assert min(worth for _, worth in told) < rubric.pass_points
+    assert points(rubric, -1000) == 0
+
+
+def test_points_of_a_run(tmp_path):
+    rubric = tmp_path / "rubric.yaml"
+    check = "{metric: return_mean/*, from: 5, full: 15, points: 100}"
+    rubric.write_text(f"scenario: cartpole\npass_points: 60\nexams: [{{name: a, episodes: 100, checks: [{check}]}}]\n")
+    tiny_run(tmp_path / "run", "scenario=cartpole")
+    done = [
+        subprocess.run(
+            [sys.executable, ASSIGNMENTS / "points.py", *arguments],
+            capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+        )
+        for arguments in ((rubric, tmp_path / "run"), (rubric, "nobody"), (tmp_path / "none.yaml", "run"))
+    ]  # fmt: skip
+    assert done[0].returncode == 0, done[0].stderr
+    assert "PASSED: 100 of 100" in done[0].stdout
+    assert [(fail.returncode, len(fail.stderr.splitlines())) for fail in done[1:]] == [(1, 1), (1, 1)]
+
+
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(name, WORKED / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_gae_forwards_is_gae_backwards():
+    rng, steps, games = np.random.default_rng(0), 9, 4
+    rewards = rng.normal(size=(steps, games)).astype(np.float32)
+    values = rng.normal(size=(steps + 1, games)).astype(np.float32)
+    ends = rng.random((steps, games)) < 0.2
+
+    class Steps:
+        terminated = done = ends
+        active = np.ones_like(ends)
+
+    Steps.rewards = rewards
+    expected = weigh(Steps, values[:-1], values[1:], Estimator(0.9, 0.8))
+    for found, wanted in zip(loaded("gae_forward").gae(rewards, values, ends, 0.9, 0.8), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_gae_forwards_trains_as_gae_backwards(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(WORKED)
+    runs = [
+        tiny_run(tmp_path / str(k), "scenario=single-obstacle", "experiment=none", f"train.psi={psi}")[1]
+        for k, psi in enumerate(("gae", "gae_forward:gae"))
+    ]
+    found, expected = ([row["learner/red_0/policy_loss"] for row in rows[:3]] for rows in runs)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # ray warns about its own future at every start
+def test_the_callback_keeps_shares(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wins = loaded("callbacks").main(until=40_960)
+    assert len(wins.shares) >= 2
+    assert all(0 <= share <= 1 for share in wins.shares.values())
+
+
+def test_arms_of_policy_gradients_compose():
+    module = loaded("vpg")
+    for own in module.ARMS.values():
+        compose([*module.SETTING, *own])
+
+
+def test_permutations_are_counted():
+    chance = loaded("vpg").chance
+    assert chance([240, 180, 60], [120, 90, 30]) == pytest.approx(0.15)
+    assert chance([5, 6, 7, 8, 9], [0, 1, 2, 3, 4]) == pytest.approx(1 / 252)
+
+
+def test_a_chart_of_own_runs(tmp_path):
+    for seed in (0, 1):
+        tiny_run(tmp_path / str(seed), "scenario=cartpole", f"seed={seed}")
+    figure = loaded("chart").chart([("a", tmp_path / "0"), ("a", tmp_path / "1")])
+    (axes,) = figure.axes
+    assert len(axes.lines) == 4
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a"]
+
+
+def test_a_walker_is_paid_by_a_reward_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(WORKED)
+    own = [
+        "scenario=walker",
+        "env_id=my_walker:PaidWalker-v0",
+        "train.num_envs=4",
+        "train.minibatch_size=64",
+        "train.until=512",
+    ]
+    _, rows = tiny_run(tmp_path / "run", *own)
+    assert rows
+    module = sys.modules["my_walker"]
+    after = np.zeros(87)
+    after[6] = 1.0
+    assert module.own_pay(None, np.full(17, 0.4), after, 0.5, {}) == pytest.approx(0.55)
