@@ -6,7 +6,6 @@ import importlib.util
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -138,23 +137,6 @@ def test_a_rubric_separates_what_the_sheet_says(sheet):
     assert points(rubric, -1000) == 0
 
 
-def test_points_of_a_run(tmp_path):
-    rubric = tmp_path / "rubric.yaml"
-    check = "{metric: return_mean/*, from: 5, full: 15, points: 100}"
-    rubric.write_text(f"scenario: cartpole\npass_points: 60\nexams: [{{name: a, episodes: 100, checks: [{check}]}}]\n")
-    tiny_run(tmp_path / "run", "scenario=cartpole")
-    done = [
-        subprocess.run(
-            [sys.executable, ASSIGNMENTS / "points.py", *arguments],
-            capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
-        )
-        for arguments in ((rubric, tmp_path / "run"), (rubric, "nobody"), (tmp_path / "none.yaml", "run"))
-    ]  # fmt: skip
-    assert done[0].returncode == 0, done[0].stderr
-    assert "PASSED: 100 of 100" in done[0].stdout
-    assert [(fail.returncode, len(fail.stderr.splitlines())) for fail in done[1:]] == [(1, 1), (1, 1)]
-
-
 def loaded(name):
     spec = importlib.util.spec_from_file_location(name, WORKED / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
@@ -218,17 +200,8 @@ def test_a_chart_of_own_runs(tmp_path):
 
 
 def test_a_walker_is_paid_by_a_reward_of_ones_own(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(WORKED)
-    own = [
-        "scenario=walker",
-        "env_id=my_walker:PaidWalker-v0",
-        "train.num_envs=4",
-        "train.minibatch_size=64",
-        "train.until=512",
-    ]
-    _, rows = tiny_run(tmp_path / "run", *own)
-    assert rows
-    module = sys.modules["my_walker"]
-    after = np.zeros(87)
-    after[6] = 1.0
-    assert module.own_pay(None, np.full(17, 0.4), after, 0.5, {}) == pytest.approx(0.55)
+    monkeypatch.syspath_prepend(WORKED.parent / "solutions")
+    small = ["scenario=walker", "train.num_envs=4", "train.minibatch_size=64", "train.until=512"]
+    plain = tiny_run(tmp_path / "plain", *small)[1]
+    paid = tiny_run(tmp_path / "paid", *small, "train.shaping=walker_reward:shaped")[1]
+    assert paid[0]["learner/agent_0/vf_loss"] != plain[0]["learner/agent_0/vf_loss"]
