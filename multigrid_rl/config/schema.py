@@ -397,5 +397,4 @@ def trainer_of(name: str) -> Any:
 
 def to_yaml(config: RunConfig) -> str:
     """Return the resolved configuration as yaml."""
-    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-    return text
+    return str(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
