@@ -59,9 +59,7 @@ STUDIES = (
     Study("coop-ctde", ("scenario=coop", "scheme=ctde"), 10, GATED.format("1,000,000"), "coop"),
     Study("2v2-ctce", ("scenario=2v2", "scheme=ctce"), 10, GATED.format("528,000"), "2v2"),
     Study("single-obstacle-plain", ("experiment=single-obstacle-plain",), 10, PLAIN, "single-obstacle-plain"),
-    Study(
-        "single-obstacle-plain-classic", ("experiment=single-obstacle-plain", "scenario.game.rules=classic"), 10, PLAIN
-    ),
+    Study("single-obstacle-plain-classic", ("experiment=single-obstacle-plain", "scenario.game.rules=classic"), 5),
     Study("1v1-plain", ("experiment=1v1-plain",), 10, PLAIN, "1v1-plain"),
     Study("single-obstacle-mlp", ("experiment=single-obstacle-mlp",), recipe="single-obstacle-mlp"),
     Study("single", ("scenario=single",), recipe="single"),
