@@ -13,6 +13,7 @@ from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, estimate
 from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.offpolicy.sac import Replay, Sac
 from multigrid_rl.text import ConfigError
@@ -146,6 +147,8 @@ def test_run_resumes_number_for_number(tmp_path):
     tiny_run(tmp_path / "parts", *run, "train.until=512")
     resume_training(tmp_path / "parts", ["train.until=1024"])
     assert without_time(rows_of(tmp_path / "parts")) == without_time(whole)
+    assert {"learner/agent_0/q_loss", "learner/agent_0/q_mean", "learner/agent_0/alpha"} <= whole[-1].keys()
+    assert [name for name in whole[-1] if not any(matches(name, pattern) for pattern in glossary())] == []
     assert whole[-1]["gradient_steps"] == 32 * len(whole), "64 steps of an iteration, half a gradient step for each"
 
 

@@ -114,7 +114,7 @@ REFUSED = [
     # heads
     (
         f"{BODY} model.head=deterministic",
-        "model.head: expected gaussian, mixture, bins or null with train.objective=ppo",
+        "model.head: expected gaussian, mixture, bins, tanh-gaussian, tanh-gaussian-clamped or null with train.objective=ppo",
     ),
     (f"{BODY} model.head=diffusion train=a2c", "with train.objective=policy_gradient, as actions need a probability"),
     (f"{BODY} model.head=mixture model.bound=tanh", "model.bound: expected clip with head=mixture, got tanh"),
@@ -127,7 +127,7 @@ REFUSED = [
     (f"{BODY} data=x", "data: expected null"),
     # RLlib's own sampling
     ("train.runner=stock", "train.runner"),
-    ("train.trainer=sarsa", "train.trainer: expected one of ppo, bc, dagger, gail, airl, got sarsa"),
+    ("train.trainer=sarsa", "train.trainer: expected one of ppo, bc, dagger, gail, airl, sac, got sarsa"),
 ]
 
 
