@@ -114,7 +114,8 @@ REFUSED = [
     # heads
     (
         f"{BODY} model.head=deterministic",
-        "model.head: expected gaussian, mixture, bins, tanh-gaussian, tanh-gaussian-clamped or null with train.objective=ppo",
+        "model.head: expected gaussian, mixture, bins, tanh-gaussian, tanh-gaussian-clamped or null with "
+        "train.objective=ppo",
     ),
     (f"{BODY} model.head=diffusion train=a2c", "with train.objective=policy_gradient, as actions need a probability"),
     (f"{BODY} model.head=mixture model.bound=tanh", "model.bound: expected clip with head=mixture, got tanh"),
