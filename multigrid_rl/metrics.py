@@ -183,6 +183,7 @@ LEARNER = MetricGroup(
             "KL divergence from the policy that played: mean of (r - 1) - log r over the minibatches of the update",
             "nats",
         ),
+        "approx_kl_k1/<module>": ("the same by the mean of -log r, as Spinning Up prints it; may be negative", "nats"),
         "clip_fraction/<module>": (
             "share of steps with a ratio outside of 1 +- clip, mean over these minibatches",
             "share",

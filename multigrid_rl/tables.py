@@ -61,7 +61,7 @@ NAMING_CODE = ("train.adversarial.reward", "train.dagger.expert", "expert")
 SHORT_KEYS: dict[str, str] = {"expert": "train.dagger.expert"}
 
 #: Losses of add-ons' learners that must stay finite.
-LOSSES = ("learner/{}/cloning_loss",)
+LOSSES = ("learner/{}/cloning_loss", "learner/{}/q_loss")
 
 #: What ``init`` may name: where the first weights come from.
 STARTS: dict[str, str] = {"player": "multigrid_rl.runs.players:initial_weights"}

@@ -41,7 +41,7 @@ def _per_row(mask: Array) -> float:
 
 @float_inlined
 def _add_up(parts: Array, scale: float, sums: Array) -> None:
-    """Set ``sums`` (5,) to ``scale`` times the sums of ``parts`` (B, 5): in row order, whatever thread filled them."""
+    """Set ``sums`` (6,) to ``scale`` times the sums of ``parts`` (B, 6): in row order, whatever thread filled them."""
     sums[:] = 0.0
     for b in range(len(parts)):
         for k in range(len(sums)):
@@ -66,6 +66,7 @@ def _row(
     parts[b, 2] = entropy
     parts[b, 3] = (ratio - 1.0) - (chosen - logp[b])  # k3 of http://joschu.net/blog/kl-approx.html
     parts[b, 4] = abs(ratio - 1.0) > clip
+    parts[b, 5] = logp[b] - chosen  # k1 of the same page
     by_values[b] = 2.0 * weighting[1] * scale * error
     # Where surr2 is smaller, the loss does not depend on the policy.
     return 0.0 if surr1 > surr2 else -surr1 * scale
@@ -174,7 +175,7 @@ def supports(distribution: Distribution) -> bool:
 def ppo_gradient(
     outputs: Array, values: Array, rows: Sequence[Any], distribution: Distribution, weighting: Sequence[float]
 ) -> tuple[Array, Array, Array]:
-    """Return gradients of PPO's loss with respect to outputs (B, K) and values (B,), and the statistics (5,).
+    """Return gradients of PPO's loss with respect to outputs (B, K) and values (B,), and the statistics (6,).
 
     Args:
         outputs: (B, K) of the policy.
@@ -184,7 +185,7 @@ def ppo_gradient(
         weighting: clip, weight of the value loss, weight of the entropy.
     """
     # Torch needs 25 operations for the same, and a graph to go back; sums are in float64, rounded once at the end.
-    by_outputs, by_values, sums = np.empty_like(outputs), np.empty_like(values), np.empty(5, np.float32)
+    by_outputs, by_values, sums = np.empty_like(outputs), np.empty_like(values), np.empty(6, np.float32)
     parts = np.empty((len(outputs), len(sums)))
     actions, mask, logp, advantages, targets = rows[:5]
     columns = actions, mask, (values, logp, advantages, targets), np.array(weighting)
@@ -221,6 +222,6 @@ class _Loss(torch.autograd.Function):
 def ppo_loss(
     outputs: Tensor, values: Tensor, rows: Sequence[Tensor], distribution: Distribution, weighting: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
-    """Return PPO's loss, differentiable, and its statistics (5,), for tensors on the CPU: see :func:`ppo_gradient`."""
+    """Return PPO's loss, differentiable, and its statistics (6,), for tensors on the CPU: see :func:`ppo_gradient`."""
     loss, sums = _Loss.apply(outputs, values, rows, distribution, weighting)  # type: ignore[no-untyped-call]
     return loss, sums

@@ -45,6 +45,7 @@ class Statistics(NamedTuple):
     entropy: Tensor
     approx_kl: Tensor  # of the behaviour policy from this one, estimated by (r - 1) - log r: never negative
     clip_fraction: Tensor  # share of rows whose ratio is outside of 1 +- clip
+    approx_kl_k1: Tensor  # the same divergence, by -log r: may be negative
 
 
 #: Objective that a policy maximises in each row: (log-probabilities (B,) with gradient, rows, clip) -> (B,).
@@ -152,7 +153,7 @@ def reference(
     active = rows.mask.any(-1)
     if not active.any():
         zero = torch.zeros((), device=outputs.device)
-        return 0.0 * (outputs.sum() + values.sum()), Statistics(zero, zero, zero, zero, zero)
+        return 0.0 * (outputs.sum() + values.sum()), Statistics(*[zero] * len(Statistics._fields))
     outputs, values = outputs[active], values[active]
     rows = rows.each(lambda column: column[active])
     logp = (distribution.log_prob(outputs, rows.actions) * rows.mask).sum(1)
@@ -166,7 +167,6 @@ def reference(
     with torch.no_grad():
         log_ratio = logp - rows.logp
         off = torch.expm1(log_ratio)
-        parts = Statistics(
-            policy_loss, vf_loss, entropy, (off - log_ratio).mean(), (off.abs() > weighting.clip).float().mean()
-        )
+        clipped = (off.abs() > weighting.clip).float().mean()
+        parts = Statistics(policy_loss, vf_loss, entropy, (off - log_ratio).mean(), clipped, -log_ratio.mean())
     return loss, Statistics(*(part.detach() for part in parts))

@@ -21,7 +21,7 @@ from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
-from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of, objective_of, value_loss_of
+from multigrid_rl.learn.losses import Losses, Rows, Statistics, Weighting, loss_of, objective_of, value_loss_of
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.types import Clock, Schedule
 
@@ -98,7 +98,7 @@ class Update:
         self.rng = np.random.default_rng(config.seed)
         self.clock = Clock()
         self._metrics: dict[str, dict[str, Any]] = {name: {} for name in networks}
-        self._kl_and_clip: dict[str, list[tuple[Any, Any]]] = {name: [] for name in networks}
+        self._of_minibatches: dict[str, list[tuple[Any, ...]]] = {name: [] for name in networks}
         self._stopped: set[str] = set()
         self._warming = False
         self._steps: Counter[str] = Counter()
@@ -162,7 +162,7 @@ class Update:
             paths: by module, of the rows of the batch, in order; only ``recompute`` reads them.
 
         Returns:
-            Statistics of each module: ``approx_kl`` and ``clip_fraction`` are means over the minibatches of the update,
+            Statistics of each module: divergences and ``clip_fraction`` are means over the minibatches of the update,
             others of the last one. Under :data:`SECONDS` the seconds spent, by part.
         """
         config = self.config
@@ -171,7 +171,7 @@ class Update:
                 flat.dropped = 0
         self._stopped.clear()
         self._steps.clear()
-        self._kl_and_clip = {name: [] for name in batches}
+        self._of_minibatches = {name: [] for name in batches}
         self._warming = bool(config.warm_up) and env_steps <= config.warm_up
         self.clock.begin()
         rounds = config.epochs if config.recompute else 1
@@ -189,7 +189,7 @@ class Update:
         metrics = {key: float(value) for key, value in self._metrics[name].items()}
         metrics["dropped_updates"] = float(sum(flat.dropped for flat in self._flat[name]))
         metrics["gradient_steps"] = float(self._steps[name])
-        for key, values in zip(("approx_kl", "clip_fraction"), zip(*self._kl_and_clip[name], strict=True), strict=True):
+        for key, values in zip(Statistics._fields[3:], zip(*self._of_minibatches[name], strict=True), strict=True):
             metrics[key] = float(np.mean([float(value) for value in values]))
         return metrics
 
@@ -269,8 +269,8 @@ class Update:
             passed.add_gradients((by_outputs, by_values[:, None]))
             self.clock.lap("network")
             parts = sums.tolist()
-        policy_loss, vf_loss, entropy, kl, clipped = parts
-        self._kl_and_clip[name].append((kl, clipped))
+        policy_loss, vf_loss, entropy, kl, *_ = parts
+        self._of_minibatches[name].append(tuple(parts[3:]))
         self._metrics[name] |= {"policy_loss": policy_loss, "entropy": entropy}
         if not apart:
             self._metrics[name]["vf_loss"] = vf_loss

@@ -43,7 +43,8 @@ class Replay:
 
     # One piece of memory for each step: a minibatch is gathered in one pass, and critics read the first D + A columns.
     def __init__(self, capacity: int, width: int, actions: int) -> None:
-        self.rows = torch.zeros(capacity, 2 * width + actions + 2)
+        # NumPy's zeros take no memory until they are written.
+        self.rows = torch.from_numpy(np.zeros((capacity, 2 * width + actions + 2), np.float32))
         self.count = self._next = 0
 
     def add(self, rows: Tensor) -> None:
@@ -58,9 +59,13 @@ class Replay:
         return {"rows": self.rows[: self.count].numpy().copy(), "next": self._next}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state. Raises ``ValueError``: it does not fit."""
-        self.count, self._next = len(state["rows"]), state["next"]
-        self.rows[: self.count] = torch.from_numpy(state["rows"])
+        """Restore a state, of a larger or smaller buffer, too: the newest steps that fit."""
+        rows, self._next = torch.from_numpy(state["rows"]), state["next"]
+        if len(rows) != len(self.rows):  # the oldest comes first, and the next one behind the newest
+            rows = rows.roll(-self._next, 0)[-len(self.rows) :]
+            self._next = len(rows) % len(self.rows)
+        self.count = len(rows)
+        self.rows[: self.count] = rows
 
 
 class Agent:
@@ -97,7 +102,7 @@ class Agent:
         self._log_alpha = FlatWeights([nn.Parameter(torch.tensor([math.log(self._options.alpha or 1.0)]))])
         self._alpha_optimizer = FlatAdam(self._log_alpha)
         self._generator = generator
-        self.replay = Replay(min(self._options.buffer, train.env_steps), self._width, self._actions)
+        self.replay = Replay(self._options.buffer, self._width, self._actions)
 
     def schedule(self, lr: float, q_lr: float) -> None:
         """Set the step sizes."""
@@ -222,7 +227,6 @@ class Sac:
         self._networks, self._train, self.clock = networks, train, Clock()
         self.agents = {name: Agent(net, train, seed * 64 + k, device) for k, (name, net) in enumerate(networks.items())}
         self.optimizers = {name: [agent.optimizer] for name, agent in self.agents.items()}
-        self._owed = 0.0
         self.schedule(0)
 
     def schedule(self, env_steps: int) -> None:

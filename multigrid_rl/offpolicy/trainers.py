@@ -45,7 +45,7 @@ class SacTrainer(Trainer):
 
     settings = SacTrain
     learns_values = False
-    brings = ("learner/*/policy_loss", "learner/*/q_loss", "learner/*/q_mean", "learner/*/alpha", "learner/*/q_*")
+    brings = ("learner/*/policy_loss", "learner/*/q_*", "learner/*/alpha")
 
     def check(self, config: RunConfig) -> None:
         """Check that actions can be differentiated, and that nothing is asked that this learner does not do."""

@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 _COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_from", "env_runner_restarts")
 _COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage", "env_runners", "env_runner_restarts")
 #: Statistics of a whole update, not of its last minibatch.
-_OF_UPDATE = ("approx_kl", "clip_fraction", "explained_variance")
+_OF_UPDATE = ("approx_kl", "clip_fraction", "approx_kl_k1", "explained_variance")
 
 
 class Stall:

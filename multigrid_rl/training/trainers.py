@@ -32,7 +32,8 @@ class Trainer:
     learns_values = True
     reads_data = False
     brings: tuple[str, ...] = (
-        "approx_kl/*", "clip_fraction/*", "learner/*/policy_loss", "learner/*/vf_loss", "learner/*/entropy_coef",
+        "approx_kl/*", "approx_kl_k1/*", "clip_fraction/*",
+        "learner/*/policy_loss", "learner/*/vf_loss", "learner/*/entropy_coef",
     )  # fmt: skip
     counts = ("played", "environment")
 

@@ -84,6 +84,19 @@ def test_newest_steps_take_the_place_of_the_oldest():
     assert replay.rows[:, 0].tolist() == [4.0, 5.0, 8.0, 3.0]
 
 
+@pytest.mark.parametrize(("capacity", "kept"), [(3, [4, 5, 6]), (8, [2, 3, 4, 5, 6])])
+def test_another_buffer_takes_over_the_newest_steps(capacity, kept):
+    old, new = Replay(5, 1, 1), Replay(capacity, 1, 1)
+    for k in range(7):
+        old.add(torch.full((1, 5), float(k)))
+    new.set_state(old.get_state())
+    assert new.rows[: new.count, 0].tolist() == kept
+    for k in range(7, 7 + capacity):
+        new.add(torch.full((1, 5), float(k)))
+        assert (new.rows[: new.count, 0] > 0).all(), "no row that nobody played"
+    assert sorted(new.rows[:, 0].tolist()) == list(range(7, 7 + capacity))
+
+
 def test_actions_are_kept_in_units_of_their_bounds():
     config = compose(["env_id=Pendulum-v1", "train=sac", "model.hidden=[8]"])
     factory = GymnasiumFactory("Pendulum-v1", 2)
@@ -141,8 +154,10 @@ def test_finds_the_best_action(learning):
     learning.check("distance from the best action", float(np.abs(best - Target.best).max()), below=0.3)
 
 
-def test_run_resumes_number_for_number(tmp_path):
-    run = [*SMALL, "train.num_steps=8", "train.sac.buffer=300", "seed=3"]
+# A buffer that fills up, and one that a longer run would have larger if it went by the budget.
+@pytest.mark.parametrize("buffer", [300, 100_000])
+def test_run_resumes_number_for_number(tmp_path, buffer):
+    run = [*SMALL, "train.num_steps=8", f"train.sac.buffer={buffer}", "seed=3"]
     whole = tiny_run(tmp_path / "whole", *run, "train.until=1024")[1]
     tiny_run(tmp_path / "parts", *run, "train.until=512")
     resume_training(tmp_path / "parts", ["train.until=1024"])

@@ -50,9 +50,9 @@ def test_steps_without_living_seat_are_excluded():
     living = rows.mask.any(1)
     whole = outcome(loss_of, logits, values, rows, WEIGHTING)
     part = outcome(loss_of, logits[living], values[living], rows.each(lambda column: column[living]), WEIGHTING)
-    torch.testing.assert_close(whole[:6], part[:6])
-    assert (whole[6][~living] == 0).all()
+    torch.testing.assert_close(whole[:7], part[:7])
     assert (whole[7][~living] == 0).all()
+    assert (whole[8][~living] == 0).all()
 
 
 def test_batch_without_living_seat_has_no_loss_and_no_gradient():

@@ -49,8 +49,8 @@ def test_ppo_of_joint_action_by_hand(function):
     policy = -(2 * 1.2 + -1 * 1.0) / 2  # 1.25 is clipped to 1.2
     vf = (1.0 + 9.0) / 2
     entropy = (-2 * half + -(0.25 * third[0] + 0.75 * third[1])) / 2
-    kl = ((1.25 - 1 - math.log(1.25)) + 0) / 2
-    assert [float(part) for part in parts] == pytest.approx([policy, vf, entropy, kl, 0.5])
+    kl, k1 = ((1.25 - 1 - math.log(1.25)) + 0) / 2, (-math.log(1.25) + 0) / 2
+    assert [float(part) for part in parts] == pytest.approx([policy, vf, entropy, kl, 0.5, k1])
     assert float(loss) == pytest.approx(policy + 0.5 * vf - 0.1 * entropy)
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
+from multigrid_rl import tables
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.base import AGENT, reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from multigrid_rl.imitation.demonstrations import read_demonstrations
 from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -55,6 +55,8 @@ def module(monkeypatch):
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "HalfCheetah-v5", "Walker-v0"])
 def test_function_sees_every_step_as_the_environment_played_it(env_id):
     pytest.importorskip("mujoco")
+    if env_id.startswith("Walker-") and not tables.has(tables.BATCHED, "multigrid_rl.walkers.walker:WalkerEnv"):
+        pytest.skip("walkers are left out")
     envs = GymnasiumFactory(env_id, 7, {"max_episode_steps": 3}, "own_rewards:keeps").build(2, 0)
     one = gymnasium.make(env_id, max_episode_steps=3)
     shown, _ = one.reset(seed=reset_seed(7, 1, 0))
@@ -79,20 +81,12 @@ def test_function_sees_every_step_as_the_environment_played_it(env_id):
     assert table.returns[1, 0] == pytest.approx(sum(row[3] for row in SEEN[1::2])), "what the environment paid"
 
 
-def test_gates_scores_and_recordings_stay_canonical(tmp_path):
+def test_gates_and_scores_stay_canonical(tmp_path):
     run = ["env_id=CartPole-v1", "train.until=2048", "seed=4"]
     _, plain = tiny_run(tmp_path / "plain", *run)
     _, rows = tiny_run(tmp_path / "run", *run, "train.shaping=own_rewards:doubled")
     assert rows[-1]["return_mean/agent_0"] == rows[-1]["episode_len_mean"], "1 a step"
     assert rows[0]["learner/agent_0/vf_loss"] > 2 * plain[0]["learner/agent_0/vf_loss"], "values learn the shaped one"
-    assert call("record", tmp_path / "run", "--steps", 300, "-o", tmp_path / "demos").exit_code == 0
-    assert set(read_demonstrations(tmp_path / "demos").rewards.tolist()) == {1.0}
-
-
-def test_recordings_of_a_board_run_leave_its_bonus_out(tmp_path):
-    tiny_run(tmp_path / "run", "scenario=single", "train.bonus={all: {step: 5.0}}", "train.until=512")
-    assert call("record", tmp_path / "run", "--steps", 300, "-o", tmp_path / "demos").exit_code == 0
-    assert np.abs(read_demonstrations(tmp_path / "demos").rewards).max() < 5.0
 
 
 @pytest.mark.parametrize(

@@ -364,7 +364,7 @@ def test_schedules_advance_for_network_without_batches(name):
     assert update._entropy_coef == pytest.approx(0.05)
     assert set(stats) == {"red", SECONDS}  # statistics of the networks of the batch only
     statistics = {"policy_loss", "vf_loss", "entropy", "grad_norm", "lr", "entropy_coef", "dropped_updates"}
-    statistics |= {"approx_kl", "clip_fraction", "gradient_steps"}
+    statistics |= {"approx_kl", "approx_kl_k1", "clip_fraction", "gradient_steps"}
     assert statistics == set(stats["red"])
 
 
