@@ -18,11 +18,24 @@ ENVIRONMENTS: dict[str, str] = {
     "doors": "multigrid_rl.players.doors:Doors",
     "multigrid": "multigrid_rl.envs.multigrid:Multigrid",
     "gymnasium": "multigrid_rl.envs.gymnasium:Gymnasium",
+    "pettingzoo": "multigrid_rl.envs.pettingzoo:PettingZoo",
     "unity": "multigrid_rl.walkers.unity:Unity",
 }
 
 #: The kind whose ``env_id`` begins like this, for who types nothing else; the longest beginning counts.
-ENV_IDS: dict[str, str] = {"": "gymnasium", "MultiGrid-": "multigrid"}
+ENV_IDS: dict[str, str] = {
+    "": "gymnasium",
+    "MultiGrid-": "multigrid",
+    "pettingzoo:": "pettingzoo",
+    "openspiel:": "pettingzoo",
+}
+
+#: What opens one game of the kind ``pettingzoo``, by what its ``env_id`` begins with: (rest of the id, arguments) ->
+#: ``envs.zoo.Game``.
+GAMES: dict[str, str] = {
+    "pettingzoo": "multigrid_rl.envs.zoo:zoo_game",
+    "openspiel": "multigrid_rl.envs.openspiel:Spiel",
+}
 
 #: Environments that we bring to Gymnasium: arguments of ``gymnasium.register`` by id.
 GYMNASIUM: dict[str, dict[str, Any]] = {
@@ -85,6 +98,7 @@ class Network:
         memory: it has a memory, and one hidden layer.
         towers: policy and values share no weights, so that one can learn without the other.
         central: its critic may read more than its actor.
+        legal: it leaves out choices that are not legal.
         vectors: it reads vectors of floats, not only tokens.
         options: switches of ``model`` that it has over vectors.
         activations: those that it has; ``None``: it is not asked.
@@ -94,6 +108,7 @@ class Network:
     memory: bool = False
     towers: bool = False
     central: bool = False
+    legal: bool = False
     vectors: bool = False
     options: tuple[str, ...] = ()
     activations: tuple[str, ...] | None = ("tanh",)
@@ -121,6 +136,7 @@ NETWORKS: dict[str, Network] = {
         "multigrid_rl.models.mlp:build",
         towers=True,
         central=True,
+        legal=True,
         vectors=True,
         options=("normalise", "scale_values", "norm"),
         activations=("tanh", "relu", "elu", "silu"),

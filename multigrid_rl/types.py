@@ -279,6 +279,7 @@ class AgentSpec:
     observation_space: spaces.Space[Any]  # what its actor reads
     action_space: spaces.Space[Any]  # what it decides in one step, for all its seats
     critic_space: spaces.Space[Any] | None = None  # what only its critic reads as well; it comes behind the observation
+    legal: int = 0  # so many numbers at the end of its observation say which choices are legal
 
     @property
     def observation_size(self) -> int:

@@ -35,7 +35,7 @@ class DynamicAgents:
         return self.rng.normal(size=(self.num_envs, 3)).astype(np.float32)
 
     def deciding(self):
-        return self.turn.copy()
+        return {AGENT: self.turn.copy()}
 
     def observations(self):
         return {AGENT: self.obs}

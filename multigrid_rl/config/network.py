@@ -32,7 +32,7 @@ def network_entry(name: object) -> Network | None:
 def networks_with(feature: str) -> str:
     """Return the names of the networks with a feature of :class:`Network`, as ``mlp, gru or lstm``."""
     names = [name for name, entry in NETWORKS.items() if getattr(entry, feature)]
-    return " or ".join([", ".join(names[:-1]), names[-1]])
+    return " or ".join([*filter(None, [", ".join(names[:-1])]), names[-1]])
 
 
 class ModelConfig(Part):

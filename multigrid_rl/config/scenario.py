@@ -168,8 +168,6 @@ class EnvironmentKind(Part):
     episode: ClassVar[str] = "episode"
     #: It is the red/blue-door game: players have seats, events have weights, a curriculum may lead to it.
     board: ClassVar[bool] = False
-    #: Who plays it can win. Without that, its headline is the mean return.
-    winner: ClassVar[bool] = True
     #: It shows vectors of floats: policy and values need share nothing.
     vectors: ClassVar[bool] = False
     #: Rewards can be learnt from recorded play in it.
@@ -204,6 +202,11 @@ class EnvironmentKind(Part):
     def opponents(self) -> dict[str, dict[str, float]]:
         """For each seat that players fill: player name -> weight among the players that take turns there."""
         return {}
+
+    @property
+    def sharing(self) -> dict[str, str]:
+        """Seat that learns -> what those have in common that share a network with ``shared=true``: their team."""
+        return self.learning
 
     def seats_of(self, team: str) -> tuple[str, ...]:
         """Return all seats of a team, in index order."""
@@ -253,6 +256,11 @@ class ScenarioConfig(Part):
     """unity: port of this machine that Unity connects to; 5004 is the editor's. Same as port=..."""
     agents: int = Field(default=1, ge=1, le=4)
     """multigrid: number of agents; they are one team and all of them learn. Elsewhere 1"""
+    teams: dict[str, tuple[str, ...]] = {}
+    """pettingzoo: name -> its agents; {}: each is a team of its own"""
+    outcome: Literal["win", "return"] | None = None
+    """pettingzoo: win, the team with the largest return wins an episode; return, nobody does. null: win with two teams
+    or more"""
     seats: dict[str, str | dict[str, float]] = {}
     """who sits where: learn, or a player of `multigrid-rl players`, or a folder with a frozen player; {} without
     seats"""

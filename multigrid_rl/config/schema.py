@@ -307,7 +307,8 @@ class RunConfig(Part):
                 self.require(whole, "scheme", f"dtde, as not every agent of team {team} learns")
         if self.shared:
             self.require(self.scheme != "ctce", "shared", "false, as under ctce a team is one agent")
-            several = any(learning.count(team) > 1 for team in learning)
+            groups = list(scenario.kind.sharing.values())
+            several = len(set(groups)) < len(groups)
             self.require(several, "shared", f"false, as no team of {scenario.name} has two agents that learn")
 
     def _check_objective(self) -> None:

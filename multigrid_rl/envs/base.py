@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.trust import import_object, user_code
-from multigrid_rl.types import BatchedStep, Clock, EpisodeTable, RunError
+from multigrid_rl.types import MAX_CHOICES, BatchedStep, Clock, EpisodeTable, RunError
 
 #: The one agent of a Gymnasium environment, and its team.
 AGENT, TEAM = "agent_0", "agents"
@@ -47,6 +47,39 @@ def step_of(
         truncated=truncated,
         done=terminated | truncated,
     )
+
+
+def unfit_actions(acts: spaces.Space[Any]) -> str:
+    """Say which actions networks here decide, where those of ``acts`` are others; empty where they are not."""
+    if isinstance(acts, spaces.Box):
+        return ""
+    if not isinstance(acts, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        return "Discrete, MultiDiscrete, MultiBinary or Box actions"
+    return "" if int(flat_actions(acts).nvec.max()) <= MAX_CHOICES else f"at most {MAX_CHOICES} choices of an action"
+
+
+def flat_actions(space: spaces.Space[Any]) -> Any:
+    """Return the action space as networks fill it: components (C,) or numbers (A,)."""
+    if isinstance(space, spaces.Box):
+        return spaces.Box(space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32))
+    if isinstance(space, spaces.MultiBinary):
+        return spaces.MultiDiscrete([2] * int(np.prod(space.shape)))
+    assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+    choices = [space.n] if isinstance(space, spaces.Discrete) else space.nvec.reshape(-1).tolist()
+    return spaces.MultiDiscrete([int(count) for count in choices])
+
+
+def native(space: spaces.Space[Any], actions: NDArray[Any]) -> NDArray[Any]:
+    """Return actions (N, C) or (N, A), or single choices (N,), as an environment with this space takes them."""
+    if isinstance(space, spaces.Discrete):
+        return np.asarray(actions.reshape(len(actions), -1)[:, 0] + space.start, np.int64)
+    taken = actions.reshape(len(actions), *(space.shape or ()))
+    if isinstance(space, spaces.MultiDiscrete):
+        taken = taken + space.start
+    elif np.issubdtype(space.dtype, np.integer):
+        taken = np.rint(taken)  # a cast would cut off the fraction
+    # A copy: these may be kept for `get_state`, and the caller writes over its own.
+    return np.array(taken, space.dtype)
 
 
 class OwnReward:
@@ -105,10 +138,10 @@ class Episodes(ABC):
     def _begin(self, which: NDArray[np.bool_]) -> None:
         """Start the environments in ``which`` (N,) afresh."""
 
-    def _finish(self, done: NDArray[np.bool_], won: NDArray[Any] | np.bool_ | bool = False) -> None:
-        """Write down the episodes of ``done`` (N,), in which the one team ``won`` or did not, and begin afresh."""
+    def _finish(self, done: NDArray[np.bool_], winners: Any = -1) -> None:
+        """Write down the episodes of ``done`` (N,) and which team won them, -1 where none did, and begin afresh."""
         count = int(done.sum())
-        winner = np.where(np.broadcast_to(won, count), 0, -1).astype(np.int8)
+        winner = np.broadcast_to(winners, count).astype(np.int8)
         events, nothing = np.zeros((count, self._returns.shape[1], 0)), np.zeros((count, 0), np.int16)
         self._finished.append(EpisodeTable(self._length[done], self._returns[done], events, winner, nothing))
         self._episode[done] += 1
@@ -210,16 +243,7 @@ class SingleAgentEnvs(Episodes):
 
     def native(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Return actions (N, C) or (N, A) as the environment's own ``step`` takes them, one after the other."""
-        space = self.action_space
-        if isinstance(space, spaces.Discrete):
-            return np.asarray(actions[:, 0] + space.start, np.int64)
-        taken = actions.reshape(self.num_envs, *(space.shape or ()))
-        if isinstance(space, spaces.MultiDiscrete):
-            taken = taken + space.start
-        elif np.issubdtype(space.dtype, np.integer):
-            taken = np.rint(taken)  # a cast would cut off the fraction
-        # A copy: these may be kept for `get_state`, and the caller writes over its own.
-        return np.array(taken, space.dtype)
+        return native(self.action_space, actions)
 
     def _broken(self, obs: NDArray[Any], rewards: NDArray[Any], taken: NDArray[Any]) -> BrokenEnvError:
         bad = ~np.isfinite(obs).all(axis=1) | ~np.isfinite(rewards)

@@ -57,9 +57,11 @@ class GroupedEnv:
         self.specs = specs
         self.num_envs = env.num_envs
         self._mates = {agent.name: self._mates_of(agent) for agent in specs.agents}
+        if hasattr(env, "deciding"):  # seats decide now and then: see learn.decisions
+            self.deciding = lambda: {agent.name: env.deciding()[agent.seats[0]] for agent in specs.agents}
         self._critics = any(agent.critic_space is not None for agent in specs.agents)
-        self._last = {seat: np.empty(self.num_envs, np.uint8) for seat in specs.learning}
-        self._none_yet = {seat: _choices(agent) for agent in specs.agents for seat in agent.seats}
+        self._last = {seat: np.empty(self.num_envs, np.uint8) for seat in specs.learning if self._critics}
+        self._none_yet = {seat: _choices(agent) for agent in specs.agents for seat in agent.seats if self._critics}
         self._forget(np.ones(self.num_envs, np.bool_))
 
     def _mates_of(self, agent: AgentSpec) -> list[str]:
@@ -83,9 +85,13 @@ class GroupedEnv:
         return self._grouped(self.env.observations())
 
     def step(self, actions: dict[str, Array]) -> BatchedStep:
-        """Play one step; ``actions`` holds (N, C) integers for each agent."""
+        """Play one step; ``actions`` holds (N, C) integers, or what its one seat does (N, A), for each agent."""
         agents = self.specs.agents
-        taken = {seat: actions[agent.name][:, c] for agent in agents for c, seat in enumerate(agent.seats)}
+        taken = {
+            seat: actions[agent.name][:, c] if actions[agent.name].shape[1] == len(agent.seats) else actions[agent.name]
+            for agent in agents
+            for c, seat in enumerate(agent.seats)
+        }
         step = self.env.step(taken)
         if self._critics:
             for seat, last in self._last.items():

@@ -17,11 +17,11 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
 from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
-from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, OwnReward, SingleAgentEnvs
+from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, OwnReward, SingleAgentEnvs, flat_actions, unfit_actions
 from multigrid_rl.tables import BATCHED, find, has
 from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.trust import MISTAKES, look_in_working_folder, mistake
-from multigrid_rl.types import MAX_CHOICES, AgentSpec, EnvFactory, MultiAgentSpec, RunError
+from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, RunError
 
 LOG = logging.getLogger(__name__)
 #: What an environment answers.
@@ -49,7 +49,9 @@ def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> 
         if not isinstance(env.observation_space, spaces.Box):
             wanted = "an environment whose observations can be flattened"
             raise ValueError(expected("env_id", wanted, f"{env_id}: {seen}"))
-    _check_actions(env_id, env.action_space)
+    wanted = unfit_actions(env.action_space)
+    if wanted:
+        raise ValueError(expected("env_id", f"an environment with {wanted}", f"{env_id}: {env.action_space}"))
     return env
 
 
@@ -110,29 +112,6 @@ def _missing(env_id: str, error: Exception) -> str:
         return expected("env_id", "an environment whose module can be imported", f"{env_id}: {error}")
     advice = f"pip install {PACKAGE_OF.get(name, name)}"
     return expected("env_id", "an environment whose packages are installed", f"{env_id} without {name}: {advice}")
-
-
-def _check_actions(env_id: str, acts: spaces.Space[Any]) -> None:
-    """Raise ``ValueError`` for actions that no network here decides."""
-    if isinstance(acts, spaces.Box):
-        return
-    if isinstance(acts, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        fits = int(_flat(acts).nvec.max()) <= MAX_CHOICES
-        wanted = f"at most {MAX_CHOICES} choices of an action"
-    else:
-        fits, wanted = False, "Discrete, MultiDiscrete, MultiBinary or Box actions"
-    if not fits:
-        raise ValueError(expected("env_id", f"an environment with {wanted}", f"{env_id}: {acts}"))
-
-
-def _flat(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """Return the action space as networks fill it: components (C,) or numbers (A,)."""
-    if isinstance(space, spaces.Box):
-        return spaces.Box(space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32))
-    if isinstance(space, spaces.MultiBinary):
-        return spaces.MultiDiscrete([2] * int(np.prod(space.shape)))
-    choices = [space.n] if isinstance(space, spaces.Discrete) else space.nvec.reshape(-1).tolist()
-    return spaces.MultiDiscrete([int(count) for count in choices])
 
 
 class GymnasiumEnvs(SingleAgentEnvs):
@@ -237,7 +216,7 @@ class GymnasiumFactory(EnvFactory):
             try_out(self.env_id, env)
         except ValueError as error:
             raise ConfigError(f"scenario.{error}") from error
-        agent = AgentSpec(AGENT, AGENT, (AGENT,), env.observation_space, _flat(env.action_space))
+        agent = AgentSpec(AGENT, AGENT, (AGENT,), env.observation_space, flat_actions(env.action_space))
         env.close()
         return MultiAgentSpec(
             agents=(agent,), seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=(), has_winner=False
@@ -273,7 +252,6 @@ class GymnasiumFactory(EnvFactory):
 class Gymnasium(EnvironmentKind):
     """Environments that are registered with Gymnasium: one agent learns."""
 
-    winner: ClassVar[bool] = False
     vectors: ClassVar[bool] = True
     shaped: ClassVar[bool] = True
     discriminators: ClassVar[bool] = True

@@ -138,7 +138,7 @@ class MultigridEnvs(Episodes):
         self._length += 1
         if done.any():
             self._final[done] = self._tokens[done]
-            self._finish(done, (self._returns[done] > 0).any(axis=1))
+            self._finish(done, np.where((self._returns[done] > 0).any(axis=1), 0, -1))
         return BatchedStep(
             observations=self.observations(),
             final_observations=_by_seat(self.seats, self._final),

@@ -12,6 +12,7 @@ from torch import Tensor
 from multigrid_rl.fast import Passed
 from multigrid_rl.fast.distinct import Distinct
 from multigrid_rl.fast.towers import KINDS, MAX_WIDTH, Tower, Towers, linear_layers
+from multigrid_rl.models.distributions import NO_CHOICE
 from multigrid_rl.models.vector import CLIP_OBS, LogStd, Normaliser, VectorActorCritic
 
 Array = NDArray[Any]
@@ -30,7 +31,7 @@ class VectorTowers(Towers):
         self._normaliser = None
         if isinstance(normaliser, Normaliser):
             self._normaliser = normaliser.mean.numpy(), normaliser.std.numpy()
-        self._scale = net.value_scale.numpy()
+        self._scale, self._legal = net.value_scale.numpy(), net.legal
         flat = linear_layers(net.policy, net.value)
         super().__init__(flat if self._log_std is None else [*flat, self._log_std], KINDS[net.activation])
 
@@ -46,11 +47,11 @@ class VectorTowers(Towers):
         # Rows of floats are hardly ever equal: none are looked for, as tokens' are. The value's units are the reward's.
         x = self._normalised(obs)
         layers = self.run(x, 0, 1)
-        return self.passed(Distinct(x, None), layers, self._outputs(layers[0][-1]), layers[1][-1] * self._scale)
+        return self.passed(Distinct(x, None), layers, self._outputs(layers[0][-1], obs), layers[1][-1] * self._scale)
 
     def policy(self, obs: Array) -> Array:
         """Return only the policy's outputs (B, K), without gradients, of observations ``obs`` (B, D)."""
-        return self._outputs(self.run(self._normalised(obs), 0)[0][-1])
+        return self._outputs(self.run(self._normalised(obs), 0)[0][-1], obs)
 
     def values(self, parts: Sequence[Array]) -> Iterator[Array]:
         """Yield only the values (B,), without gradients, of each of ``parts``: observations (B, D)."""
@@ -66,9 +67,9 @@ class VectorTowers(Towers):
         inside: Array = (x - mean) / std
         return np.clip(inside, -CLIP_OBS, CLIP_OBS, out=inside)
 
-    def _outputs(self, means: Array) -> Array:
+    def _outputs(self, means: Array, obs: Array) -> Array:
         if self._log_std is None:
-            return means
+            return means + (obs[:, -self._legal :] - 1) * np.float32(-NO_CHOICE) if self._legal else means
         result = np.empty((len(means), 2 * means.shape[1]), np.float32)
         result[:, : means.shape[1]], result[:, means.shape[1] :] = means, self._log_std.detach().numpy()
         return result

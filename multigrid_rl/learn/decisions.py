@@ -1,7 +1,7 @@
 """Agents that come and go: rollout rows without a decision are removed, and no reward is lost.
 
-An environment whose agents do not decide in every step has a method ``deciding``: agents that decide next, (N,) bool.
-A step's mask marks the decisions; rewards and ends may come in any step. Each column is one agent's place.
+An environment whose agents do not decide in every step has a method ``deciding``: agent -> where it decides next, (N,)
+bool. A step's mask marks the decisions; rewards and ends may come in any step. Each column is one agent's place.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Gaps:
     Args:
         rollout: arrays (T + 1, N, ...) by name, as :class:`~multigrid_rl.learn.batches.Rollout` has them.
         cut: (T + 1, N) where an episode was truncated.
-        deciding: the environment's.
+        deciding: where the agent decides next (N,).
     """
 
     #: Columns that describe a decision; the others hold its outcome.

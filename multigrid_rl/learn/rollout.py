@@ -1,6 +1,7 @@
 """The sampling path: play ``T`` steps of ``N`` environments."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,20 +63,23 @@ class Collector:
             for name in self.agents
         }
         self._memory = {name: torch.zeros(rollout.memory.shape) for name, rollout in self.rollouts.items()}
-        self._fresh = np.ones(env.num_envs, np.bool_)
-        self._cut = np.empty_like(self._done)
+        self._fresh = dict.fromkeys(self.agents, np.ones(env.num_envs, np.bool_))
+        self._cut = dict.fromkeys(self.agents, np.empty_like(self._done))
         self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}
         # In a compiled pass, a row's result does not depend on other rows: values of all steps are computed at once.
         self._passes: dict[str, fast.Pass | None] = {}
-        self._gaps: Gaps | None = None
+        self._gaps: dict[str, Gaps] = {}
         if deciding is not None:
             from multigrid_rl.learn import decisions  # noqa: PLC0415 - most environments have none
 
-            ((name, rollout),) = self.rollouts.items()
-            if self._net(name).state_size:
-                raise ValueError("model: expected a network without memory where agents come and go")
-            columns = {column: array for column, array in rollout._asdict().items() if column != "memory"}
-            self._gaps = decisions.Gaps(columns, self._cut, deciding)
+            for name, rollout in self.rollouts.items():
+                if self._net(name).state_size:
+                    raise ValueError("model: expected a network without memory where agents come and go")
+                # Each agent's rows move on their own, and with them where its episodes end.
+                self.rollouts[name] = own = rollout._replace(done=self._done.copy())
+                self._cut[name] = np.empty_like(self._done)
+                columns = {column: array for column, array in own._asdict().items() if column != "memory"}
+                self._gaps[name] = decisions.Gaps(columns, self._cut[name], partial(_of, deciding, name))
         self._last = dict(obs)
 
     def _net(self, name: str) -> Any:
@@ -88,11 +92,11 @@ class Collector:
             for name, rollout in self.rollouts.items():
                 rollout.memory[:] = self._memory[name].numpy()
                 self._finals[name] = []
-                stepwise = self._gaps is not None or self._net(name).state_size
+                stepwise = self._gaps or self._net(name).state_size
                 self._passes[name] = None if stepwise else fast.compile_network(self._net(name))
-            if self._gaps is not None:
-                self._gaps.open()
-            for t in range(self._gaps is not None, len(self._done)):
+            for gaps in self._gaps.values():
+                gaps.open()
+            for t in range(bool(self._gaps), len(self._done)):
                 actions = {name: self._act(name, t, obs[name]) for name in self.agents}
                 step = self.env.step(actions)
                 self._store(t, step)
@@ -100,14 +104,14 @@ class Collector:
             for name, rollout in self.rollouts.items():
                 last = self._late_values(name, obs[name])
                 self._last[name] = obs[name]
-                if self._gaps is not None:
+                if self._gaps:
                     finals = np.concatenate([obs[name][:0], *self._finals[name]])
-                    ends = self._gaps.close(obs[name], last, finals)
+                    ends = self._gaps[name].close(obs[name], last, finals)
                     self._last[name], last, self._finals[name] = ends.obs, ends.values, [ends.finals]
                 # Where an episode went on, the next row's value is the bootstrap; where it ended, `_store` put the
                 # final observation's value.
                 next_values = np.concatenate([rollout.values[1:], last[None]])
-                np.copyto(rollout.next_values, next_values, where=~self._done)
+                np.copyto(rollout.next_values, next_values, where=~rollout.done)
         return self.rollouts
 
     def paths(self) -> dict[str, Paths]:
@@ -117,10 +121,10 @@ class Collector:
             name: Paths(
                 rewards=r.rewards.copy(),
                 terminated=r.terminated.copy(),
-                done=self._done.copy(),
+                done=r.done.copy(),
                 active=r.active,
                 starts=r.starts.copy(),
-                cut=self._cut.copy(),
+                cut=self._cut[name].copy(),
                 final_obs=np.concatenate([last[name][:0], *self._finals[name]]),
                 last_obs=last[name].copy(),
             )
@@ -132,7 +136,7 @@ class Collector:
         rollout, distribution = self.rollouts[name], self.distributions[name]
         self.clock.begin()
         rollout.obs[t] = obs
-        rollout.starts[t] = self._fresh
+        rollout.starts[t] = self._fresh[name]
         self.clock.lap("tokens")
         compiled = self._passes[name]
         if compiled is not None:
@@ -148,9 +152,10 @@ class Collector:
         return distribution.bounded(rollout.actions[t])
 
     def _store(self, t: int, step: BatchedStep) -> None:
-        self._done[t] = step.done
-        self._cut[t] = cut = step.done & step.truncated
+        cut = step.done & step.truncated
         for name, rollout in self.rollouts.items():
+            rollout.done[t] = step.done
+            self._cut[name][t] = cut
             rollout.rewards[t] = step.rewards[name]
             rollout.terminated[t] = step.terminated[name]
             rollout.mask[t] = step.mask[name]
@@ -164,9 +169,10 @@ class Collector:
                 self._finals[name].append(final)
             if step.done.any() and memory.shape[1]:
                 self._memory[name] = memory * torch.from_numpy(~step.done).unsqueeze(1)
-        # An episode begins with its first decision.
-        waits = False if self._gaps is None else self._fresh & ~next(iter(step.mask.values()))[:, 0]
-        self._fresh = step.done | waits
+        if not self._gaps:
+            self._fresh = dict.fromkeys(self.agents, step.done)
+        for name in self._gaps:  # an episode begins with its first decision
+            self._fresh[name] = step.done | (self._fresh[name] & ~step.mask[name][:, 0])
 
     def _late_values(self, name: str, last: Array) -> Array:
         """Return the values of the observations ``last`` (N, D), and fill in missing values of all steps."""
@@ -178,7 +184,7 @@ class Collector:
         steps, last_values, *ends = compiled.values([rollout.obs.reshape(-1, last.shape[1]), last, *finals])
         rollout.values[:] = steps.reshape(rollout.values.shape)
         if ends:
-            rollout.next_values[self._cut] = np.concatenate(ends)
+            rollout.next_values[self._cut[name]] = np.concatenate(ends)
         self.clock.lap("forward")
         return last_values
 
@@ -195,8 +201,11 @@ class Collector:
             "env": self.env.get_state(),
             "streams": {name: stream.state.copy() for name, stream in self.streams.items()},
             "memory": {name: memory.numpy().copy() for name, memory in self._memory.items()},
-            "fresh": self._fresh.copy(),
-            "waiting": {k: v.copy() for k, v in self._gaps.waiting.items()} if self._gaps is not None else {},
+            "fresh": {name: fresh.copy() for name, fresh in self._fresh.items()},
+            "waiting": {
+                name: {column: rows.copy() for column, rows in gaps.waiting.items()}
+                for name, gaps in self._gaps.items()
+            },
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -209,6 +218,11 @@ class Collector:
             self._memory[name] = torch.from_numpy(state["memory"][name].copy())
         if not state["env"]:  # not restorable: its episodes are fresh, and nothing waits
             return
-        self._fresh = state["fresh"].copy()
-        if self._gaps is not None:
-            self._gaps.waiting = {name: column.copy() for name, column in state["waiting"].items()}
+        fresh = state["fresh"] if isinstance(state["fresh"], dict) else dict.fromkeys(self.agents, state["fresh"])
+        self._fresh = {name: column.copy() for name, column in fresh.items()}
+        for name, gaps in self._gaps.items():
+            gaps.waiting = {column: rows.copy() for column, rows in state["waiting"][name].items()}
+
+
+def _of(deciding: Callable[[], dict[str, Array]], name: str) -> Array:
+    return deciding()[name]

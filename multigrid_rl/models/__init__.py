@@ -23,3 +23,4 @@ class Layout(NamedTuple):
     log_std: float | None = None  # of a Gaussian at the start, appended to the means; None: outputs are logits
     normalise: bool = False  # put a normaliser of observations before the first layer
     layer_norm: bool = False  # normalise each hidden layer before its activation
+    legal: int = 0  # so many numbers at the end of a vector say which choices are legal: others get no probability

@@ -21,8 +21,9 @@ Array = NDArray[Any]
 #: How a Gaussian draw becomes an action within bounds.
 Bound = Literal["clip", "tanh", "clip3"]
 BOUNDS: tuple[Bound, ...] = ("clip", "tanh", "clip3")
-#: Padding logit of a component that has fewer choices than others. Finite, as 0 times infinity is NaN.
-_NO_CHOICE = -1e9
+#: Logit of a choice that there is not: of a component with fewer choices than others, or one that is not legal.
+#: Finite, as 0 times infinity is NaN.
+NO_CHOICE = -1e9
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -156,9 +157,9 @@ class Categorical(Distribution):
         if self.equal:
             return outputs.reshape(len(outputs), self.components, -1)
         if isinstance(outputs, Tensor):
-            rest = outputs.new_full((len(outputs), 1), _NO_CHOICE)
+            rest = outputs.new_full((len(outputs), 1), NO_CHOICE)
             return torch.cat([outputs, rest], dim=1)[:, torch.from_numpy(self._columns)]
-        padding = np.full((len(outputs), 1), _NO_CHOICE, outputs.dtype)
+        padding = np.full((len(outputs), 1), NO_CHOICE, outputs.dtype)
         return np.concatenate([outputs, padding], axis=1)[:, self._columns]
 
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:

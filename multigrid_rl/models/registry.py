@@ -33,7 +33,7 @@ class ArchitectureError(ConfigError):
     """An architecture that this version does not know, or one with impossible sizes."""
 
 
-def build(
+def build(  # noqa: PLR0913 - all but three have defaults
     architecture: Mapping[str, Any],
     observation: Sequence[int] | int,
     outputs: int,
@@ -41,6 +41,7 @@ def build(
     central: Sequence[int] = (),
     *,
     log_std: float | None = None,
+    legal: int = 0,
 ) -> nn.Module:
     """Build a network with a ``state_size``, the numbers of memory that a game takes.
 
@@ -55,6 +56,7 @@ def build(
         seed: of the initial weights.
         central: number of values of each token that only the critic reads.
         log_std: logarithm of a Gaussian's standard deviation at the start, appended to the means; ``None``: logits.
+        legal: numbers at the end of a vector that say which choices are legal.
 
     Raises:
         ArchitectureError: unknown name, or sizes that make no network.
@@ -73,13 +75,15 @@ def build(
         (entry.vectors or not vector, "name", f"{networks_with('vectors')} for a vector", name),
         (vector or activation in _OVER_TOKENS, "activation", f"{' or '.join(_OVER_TOKENS)} for tokens", activation),
         (entry.central or not central, "name", f"{networks_with('central')} with a central critic", name),
+        (entry.legal or not legal, "name", f"{networks_with('legal')} with choices that are not always legal", name),
     ):
         if not good:
             raise ArchitectureError(expected(f"architecture.{key}", wanted, got))
     # A generator of its own: a network's weights depend on its seed alone, not on what else was drawn in the process.
     generator = torch.Generator().manual_seed(seed)
     layout = Layout(str(name), observation, outputs, tuple(sizes), activation, generator, tuple(central))
-    network: nn.Module = load(entry.build)(layout._replace(log_std=log_std, normalise=normalise, layer_norm=layer_norm))
+    layout = layout._replace(log_std=log_std, normalise=normalise, layer_norm=layer_norm, legal=legal)
+    network: nn.Module = load(entry.build)(layout)
     return network
 
 
@@ -124,6 +128,7 @@ def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0)
             seed,
             () if agent.critic_space is None else tuple(agent.critic_space.nvec.tolist()),
             log_std=architecture.get("log_std", 0.0) if gaussian else None,
+            legal=agent.legal,
         )
     if isinstance(distribution, nn.Module):  # a head, with weights of its own
         network.head = distribution

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from multigrid_rl.models import Layout
+from multigrid_rl.models.distributions import NO_CHOICE
 from multigrid_rl.models.mlp import tower
 
 Array = NDArray[Any]
@@ -100,6 +101,7 @@ class VectorActorCritic(nn.Module):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
+        self.legal = layout.legal
         size, outputs, generator = layout.observation, layout.outputs, layout.generator
         assert isinstance(size, int)
         self.hidden, self.activation, self.layer_norm = layout.hidden, layout.activation, layout.layer_norm
@@ -115,12 +117,17 @@ class VectorActorCritic(nn.Module):
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Compute outputs (B, K) and values (B,) of observations (B, D)."""
         x = self.normaliser(obs)
-        return self.spread(self.policy(x)), self._values(x)
+        return self._allowed(self.spread(self.policy(x)), obs), self._values(x)
 
     def logits(self, obs: Tensor) -> Tensor:
         """Compute only the policy's outputs (B, K), for a player."""
-        outputs: Tensor = self.spread(self.policy(self.normaliser(obs)))
-        return outputs
+        return self._allowed(self.spread(self.policy(self.normaliser(obs))), obs)
+
+    def _allowed(self, outputs: Tensor, obs: Tensor) -> Tensor:
+        """Take all probability from choices that the end of ``obs`` says are not legal."""
+        # Exact zeros in drawing, loss, entropy and mode, and no gradient (Huang and Ontanon 2022,
+        # https://arxiv.org/abs/2006.14171): distributions need not know.
+        return outputs + (obs[:, -self.legal :] - 1) * -NO_CHOICE if self.legal else outputs
 
     def values(self, obs: Tensor) -> Tensor:
         """Compute only the values (B,)."""

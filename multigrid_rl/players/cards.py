@@ -74,6 +74,8 @@ class ObservationSignature(Strict):
     #: Number of values of each token; or else the length of a vector of floats.
     categories: list[Annotated[int, Field(ge=1, le=256)]] | None = Field(default=None, min_length=1, max_length=1000)
     size: int | None = Field(default=None, ge=1, le=100_000)
+    #: So many of these numbers, the last ones, say which choices are legal.
+    legal: int = Field(default=0, ge=0, le=MAX_CHOICES)
 
     @model_validator(mode="after")
     def _tokens_or_vector(self) -> "ObservationSignature":
@@ -84,7 +86,8 @@ class ObservationSignature(Strict):
     def __str__(self) -> str:
         """Return it in words."""
         if self.categories is None:
-            return f"a vector of {self.size} numbers"
+            flags = f", {self.legal} of them flags of legal choices" if self.legal else ""
+            return f"a vector of {self.size} numbers{flags}"
         return f"views of {self.view_size}x{self.view_size} cells, {len(self.categories)} tokens"
 
 
@@ -179,7 +182,7 @@ class Card(Strict):
     env: EnvSignature | None = None
     #: Of a player of another package's environment, by how it acts: stochastic, argmax.
     returns: dict[str, Returns] | None = None
-    seats: list[Text] = Field(max_length=8)
+    seats: list[Text] = Field(max_length=256)
     bytes: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     provenance: dict[str, Any]
@@ -196,7 +199,9 @@ class Card(Strict):
 
     @model_validator(mode="after")
     def _bounds(self) -> "Card":
-        box = self.actions
+        box, legal = self.actions, self.observation.legal
+        if legal and (legal != box or legal >= (self.observation.size or 0)):
+            raise ValueError(expected("observation.legal", "0, or as many as there are choices", legal))
         if isinstance(box, BoxSignature):
             if len(box.low) != len(box.high) or not np.less(*box.bounds).all():
                 raise ValueError("actions: expected low below high, number by number")
@@ -224,7 +229,9 @@ def space_of(acts: int | list[int] | BoxSignature, members: int) -> spaces.Box |
 def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
     """Return the parts of a card that say what a player reads and decides."""
     reads, acts = signature_of(agent.observation_space), agent.action_space
-    observation = {"size": reads} if isinstance(reads, int) else {"view_size": view_size, "categories": list(reads)}
+    observation: dict[str, Any] = {"view_size": view_size, "categories": reads}
+    if isinstance(reads, int):
+        observation = {"size": reads, **({"legal": agent.legal} if agent.legal else {})}
     if isinstance(acts, spaces.Box):
         bounds = {"low": acts.low.tolist(), "high": acts.high.tolist()}
         finite = {side: [x if np.isfinite(x) else None for x in values] for side, values in bounds.items()}
@@ -342,7 +349,7 @@ def _network(card: Card) -> nn.Module:
     reads: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (seen.size or 0,))
     if seen.categories is not None:
         reads = spaces.MultiDiscrete(seen.categories)
-    agent = AgentSpec(card.name, card.name, tuple(card.seats), reads, card.action_space)
+    agent = AgentSpec(card.name, card.name, tuple(card.seats), reads, card.action_space, legal=seen.legal)
     return network_of(agent, {**card.architecture, "log_std": 0.0})
 
 

@@ -186,7 +186,7 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
     env = factory.build(config.train.num_envs if config.scenario.kind.built_once else 2, 0)
     architecture = config.model.model_dump()
     networks = {module: network_of(factory.specs.agent_of(module), architecture) for module in factory.specs.modules}
-    collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=2, bound=config.model.bound)
+    collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=4, bound=config.model.bound)
     spaces = {module: factory.specs.agent_of(module).action_space for module in networks}
     for count in range(1, threads + 1):
         share_out(count)
@@ -194,6 +194,10 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
         if not trainer_of(config.train.trainer).learns_values:
             continue
         batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in factory.specs.agents}
+        # Who takes turns may have none.
+        batches = {module: batch for module, batch in batches.items() if len(batch.obs)}
+        if not batches:
+            continue
         once = replace(update_config(config), epochs=1, minibatch_size=None, recompute=None)
         Update(networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
     share_out(1)

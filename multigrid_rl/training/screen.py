@@ -266,7 +266,7 @@ def headline(row: dict[str, Any], config: RunConfig) -> str:
     total = sum(parts.values()) or 1.0
     bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
     metric, form = ("win", "wins {:.0%}")
-    if not config.scenario.kind.winner:
+    if not any(name.startswith("win/") for name in row):
         metric, form = ("return_mean", "mean return {:,.2f}")
     return " | ".join(
         [

@@ -55,10 +55,9 @@ class UnityEnvs(Episodes):
         self._hear(self._peer.exchange(RESET, side_channel=self._setup), *self._nothing())
         return self.observations()
 
-    def deciding(self) -> NDArray[np.bool_]:
+    def deciding(self) -> dict[str, NDArray[np.bool_]]:
         """Return whose turn it is (N,)."""
-        turn: NDArray[np.bool_] = self._turn.copy()
-        return turn
+        return {AGENT: self._turn.copy()}
 
     def observations(self) -> dict[str, NDArray[Any]]:
         """Return what each agent saw when it last had to decide (N, D)."""
@@ -265,7 +264,6 @@ def _actions(name: str, brain: Any) -> spaces.Space[Any]:
 class Unity(EnvironmentKind):
     """Agents of a Unity environment: it calls one process, and its agents may miss steps, come and go."""
 
-    winner: ClassVar[bool] = False
     vectors: ClassVar[bool] = True
     memory: ClassVar[bool] = False
     remote: ClassVar[bool] = False

@@ -53,7 +53,6 @@ class CoinsFactory(EnvFactory):
 
 class Kind(EnvironmentKind):
     vectors: ClassVar[bool] = True
-    winner: ClassVar[bool] = False
     env_id: str
     agents: OneAgent
 
@@ -83,4 +82,4 @@ def test_every_kind_says_what_it_can_do():
     assert {name for name, kind in kinds.items() if kind.stock} == {"doors", "multigrid"}
     assert kinds["gymnasium"].vectors
     assert kinds["gymnasium"].judged
-    assert packages() == ["multigrid", "gymnasium", "unity"]
+    assert packages() == ["multigrid", "gymnasium", "pettingzoo", "unity"]

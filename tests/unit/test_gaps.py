@@ -76,7 +76,7 @@ def test_every_decision_is_batched_once_with_full_reward():
         again, _ = paths.weigh(batch.values, final, last, Estimator(GAMMA, LAM))
         assert again == pytest.approx(batch.advantages, abs=1e-5)
     assert kinds == {"next", "terminated", "truncated"}
-    waiting = playing._gaps.waiting["mask"][:, 0]
+    waiting = playing._gaps[AGENT].waiting["mask"][:, 0]
     for k, left in enumerate(by_place):
         assert len(left) == waiting[k]  # nothing else is missing
         assert all(end == "" for _, _, end, _ in left)

@@ -104,7 +104,7 @@ def test_specs_come_from_unity_and_close_quits_it(scene):
     assert mine.capabilities.hybridActions
     env = factory.build(10, 0)
     assert (walker.resets, len(walker.side)) == (2, 2)
-    assert env.deciding().all()
+    assert env.deciding()[AGENT].all()
     factory.close()
     walker.join(10)
     assert (walker.quit, walker.error) == (True, None)
@@ -141,8 +141,8 @@ def test_ten_intermittent_walkers_lose_no_data(scene, discrete):
         assert reward == pytest.approx(paid, abs=1e-5)
         assert mine == end
     # What is not known yet waits: of decisions that were acted on, and of those that are to come.
-    waiting = playing._gaps.waiting["mask"][:, 0].sum()
-    assert len(open_) == waiting + playing.env.deciding().sum()
+    waiting = playing._gaps[AGENT].waiting["mask"][:, 0].sum()
+    assert len(open_) == waiting + playing.env.deciding()[AGENT].sum()
     lengths = np.concatenate([table.length for table in finished])
     assert sorted(lengths) == sorted(len(agent.story) for agent in walker.ended)
 
@@ -155,7 +155,7 @@ def test_state_is_empty_and_resuming_starts_fresh(scene):
     assert state["env"] == {}
     twin = collector(factory, 10, 8)
     twin.set_state(state)
-    assert not twin._gaps.waiting["mask"].any()
+    assert not twin._gaps[AGENT].waiting["mask"].any()
     assert np.array_equal(twin.streams[AGENT].state, playing.streams[AGENT].state)
     assert len(estimate(twin.collect()[AGENT], Estimator(0.9, 0.9)).obs)
 
@@ -182,7 +182,7 @@ def test_rejects_incompatible_unity_version(scene, script, message):
 
 def test_selects_one_of_several_behaviours(scene):
     factory, _ = scene(behavior="Walker", names=("Walker?team=0", "Goalie?team=1"))
-    assert factory.build(10, 0).deciding().all()
+    assert factory.build(10, 0).deciding()[AGENT].all()
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_program_starts_on_its_port_and_ends_with_environment(tmp_path, monkeypa
     path = program(tmp_path, f'echo "$@" > {tmp_path}/words; exec {sys.executable} {here}/unity_walker.py "$@"')
     port = free_port()
     factory = UnityFactory("any", 0, port, path, {"timeout_s": 60, "args": ["-level", 2]})
-    assert factory.build(3, 0).deciding().all()
+    assert factory.build(3, 0).deciding()[AGENT].all()
     process = factory._peer()._program
     factory.close()
     assert process.poll() == 0
@@ -260,7 +260,8 @@ def test_rejects_mistakes_before_listening(overrides, message):
 
 def test_rejects_playing_unity_episodes(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"^scenario.package: expected gymnasium or multigrid, to play episodes, got unity$"
+        ConfigError,
+        match=r"^scenario.package: expected gymnasium or multigrid or pettingzoo, to play episodes, got",
     ):
         env_target(str(tmp_path), ["scenario=unity", "env_path=/no/such program, 1"])
 

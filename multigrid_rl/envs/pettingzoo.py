@@ -1,0 +1,300 @@
+"""Environments of PettingZoo's kind (:mod:`multigrid_rl.envs.zoo`), ``N`` side by side, behind the batched face.
+
+Seats are an environment's agents. Each sees a vector of floats, at whose end stand flags of the legal choices where the
+game has such. A seat that is not to move is shown and asked like the others, but its ``mask`` is false.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
+from multigrid_rl.envs.base import BrokenEnvError, Episodes, flat_actions, native, reset_seed
+from multigrid_rl.envs.grouping import GroupedEnv
+from multigrid_rl.envs.zoo import Happened, Seat, described, failed, open_game
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import MISTAKES, mistake
+from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec
+
+LOG = logging.getLogger(__name__)
+Array = NDArray[Any]
+Outcome = Literal["win", "return"]
+
+
+class PettingZooEnvs(Episodes):
+    """``num_envs`` environments of one id; implements ``types.BatchedEnv`` by seat.
+
+    Finished environments start afresh at once. What environment ``k`` does follows from ``seed``, ``k``, the number of
+    its episode and the actions alone, as far as the environment keeps PettingZoo's seeding.
+
+    Args:
+        env_id, env_args: see :func:`~multigrid_rl.envs.zoo.open_game`.
+        num_envs: how many environments ``N``.
+        teams: team of each seat, as numbers; ``None``: nobody wins.
+        gaps: seats decide now and then (``learn.decisions``); otherwise each decides in every step until it leaves.
+        seed: of everything random.
+        first: number of the first environment.
+
+    Raises:
+        ValueError: see :func:`~multigrid_rl.envs.zoo.open_game`.
+    """
+
+    def __init__(  # noqa: PLR0913 - all by keyword but two
+        self,
+        env_id: str,
+        num_envs: int,
+        *,
+        env_args: Mapping[str, Any] | None = None,
+        teams: tuple[int, ...] | None = None,
+        gaps: bool = True,
+        seed: int = 0,
+        first: int = 0,
+    ) -> None:
+        self.env_id, self.teams, self._first = env_id, teams, first
+        self._about = described(env_id, env_args or {}).seats
+        self.seats = tuple(self._about)
+        super().__init__(num_envs, len(self.seats))
+        self._games = [open_game(env_id, env_args or {}) for _ in range(num_envs)]
+        self._places = {seat: a for a, seat in enumerate(self.seats)}
+        self._obs = {seat: np.zeros((num_envs, about.size), np.float32) for seat, about in self._about.items()}
+        self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
+        self._turn = np.zeros((num_envs, len(self.seats)), np.bool_)
+        self._played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
+        self._steady = not gaps
+        if gaps:
+            self.deciding = lambda: _by_seat(self.seats, self._turn.copy())
+        self.reset(seed)
+
+    def observations(self) -> dict[str, Array]:
+        """Return what each seat saw last (N, D) float32."""
+        return self._obs
+
+    def step(self, actions: dict[str, Array]) -> BatchedStep:
+        """Play one step; ``actions`` holds (N,) choices, (N, C) of several parts or (N, A) numbers for each seat.
+
+        Raises:
+            BrokenEnvError: an environment raises, or shows or pays what is no number.
+        """
+        mask, count = self._turn.copy(), self.num_envs
+        chosen = {seat: native(about.acts, actions[seat]) for seat, about in self._about.items()}
+        self._clock.begin()
+        rewards, ended = np.zeros(mask.shape), np.zeros(mask.shape, np.bool_)
+        done, cut = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        for n, whose in enumerate(mask):
+            taken = {self.seats[a]: chosen[self.seats[a]][n] for a in np.flatnonzero(whose).tolist()}
+            now = self._call(n, "step", taken)
+            self._played[n].append(taken)
+            for seat, paid in now.paid.items():
+                rewards[n, self._places[seat]] = paid
+            for seat, good in now.ended.items():
+                ended[n, self._places[seat]] = good
+            done[n] = not now.turn
+            cut[n] = done[n] and not all(now.ended.values())
+        self._clock.lap("engine")
+        if not np.isfinite(rewards).all():
+            n, a = np.argwhere(~np.isfinite(rewards))[0].tolist()
+            raise self._broken(n, f"a reward of {rewards[n, a]} for {self.seats[a]}")
+        self._returns += rewards
+        self._length += 1
+        if done.any():
+            for seat, obs in self._obs.items():
+                self._final[seat][done] = obs[done]
+            self._finish(done, self._winners(self._returns[done]))
+        return BatchedStep(
+            observations=self._obs,
+            final_observations=self._final,
+            rewards=_by_seat(self.seats, rewards),
+            terminated=_by_seat(self.seats, ended),
+            mask=_by_seat(self.seats, mask),
+            truncated=cut,
+            done=done,
+        )
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the actions since each episode began: environments of strangers cannot be copied."""
+        return {**super().get_state(), "played": [list(rows) for rows in self._played]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`get_state` was asked: begins the same episodes again and plays the same actions.
+
+        Raises:
+            ValueError: a state of other environments.
+        """
+        super().set_state(state)
+        shown = [obs.copy() for obs in self._obs.values()]
+        self._begin(np.ones(self.num_envs, np.bool_))
+        for n, rows in enumerate(state["played"]):
+            for taken in rows:
+                self._call(n, "step", taken)
+            self._played[n] = list(rows)
+        if any((now != then).any() for now, then in zip(self._obs.values(), shown, strict=True)):
+            LOG.warning("env_id=%s: played again, it shows something else: the run goes on, not exactly", self.env_id)
+        super().set_state(state)  # beginning counted from zero
+
+    def _arrays(self) -> list[Array]:
+        return [*super()._arrays(), *self._obs.values(), *self._final.values()]
+
+    def _winners(self, returns: Array) -> NDArray[np.int8]:
+        """Return the team (M,) with the largest sum of returns (M, A) of each episode, -1 where there are several."""
+        if self.teams is None:
+            return np.full(len(returns), -1, np.int8)
+        sums = np.stack([returns[:, np.equal(self.teams, team)].sum(axis=1) for team in range(max(self.teams) + 1)])
+        best = sums.max(axis=0)
+        return np.where((sums == best).sum(axis=0) == 1, sums.argmax(axis=0), -1).astype(np.int8)
+
+    def _begin(self, which: NDArray[np.bool_]) -> None:
+        for n in np.flatnonzero(which).tolist():
+            self._played[n] = []
+            now = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
+            if not now.turn:
+                raise self._broken(n, "an episode that is over when it begins")
+        self._returns[which] = 0.0
+        self._length[which] = 0
+
+    def _call(self, n: int, what: str, given: Any) -> Happened:
+        """Start environment ``n`` (by a seed) or let it play (actions), and write down who sees what and who moves."""
+        game, before = self._games[n], self._turn[n].copy()
+        try:
+            now = game.start(given) if what == "reset" else game.play(given)
+            for seat, (obs, info) in now.seen.items():
+                self._obs[seat][n] = self._about[seat].read(obs, info)
+            self._turn[n] = [seat in now.turn for seat in self.seats]
+        except MISTAKES as error:
+            raise BrokenEnvError(failed(self.env_id, what, mistake(error))) from error
+        for seat in now.seen:
+            if not np.isfinite(self._obs[seat][n]).all():
+                raise self._broken(n, f"an observation of {seat} that is not finite")
+        if self._steady and what == "step" and (self._turn[n] & ~before).any():
+            late = self.seats[int(np.flatnonzero(self._turn[n] & ~before)[0])]
+            wanted = f"a network without memory where agents come and go, as {late} does"
+            raise BrokenEnvError(expected(f"env_id={self.env_id}: model", wanted, "one with memory"))
+        return now
+
+    def _broken(self, n: int, what: str) -> BrokenEnvError:
+        where = f"environment {self._first + n}, step {self._length[n] + 1} of its episode {self._episode[n] + 1}"
+        return BrokenEnvError(
+            expected(f"env_id={self.env_id}", "finite observations and rewards", f"{what} in {where}")
+        )
+
+
+def _by_seat(seats: tuple[str, ...], columns: Array) -> dict[str, Array]:
+    return {seat: columns[:, a] for a, seat in enumerate(seats)}
+
+
+def kinds_of(seats: Mapping[str, Seat]) -> dict[str, str]:
+    """Return the kind of each seat: what its name begins with before a number, if all such seats see and do alike."""
+    stems = {seat: re.sub(r"_?\d+$", "", seat) or seat for seat in seats}
+    alike = {stem: {str(seats[seat]) for seat in seats if stems[seat] == stem} for stem in stems.values()}
+    return {seat: stem if len(alike[stem]) == 1 else seat for seat, stem in stems.items()}
+
+
+@dataclass(frozen=True)
+class PettingZooFactory(EnvFactory):
+    """Builds environments of one id, in this process or another.
+
+    Args:
+        env_id, env_args: see :func:`~multigrid_rl.envs.zoo.open_game`.
+        seed: of all environments.
+        teams: seat -> team, of all seats.
+        wins: the team with the largest sum of returns wins.
+        shared: seats of a kind play one network.
+        gaps: see :class:`PettingZooEnvs`.
+    """
+
+    env_id: str
+    seed: int
+    env_args: dict[str, Any]
+    teams: dict[str, str]
+    wins: bool
+    shared: bool = False
+    gaps: bool = True
+
+    @cached_property
+    def specs(self) -> MultiAgentSpec:
+        """Who is in the environments. Raises ``ConfigError``: see :func:`~multigrid_rl.envs.zoo.open_game`."""
+        seats = described(self.env_id, self.env_args).seats
+        modules = kinds_of(seats) if self.shared else {seat: seat for seat in seats}
+        agents = tuple(
+            AgentSpec(seat, modules[seat], (seat,), about.space, flat_actions(about.acts), legal=about.legal)
+            for seat, about in seats.items()
+        )
+        names = tuple(dict.fromkeys(self.teams.values()))
+        return MultiAgentSpec(agents, tuple(seats), tuple(self.teams.values()), names, (), has_winner=self.wins)
+
+    def build(self, num_envs: int, first: int) -> GroupedEnv:
+        """Build environments number ``first`` to ``first + num_envs - 1``, by agent."""
+        specs = self.specs
+        teams = tuple(specs.team_names.index(team) for team in specs.teams) if self.wins else None
+        seats = PettingZooEnvs(
+            *(self.env_id, num_envs),
+            env_args=self.env_args,
+            teams=teams,
+            gaps=self.gaps,
+            seed=self.seed,
+            first=first,
+        )
+        return GroupedEnv(seats, specs)
+
+
+class PettingZoo(EnvironmentKind):
+    """Environments of PettingZoo's kind, parallel or turn by turn: every agent is a seat."""
+
+    games: ClassVar[str] = "games"
+    episode: ClassVar[str] = "game"
+    vectors: ClassVar[bool] = True
+    may_not_end: ClassVar[bool] = True
+
+    env_id: str
+    env_args: dict[str, Any]
+    agents: OneAgent
+    teams: dict[str, tuple[str, ...]] = Field(default={})
+    outcome: Outcome | None = None
+
+    @model_validator(mode="after")
+    def _check_teams(self) -> PettingZoo:
+        seats = described(self.env_id, self.env_args).seats
+        named = [seat for members in self.teams.values() for seat in members]
+        if self.teams and sorted(named) != sorted(seats):
+            raise ValueError(expected("teams", f"each of {', '.join(seats)} once", ", ".join(named)))
+        return self
+
+    @property
+    def learning(self) -> dict[str, str]:
+        """Seats that learn, with their teams; without ``teams`` each is one for itself."""
+        of_teams = {seat: team for team, members in self.teams.items() for seat in members}
+        return {seat: of_teams.get(seat, seat) for seat in described(self.env_id, self.env_args).seats}
+
+    @property
+    def sharing(self) -> dict[str, str]:
+        """Seat -> what those have in common who may share a network."""
+        return kinds_of(described(self.env_id, self.env_args).seats)
+
+    @property
+    def wins(self) -> bool:
+        """Whether somebody can win: said, or else where there are two teams or more."""
+        several = len(set(self.learning.values())) > 1
+        return several if self.outcome is None else self.outcome == "win"
+
+    def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:  # noqa: ARG002 - nobody is seated yet
+        """Return the recipe for a run's environments. Raises ``ConfigError``: a network or scheme that does not fit."""
+        memory, about = config.model.recurrent, described(self.env_id, self.env_args)
+        legal = any(seat.legal for seat in about.seats.values())
+        for key, good, wanted, got in (
+            ("model", not (memory and about.turns), f"a network without memory, as {self.env_id} has turns", "memory"),
+            ("model", not legal or config.model.entry.legal, "mlp with legal actions", config.model.name),
+            ("scheme", config.scheme == "dtde", "dtde with this package", config.scheme),
+        ):
+            if not good:
+                raise ConfigError(expected(key, wanted, got))
+        return PettingZooFactory(
+            self.env_id, config.seed, self.env_args, self.learning, self.wins, config.shared, not memory
+        )

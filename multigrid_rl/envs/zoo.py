@@ -1,0 +1,260 @@
+"""One environment of PettingZoo's kind, parallel or turn by turn, or a game of OpenSpiel's through Shimmy.
+
+What an agent sees becomes a vector of floats, flattened as Gymnasium does it; flags of the legal choices, where a game
+has such, come behind it: those of ``{"observation", "action_mask"}``, or of ``info["action_mask"]``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pettingzoo
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from multigrid_rl.envs.base import unfit_actions
+from multigrid_rl.tables import entries, find
+from multigrid_rl.text import expected, suggestion
+from multigrid_rl.trust import MISTAKES, look_in_working_folder, mistake
+
+Array = NDArray[Any]
+#: Where environments are registered, by how their agents move.
+_REGISTRIES = {"parallel": pettingzoo.parallel_registry, "aec": pettingzoo.aec_registry}
+#: Where an action that is not legal may be said so, and what stands beside it there.
+_LEGAL, _SEEN = "action_mask", "observation"
+
+
+@dataclass
+class Happened:
+    """What came of a start or of one step of one environment; every mapping is by agent."""
+
+    seen: dict[str, tuple[Any, Mapping[str, Any]]]  # observation and info of whom it shows something
+    turn: tuple[str, ...]  # who moves next; nobody: the episode is over
+    paid: dict[str, float] = field(default_factory=dict)
+    ended: dict[str, bool] = field(default_factory=dict)  # whose episode ended: for good, or else by a time limit
+
+
+class Game(Protocol):
+    """One environment, however its agents take turns: an entry of ``tables.GAMES`` opens one.
+
+    Attributes:
+        agents: all there may be.
+        turns: one moves after the other.
+    """
+
+    agents: tuple[str, ...]
+    turns: bool
+
+    def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+        """Return what an agent sees and what it does."""
+
+    def start(self, seed: int) -> Happened:
+        """Begin an episode."""
+
+    def play(self, actions: dict[str, Any]) -> Happened:
+        """Play one step with the actions of whose turn it is."""
+
+
+def open_game(env_id: str, env_args: Mapping[str, Any]) -> Game:
+    """Build one environment.
+
+    Args:
+        env_id: ``pettingzoo:FAMILY/NAME-vN`` as registered, ``pettingzoo:MODULE`` with ``parallel_env`` or ``env`` in
+            it, ``pettingzoo:MODULE:FUNCTION``, or what another entry of ``tables.GAMES`` opens: ``openspiel:GAME``.
+        env_args: arguments of it.
+
+    Raises:
+        ValueError: one line naming the key and what is wrong.
+    """
+    if "render_mode" in env_args:
+        raise ValueError(expected("env_args", "no render_mode (pages and films ask for it)", env_args["render_mode"]))
+    beginning, _, rest = env_id.partition(":")
+    table = entries("games")
+    name, build = (rest, find(table, beginning)) if beginning in table else (env_id, zoo_game)
+    game: Game = build(name, env_args)
+    return game
+
+
+def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
+    """Build a PettingZoo environment: a ``ParallelEnv`` where there is one, else an ``AECEnv``."""
+    build = _maker(name)
+    try:
+        env = build(**env_args)
+    except MISTAKES as error:
+        raise ValueError(expected("env_args", f"arguments of {name}", f"{env_args}: {mistake(error)}")) from error
+    return Turns(env) if hasattr(env, "agent_iter") else Parallel(env)
+
+
+def _maker(name: str) -> Callable[..., Any]:
+    if "/" in name:
+        kind = next((kind for kind, known in _REGISTRIES.items() if name in known), None)
+        if kind is None:
+            known = sorted({one for of in _REGISTRIES.values() for one in of})
+            raise ValueError(expected("env_id", "a registered environment", f"{name}{suggestion(name, known)}"))
+        return partial(pettingzoo.make, kind, name)
+    module, colon, function = name.partition(":")
+    look_in_working_folder()
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        hint = f" (pip install {str(error.name).partition('.')[0]})"
+        raise ValueError(expected("env_id", "a module that is installed", f"{name}: {error}{hint}")) from error
+    except (*MISTAKES, SyntaxError) as error:
+        raise ValueError(expected("env_id", "a module that can be imported", f"{name}: {mistake(error)}")) from error
+    wanted = [function] if colon else ["parallel_env", "env"]
+    build = next((getattr(found, part) for part in wanted if callable(getattr(found, part, None))), None)
+    if build is None:
+        raise ValueError(expected("env_id", f"a module with {' or '.join(wanted)}", name))
+    made: Callable[..., Any] = build
+    return made
+
+
+# --- what a seat sees and does
+
+
+class Seat(NamedTuple):
+    """What one agent of an environment sees and does."""
+
+    seen: spaces.Space[Any]  # its own observation space, without flags of legal choices
+    acts: spaces.Space[Any]  # its own action space
+    size: int  # D: numbers of the flattened observation, flags included
+    legal: int  # how many of them, the last ones, say which choices are legal
+    boxed: bool  # observation and flags come in a dictionary
+
+    @property
+    def space(self) -> spaces.Box:
+        """What its network reads."""
+        return spaces.Box(-np.inf, np.inf, (self.size,), np.float32)
+
+    def read(self, obs: Any, info: Mapping[str, Any]) -> NDArray[np.float32]:
+        """Return an observation as (D,) numbers. Raises ``ValueError``: it is not of its space's shape."""
+        legal = info.get(_LEGAL) if not self.boxed else obs[_LEGAL]
+        obs = obs[_SEEN] if self.boxed else obs
+        if isinstance(self.seen, spaces.Box):
+            flat = np.asarray(obs, np.float32)
+            if flat.shape != self.seen.shape:
+                raise ValueError(expected("observation", f"shape {self.seen.shape} of its space", flat.shape))
+            flat = flat.reshape(-1)
+        else:
+            flat = np.asarray(spaces.flatten(self.seen, obs), np.float32)
+        if not self.legal:
+            return flat
+        # Who may do anything, or has nothing to decide, need not say so.
+        flags = np.ones(self.legal, np.float32) if legal is None else np.asarray(legal, np.float32).reshape(-1)
+        return np.concatenate([flat, flags])
+
+
+def _seat(key: str, seen: spaces.Space[Any], acts: spaces.Space[Any], *, told: bool) -> Seat:
+    """Describe a seat. Raises ``ValueError``: spaces that no network here reads or fills."""
+    boxed = isinstance(seen, spaces.Dict) and set(seen) == {_SEEN, _LEGAL}
+    seen = seen[_SEEN] if isinstance(seen, spaces.Dict) and boxed else seen
+    wanted = unfit_actions(acts)
+    if wanted:
+        raise ValueError(expected(key, wanted, acts))
+    if not seen.is_np_flattenable:
+        raise ValueError(expected(key, "observations that can be flattened", seen))
+    if boxed and not isinstance(acts, spaces.Discrete):
+        raise ValueError(expected(key, f"Discrete actions with {_LEGAL}", acts))
+    legal = int(acts.n) if (boxed or told) and isinstance(acts, spaces.Discrete) else 0
+    return Seat(seen, acts, spaces.flatdim(seen) + legal, legal, boxed)
+
+
+# --- one environment of PettingZoo's, parallel or turn by turn
+
+
+class _Zoo:
+    """An environment of PettingZoo's."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.agents = tuple(env.possible_agents)
+
+    def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+        """Return what an agent sees and what it does."""
+        return self.env.observation_space(agent), self.env.action_space(agent)
+
+
+class Parallel(_Zoo):
+    """Agents that move at the same time."""
+
+    turns = False
+
+    def start(self, seed: int) -> Happened:
+        """Begin an episode."""
+        seen, infos = self.env.reset(seed=seed)
+        return Happened({agent: (obs, infos.get(agent, {})) for agent, obs in seen.items()}, tuple(self.env.agents))
+
+    def play(self, actions: dict[str, Any]) -> Happened:
+        """Play one step."""
+        seen, paid, ended, cut, infos = self.env.step(actions)
+        over = {agent: ended[agent] for agent in ended if ended[agent] or cut.get(agent)}
+        shown = {agent: (obs, infos.get(agent, {})) for agent, obs in seen.items()}
+        return Happened(shown, tuple(self.env.agents), dict(paid), over)
+
+
+class Turns(_Zoo):
+    """Agents that move one after the other (https://pettingzoo.farama.org/api/aec/)."""
+
+    turns = True
+
+    def start(self, seed: int) -> Happened:
+        """Begin an episode."""
+        self.env.reset(seed=seed)
+        return self._next()
+
+    def play(self, actions: dict[str, Any]) -> Happened:
+        """Play one move."""
+        self.env.step(actions[self.env.agent_selection])
+        return self._next()
+
+    def _next(self) -> Happened:
+        # Who has ended is asked once more, for nothing but what it is owed.
+        now = Happened({}, ())
+        env = self.env
+        while env.agents:
+            agent = env.agent_selection
+            obs, paid, ended, cut, info = env.last()
+            now.seen[agent] = obs, info
+            now.paid[agent] = now.paid.get(agent, 0.0) + paid
+            if not (ended or cut):
+                now.turn = (agent,)
+                break
+            now.ended[agent] = ended
+            env.step(None)
+        return now
+
+
+class Described(NamedTuple):
+    """What is known of an environment before any is built to be played."""
+
+    seats: dict[str, Seat]
+    turns: bool
+
+
+@lru_cache(maxsize=8)
+def _described(env_id: str, env_args: str) -> Described:
+    game = open_game(env_id, json.loads(env_args))
+    try:
+        # Who is not to move first need not be shown yet: where one is told what is legal, all are.
+        told = any(_LEGAL in info for _, info in game.start(0).seen.values())
+        found = {agent: game.spaces(agent) for agent in game.agents}
+    except MISTAKES as error:
+        raise ValueError(failed(env_id, "reset", mistake(error))) from error
+    seats = {agent: _seat(f"env_id={env_id}: {agent}", *of, told=told) for agent, of in found.items()}
+    return Described(seats, game.turns)
+
+
+def described(env_id: str, env_args: Mapping[str, Any]) -> Described:
+    """Build an environment once and return what it is. Raises ``ValueError``: see :func:`open_game`."""
+    return _described(env_id, json.dumps(dict(env_args), sort_keys=True))
+
+
+def failed(env_id: str, call: str, got: str) -> str:
+    """Return the message for an environment whose ``call`` did not answer as it should."""
+    return expected(f"env_id={env_id}: {call}", "an answer as PettingZoo defines it", got)
