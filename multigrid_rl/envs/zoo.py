@@ -1,4 +1,4 @@
-"""One environment of PettingZoo's kind, parallel or turn by turn, or a game of OpenSpiel's through Shimmy.
+"""One environment of PettingZoo's kind, parallel or turn by turn, and how others look like one.
 
 What an agent sees becomes a vector of floats, flattened as Gymnasium does it; flags of the legal choices, where a game
 has such, come behind it: those of ``{"observation", "action_mask"}``, or of ``info["action_mask"]``.
@@ -17,6 +17,8 @@ import numpy as np
 import pettingzoo
 from gymnasium import spaces
 from numpy.typing import NDArray
+from pettingzoo.utils.conversions import aec_to_parallel_wrapper
+from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper, TerminateIllegalWrapper
 
 from multigrid_rl.envs.base import unfit_actions
 from multigrid_rl.tables import entries, find
@@ -26,6 +28,8 @@ from multigrid_rl.trust import MISTAKES, look_in_working_folder, mistake
 Array = NDArray[Any]
 #: Where environments are registered, by how their agents move.
 _REGISTRIES = {"parallel": pettingzoo.parallel_registry, "aec": pettingzoo.aec_registry}
+#: Wrappers that complain of actions out of order, out of bounds or against the rules, and change nothing else.
+_CHECKS = (OrderEnforcingWrapper, AssertOutOfBoundsWrapper, TerminateIllegalWrapper)
 #: Where an action that is not legal may be said so, and what stands beside it there.
 _LEGAL, _SEEN = "action_mask", "observation"
 
@@ -88,7 +92,19 @@ def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
         env = build(**env_args)
     except MISTAKES as error:
         raise ValueError(expected("env_args", f"arguments of {name}", f"{env_args}: {mistake(error)}")) from error
-    return Turns(env) if hasattr(env, "agent_iter") else Parallel(env)
+    if hasattr(env, "agent_iter"):
+        return Turns(_unchecked(env))
+    if type(env) is aec_to_parallel_wrapper:
+        env.aec_env = _unchecked(env.aec_env)
+    return Parallel(env)
+
+
+def _unchecked(env: Any) -> Any:
+    """Return an environment without those of PettingZoo's wrappers that check who plays it: we play by its rules."""
+    # They take more than half of the time of a small game.
+    while type(env) in _CHECKS:
+        env = env.env
+    return env
 
 
 def _maker(name: str) -> Callable[..., Any]:
