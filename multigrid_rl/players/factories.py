@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Seating
+from multigrid_rl.players.doors import doors_match
 from multigrid_rl.players.match import Match
 from multigrid_rl.text import expected
 from multigrid_rl.trust import import_object
@@ -123,7 +124,7 @@ class MatchFactory:
                 pool.update(self._snapshots(self.roster), self.roster.weights, pool.initial_state(0))
             players[str(self.spec.team_of(self.league[0]))] = pool
         shaping = self.training_reward()
-        match = Match(self.spec, players, num_envs, seed=self.seed, first_game=first, shaping=shaping)
+        match = doors_match(self.spec, players, num_envs, seed=self.seed, first_game=first, shaping=shaping)
         return GroupedEnv(match, self.specs)
 
     def with_roster(self, roster: Roster) -> MatchFactory:
