@@ -23,14 +23,12 @@ from multigrid_rl.competition.folders import Part, read_parts
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-from multigrid_rl.players.doors import doors_match
 from multigrid_rl.players.episodes import play_games
+from multigrid_rl.players.factories import DoorsMatch, doors_match
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.match import Match
 from multigrid_rl.text import printable
 from multigrid_rl.trust import strangers
 from multigrid_rl.types import GameSpec, Policy, SeatView
-from multigrid_rl.world.batched_env import DoorsEnv
 from multigrid_rl.world.constants import ACTIONS, DONE
 
 
@@ -296,12 +294,12 @@ def _shared_games(spec: GameSpec, hosts: list[Teams]) -> Seen:
     rows = []
     for number, teams in enumerate(hosts or [{"all": scripted}]):
         players = {seat: player for team in teams.values() for seat, player in team.items()}
-        match = doors_match(spec, players, _GAMES, seed=_SEED, first_game=number * _GAMES, auto_reset=False)
+        match = doors_match(spec, players, _GAMES, seed=_SEED, first=number * _GAMES, auto_reset=False)
         rows.append(_seen(match, [{}] * STEPS))
     return Seen(*(np.concatenate(parts, axis=1) for parts in zip(*rows, strict=True)))
 
 
-def _seen(match: Match[DoorsEnv], actions: Iterable[dict[str, NDArray[Any]]]) -> Seen:
+def _seen(match: DoorsMatch, actions: Iterable[dict[str, NDArray[Any]]]) -> Seen:
     """Return what all seats see while the ``actions`` of those without a player are played."""
     tokens, living = [], []
     for step in actions:

@@ -1,32 +1,12 @@
 """The red/blue-door game as a kind of environments: who sits where, and who learns."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, EnvironmentKind, GameConfig
 from multigrid_rl.text import expected
-from multigrid_rl.types import EnvFactory, GameSpec, Policy
-
-if TYPE_CHECKING:
-    from multigrid_rl.players.match import Match
-    from multigrid_rl.world.batched_env import DoorsEnv
-
-
-def doors_match(
-    spec: GameSpec, players: dict[str, Policy], num_games: int, *, seed: int = 0, first_game: int = 0, **options: Any
-) -> Match[DoorsEnv]:
-    """Return ``num_games`` red/blue-door games with background ``players``, by seat or team.
-
-    ``options`` are those of ``DoorsEnv``. Raises ``ValueError``: a player for a seat that the game does not have.
-    """
-    from multigrid_rl.players.match import Match  # noqa: PLC0415 - configurations need no games
-    from multigrid_rl.world.batched_env import DoorsEnv  # noqa: PLC0415
-
-    env = DoorsEnv(spec, num_games, seed=seed, first_game=first_game, **options)
-    return Match(env, {seat: spec.team_of(seat) for seat in spec.seats}, players, seed=seed, first=first_game)
+from multigrid_rl.types import EnvFactory, GameSpec
 
 
 class Doors(EnvironmentKind):
@@ -44,7 +24,7 @@ class Doors(EnvironmentKind):
     held_out: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _check_seats(self) -> Doors:
+    def _check_seats(self) -> "Doors":
         seats = self.spec.seats
         if sorted(self.seats) != sorted(seats):
             raise ValueError(expected("seats", f"{', '.join(seats)} in this game", ", ".join(self.seats)))

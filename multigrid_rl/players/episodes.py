@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.grouping import GroupedEnv
-from multigrid_rl.players.doors import doors_match
+from multigrid_rl.players.factories import doors_match
 from multigrid_rl.players.match import Match, PlayerFaultError, Seated
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams
 from multigrid_rl.text import expected
@@ -181,7 +181,7 @@ def play_games(spec: GameSpec, players: dict[str, Policy], games: int, *, seed: 
     Raises:
         ValueError: an empty seat, or a player for a seat that the game does not have.
     """
-    match = doors_match(spec, players, games, seed=seed, first_game=first_game, auto_reset=False)
+    match = doors_match(spec, players, games, seed=seed, first=first_game, auto_reset=False)
     if match.seats:
         empty = ", ".join(match.seats)
         raise ValueError(expected("players", f"one for each of {', '.join(spec.seats)}", f"none for {empty}"))

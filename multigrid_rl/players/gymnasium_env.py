@@ -14,13 +14,10 @@ from numpy.typing import NDArray
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.classes import watched
-from multigrid_rl.players.doors import doors_match
-from multigrid_rl.players.factories import seat_players
-from multigrid_rl.players.match import Match
+from multigrid_rl.players.factories import DoorsMatch, doors_match, seat_players
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world import spaces
-from multigrid_rl.world.batched_env import DoorsEnv
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.rendering import render_frame
 
@@ -209,7 +206,7 @@ def match_around(
     games: int,
     *,
     auto_reset: bool = False,
-) -> Match[DoorsEnv]:
+) -> DoorsMatch:
     """Return games in which every seat but those of ``focal`` has a player.
 
     Raises as :class:`SeatEnv` does.

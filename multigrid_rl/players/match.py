@@ -62,10 +62,7 @@ class Seated:
 
 
 class SeatsEnv(BatchedEnv, Protocol):
-    """A batched environment by all its seats, with rows of episodes in the order of steps and, in one, of environments.
-
-    One with a ``board`` shows it to players with full observation.
-    """
+    """One by all its seats, whose episodes are drained as they end: by step, then by environment."""
 
     def restart(self, which: NDArray[np.bool_]) -> None:
         """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
@@ -81,7 +78,7 @@ class Match(Generic[Env]):
     """An environment of several seats, some of them with background players; implements ``types.BatchedEnv``.
 
     Args:
-        env: the environment.
+        env: the environment; players with full observation see its ``board``, if it has one.
         teams: team of each seat, seats in index order.
         players: a player for each background seat, by seat; by team (``red``) one that acts for all its seats. All
             other seats are focal, the learners'.
@@ -116,16 +113,15 @@ class Match(Generic[Env]):
             mixture = Streams(seed, numbers, purpose) if hasattr(player, "assign") else None
             streams = Streams(seed, numbers, PLAYER_PURPOSE + self.index[seat])
             self._seated.append(Seated(player, streams, seat=self.index[seat], board=self.board, mixture=mixture))
-        places = zip(self._seats.values(), self._seated, strict=True)
-        pooled = {self.index[seat]: seated for seats, seated in places if seated.mixture is not None for seat in seats}
-        self._pooled = [pooled[k] for k in sorted(pooled)]
-        self._played: list[NDArray[np.int16]] = []  # of finished episodes, as `_players_of_pools`
+        pools = [pair for pair in zip(self._seats.values(), self._seated, strict=True) if pair[1].mixture is not None]
+        self._pooled = [seated for seat in self._teams for seats, seated in pools if seat in seats]
+        self._played = [np.zeros((0, len(self._pooled)), np.int16)]  # who of the pools played finished episodes (M, P)
 
     def _players_of_pools(self) -> NDArray[np.int16]:
         """Return the current player of each seat with a pool (N, P), seats in index order."""
-        if not self._pooled:
-            return np.zeros((self.num_envs, 0), np.int16)
-        return np.stack([seated.memory.chosen for seated in self._pooled], axis=1).astype(np.int16)
+        chosen = [seated.memory.chosen for seated in self._pooled]
+        rows: NDArray[np.int16] = np.array(chosen, np.int16).reshape(-1, self.num_envs).T
+        return rows
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:
         """Start all environments afresh with ``seed``; returns observations (N, D) of each focal seat."""
@@ -149,7 +145,7 @@ class Match(Generic[Env]):
             taken.update(zip(seats, np.split(chosen, len(seats), axis=1), strict=True))
         self._clock.lap("players")
         step = self.env.step(taken)
-        if self._pooled and step.done.any():
+        if step.done.any():
             self._played.append(self._players_of_pools()[step.done])
         for seated in self._seated:
             seated.restart(step.done)
@@ -172,9 +168,8 @@ class Match(Generic[Env]):
 
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call."""
-        played, self._played = [np.zeros((0, len(self._pooled)), np.int16), *self._played], []
-        table = self.env.drain_episodes()
-        return table._replace(players=np.concatenate(played)) if self._pooled else table
+        played, self._played = np.concatenate(self._played), self._played[:1]
+        return self.env.drain_episodes()._replace(players=played)
 
     def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
         """Return rows of the unfinished episodes in ``which`` (N,), without a winner."""
@@ -199,7 +194,7 @@ class Match(Generic[Env]):
             seated.memory = seated.player.with_memories(memory) if seated.mixture is not None else memory
         for stream, numbers in zip(streams, state["streams"], strict=True):
             stream.state[:] = numbers
-        self._played = list(state.get("played", ()))
+        self._played = list(state.get("played", self._played[:1]))
 
     def _streams(self) -> list[Streams]:
         pairs = ((seated.streams, seated.mixture) for seated in self._seated)

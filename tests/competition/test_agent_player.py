@@ -15,8 +15,8 @@ from multigrid_rl.competition.agents import AgentPlayer, act, check_ready, encod
 from multigrid_rl.competition.process import ProcessError
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.players.doors import doors_match
 from multigrid_rl.players.episodes import play_games
+from multigrid_rl.players.factories import doors_match
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.trust import TRUSTED
 from multigrid_rl.types import SeatView

@@ -21,8 +21,7 @@ from multigrid_rl.evaluation.targets import player_target
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.doors import doors_match
-from multigrid_rl.players.factories import seat_players
+from multigrid_rl.players.factories import doors_match, seat_players
 from multigrid_rl.text import ConfigError
 from multigrid_rl.trust import SAFE, TRUSTED
 from multigrid_rl.types import RunError

@@ -31,7 +31,7 @@ from multigrid_rl.files import data_root
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-from multigrid_rl.players.doors import doors_match
+from multigrid_rl.players.factories import doors_match
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.types import SeatView

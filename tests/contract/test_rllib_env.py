@@ -16,7 +16,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.doors import doors_match
+from multigrid_rl.players.factories import doors_match
 from multigrid_rl.rllib import FrozenPlayer, RedBlueDoors, register_envs
 from multigrid_rl.text import ConfigError
 from multigrid_rl.world import spaces

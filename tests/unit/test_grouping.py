@@ -11,8 +11,7 @@ from gymnasium.spaces import MultiDiscrete
 
 from multigrid_rl.envs.grouping import agents_of
 from multigrid_rl.players.catalogue import BUILT_IN
-from multigrid_rl.players.doors import doors_match
-from multigrid_rl.players.factories import MatchFactory
+from multigrid_rl.players.factories import MatchFactory, doors_match
 from multigrid_rl.players.match import Match
 from multigrid_rl.types import AgentSpec, GameSpec
 from multigrid_rl.world.constants import EVENTS

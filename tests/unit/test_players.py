@@ -10,8 +10,8 @@ import pytest
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.catalogue import BUILT_IN
 from multigrid_rl.players.classes import watched
-from multigrid_rl.players.doors import doors_match
 from multigrid_rl.players.episodes import play_games
+from multigrid_rl.players.factories import doors_match
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.scripted import IdlePlayer, RandomPlayer
 from multigrid_rl.streams import Streams
@@ -203,7 +203,7 @@ def test_game_k_alone_plays_as_game_k_among_16(name):
     actions = scripted_actions(8, steps, games)
     together, alone = Recorder(BUILT_IN[name](spec)), Recorder(BUILT_IN[name](spec))
     many = doors_match(spec, {"blue_0": together}, games, seed=6)
-    one = doors_match(spec, {"blue_0": alone}, 1, seed=6, first_game=k)
+    one = doors_match(spec, {"blue_0": alone}, 1, seed=6, first=k)
     for row in actions:
         wide, narrow = many.step({"red_0": row}), one.step({"red_0": row[k : k + 1]})
         np.testing.assert_array_equal(wide.observations["red_0"][k], narrow.observations["red_0"][0])
@@ -302,8 +302,8 @@ def test_seeded_reset_equals_new_match():
         shown = [match.step({"red_0": row}).observations["red_0"].tolist() for row in scripted_actions(3, 60, 6)]
         return shown, match.drain_episodes()
 
-    fresh = doors_match(FAIR, {"blue_0": RandomPlayer()}, 6, seed=21, first_game=4)
-    used = doors_match(FAIR, {"blue_0": RandomPlayer()}, 6, seed=1, first_game=4)
+    fresh = doors_match(FAIR, {"blue_0": RandomPlayer()}, 6, seed=21, first=4)
+    used = doors_match(FAIR, {"blue_0": RandomPlayer()}, 6, seed=1, first=4)
     before = run(used)
     begun = used.reset(21)
     np.testing.assert_array_equal(begun["red_0"], fresh.observations()["red_0"])

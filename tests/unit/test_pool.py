@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from multigrid_rl.players.catalogue import BUILT_IN
-from multigrid_rl.players.doors import doors_match
-from multigrid_rl.players.factories import MatchFactory
+from multigrid_rl.players.factories import MatchFactory, doors_match
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.players.scripted import RandomPlayer
@@ -85,8 +84,8 @@ def test_early_ending_games_draw_without_affecting_others():
 
 def test_drawn_opponent_depends_only_on_seed_and_game_number():
     many = opponents(doors_match(SPEC, {"blue_0": pool(1, 1, 1)}, 16, seed=6), 60)
-    one = opponents(doors_match(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=6, first_game=11), 60)
-    other = opponents(doors_match(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=7, first_game=11), 60)
+    one = opponents(doors_match(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=6, first=11), 60)
+    other = opponents(doors_match(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=7, first=11), 60)
     assert many[:, 11].tolist() == one[:, 0].tolist()
     assert one.tolist() != other.tolist()
     assert len(set(one.flatten().tolist())) == 3
@@ -97,7 +96,7 @@ def test_game_with_random_players_depends_on_seed_and_number():
 
     def played(games: int, first: int):
         team = OpponentPool([RandomPlayer(), BUILT_IN["hunter"](spec), BUILT_IN["idle"](spec)], [1, 1, 1])
-        match = doors_match(spec, {"blue_0": team}, games, seed=8, first_game=first)
+        match = doors_match(spec, {"blue_0": team}, games, seed=8, first=first)
         rng = np.random.default_rng(1)
         actions = rng.integers(0, 7, (150, 16))[:, first : first + games]
         return np.array([match.step({"red_0": row}).observations["red_0"].copy() for row in actions])

@@ -13,8 +13,7 @@ from bundles import bundle, network
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
-from multigrid_rl.players.doors import doors_match
-from multigrid_rl.players.factories import seat_players
+from multigrid_rl.players.factories import doors_match, seat_players
 from multigrid_rl.players.freeze import measure, side
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.scripted import RandomPlayer
