@@ -181,3 +181,13 @@ def test_factory_seats_players_with_scenario_weights():
     assert [(row.name, row.weight) for row in seated["blue_1"]] == [("idle", 1.0)]
     players = factory.build(2, 0).env._players
     assert (type(players["blue_0"]), players["blue_1"].name) == (OpponentPool, "idle")
+
+
+def test_state_of_earlier_version_goes_on():
+    whole, again = (doors_match(SPEC, {"blue_0": pool(1, 1)}, 8, seed=3) for _ in range(2))
+    opponents(whole, 4)
+    whole.drain_episodes()
+    state = whole.get_state()
+    again.set_state({**state["env"], "memories": state["memories"], "streams": state["streams"]})
+    assert opponents(again, 20).tolist() == opponents(whole, 20).tolist()
+    np.testing.assert_equal(again.drain_episodes(), whole.drain_episodes())
