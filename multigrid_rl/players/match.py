@@ -146,9 +146,10 @@ class Match(Generic[Env]):
         self._clock.lap("players")
         step = self.env.step(taken)
         if step.done.any():
-            self._played.append(self._players_of_pools()[step.done])
-        for seated in self._seated:
-            seated.restart(step.done)
+            if self._pooled:
+                self._played.append(self._players_of_pools()[step.done])
+            for seated in self._seated:
+                seated.restart(step.done)
         return BatchedStep._make([self._focal(part) if isinstance(part, dict) else part for part in step])
 
     def restart(self, which: NDArray[np.bool_]) -> None:
@@ -169,7 +170,8 @@ class Match(Generic[Env]):
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call."""
         played, self._played = np.concatenate(self._played), self._played[:1]
-        return self.env.drain_episodes()._replace(players=played)
+        table = self.env.drain_episodes()
+        return table._replace(players=played) if self._pooled else table
 
     def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
         """Return rows of the unfinished episodes in ``which`` (N,), without a winner."""
@@ -209,7 +211,6 @@ class Match(Generic[Env]):
 
 
 def _seats_of(teams: Mapping[str, str], name: str) -> list[str]:
-    """Return the seats of a team or the seat of that name."""
     found = [seat for seat, team in teams.items() if team == name] or [seat for seat in teams if seat == name]
     if not found:
         raise ValueError(expected("seat", ", ".join(teams), repr(name)))

@@ -126,6 +126,7 @@ class DoorsEnv:
 
     def __init__(self, world: World) -> None:
         self.world, self.spec, self.num_envs, self.board = world, world.spec, world.num_games, world.board()
+        self._columns = tuple(enumerate(world.spec.seats))
         shape = (world.num_games, world.spec.num_agents)
         self.actions = np.zeros(shape, np.int8)
         self._clock = Clock()
@@ -147,7 +148,7 @@ class DoorsEnv:
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
         """Play one step; ``actions`` holds (N,) or (N, 1) integers for each seat."""
-        for a, seat in enumerate(self.spec.seats):
+        for a, seat in self._columns:
             self.actions[:, a] = actions[seat].reshape(-1)
         self._clock.begin()
         step = self.world.step(self.actions)
@@ -200,7 +201,7 @@ class DoorsEnv:
         return self._clock.drain()
 
     def _by_seat(self, array: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        return {seat: array[:, a] for a, seat in enumerate(self.spec.seats)}
+        return {seat: array[:, a] for a, seat in self._columns}
 
 
 @kernel
