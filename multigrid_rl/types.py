@@ -185,9 +185,9 @@ class Board(NamedTuple):
 
 
 class SeatView(NamedTuple):
-    """What one seat sees in ``N`` games."""
+    """What one seat sees in ``N`` games. Tokens of red/blue doors: V * V cell codes as [i][j], heading, mission."""
 
-    tokens: NDArray[np.uint8]  # (N, D): V * V cell codes as [i][j], then heading, then mission; of a team (N, C * D)
+    tokens: NDArray[Any]  # (N, D) uint8, of other environments maybe float32; of a team (N, C * D)
     board: Board | None  # the referee's view, for scripted players only
     seat: int  # agent index of the (first) seat
 
@@ -210,8 +210,8 @@ class Policy(Protocol):
     def reset_state(self, state: Any, done: NDArray[np.bool_]) -> Any:
         """Return the state with the games in ``done`` (shape ``(N,)``) started afresh."""
 
-    def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
-        """Return actions ``(N,)`` and the next state; ``(N, C)`` of a player that acts for a whole team of ``C``."""
+    def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[Any], Any]:
+        """Return actions ``(N,)``, or ``(N, C)`` of several components or of a whole team, and the next state."""
 
 
 class EpisodeTable(NamedTuple):

@@ -52,7 +52,7 @@ class TokenEnv(SeatEnv):
         )
 
     def _observation(self) -> Any:
-        tokens = self.match.world.outputs.tokens[0, self._agent]
+        tokens = self.match.env.world.outputs.tokens[0, self._agent]
         if not self._one_hot:
             return tokens.astype(np.int64)
         encoded = np.zeros(self._width, np.float32)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.grouping import GroupedEnv
+from multigrid_rl.players.factories import doors_match
 from multigrid_rl.players.match import Match, PlayerFaultError, Seated
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams
 from multigrid_rl.text import expected
@@ -23,7 +24,7 @@ def in_place_of(agent: AgentSpec, player: Policy, env: BatchedEnv, streams: Stre
     match = env.env if isinstance(env, GroupedEnv) else env
     if not isinstance(match, Match):
         return Seated(player, streams, width=width)
-    return Seated(player, streams, seat=match.spec.seats.index(agent.seats[0]), board=match.board, width=width)
+    return Seated(player, streams, seat=match.index[agent.seats[0]], board=match.board, width=width)
 
 
 class Turn(NamedTuple):
@@ -167,7 +168,7 @@ def play_episodes(  # noqa: PLR0913 - all by keyword but four
 def _native(env: Any, turn: Turn) -> Array:
     """Return what was done in a step (N, ...), as it is done again: by all seats of a game, or by the one agent."""
     if isinstance(env, Match):
-        return np.array(env.actions)
+        return np.array(env.env.actions)
     return np.asarray(env.native(*turn.actions.values()))
 
 
@@ -180,11 +181,11 @@ def play_games(spec: GameSpec, players: dict[str, Policy], games: int, *, seed: 
     Raises:
         ValueError: an empty seat, or a player for a seat that the game does not have.
     """
-    match = Match(spec, players, games, seed=seed, first_game=first_game, auto_reset=False)
+    match = doors_match(spec, players, games, seed=seed, first=first_game, auto_reset=False)
     if match.seats:
         empty = ", ".join(match.seats)
         raise ValueError(expected("players", f"one for each of {', '.join(spec.seats)}", f"none for {empty}"))
-    start = match.world.state.cells.copy()
+    start = match.env.world.state.cells.copy()
     played = play_episodes(match, (), {}, games, seed=seed, first=first_game, keep=True)
     actions = played.actions if played.actions.size else np.zeros((games, 0, spec.num_agents), np.int8)
     actions[np.arange(actions.shape[1]) >= played.table.length[:, None]] = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.players.cards import PlayerError
@@ -15,6 +15,7 @@ from multigrid_rl.text import expected
 from multigrid_rl.trust import import_object
 from multigrid_rl.types import GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, EVENTS
+from multigrid_rl.world.engine import DoorsEnv, World
 from multigrid_rl.world.events import EventBonus, check_reward
 from multigrid_rl.world.state import token_categories
 
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
 
 #: All snapshots of a league in the names of metrics.
 SNAPSHOTS = "snapshots"
+DoorsMatch: TypeAlias = Match[DoorsEnv]
+
+
+def doors_match(
+    spec: GameSpec, players: dict[str, Policy], games: int, *, seed: int = 0, first: int = 0, auto_reset: bool = True
+) -> DoorsMatch:
+    """Return red/blue-door games with background players. Raises as :class:`Match` does."""
+    env = DoorsEnv(World(spec, games, seed=seed, first_game=first, auto_reset=auto_reset))
+    return Match(env, {seat: spec.team_of(seat) for seat in spec.seats}, players, seed=seed, first=first)
 
 
 @dataclass(frozen=True)
@@ -122,8 +132,8 @@ class MatchFactory:
             if self.roster is not None:
                 pool.update(self._snapshots(self.roster), self.roster.weights, pool.initial_state(0))
             players[str(self.spec.team_of(self.league[0]))] = pool
-        shaping = self.training_reward()
-        match = Match(self.spec, players, num_envs, seed=self.seed, first_game=first, shaping=shaping)
+        match = doors_match(self.spec, players, num_envs, seed=self.seed, first=first)
+        match.env.shaping = self.training_reward()
         return GroupedEnv(match, self.specs)
 
     def with_roster(self, roster: Roster) -> MatchFactory:

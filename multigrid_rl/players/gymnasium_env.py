@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.classes import watched
-from multigrid_rl.players.factories import seat_players
-from multigrid_rl.players.match import Match
+from multigrid_rl.players.factories import DoorsMatch, doors_match, seat_players
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world import spaces
@@ -73,7 +72,7 @@ class SeatEnv(gymnasium.Env):
     ) -> None:
         self.render_mode = spaces.check_render_mode(render_mode)
         self.match = match_around(scenario, [seat], players, checkpoints, 1)
-        self.game, self.seat = self.match.spec, seat
+        self.game, self.seat = self.match.env.spec, seat
         self._encode = spaces.flat_observation if flat else spaces.observation
         self.observation_space = spaces.flat_space(self.game) if flat else spaces.observation_space(self.game)
         self.action_space = spaces.action_space()
@@ -89,7 +88,7 @@ class SeatEnv(gymnasium.Env):
         super().reset(seed=seed, options=options)
         self.match.reset(int(self.np_random.integers(2**63)) if seed is None else seed)
         self._playing = True
-        return self._observation(), spaces.info(self.match.world, self._agent)
+        return self._observation(), spaces.info(self.match.env.world, self._agent)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, spaces.Info]:
         """Play one step with an action 0 to 6; returns observation, reward, terminated, truncated, info.
@@ -105,14 +104,14 @@ class SeatEnv(gymnasium.Env):
         terminated, truncated = bool(step.terminated[self.seat][0]), bool(step.truncated[0])
         self._playing = not (terminated or truncated)
         reward = float(step.rewards[self.seat][0])
-        return self._observation(), reward, terminated, truncated, spaces.info(self.match.world, self._agent)
+        return self._observation(), reward, terminated, truncated, spaces.info(self.match.env.world, self._agent)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Frame uint8 (256, 512, 3) of the whole board; ``None`` without a render mode."""
-        return None if self.render_mode is None else render_frame(self.match.world, 0)
+        return None if self.render_mode is None else render_frame(self.match.env.world, 0)
 
     def _observation(self) -> Any:
-        return self._encode(self.game, self.match.world.outputs.tokens[0, self._agent])
+        return self._encode(self.game, self.match.env.world.outputs.tokens[0, self._agent])
 
 
 class SeatVectorEnv(VectorEnv):
@@ -149,7 +148,7 @@ class SeatVectorEnv(VectorEnv):
             raise ValueError(expected("num_envs", "at least 2", num_envs))
         self.num_envs = num_envs
         self.match = match_around(scenario, [seat], players, checkpoints, num_envs, auto_reset=True)
-        self.game, self.seat = self.match.spec, seat
+        self.game, self.seat = self.match.env.spec, seat
         self._encode = spaces.flat_observation if flat else spaces.observation
         self.single_observation_space = spaces.flat_space(self.game) if flat else spaces.observation_space(self.game)
         self.single_action_space = spaces.action_space()
@@ -193,7 +192,7 @@ class SeatVectorEnv(VectorEnv):
         return self._encode(self.game, self.match.observations()[self.seat]), rewards, terminated, truncated, infos
 
     def _infos(self) -> dict[str, Any]:
-        outputs = self.match.world.outputs
+        outputs = self.match.env.world.outputs
         events = outputs.events[:, self._agent].copy()
         infos = {name: events[:, e] for e, name in enumerate(EVENTS)}
         return infos | {"mission": outputs.obs_mission[:, self._agent].copy(), "winner": outputs.winner.copy()}
@@ -207,7 +206,7 @@ def match_around(
     games: int,
     *,
     auto_reset: bool = False,
-) -> Match:
+) -> DoorsMatch:
     """Return games in which every seat but those of ``focal`` has a player.
 
     Raises as :class:`SeatEnv` does.
@@ -233,7 +232,7 @@ def match_around(
         seated[seat] = tuple(
             _loaded(player, spec, seat, catalogue)._replace(weight=weight) for player, weight in mixture.items()
         )
-    return Match(spec, seat_players(spec, seated), games, auto_reset=auto_reset)
+    return doors_match(spec, seat_players(spec, seated), games, auto_reset=auto_reset)
 
 
 def _loaded(choice: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:

@@ -1,18 +1,15 @@
-"""``Match``: a world with background players, in which a learner sees only its seats."""
+"""``Match``: an environment of several seats with background players, in which a learner sees only its seats."""
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.streams import MIXTURE_PURPOSE, PLAYER_PURPOSE, Streams
 from multigrid_rl.text import expected
-from multigrid_rl.types import TEAM_ORDER, BatchedStep, Board, Clock, EpisodeTable, GameSpec, Policy, SeatView, Shaping
-from multigrid_rl.world.constants import NUM_EVENTS
-from multigrid_rl.world.engine import World
-from multigrid_rl.world.events import add_up
+from multigrid_rl.types import TEAM_ORDER, BatchedEnv, BatchedStep, Board, Clock, EpisodeTable, Policy, SeatView
 
 
 class Seated:
@@ -64,127 +61,100 @@ class Seated:
         self.player.assign(self.memory, which, mixture.uniform_of(which))
 
 
-class Match:
-    """``num_games`` games with background players; implements ``types.BatchedEnv``.
+class SeatsEnv(BatchedEnv, Protocol):
+    """One by all its seats, whose episodes are drained as they end: by step, then by environment."""
+
+    def restart(self, which: NDArray[np.bool_]) -> None:
+        """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
+
+    def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
+        """Return rows of the unfinished episodes in ``which`` (N,), without a winner."""
+
+
+Env = TypeVar("Env", bound=SeatsEnv)
+
+
+class Match(Generic[Env]):
+    """An environment of several seats, some of them with background players; implements ``types.BatchedEnv``.
 
     Args:
-        spec: the game.
+        env: the environment; players with full observation see its ``board``, if it has one.
+        teams: team of each seat, seats in index order.
         players: a player for each background seat, by seat; by team (``red``) one that acts for all its seats. All
             other seats are focal, the learners'.
-        num_games: how many games ``N``.
-        seed: with a game's number, determines all its randomness, background players included.
-        first_game: number of the first game.
-        auto_reset: reset finished games at once.
-        shaping: replaces the training reward; the canonical reward still goes into the episode table.
-
-    Attributes:
-        actions: (N, A) of the last step; overwritten in the next.
-        board: current state of all games, for players with full observation.
+        seed: with an environment's number, determines all randomness of background players.
+        first: number of the first environment.
 
     Raises:
-        ValueError: a player for a seat that the game does not have.
+        ValueError: a player for a seat that the environment does not have.
     """
 
-    def __init__(  # noqa: PLR0913 - all but three have defaults
-        self,
-        spec: GameSpec,
-        players: dict[str, Policy],
-        num_games: int,
-        *,
-        seed: int = 0,
-        first_game: int = 0,
-        auto_reset: bool = True,
-        shaping: Shaping | None = None,
+    def __init__(
+        self, env: Env, teams: Mapping[str, str], players: Mapping[str, Policy], *, seed: int = 0, first: int = 0
     ) -> None:
-        self._agents = {name: _agents_of(spec, name) for name in players}
-        occupied = {a for agents in self._agents.values() for a in agents}
-        self.spec = spec
-        self.num_envs = num_games
-        self.world = World(spec, num_games, seed=seed, first_game=first_game, auto_reset=auto_reset)
-        self.seats = tuple(seat for a, seat in enumerate(spec.seats) if a not in occupied)
-        self._focal = {seat: spec.seats.index(seat) for seat in self.seats}
-        self._players = players
-        self._shaping = shaping
-        self.actions = np.zeros((num_games, spec.num_agents), np.int8)
-        self.board = self.world.board()
+        self.env, self.num_envs = env, env.num_envs
+        self.index = {seat: k for k, seat in enumerate(teams)}
+        self.board: Board | None = getattr(env, "board", None)
+        self._teams, self._players, self._first = teams, players, first
+        self._seats = {name: _seats_of(teams, name) for name in players}
+        occupied = {seat for seats in self._seats.values() for seat in seats}
+        self.seats = tuple(seat for seat in teams if seat not in occupied)
         self._clock = Clock()
         self._start(seed)
 
     def _start(self, seed: int) -> None:
-        first, games = self.world.first_game, self.num_envs
-        numbers = np.arange(first, first + games, dtype=np.int64)
+        numbers = np.arange(self._first, self._first + self.num_envs, dtype=np.int64)
+        # Red and blue keep their numbers where one of them has no seats.
+        order = list(dict.fromkeys((*TEAM_ORDER, *self._teams.values())))
         self._seated = []
         for name, player in self._players.items():
-            first_agent = self._agents[name][0]
-            team = TEAM_ORDER.index(self.spec.team_of(self.spec.seats[first_agent]))
-            mixture = Streams(seed, numbers, MIXTURE_PURPOSE + team) if hasattr(player, "assign") else None
-            streams = Streams(seed, numbers, PLAYER_PURPOSE + first_agent)
-            self._seated.append(Seated(player, streams, seat=first_agent, board=self.board, mixture=mixture))
-        places = zip(self._agents.values(), self._seated, strict=True)
-        pooled = {a: seated for agents, seated in places if seated.mixture is not None for a in agents}
-        self._pooled = [pooled[a] for a in sorted(pooled)]
-        # Length, returns and events so far of the games that are played.
-        shape = (games, self.spec.num_agents)
-        self._sums: tuple[NDArray[Any], ...] = (
-            np.zeros(games, np.int32),
-            np.zeros(shape),
-            np.zeros((*shape, NUM_EVENTS)),
-        )
-        self._finished: list[EpisodeTable] = []
+            seat = self._seats[name][0]
+            purpose = MIXTURE_PURPOSE + order.index(self._teams[seat])
+            mixture = Streams(seed, numbers, purpose) if hasattr(player, "assign") else None
+            streams = Streams(seed, numbers, PLAYER_PURPOSE + self.index[seat])
+            self._seated.append(Seated(player, streams, seat=self.index[seat], board=self.board, mixture=mixture))
+        pools = [pair for pair in zip(self._seats.values(), self._seated, strict=True) if pair[1].mixture is not None]
+        self._pooled = [seated for seat in self._teams for seats, seated in pools if seat in seats]
+        self._played = [np.zeros((0, len(self._pooled)), np.int16)]  # who of the pools played finished episodes (M, P)
 
     def _players_of_pools(self) -> NDArray[np.int16]:
         """Return the current player of each seat with a pool (N, P), seats in index order."""
-        if not self._pooled:
-            return np.zeros((self.num_envs, 0), np.int16)
-        return np.stack([seated.memory.chosen for seated in self._pooled], axis=1).astype(np.int16)
+        chosen = [seated.memory.chosen for seated in self._pooled]
+        rows: NDArray[np.int16] = np.array(chosen, np.int16).reshape(-1, self.num_envs).T
+        return rows
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Reset all games with ``seed``; returns tokens (N, D) for each focal seat."""
-        self.world.reset(seed)
+        """Start all environments afresh with ``seed``; returns observations (N, D) of each focal seat."""
+        obs = self.env.reset(seed)
         self._start(seed)
-        return self._by_seat(self.world.outputs.tokens)
+        return self._focal(obs)
 
     def observations(self) -> dict[str, NDArray[Any]]:
-        """Return the tokens (N, D) of each focal seat."""
-        return self._by_seat(self.world.outputs.tokens)
+        """Return the observations (N, D) of each focal seat."""
+        return self._focal(self.env.observations())
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
-        """Play one step; ``actions`` holds (N,) integers for each focal seat."""
-        tokens = self.world.outputs.tokens
-        for seat, a in self._focal.items():
-            self.actions[:, a] = actions[seat]
+        """Play one step; ``actions`` holds what the environment takes of each focal seat."""
+        obs, taken = self.env.observations(), self._focal(actions)
         self._clock.begin()
-        for agents, seated in zip(self._agents.values(), self._seated, strict=True):
-            of_team = tokens[:, agents].reshape(len(tokens), -1) if len(agents) > 1 else tokens[:, agents[0]]
-            self.actions[:, agents] = seated.act(of_team)
+        for seats, seated in zip(self._seats.values(), self._seated, strict=True):
+            if len(seats) == 1:
+                taken[seats[0]] = seated.act(obs[seats[0]])
+                continue
+            chosen = seated.act(np.concatenate([obs[seat] for seat in seats], axis=1))
+            taken.update(zip(seats, np.split(chosen, len(seats), axis=1), strict=True))
         self._clock.lap("players")
-        step = self.world.step(self.actions)
-        self._clock.lap("engine")
-        length, returns, events = self._sums
-        add_up(step.reward, step.events, returns, events, length)
+        step = self.env.step(taken)
         if step.done.any():
-            self._finished.append(self._rows(step.done, step.winner))
-            self._clear_sums(step.done)
-        for seated in self._seated:
-            seated.restart(step.done)
-        reward = step.reward
-        if self._shaping is not None:
-            # Eliminated agents get no reward: a team with a joint action would be rewarded for them.
-            reward = np.where(step.acted, self._shaping(step.events, step.reward), 0.0)
-        return BatchedStep(
-            observations=self._by_seat(step.tokens),
-            final_observations=self._by_seat(step.final_tokens),
-            rewards={seat: reward[:, a] for seat, a in self._focal.items()},
-            terminated={seat: step.terminated[:, a] for seat, a in self._focal.items()},
-            mask={seat: step.acted[:, a] for seat, a in self._focal.items()},
-            truncated=step.truncated,
-            done=step.done,
-        )
+            if self._pooled:
+                self._played.append(self._players_of_pools()[step.done])
+            for seated in self._seated:
+                seated.restart(step.done)
+        return BatchedStep._make([self._focal(part) if isinstance(part, dict) else part for part in step])
 
     def restart(self, which: NDArray[np.bool_]) -> None:
-        """Reset the games in ``which`` (N,) before they end; no table includes them."""
-        self.world.reset(None, which)
-        self._clear_sums(which)
+        """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
+        self.env.restart(which)
         for seated in self._seated:
             seated.restart(which)
 
@@ -199,44 +169,34 @@ class Match:
 
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call."""
-        empty = EpisodeTable.empty(self.spec.num_agents, NUM_EVENTS, len(self._pooled))
-        rows, self._finished = EpisodeTable.concatenate([empty, *self._finished]), []
-        return rows
+        played, self._played = np.concatenate(self._played), self._played[:1]
+        table = self.env.drain_episodes()
+        return table._replace(players=played) if self._pooled else table
 
     def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
-        """Return rows of the unfinished games in ``which`` (N,), without a winner."""
-        return self._rows(which, np.full(self.num_envs, -1, np.int8))
-
-    def _rows(self, which: NDArray[np.bool_], winner: NDArray[np.int8]) -> EpisodeTable:
-        """Return rows of the games in ``which`` (N,), finished or not."""
-        return EpisodeTable._make(column[which] for column in (*self._sums, winner, self._players_of_pools()))
-
-    def _clear_sums(self, which: NDArray[np.bool_]) -> None:
-        for array in self._sums:
-            array[which] = 0
+        """Return rows of the unfinished episodes in ``which`` (N,), without a winner."""
+        return self.env.unfinished(which)._replace(players=self._players_of_pools()[which])
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of games, memories and random streams, without the players."""
+        """Return the state of environments, memories and random streams, without the players."""
         return {
-            "world": self.world.get_state(),
+            "env": self.env.get_state(),
             "memories": copy.deepcopy([seated.memory for seated in self._seated]),
             "streams": [stream.state.copy() for stream in self._streams()],
-            "log": {"sums": [array.copy() for array in self._sums], "finished": list(self._finished)},
+            "played": list(self._played),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state of :meth:`get_state`. Raises ``ValueError`` for a state of other games or players."""
+        """Restore a state of :meth:`get_state`. Raises ``ValueError`` for a state of other environments or players."""
         streams = self._streams()
         if len(state["memories"]) != len(self._seated) or len(state["streams"]) != len(streams):
             raise ValueError(expected("state", f"{len(self._seated)} background players", len(state["memories"])))
-        self.world.set_state(state["world"])
+        self.env.set_state(state.get("env", state))  # earlier versions wrote the games' state beside the players'
         for seated, memory in zip(self._seated, copy.deepcopy(state["memories"]), strict=True):
             seated.memory = seated.player.with_memories(memory) if seated.mixture is not None else memory
         for stream, numbers in zip(streams, state["streams"], strict=True):
             stream.state[:] = numbers
-        for array, saved in zip(self._sums, state["log"]["sums"], strict=True):
-            array[:] = saved
-        self._finished = list(state["log"]["finished"])
+        self._played = list(state.get("played", self._played[:1]))
 
     def _streams(self) -> list[Streams]:
         pairs = ((seated.streams, seated.mixture) for seated in self._seated)
@@ -244,17 +204,17 @@ class Match:
 
     def drain_seconds(self) -> dict[str, float]:
         """Return the seconds spent on ``engine`` and ``players`` since the last call."""
-        return self._clock.drain()
+        return {**self.env.drain_seconds(), **self._clock.drain()}
 
-    def _by_seat(self, tokens: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
-        return {seat: tokens[:, a] for seat, a in self._focal.items()}
+    def _focal(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        return {seat: arrays[seat] for seat in self.seats}
 
 
-def _agents_of(spec: GameSpec, name: str) -> list[int]:
-    if name in TEAM_ORDER:
-        return [spec.seats.index(seat) for seat in spec.seats_of(name)]
-    spec.team_of(name)
-    return [spec.seats.index(name)]
+def _seats_of(teams: Mapping[str, str], name: str) -> list[str]:
+    found = [seat for seat, team in teams.items() if team == name] or [seat for seat in teams if seat == name]
+    if not found:
+        raise ValueError(expected("seat", ", ".join(teams), repr(name)))
+    return found
 
 
 class PlayerFaultError(RuntimeError):

@@ -118,7 +118,7 @@ class OpponentPool:
         """Choose the players of the games in ``which`` (N,) from uniform numbers ``drawn`` (N,)."""
         state.chosen[which] = self._numbers[np.searchsorted(self._bounds, drawn[which], side="right")]
 
-    def act(self, view: SeatView, state: PoolState, rng: Any) -> tuple[NDArray[np.int8], PoolState]:
+    def act(self, view: SeatView, state: PoolState, rng: Any) -> tuple[NDArray[Any], PoolState]:
         """Return actions (N,), of a team (N, C); ``rng`` is a ``streams.Streams``."""
         states, parts = dict(state.states), []
         rank = self._rank[np.searchsorted(self._numbers, state.chosen)]
@@ -192,7 +192,7 @@ class TeamPlayer:
         """Return the memories with the games in ``done`` (N,) cleared."""
         return state * torch.from_numpy(~done).unsqueeze(1) if state.shape[1] else state
 
-    def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:
+    def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[Any], torch.Tensor]:
         """Return actions (N, C), drawn member by member from the same stream."""
         tokens = view.tokens.reshape(len(view.tokens), len(self.members), -1)
         memories, actions = list(torch.split(state, self._widths, dim=1)), []
@@ -201,7 +201,7 @@ class TeamPlayer:
             chosen, memory = member.act(SeatView(tokens[:, c], view.board, view.seat + c), memory, rng)
             actions.append(chosen)
             memories[c] = memory if self._widths[c] else memories[c]
-        return np.stack(actions, axis=1), torch.cat(memories, dim=1)
+        return np.column_stack(actions), torch.cat(memories, dim=1)
 
 
 def anchor_pool(seated: Seating, seats: Sequence[str]) -> OpponentPool:

@@ -131,7 +131,7 @@ class RedBlueDoors(MultiAgentEnv):
 
     def render(self) -> NDArray[np.uint8]:
         """Return the uint8 frame (256, 512, 3) of the whole board; after a game's last step that of the next one."""
-        return render_frame(self.match.world, 0)
+        return render_frame(self.match.env.world, 0)
 
     def _shown(self, tokens: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         if self._flat:
@@ -139,7 +139,7 @@ class RedBlueDoors(MultiAgentEnv):
         return {seat: tokens[seat][0].astype(np.int64) for seat in self.agents}
 
     def _info(self, seat: str) -> dict[str, Any]:
-        events = spaces.info(self.match.world, self.game.seats.index(seat))
+        events = spaces.info(self.match.env.world, self.game.seats.index(seat))
         return {name: value for name, value in events.items() if name != "mission"}
 
 

@@ -13,9 +13,8 @@ from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
-from multigrid_rl.players.factories import seat_players
+from multigrid_rl.players.factories import doors_match, seat_players
 from multigrid_rl.players.freeze import side
-from multigrid_rl.players.match import Match
 from multigrid_rl.runs.players import is_run, seat_folders
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.text import ConfigError, expected
@@ -160,7 +159,7 @@ class Session:
 
     def _start(self, game: int) -> None:
         self.game = game
-        self._match = Match(self.spec, self.others.players, 1, seed=self.seed, first_game=game, auto_reset=False)
+        self._match = doors_match(self.spec, self.others.players, 1, seed=self.seed, first=game, auto_reset=False)
         self._commentator = Commentator(self.world, self.others.names)
         self._taken: list[NDArray[np.int8]] = []
         self.over = False
@@ -169,7 +168,7 @@ class Session:
     @property
     def world(self) -> World:
         """The current game, a batch of one."""
-        return self._match.world
+        return self._match.env.world
 
     @property
     def steps(self) -> int:
@@ -192,7 +191,7 @@ class Session:
         if not 0 <= action < len(ACTIONS):
             raise ValueError(expected("action", f"0 to {len(ACTIONS) - 1}", action))
         done = self._match.step({self.others.seat: np.array([DONE if self.out else action], np.int8)}).done
-        self._taken.append(self._match.actions[0].copy())
+        self._taken.append(self._match.env.actions[0].copy())
         self.caption = self._commentator.step(self.world.outputs, self._taken[-1])
         if done[0]:
             self._finish()

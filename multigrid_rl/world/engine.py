@@ -1,14 +1,15 @@
-"""``World``: a batch of games. The only implementation of the game; all environment APIs wrap it."""
+"""``World``: a batch of games. The only implementation of the game; all environment APIs wrap it, ``DoorsEnv`` too."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.jit import kernel
 from multigrid_rl.streams import seeded
 from multigrid_rl.text import expected
-from multigrid_rl.types import Board, GameSpec
-from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.types import BatchedStep, Board, Clock, EpisodeTable, GameSpec, Shaping
+from multigrid_rl.world.constants import ACTIONS, NUM_EVENTS
 from multigrid_rl.world.kernels import observe_games, reset_games, step_games
 from multigrid_rl.world.state import Step, allocate_outputs, allocate_state, make_flags
 from multigrid_rl.world.views import view_tables
@@ -111,6 +112,113 @@ class World:
             wanted = f"{shape} int8, each row a permutation of 0 to {len(agents) - 1}"
             raise ValueError(expected("order", wanted, f"{order.shape} {order.dtype}"))
         return np.ascontiguousarray(order)
+
+
+class DoorsEnv:
+    """The games of a ``world`` by seat; implements ``players.match.SeatsEnv``, with a board.
+
+    Attributes:
+        actions: (N, A) of the last step; overwritten in the next.
+        shaping: replaces the training reward; the canonical reward still goes into the episode table.
+    """
+
+    shaping: Shaping | None = None
+
+    def __init__(self, world: World) -> None:
+        self.world, self.spec, self.num_envs, self.board = world, world.spec, world.num_games, world.board()
+        self._columns = tuple(enumerate(world.spec.seats))
+        shape = (world.num_games, world.spec.num_agents)
+        self.actions = np.zeros(shape, np.int8)
+        self._clock = Clock()
+        # Length, returns and events so far of the games that are played.
+        length, events = np.zeros(shape[0], np.int32), np.zeros((*shape, NUM_EVENTS))
+        self._sums: tuple[NDArray[Any], ...] = (length, np.zeros(shape), events)
+        self._finished: list[EpisodeTable] = []
+
+    def reset(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Reset all games with ``seed``; returns tokens (N, D) of each seat."""
+        self._finished = []
+        self._clear_sums(np.ones(self.num_envs, np.bool_))
+        self.world.reset(seed)
+        return self.observations()
+
+    def observations(self) -> dict[str, NDArray[Any]]:
+        """Return the tokens (N, D) of each seat."""
+        return self._by_seat(self.world.outputs.tokens)
+
+    def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
+        """Play one step; ``actions`` holds (N,) or (N, 1) integers for each seat."""
+        for a, seat in self._columns:
+            self.actions[:, a] = actions[seat].reshape(-1)
+        self._clock.begin()
+        step = self.world.step(self.actions)
+        self._clock.lap("engine")
+        length, returns, events = self._sums
+        _add_up(step.reward, step.events, returns, events, length)
+        if step.done.any():
+            self._finished.append(self.unfinished(step.done)._replace(winner=step.winner[step.done]))
+            self._clear_sums(step.done)
+        reward = step.reward
+        if self.shaping is not None:
+            # Eliminated agents get no reward: a team with a joint action would be rewarded for them.
+            reward = np.where(step.acted, self.shaping(step.events, step.reward), 0.0)
+        arrays: tuple[NDArray[Any], ...] = (step.tokens, step.final_tokens, reward, step.terminated, step.acted)
+        return BatchedStep._make([*map(self._by_seat, arrays), step.truncated, step.done])
+
+    def restart(self, which: NDArray[np.bool_]) -> None:
+        """Reset the games in ``which`` (N,) before they end; no table includes them."""
+        self.world.reset(None, which)
+        self._clear_sums(which)
+
+    def drain_episodes(self) -> EpisodeTable:
+        """Return the episodes that finished since the last call."""
+        rows, self._finished = [EpisodeTable.empty(self.spec.num_agents, NUM_EVENTS), *self._finished], []
+        return EpisodeTable.concatenate(rows)
+
+    def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
+        """Return rows of the unfinished games in ``which`` (N,), without a winner."""
+        columns = (*self._sums, np.full(self.num_envs, -1, np.int8), np.zeros((self.num_envs, 0), np.int16))
+        return EpisodeTable._make(column[which] for column in columns)
+
+    def _clear_sums(self, which: NDArray[np.bool_]) -> None:
+        for array in self._sums:
+            array[which] = 0
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of the games and of their rows."""
+        log = {"sums": [array.copy() for array in self._sums], "finished": list(self._finished)}
+        return {"world": self.world.get_state(), "log": log}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a state of :meth:`get_state`. Raises ``ValueError`` for a state of other games."""
+        self.world.set_state(state["world"])
+        for array, saved in zip(self._sums, state["log"]["sums"], strict=True):
+            array[:] = saved
+        self._finished = list(state["log"]["finished"])
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Return the seconds spent on the ``engine`` since the last call."""
+        return self._clock.drain()
+
+    def _by_seat(self, array: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        return {seat: array[:, a] for a, seat in self._columns}
+
+
+@kernel
+def _add_up(
+    reward: NDArray[np.float64],
+    events: NDArray[np.float32],
+    returns: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    length: NDArray[np.int32],
+) -> None:
+    """Add one step's rewards (N, A) and events (N, A, E) to returns and counts, and 1 to each length (N,)."""
+    for n in range(reward.shape[0]):
+        length[n] += 1
+        for a in range(reward.shape[1]):
+            returns[n, a] += reward[n, a]
+            for e in range(events.shape[2]):
+                counts[n, a, e] += events[n, a, e]
 
 
 def _check(spec: GameSpec, num_games: int) -> None:

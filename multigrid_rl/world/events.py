@@ -88,23 +88,6 @@ def _add_bonus(events: NDArray[np.float32], weights: NDArray[np.float64], reward
                 reward[n, a] += events[n, a, e] * weights[a, e]
 
 
-@kernel
-def add_up(
-    reward: NDArray[np.float64],
-    events: NDArray[np.float32],
-    returns: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    length: NDArray[np.int32],
-) -> None:
-    """Add one step's rewards (N, A) and events (N, A, E) to returns and counts, and 1 to each length (N,)."""
-    for n in range(reward.shape[0]):
-        length[n] += 1
-        for a in range(reward.shape[1]):
-            returns[n, a] += reward[n, a]
-            for e in range(events.shape[2]):
-                counts[n, a, e] += events[n, a, e]
-
-
 # --- metrics: how often what happens
 
 _NAMES = {

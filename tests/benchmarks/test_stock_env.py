@@ -164,14 +164,14 @@ def test_seed_and_place_determine_games():
 def test_vector_games_take_separate_places_of_shared_context():
     context = EnvContext({"factory": factory_of(DUEL)}, worker_index=1)
     first, second = GameEnv(context), GameEnv(context)
-    numbers = [env.env.env.world.first_game for env in (first, second)]
+    numbers = [env.env.env.env.world.first_game for env in (first, second)]
     assert numbers == [GAMES_PER_RUNNER, GAMES_PER_RUNNER + 1]
 
 
 def test_reset_of_unfinished_game_starts_new_one():
     env = game(SINGLE)
     env.reset(seed=1)
-    world = env.env.env.world
+    world = env.env.env.env.world
     env.step({"red_0": 2})
     assert world.state.clock[0] == 1
     env.reset()

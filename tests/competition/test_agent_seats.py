@@ -21,8 +21,7 @@ from multigrid_rl.evaluation.targets import player_target
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.factories import seat_players
-from multigrid_rl.players.match import Match
+from multigrid_rl.players.factories import doors_match, seat_players
 from multigrid_rl.text import ConfigError
 from multigrid_rl.trust import SAFE, TRUSTED
 from multigrid_rl.types import RunError
@@ -51,10 +50,10 @@ def _seated(spec, **names):
 
 def test_games_restart_under_their_numbers(recorder):
     folder, read_messages = recorder
-    match = Match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[folder], blue_0=["idle"])), 2)
+    match = doors_match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[folder], blue_0=["idle"])), 2)
     for _ in range(SPEC.max_steps + 5):
         match.step({})
-        assert match.actions[:, 1].tolist() == [0, 1]
+        assert match.env.actions[:, 1].tolist() == [0, 1]
     messages = read_messages()
     assert [message["type"] for message in messages].count("hello") == 1
     assert messages[0]["games"] == 2
@@ -66,7 +65,7 @@ def test_finished_games_are_not_asked_about_again(recorder):
     folder, messages = recorder
     spec = replace(SPEC, max_steps=3)
     players = seat_players(spec, _seated(spec, red_0=[folder], blue_0=["idle"]), once=True)
-    match = Match(spec, players, 2, auto_reset=False)
+    match = doors_match(spec, players, 2, auto_reset=False)
     for _ in range(5):
         match.step({})
     players["red_0"].close()
@@ -76,12 +75,12 @@ def test_finished_games_are_not_asked_about_again(recorder):
 def test_plays_only_its_own_games_in_mixture(recorder):
     folder, messages = recorder
     spec = replace(SPEC, max_steps=4)
-    match = Match(spec, seat_players(spec, _seated(spec, red_0=[folder, "idle"], blue_0=["idle"])), 12, seed=3)
+    match = doors_match(spec, seat_players(spec, _seated(spec, red_0=[folder, "idle"], blue_0=["idle"])), 12, seed=3)
     for _ in range(10):
         # It sits on the second column; `idle` does nothing, which is action 6.
         its = match._seated[0].memory.chosen == 0
         match.step({})
-        assert match.actions[its, 1].tolist() == [k % 7 for k in np.flatnonzero(its)]
+        assert match.env.actions[its, 1].tolist() == [k % 7 for k in np.flatnonzero(its)]
     known = set()
     for message in messages()[1:]:
         if message["type"] == "act":
@@ -96,16 +95,16 @@ def test_plays_whole_team_or_one_seat_beside_others(recorder):
     spec = replace(load_scenario("2v2").spec, max_steps=3)
     together = seat_players(spec, _seated(spec, red_0=[folder], red_1=[folder], blue_0=["idle"], blue_1=["idle"]))
     assert set(together) == {"red", "blue_0", "blue_1"}
-    Match(spec, together, 1).step({})
+    doors_match(spec, together, 1).step({})
     assert messages()[0]["seats"] == ["red_0", "red_1"]
     apart = seat_players(spec, _seated(spec, red_0=["idle"], red_1=[folder], blue_0=["idle"], blue_1=["idle"]))
-    Match(spec, apart, 1).step({})
+    doors_match(spec, apart, 1).step({})
     assert messages()[-2]["seats"] == ["red_1"]
 
 
 def test_fault_ends_run_with_one_line(tmp_path, unconfined):
     agent_of(tmp_path / "liar", "def act(message): say('9')")
-    match = Match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[str(tmp_path / "liar")], blue_0=["idle"])), 2)
+    match = doors_match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[str(tmp_path / "liar")], blue_0=["idle"])), 2)
     with pytest.raises(RunError, match=r"player .*liar: step 0: answer: expected a JSON object, got 9"):
         match.step({})
 
@@ -117,7 +116,7 @@ def test_agent_files_are_sent_to_processes_without_folder(recorder):
     shutil.rmtree(folder)
     row = catalogue.seat(folder, SPEC, "red_0")
     assert row.sha256 == sha256
-    Match(SPEC, seat_players(SPEC, {"red_0": (row,), **_seated(SPEC, blue_0=["idle"])}), 1).step({})
+    doors_match(SPEC, seat_players(SPEC, {"red_0": (row,), **_seated(SPEC, blue_0=["idle"])}), 1).step({})
     assert messages()[0]["scenario"] == "own"
 
 

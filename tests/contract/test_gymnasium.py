@@ -127,7 +127,7 @@ def test_unseeded_games_differ_in_keys_and_opponent_actions():
     boards = set()
     for _ in range(20):
         env.reset()
-        boards.add(env.match.world.state.cells.tobytes())
+        boards.add(env.match.env.world.state.cells.tobytes())
     assert len(boards) > 10
     moves = set()
     for _ in range(5):  # fixed keys: only the opponents' draws are left
@@ -137,7 +137,7 @@ def test_unseeded_games_differ_in_keys_and_opponent_actions():
             _, _, terminated, truncated, _ = fixed.step(c.DONE)
             if terminated or truncated:  # an opponent may be lucky
                 break
-        moves.add(fixed.match.world.state.position.tobytes() + fixed.match.world.state.heading.tobytes())
+        moves.add(fixed.match.env.world.state.position.tobytes() + fixed.match.env.world.state.heading.tobytes())
     assert len(moves) > 1
 
 
@@ -165,7 +165,7 @@ def test_idle_game_is_truncated_not_terminated(scenario):
         assert info["winner"] == -1
     # The observation is that of the last state, not of a game begun anew.
     assert seen["direction"] == (WEST + env.game.max_steps) % 4
-    assert env.match.world.state.clock[0] == env.game.max_steps
+    assert env.match.env.world.state.clock[0] == env.game.max_steps
     with pytest.raises(RuntimeError, match=r"call reset\(\)"):
         env.step(c.DONE)
 
@@ -175,7 +175,7 @@ def test_idle_game_is_truncated_not_terminated(scenario):
 def test_win_terminates_and_in_last_step_also_truncates(scenario, last):
     env = seat_env(scenario, "idle")
     env.reset(seed=0)
-    world = env.match.world
+    world = env.match.env.world
     clear(world)
     place(world, FOCAL, *RED_FRONT, WEST, RED_KEY_USED)
     if last:
@@ -207,7 +207,7 @@ def test_loss_terminates_and_names_winner():
 def test_eliminated_seat_terminates_while_team_plays_on(scenario):
     env = SeatEnv(scenario, FOCAL, others(scenario, "idle") | {"blue_0": "key-runner"})
     env.reset(seed=0)
-    world = env.match.world
+    world = env.match.env.world
     place(world, FOCAL, 7, 3, NORTH)
     place(world, "blue_0", 6, 3, EAST)  # a key-runner toggles whoever stands in front of it
     _, reward, terminated, truncated, info = env.step(c.DONE)
@@ -273,9 +273,9 @@ class Mine:
 
 def test_seats_player_objects_and_mixtures():
     alone, mixed = SeatEnv(players={"blue_0": Mine()}), SeatEnv(players={"blue_0": {Mine(): 1, "idle": 3}})
-    before = int(alone.reset(seed=1)[0]["direction"]), int(alone.match.world.state.heading[0, 0])
+    before = int(alone.reset(seed=1)[0]["direction"]), int(alone.match.env.world.state.heading[0, 0])
     alone.step(c.ACTIONS.index("done"))
-    assert alone.match.world.state.heading[0, 0] == (before[1] + 3) % 4
+    assert alone.match.env.world.state.heading[0, 0] == (before[1] + 3) % 4
     assert {int(mixed.reset(seed=k) and mixed.match._pooled[0].memory.chosen[0]) for k in range(20)} == {0, 1}
     with pytest.raises(
         ConfigError, match=r"player object: expected something with act\(view, state, rng\), got object"

@@ -16,7 +16,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.match import Match
+from multigrid_rl.players.factories import doors_match
 from multigrid_rl.rllib import FrozenPlayer, RedBlueDoors, register_envs
 from multigrid_rl.text import ConfigError
 from multigrid_rl.world import spaces
@@ -52,13 +52,13 @@ def same_games(episodes, match):
         red, blue = episode.agent_episodes["red_0"], episode.agent_episodes["blue_0"]
         views, rewards = red.get_observations(), red.get_rewards()
         for t, action in enumerate(red.get_actions()):
-            np.testing.assert_array_equal(views[t], spaces.flat_observation(match.spec, seen["red_0"][0]))
+            np.testing.assert_array_equal(views[t], spaces.flat_observation(match.env.spec, seen["red_0"][0]))
             step = match.step({"red_0": np.array([action], np.int8)})
             seen, steps = step.observations, steps + 1
-            assert match.actions[0, 0] == blue.get_actions(t)
+            assert match.env.actions[0, 0] == blue.get_actions(t)
             assert rewards[t] == step.rewards["red_0"][0]
         assert step.done[0]
-        final = spaces.flat_observation(match.spec, step.final_observations["red_0"][0])
+        final = spaces.flat_observation(match.env.spec, step.final_observations["red_0"][0])
         np.testing.assert_array_equal(views[-1], final)
         assert episode.is_terminated == red.is_terminated == step.terminated["red_0"][0]
         assert episode.is_truncated == red.is_truncated == step.truncated[0]
@@ -70,7 +70,7 @@ def test_stock_ppo_plays_the_games_of_a_match(episodes):
     player = Catalogue().seat("blue-rookie", load_scenario("1v1").spec, "blue_0").player
     played = runner("blue-rookie").sample(num_episodes=episodes)
     assert len(played) == episodes
-    assert same_games(played, Match(load_scenario("1v1").spec, {"blue_0": player}, 1)) > 20 * episodes
+    assert same_games(played, doors_match(load_scenario("1v1").spec, {"blue_0": player}, 1)) > 20 * episodes
 
 
 def test_a_player_with_memory_plays_the_games_of_a_match():
@@ -79,12 +79,12 @@ def test_a_player_with_memory_plays_the_games_of_a_match():
     player = Catalogue().seat("blue-grandmaster", spec, "blue_0").player
     env_runner = runner("blue-grandmaster")
     pieces = [piece for _ in range(6) for piece in env_runner.sample(num_timesteps=7)]
-    match = Match(spec, {"blue_0": player}, 1)
+    match = doors_match(spec, {"blue_0": player}, 1)
     match.reset(SEED)
     for piece in pieces:
         for t, action in enumerate(piece.agent_episodes["red_0"].get_actions()):
             match.step({"red_0": np.array([action], np.int8)})
-            assert match.actions[0, 0] == piece.agent_episodes["blue_0"].get_actions(t)
+            assert match.env.actions[0, 0] == piece.agent_episodes["blue_0"].get_actions(t)
     assert len({piece.id_ for piece in pieces}) > 1
     assert len(pieces) > len({piece.id_ for piece in pieces})
 

@@ -51,7 +51,7 @@ def test_games_equal_batched_engine_and_follow_seed():
         if ended.any():
             assert np.array_equal(infos["_final_obs"], ended)
             assert (infos["winner"][terminated] >= 0).all()
-            assert (envs[0].match.world.state.clock[ended] == 0).all()
+            assert (envs[0].match.env.world.state.clock[ended] == 0).all()
     assert ends > GAMES
 
 
@@ -72,7 +72,7 @@ def test_final_observation_is_of_own_seat():
 def test_eliminated_seat_starts_new_game_while_others_play():
     env = SeatVectorEnv(3, "2v2-deathmatch", players=filled("2v2-deathmatch", "idle") | {"blue_0": "key-runner"})
     env.reset(seed=0)
-    world = env.match.world
+    world = env.match.env.world
     place(world, "red_0", 7, 3, NORTH)
     place(world, "blue_0", 6, 3, EAST)
     _, paid, terminated, truncated, infos = env.step(np.full(3, c.DONE))

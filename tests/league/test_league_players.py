@@ -16,9 +16,8 @@ from multigrid_rl.envs.grouping import agents_of
 from multigrid_rl.league.run import RunLeague
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import PlayerError, read_files, signature, write_player
-from multigrid_rl.players.factories import MatchFactory
+from multigrid_rl.players.factories import MatchFactory, doors_match
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import Roster, TeamPlayer, snapshot_player
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.types import EpisodeTable, GameSpec, SeatView
@@ -63,7 +62,7 @@ def played(factory: MatchFactory, steps=30, games=16, first=0) -> np.ndarray:
     rows = []
     for _ in range(steps):
         match.step({seat: np.full(games, 6) for seat in match.seats})
-        rows.append(match.actions.copy())
+        rows.append(match.env.actions.copy())
     return np.array(rows)
 
 
@@ -85,10 +84,10 @@ def test_team_snapshot_plays_whole_team(tmp_path, scheme, model):
     assert isinstance(player, TeamPlayer if scheme == "dtde" else FrozenPlayer)
     games = []
     for number, first in ((8, 0), (1, 5)):  # whoever is beside it, a game is the same
-        match = Match(
-            spec, {"blue": player, "red": TeamPlayer("x", [RandomPlayer()] * 2)}, number, seed=3, first_game=first
+        match = doors_match(
+            spec, {"blue": player, "red": TeamPlayer("x", [RandomPlayer()] * 2)}, number, seed=3, first=first
         )
-        rows = [(match.step({}), match.actions.copy())[1] for _ in range(40)]
+        rows = [(match.step({}), match.env.actions.copy())[1] for _ in range(40)]
         games.append(np.array(rows))
     np.testing.assert_array_equal(games[0][:, 5], games[1][:, 0])
     assert len(np.unique(games[0][..., :2])) == len(ACTIONS)
@@ -153,7 +152,7 @@ def test_newcomers_join_later_games_and_survive_state_restore(tmp_path):
     for actions in later:
         mine, yours = (each.step({"red_0": actions}).rewards["red_0"].copy() for each in (env, other))
         np.testing.assert_array_equal(mine, yours)
-    np.testing.assert_array_equal(env.env.actions, other.env.actions)
+    np.testing.assert_array_equal(env.env.env.actions, other.env.env.actions)
 
 
 def test_metrics_share_one_name_for_all_snapshots():

@@ -62,7 +62,7 @@ def test_trained_policy_predicts_from_what_a_game_shows():
     player = multigrid_rl.load_player("blue-rookie", "blue_0")
     shown, _ = env.reset(seed=3)
     for _ in range(20):
-        tokens = env.match.world.outputs.tokens[0, 0]
+        tokens = env.match.env.world.outputs.tokens[0, 0]
         np.testing.assert_array_equal(tokens_of(shown), tokens)
         action, _ = player.predict(shown)
         assert action == player.predict(tokens)[0]

@@ -11,6 +11,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.catalogue import BUILT_IN
 from multigrid_rl.players.classes import watched
 from multigrid_rl.players.episodes import play_games
+from multigrid_rl.players.factories import doors_match
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.scripted import IdlePlayer, RandomPlayer
 from multigrid_rl.streams import Streams
@@ -149,14 +150,14 @@ def test_rejects_empty_seats(given, empty):
 
 def test_rejects_player_for_unknown_seat():
     with pytest.raises(ValueError, match="seat: expected blue_0, red_0, got 'red_1'"):
-        Match(FAIR, filled(FAIR, {"red_1": "idle"}), 2)
+        doors_match(FAIR, filled(FAIR, {"red_1": "idle"}), 2)
 
 
 # --- matches
 
 
 def test_match_shows_focal_seats_only():
-    match = Match(FAIR, filled(FAIR, {"blue_0": "random"}), 6)
+    match = doors_match(FAIR, filled(FAIR, {"blue_0": "random"}), 6)
     assert match.seats == ("red_0",)
     assert {seat: shown.shape for seat, shown in match.observations().items()} == {"red_0": (6, FAIR.num_tokens)}
     step = match.step({"red_0": np.full(6, DONE)})
@@ -165,7 +166,7 @@ def test_match_shows_focal_seats_only():
 
 def test_focal_seat_sees_own_view_and_plays_own_agent():
     games = 4
-    match = Match(FAIR, {"blue_0": IdlePlayer()}, games, seed=2)
+    match = doors_match(FAIR, {"blue_0": IdlePlayer()}, games, seed=2)
     world = World(FAIR, games, seed=2)
     row = np.full((games, 2), DONE, np.int8)
     for actions in scripted_actions(1, 30, games):
@@ -201,8 +202,8 @@ def test_game_k_alone_plays_as_game_k_among_16(name):
     spec = replace(FAIR, max_steps=40)
     actions = scripted_actions(8, steps, games)
     together, alone = Recorder(BUILT_IN[name](spec)), Recorder(BUILT_IN[name](spec))
-    many = Match(spec, {"blue_0": together}, games, seed=6)
-    one = Match(spec, {"blue_0": alone}, 1, seed=6, first_game=k)
+    many = doors_match(spec, {"blue_0": together}, games, seed=6)
+    one = doors_match(spec, {"blue_0": alone}, 1, seed=6, first=k)
     for row in actions:
         wide, narrow = many.step({"red_0": row}), one.step({"red_0": row[k : k + 1]})
         np.testing.assert_array_equal(wide.observations["red_0"][k], narrow.observations["red_0"][0])
@@ -213,7 +214,7 @@ def test_game_k_alone_plays_as_game_k_among_16(name):
 def test_background_players_of_one_kind_play_differently():
     spec = load_scenario("2v2").spec
     first, second = Recorder(RandomPlayer()), Recorder(RandomPlayer())
-    match = Match(spec, {"blue_0": first, "blue_1": second}, 50)
+    match = doors_match(spec, {"blue_0": first, "blue_1": second}, 50)
     match.step(dict.fromkeys(match.seats, np.full(50, DONE)))
     assert first.actions[0].tolist() != second.actions[0].tolist()
 
@@ -239,7 +240,7 @@ class Remembering:
 
 def test_player_memory_resets_with_each_game():
     player = Remembering()
-    match = Match(SHORT, {"blue_0": player}, 2)
+    match = doors_match(SHORT, {"blue_0": player}, 2)
     for _ in range(26):
         match.step({"red_0": np.full(2, DONE)})
     assert player.seen == [[t % 12, t % 12] for t in range(26)]
@@ -248,7 +249,7 @@ def test_player_memory_resets_with_each_game():
 def test_episode_table_adds_up():
     games, steps = 8, 200
     spec = replace(FAIR, max_steps=40)
-    match = Match(spec, {}, games, seed=3)
+    match = doors_match(spec, {}, games, seed=3)
     rewards, rows = np.zeros((games, 2)), []
     length = np.zeros(games, int)
     for blue, red in zip(scripted_actions(1, steps, games), scripted_actions(2, steps, games), strict=True):
@@ -282,7 +283,9 @@ def test_episode_events_explain_return():
 def test_auto_reset_keeps_final_observation():
     games, row = 3, np.full(3, 1, np.int8)  # red turns right, over and over
     spec = replace(FAIR, max_steps=13)
-    going, stopping = (Match(spec, {"blue_0": IdlePlayer()}, games, seed=9, auto_reset=auto) for auto in (True, False))
+    going, stopping = (
+        doors_match(spec, {"blue_0": IdlePlayer()}, games, seed=9, auto_reset=auto) for auto in (True, False)
+    )
     for _ in range(13):
         step, wanted = going.step({"red_0": row}), stopping.step({"red_0": row})
     assert step.done.all()
@@ -291,7 +294,7 @@ def test_auto_reset_keeps_final_observation():
     np.testing.assert_array_equal(step.final_observations["red_0"], wanted.observations["red_0"])
     assert step.final_observations["red_0"][:, -2].tolist() == [3] * games  # heading 2 and 13 right turns
     assert step.observations["red_0"][:, -2].tolist() == [2] * games
-    assert going.world.state.clock.tolist() == [0] * games
+    assert going.env.world.state.clock.tolist() == [0] * games
 
 
 def test_seeded_reset_equals_new_match():
@@ -299,8 +302,8 @@ def test_seeded_reset_equals_new_match():
         shown = [match.step({"red_0": row}).observations["red_0"].tolist() for row in scripted_actions(3, 60, 6)]
         return shown, match.drain_episodes()
 
-    fresh = Match(FAIR, {"blue_0": RandomPlayer()}, 6, seed=21, first_game=4)
-    used = Match(FAIR, {"blue_0": RandomPlayer()}, 6, seed=1, first_game=4)
+    fresh = doors_match(FAIR, {"blue_0": RandomPlayer()}, 6, seed=21, first=4)
+    used = doors_match(FAIR, {"blue_0": RandomPlayer()}, 6, seed=1, first=4)
     before = run(used)
     begun = used.reset(21)
     np.testing.assert_array_equal(begun["red_0"], fresh.observations()["red_0"])
@@ -311,7 +314,7 @@ def test_seeded_reset_equals_new_match():
 
 
 def test_mid_game_reset_discards_game():
-    match = Match(SHORT, {"blue_0": IdlePlayer()}, 2, seed=1)
+    match = doors_match(SHORT, {"blue_0": IdlePlayer()}, 2, seed=1)
     for _ in range(5):
         match.step({"red_0": np.full(2, 3)})  # red pays for picking up nothing
     match.reset(1)

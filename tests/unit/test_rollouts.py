@@ -59,7 +59,7 @@ class Spied:
             self.shown.append({name: np.array(tokens) for name, tokens in self.env.observations().items()})
             self.alive.append(self._living.copy())
             outcome = step(actions)
-            self._living &= self.match.world.outputs.events[..., EV_VICTIM] == 0
+            self._living &= self.match.env.world.outputs.events[..., EV_VICTIM] == 0
             self._living[outcome.done] = True
             self.steps.append(
                 SimpleNamespace(

@@ -22,8 +22,7 @@ from games import (
     put,
     world,
 )
-from multigrid_rl.players.factories import MatchFactory
-from multigrid_rl.players.match import Match
+from multigrid_rl.players.factories import MatchFactory, doors_match
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import run_training
@@ -152,7 +151,8 @@ def test_own_reward_is_tried_before_a_run(tmp_path, monkeypatch, name, said):
 def test_canonical_returns_and_games_never_change():
     spec = GameSpec(max_steps=60)
     bonus = EventBonus(spec, {"all": {**dict.fromkeys(c.EVENTS, 3.0), "step": -1.0}})
-    plain, bent = (Match(spec, {"blue_0": RandomPlayer()}, 20, seed=1, shaping=shaping) for shaping in (None, bonus))
+    plain, bent = (doors_match(spec, {"blue_0": RandomPlayer()}, 20, seed=1) for _ in range(2))
+    bent.env.shaping = bonus
     rng, differ = np.random.default_rng(4), 0
     for _ in range(200):
         row = rng.integers(0, 7, 20)
@@ -179,7 +179,7 @@ def test_steps_of_eliminated_agents_do_not_count():
     for _ in range(150):
         row = rng.integers(0, 7, (16, 2))
         together, single = team.step({"red": row}), apart.step({"red_0": row[:, :1], "red_1": row[:, 1:]})
-        canonical = apart.env.world.outputs.reward[:, 2:]
+        canonical = apart.env.env.world.outputs.reward[:, 2:]
         acted = together.mask["red"]
         np.testing.assert_allclose(together.rewards["red"], (canonical - acted).sum(axis=1), atol=1e-12)
         for k, seat in enumerate(("red_0", "red_1")):

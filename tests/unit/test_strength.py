@@ -13,10 +13,9 @@ from bundles import bundle, network
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
-from multigrid_rl.players.factories import seat_players
+from multigrid_rl.players.factories import doors_match, seat_players
 from multigrid_rl.players.freeze import measure, side
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.match import Match
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.types import GameSpec, Rules
 
@@ -116,15 +115,17 @@ def test_rejects_player_that_fits_nowhere(root):
 
 def test_team_player_acts_by_logits_of_each_member():
     games, net = 12, network(members=2)
-    match = Match(FOUR, {"red": FrozenPlayer("team", net, "", members=2, greedy=True), "blue_0": RandomPlayer()}, games)
+    match = doors_match(
+        FOUR, {"red": FrozenPlayer("team", net, "", members=2, greedy=True), "blue_0": RandomPlayer()}, games
+    )
     assert match.seats == ("blue_1",)
     seen = []
     for _ in range(25):
-        tokens = match.world.outputs.tokens[:, 2:].reshape(games, -1).copy()
+        tokens = match.env.world.outputs.tokens[:, 2:].reshape(games, -1).copy()
         match.step({"blue_1": np.full(games, 6)})
         with torch.no_grad():
             wanted = net(torch.from_numpy(tokens))[0].view(games, 2, 7).argmax(2)
-        assert match.actions[:, 2:].tolist() == wanted.tolist()
+        assert match.env.actions[:, 2:].tolist() == wanted.tolist()
         seen.append(wanted.numpy())
     assert (np.array(seen)[..., 0] != np.array(seen)[..., 1]).any()
 

@@ -225,7 +225,7 @@ def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterato
     """Train for ``until`` environment steps and yield the numbers of each iteration; ``save``: file for the weights."""
     torch.set_num_threads(1)  # a second thread costs more than it brings to a network of this size
     match = multigrid_rl.make("1v1", SEAT, num_envs=NUM_ENVS).match  # games, with blue-rookie on the other seat
-    red = match.spec.seats.index(SEAT)
+    red = match.index[SEAT]
     obs = match.reset(seed)[SEAT]  # (N, 27) uint8: a code for each cell of the view, red's heading, its mission
     net = ActorCritic([23] * 25 + [4, 4], seed)
     # Adam (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980), with its own epsilon: detail 3 has 1e-5.
@@ -246,7 +246,7 @@ def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterato
                 log_probs[t], values[t] = map(Tensor.numpy, net(obs))
             actions[t] = draw(log_probs[t], uniform[t])
             step = match.step({SEAT: actions[t]})  # games that end begin anew in the same step
-            bonus = KEY_BONUS * match.world.outputs.events[:, red, EVENTS.index("key_pickup")]  # its first
+            bonus = KEY_BONUS * match.env.world.outputs.events[:, red, EVENTS.index("key_pickup")]  # its first
             rewards[t], terminated[t], done[t] = step.rewards[SEAT] + bonus, step.terminated[SEAT], step.done
             cut[t] = step.done & step.truncated  # the time limit: what would have come counts
             finals.append(step.final_observations[SEAT][cut[t]])
