@@ -18,7 +18,7 @@ ENVIRONMENTS: dict[str, str] = {
     "doors": "multigrid_rl.players.doors:Doors",
     "multigrid": "multigrid_rl.envs.multigrid:Multigrid",
     "gymnasium": "multigrid_rl.envs.gymnasium:Gymnasium",
-    "pettingzoo": "multigrid_rl.envs.pettingzoo:PettingZoo",
+    "pettingzoo": "multigrid_rl.players.zoo:PettingZoo",
     "unity": "multigrid_rl.walkers.unity:Unity",
 }
 
@@ -28,6 +28,12 @@ ENV_IDS: dict[str, str] = {
     "MultiGrid-": "multigrid",
     "pettingzoo:": "pettingzoo",
     "openspiel:": "pettingzoo",
+}
+
+#: What players of a game need to be seated, by the class that describes the game: ``players.places.Place``.
+PLACES: dict[str, str] = {
+    "GameSpec": "multigrid_rl.players.doors:PLACE",
+    "ZooSpec": "multigrid_rl.players.zoo:PLACE",
 }
 
 #: What opens one game of the kind ``pettingzoo``, by what its ``env_id`` begins with: (rest of the id, arguments) ->

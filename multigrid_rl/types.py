@@ -141,6 +141,29 @@ class GameSpec:
         return dict(self.seat_reward).get(seat, self.reward)
 
 
+class Seats(Protocol):
+    """A game with seats, whatever it is: :class:`GameSpec`, or ``envs.pettingzoo.ZooSpec``. See ``tables.PLACES``."""
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """Seat names in index order."""
+
+    def team_of(self, seat: str) -> str:
+        """Return the team of a seat. Raises ``ValueError`` for a seat that the game does not have."""
+
+    def seats_of(self, team: str) -> tuple[str, ...]:
+        """Return the seats of a team, in index order."""
+
+
+def counterpart(game: Seats, seat: str) -> str:
+    """Return the seat of the other team at the same place, ``blue_0`` for ``red_0``; itself without such a team."""
+    team = game.team_of(seat)
+    others = [other for other in dict.fromkeys(map(game.team_of, game.seats)) if other != team]
+    if len(others) != 1 or len(game.seats_of(others[0])) != len(game.seats_of(team)):
+        return seat
+    return game.seats_of(others[0])[game.seats_of(team).index(seat)]
+
+
 class Clock:
     """Where the time of an iteration goes: adds up seconds by part; ``begin``, then ``lap`` after each part."""
 

@@ -57,7 +57,8 @@ def evaluate(
             report, games = judge.report(result), None
             if target.rivals:
                 files = judge.write_episodes(judge.episode_columns(result), unfinished, parquet=parquet)
-                games = json.dumps([game.model_dump() for game in judge.kept_games(result)])
+                kept = [game.model_dump() for game in judge.kept_games(result)]
+                games = json.dumps(kept) if kept else None
             for file, text in (("summary.json", json.dumps(report, indent=2)), ("games.json", games)):
                 if text is not None:
                     files.append(unfinished / file)

@@ -24,8 +24,9 @@ from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.episodes import play_games
-from multigrid_rl.players.factories import DoorsMatch, doors_match
+from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.match import Match
 from multigrid_rl.text import printable
 from multigrid_rl.trust import strangers
 from multigrid_rl.types import GameSpec, Policy, SeatView
@@ -108,7 +109,7 @@ def watch(spec: GameSpec, team: str, agent: Policy, games: int, seed: int) -> An
     if not len(actions):
         return None
     # What it saw is what these actions lead to once more.
-    match = doors_match(spec, {}, _OWN_GAMES, seed=seed, auto_reset=False)
+    match = match_of(spec, {}, _OWN_GAMES, seed=seed, auto_reset=False)
     rows = [dict(zip(spec.seats, step.T, strict=True)) for step in np.where(actions < 0, DONE, actions)]
     return Answers(_seen(match, rows).of(spec, team), actions[:, :, _columns(spec, team)])
 
@@ -294,12 +295,12 @@ def _shared_games(spec: GameSpec, hosts: list[Teams]) -> Seen:
     rows = []
     for number, teams in enumerate(hosts or [{"all": scripted}]):
         players = {seat: player for team in teams.values() for seat, player in team.items()}
-        match = doors_match(spec, players, _GAMES, seed=_SEED, first=number * _GAMES, auto_reset=False)
+        match = match_of(spec, players, _GAMES, seed=_SEED, first=number * _GAMES, auto_reset=False)
         rows.append(_seen(match, [{}] * STEPS))
     return Seen(*(np.concatenate(parts, axis=1) for parts in zip(*rows, strict=True)))
 
 
-def _seen(match: DoorsMatch, actions: Iterable[dict[str, NDArray[Any]]]) -> Seen:
+def _seen(match: Match[Any], actions: Iterable[dict[str, NDArray[Any]]]) -> Seen:
     """Return what all seats see while the ``actions`` of those without a player are played."""
     tokens, living = [], []
     for step in actions:

@@ -148,6 +148,8 @@ def check_key(key: str, value: Any, known: Any) -> None:
     for part in key.split("."):
         if not isinstance(node, dict):
             raise ConfigError(expected(place, "a value and no keys below it", f"{key}={written(value)}"))
+        if not node and place:  # such as scenario.seats of a game that the file does not know
+            return
         if part not in node:
             raise ConfigError(_unknown_key(key, part, node, known))
         place, node = (f"{place}.{part}" if place else part), node[part]

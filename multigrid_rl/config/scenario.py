@@ -170,6 +170,8 @@ class EnvironmentKind(Part):
     board: ClassVar[bool] = False
     #: It shows vectors of floats: policy and values need share nothing.
     vectors: ClassVar[bool] = False
+    #: Players of others sit on seats that do not learn.
+    rivals: ClassVar[bool] = False
     #: Rewards can be learnt from recorded play in it.
     discriminators: ClassVar[bool] = False
     #: ``train.shaping`` may name a training reward: its factories have ``check_reward``.
@@ -187,6 +189,11 @@ class EnvironmentKind(Part):
     judged: ClassVar[bool] = True
 
     env_id: str | None = None
+
+    @property
+    def spec(self) -> Any:
+        """The game with seats (``types.Seats``). Raises :class:`ConfigError`: there is no opponent in it."""
+        raise ConfigError(expected("scenario", "a game with opponents", self.env_id))
 
     @property
     def learning(self) -> dict[str, str]:
@@ -258,6 +265,8 @@ class ScenarioConfig(Part):
     """multigrid: number of agents; they are one team and all of them learn. Elsewhere 1"""
     teams: dict[str, tuple[str, ...]] = {}
     """pettingzoo: name -> its agents; {}: each is a team of its own"""
+    symmetric: tuple[tuple[str, ...], ...] = ()
+    """pettingzoo: groups of agents on whose seats the same player can sit; []: only where it was trained"""
     outcome: Literal["win", "return"] | None = None
     """pettingzoo: win, the team with the largest return wins an episode; return, nobody does. null: win with two teams
     or more"""
@@ -332,7 +341,7 @@ def env_factory(config: Any, hashes: dict[str, str] | None = None) -> EnvFactory
     for key, value, able, wanted, missing in (
         ("train.bonus", train.bonus, kind.board, "{}", "events to weigh"),
         ("train.shaping", train.shaping, kind.shaped, "null", "steps to hand to a function"),
-        ("scenario.seats", scenario.seats, kind.board, "{}", "opponents, every agent learns"),
+        ("scenario.seats", scenario.seats, kind.rivals, "{}", "opponents, every agent learns"),
     ):
         if value and not able:
             raise ConfigError(expected(key, f"{wanted}, as scenario={scenario.name} has no {missing}", value))

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
-from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
 from multigrid_rl.envs.base import BrokenEnvError, Episodes, flat_actions, native, reset_seed
-from multigrid_rl.envs.grouping import GroupedEnv
 from multigrid_rl.envs.zoo import Happened, Seat, described, failed, open_game
-from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.text import expected
 from multigrid_rl.trust import MISTAKES, mistake
-from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec
+from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec
 
 LOG = logging.getLogger(__name__)
 Array = NDArray[Any]
-Outcome = Literal["win", "return"]
 
 
 class PettingZooEnvs(Episodes):
@@ -43,6 +39,10 @@ class PettingZooEnvs(Episodes):
         gaps: seats decide now and then (``learn.decisions``); otherwise each decides in every step until it leaves.
         seed: of everything random.
         first: number of the first environment.
+        auto_reset: reset finished environments at once; otherwise each plays one episode.
+
+    Attributes:
+        actions: (N, A) choices of the last step, -1 where a seat did nothing; (N, 0) where actions are no choices.
 
     Raises:
         ValueError: see :func:`~multigrid_rl.envs.zoo.open_game`.
@@ -58,6 +58,7 @@ class PettingZooEnvs(Episodes):
         gaps: bool = True,
         seed: int = 0,
         first: int = 0,
+        auto_reset: bool = True,
     ) -> None:
         self.env_id, self.teams, self._first = env_id, teams, first
         self._about = described(env_id, env_args or {}).seats
@@ -69,7 +70,9 @@ class PettingZooEnvs(Episodes):
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
         self._turn = np.zeros((num_envs, len(self.seats)), np.bool_)
         self._played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
-        self._steady = not gaps
+        self._steady, self._auto_reset = not gaps, auto_reset
+        single = all(isinstance(about.acts, spaces.Discrete) for about in self._about.values())
+        self.actions = np.full((num_envs, len(self.seats) if single else 0), -1, np.int16)
         if gaps:
             self.deciding = lambda: _by_seat(self.seats, self._turn.copy())
         self.reset(seed)
@@ -89,10 +92,15 @@ class PettingZooEnvs(Episodes):
         self._clock.begin()
         rewards, ended = np.zeros(mask.shape), np.zeros(mask.shape, np.bool_)
         done, cut = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        self.actions[:] = -1
         for n, whose in enumerate(mask):
+            if not whose.any():  # it is over
+                continue
             taken = {self.seats[a]: chosen[self.seats[a]][n] for a in np.flatnonzero(whose).tolist()}
             now = self._call(n, "step", taken)
             self._played[n].append(taken)
+            if self.actions.size:
+                self.actions[n, whose] = [int(action) for action in taken.values()]
             for seat, paid in now.paid.items():
                 rewards[n, self._places[seat]] = paid
             for seat, good in now.ended.items():
@@ -104,7 +112,7 @@ class PettingZooEnvs(Episodes):
             n, a = np.argwhere(~np.isfinite(rewards))[0].tolist()
             raise self._broken(n, f"a reward of {rewards[n, a]} for {self.seats[a]}")
         self._returns += rewards
-        self._length += 1
+        self._length += mask.any(axis=1)
         if done.any():
             for seat, obs in self._obs.items():
                 self._final[seat][done] = obs[done]
@@ -151,7 +159,25 @@ class PettingZooEnvs(Episodes):
         best = sums.max(axis=0)
         return np.where((sums == best).sum(axis=0) == 1, sums.argmax(axis=0), -1).astype(np.int8)
 
+    def boards(self) -> NDArray[np.uint8]:
+        """Return nothing (N, 0): a game of others is played again by its actions."""
+        return np.zeros((self.num_envs, 0), np.uint8)
+
+    def restart(self, which: NDArray[np.bool_]) -> None:
+        """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
+        self._episode[which] += 1
+        self._begin(which)
+
+    def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
+        """Return rows of the unfinished episodes in ``which`` (N,), without a winner."""
+        count = int(which.sum())
+        events, nothing = np.zeros((count, len(self.seats), 0)), np.zeros((count, 0), np.int16)
+        return EpisodeTable(self._length[which], self._returns[which], events, np.full(count, -1, np.int8), nothing)
+
     def _begin(self, which: NDArray[np.bool_]) -> None:
+        if not self._auto_reset and self._episode.any():  # each plays once
+            self._turn[which] = False
+            return
         for n in np.flatnonzero(which).tolist():
             self._played[n] = []
             now = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
@@ -198,103 +224,49 @@ def kinds_of(seats: Mapping[str, Seat]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class PettingZooFactory(EnvFactory):
-    """Builds environments of one id, in this process or another.
+class ZooSpec:
+    """One game of PettingZoo's kind: an entry of ``tables.PLACES`` says how players are seated in it.
 
     Args:
         env_id, env_args: see :func:`~multigrid_rl.envs.zoo.open_game`.
-        seed: of all environments.
-        teams: seat -> team, of all seats.
+        teams: seat -> team, of all seats in index order.
         wins: the team with the largest sum of returns wins.
-        shared: seats of a kind play one network.
+        symmetric: groups of seats on which the same player can sit.
         gaps: see :class:`PettingZooEnvs`.
     """
 
     env_id: str
-    seed: int
     env_args: dict[str, Any]
     teams: dict[str, str]
     wins: bool
-    shared: bool = False
+    symmetric: tuple[tuple[str, ...], ...] = ()
     gaps: bool = True
 
-    @cached_property
-    def specs(self) -> MultiAgentSpec:
-        """Who is in the environments. Raises ``ConfigError``: see :func:`~multigrid_rl.envs.zoo.open_game`."""
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """Seat names in index order."""
+        return tuple(self.teams)
+
+    def team_of(self, seat: str) -> str:
+        """Return the team of a seat. Raises ``ValueError`` for a seat that the game does not have."""
+        if seat not in self.teams:
+            raise ValueError(expected("seat", ", ".join(self.seats), repr(seat)))
+        return self.teams[seat]
+
+    def seats_of(self, team: str) -> tuple[str, ...]:
+        """Return the seats of a team, in index order."""
+        return tuple(seat for seat, its in self.teams.items() if its == team)
+
+    def specs(self, learning: Iterable[str] = (), *, shared: bool = False) -> MultiAgentSpec:
+        """Return who is in the game; seats of a kind play one network if it is ``shared``."""
         seats = described(self.env_id, self.env_args).seats
-        modules = kinds_of(seats) if self.shared else {seat: seat for seat in seats}
+        modules = kinds_of(seats) if shared else {seat: seat for seat in seats}
         agents = tuple(
-            AgentSpec(seat, modules[seat], (seat,), about.space, flat_actions(about.acts), legal=about.legal)
-            for seat, about in seats.items()
+            AgentSpec(
+                *(seat, modules[seat], (seat,), seats[seat].space, flat_actions(seats[seat].acts)),
+                legal=seats[seat].legal,
+            )
+            for seat in learning
         )
         names = tuple(dict.fromkeys(self.teams.values()))
-        return MultiAgentSpec(agents, tuple(seats), tuple(self.teams.values()), names, (), has_winner=self.wins)
-
-    def build(self, num_envs: int, first: int) -> GroupedEnv:
-        """Build environments number ``first`` to ``first + num_envs - 1``, by agent."""
-        specs = self.specs
-        teams = tuple(specs.team_names.index(team) for team in specs.teams) if self.wins else None
-        seats = PettingZooEnvs(
-            *(self.env_id, num_envs),
-            env_args=self.env_args,
-            teams=teams,
-            gaps=self.gaps,
-            seed=self.seed,
-            first=first,
-        )
-        return GroupedEnv(seats, specs)
-
-
-class PettingZoo(EnvironmentKind):
-    """Environments of PettingZoo's kind, parallel or turn by turn: every agent is a seat."""
-
-    games: ClassVar[str] = "games"
-    episode: ClassVar[str] = "game"
-    vectors: ClassVar[bool] = True
-    may_not_end: ClassVar[bool] = True
-
-    env_id: str
-    env_args: dict[str, Any]
-    agents: OneAgent
-    teams: dict[str, tuple[str, ...]] = Field(default={})
-    outcome: Outcome | None = None
-
-    @model_validator(mode="after")
-    def _check_teams(self) -> PettingZoo:
-        seats = described(self.env_id, self.env_args).seats
-        named = [seat for members in self.teams.values() for seat in members]
-        if self.teams and sorted(named) != sorted(seats):
-            raise ValueError(expected("teams", f"each of {', '.join(seats)} once", ", ".join(named)))
-        return self
-
-    @property
-    def learning(self) -> dict[str, str]:
-        """Seats that learn, with their teams; without ``teams`` each is one for itself."""
-        of_teams = {seat: team for team, members in self.teams.items() for seat in members}
-        return {seat: of_teams.get(seat, seat) for seat in described(self.env_id, self.env_args).seats}
-
-    @property
-    def sharing(self) -> dict[str, str]:
-        """Seat -> what those have in common who may share a network."""
-        return kinds_of(described(self.env_id, self.env_args).seats)
-
-    @property
-    def wins(self) -> bool:
-        """Whether somebody can win: said, or else where there are two teams or more."""
-        several = len(set(self.learning.values())) > 1
-        return several if self.outcome is None else self.outcome == "win"
-
-    def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:  # noqa: ARG002 - nobody is seated yet
-        """Return the recipe for a run's environments. Raises ``ConfigError``: a network or scheme that does not fit."""
-        memory, about = config.model.recurrent, described(self.env_id, self.env_args)
-        legal = any(seat.legal for seat in about.seats.values())
-        for key, good, wanted, got in (
-            ("model", not (memory and about.turns), f"a network without memory, as {self.env_id} has turns", "memory"),
-            ("model", not legal or config.model.entry.legal, "mlp with legal actions", config.model.name),
-            ("scheme", config.scheme == "dtde", "dtde with this package", config.scheme),
-        ):
-            if not good:
-                raise ConfigError(expected(key, wanted, got))
-        return PettingZooFactory(
-            self.env_id, config.seed, self.env_args, self.learning, self.wins, config.shared, not memory
-        )
+        return MultiAgentSpec(agents, self.seats, tuple(self.teams.values()), names, (), has_winner=self.wins)

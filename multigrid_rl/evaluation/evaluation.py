@@ -17,7 +17,7 @@ from multigrid_rl.players.episodes import Played
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import EpisodeTable
-from multigrid_rl.world.constants import BALL, EVENTS, HEIGHT, KEY
+from multigrid_rl.world.constants import BALL, HEIGHT, KEY
 from multigrid_rl.world.events import BEHAVIOUR
 
 #: ``stochastic`` draws actions as in training, ``argmax`` takes the likeliest.
@@ -208,9 +208,11 @@ def seat_returns(part: Part) -> dict[str, float]:
 
 
 def kept_games(evaluation: Evaluation) -> list[GameRecord]:
-    """Return best, median and worst game of each part, by the own return, then by length."""
+    """Return best, median and worst game of each part, by the own return, then by length; of boards alone."""
     games = []
     for part in evaluation.parts:
+        if not part.played[0].start.size:
+            continue
         length, own = part.table.length, part.returns
         # A good game is won fast, a bad one lost fast: of equal returns the longest games come in the middle.
         ranked = np.lexsort((np.where(own > 0, -length, length), own))
@@ -239,16 +241,16 @@ def _columns(part: Part, evaluation: Evaluation) -> dict[str, NDArray[Any]]:
         "side": np.full(games, part.lineup.team),
         "seed": np.full(games, evaluation.seed),
         "game": np.arange(games),
-        "layout": np.array([layout(cells) for played in part.played for cells in played.start]),
+        "layout": np.array([layout(cells) if cells.size else "" for played in part.played for cells in played.start]),
         "length": table.length,
-        "winner": np.array(["red", "blue", "nobody"])[table.winner],  # nobody is -1, the last
+        "winner": np.array([*part.lineup.specs.team_names, "nobody"])[table.winner],  # nobody is -1, the last
         "result": np.array(["draw", "win", "loss"])[part.results],  # a loss is -1
     }
     for seat, name in part.lineup.names.items():
         columns[f"player/{seat}"] = np.full(games, name)
     for a, seat in enumerate(part.lineup.specs.seats):
         columns[f"return/{seat}"] = table.returns[:, a].round(9)  # the same on every machine, to the last digit
-        for e, event in enumerate(EVENTS):
+        for e, event in enumerate(part.lineup.specs.events):
             columns[f"{event}/{seat}"] = table.events[:, a, e].round(6)  # events are single precision
     return columns
 

@@ -1,5 +1,6 @@
 """Who is judged, where, on which sides, and who fills the other seats."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,13 +16,12 @@ from multigrid_rl.players.classes import OwnActor, code_of, in_place_of_agent
 from multigrid_rl.players.episodes import Played, play_episodes, play_games
 from multigrid_rl.players.factories import MatchFactory, seat_players
 from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.places import place_of
 from multigrid_rl.runs.players import code_of_run, config_of, env_player, is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import opponent_hashes, run_config
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import check_code
-from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy
-from multigrid_rl.world.constants import other_seat
-from multigrid_rl.world.events import game_specs
+from multigrid_rl.types import EnvFactory, MultiAgentSpec, Policy, counterpart
 
 Sides = Literal["own", "other", "red", "blue", "both"]
 #: Environments of other packages that are played side by side.
@@ -53,13 +53,13 @@ class Target:
     @property
     def specs(self) -> MultiAgentSpec:
         """Who is in the environments."""
-        return game_specs(self.factory.spec) if isinstance(self.factory, MatchFactory) else self.factory.specs
+        return place_of(self.spec).who(self.spec) if self.rivals else self.factory.specs
 
     @property
-    def spec(self) -> GameSpec:
-        """The game. Raises ``ConfigError`` for an environment of another package."""
+    def spec(self) -> Any:
+        """The game (``types.Seats``). Raises ``ConfigError`` for an environment without seats for others."""
         if not isinstance(self.factory, MatchFactory):
-            raise ConfigError(expected(f"{self.name}: scenario", "one of the red/blue-door game", "another package's"))
+            raise ConfigError(expected(f"{self.name}: scenario", "a game with opponents", "an environment without"))
         return self.factory.spec
 
     @property
@@ -81,13 +81,13 @@ class Target:
         """
         if not self.rivals:
             return (self.team,)
-        own, sides = self.team, sides or self.sides
-        wanted = {"own": (own,), "other": (other_seat(own),), "both": (own, other_seat(own))}.get(sides, (sides,))
-        if wanted != (own,) and self.spec.blue != self.spec.red:
-            allowed = "own, or a scenario with two teams of the same size"
-            raise ConfigError(
-                expected("--sides", allowed, f"{sides} with {self.spec.blue} blue and {self.spec.red} red")
-            )
+        own, spec, sides = self.team, self.spec, sides or self.sides
+        other = spec.team_of(counterpart(spec, spec.seats_of(own)[0]))
+        wanted = {"own": (own,), "other": (other,), "both": (own, other)}.get(sides, (sides,))
+        if wanted != (own,) and (other == own or not set(wanted) <= {own, other}):
+            sizes = Counter(map(spec.team_of, spec.seats))
+            got = f"{sides} with {' and '.join(f'{size} {team}' for team, size in sizes.items())}"
+            raise ConfigError(expected("--sides", "own, or a scenario with two teams of the same size", got))
         return wanted
 
     def lineup(self, team: str, *, greedy: bool) -> Lineup:
@@ -143,12 +143,12 @@ def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bo
     own: list[str] = []
     seated: Seating = {}
     for seat in spec.seats:
-        counterpart = other_seat(seat) if team != target.team else seat  # its seat in the scenario
-        if counterpart in target.refs:
+        place = counterpart(spec, seat) if team != target.team else seat  # its seat in the scenario
+        if place in target.refs:
             own.append(seat)
-            seated[seat] = (catalogue.seat(target.refs[counterpart], spec, seat, greedy=greedy),)
+            seated[seat] = (catalogue.seat(target.refs[place], spec, seat, greedy=greedy),)
         else:
-            seated[seat] = catalogue.take_turns(factory.opponents[counterpart], spec, seat, factory.hashes)
+            seated[seat] = catalogue.take_turns(factory.opponents[place], spec, seat, factory.hashes)
     pools = tuple((seat, tuple(row.name for row in rows)) for seat, rows in seated.items() if len(rows) > 1)
     names = {
         seat: rows[0].name if len(rows) == 1 else "+".join(f"{row.name}:{row.weight:g}" for row in rows)
@@ -160,7 +160,8 @@ def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bo
         # Players anew for each call: a program plays the games of one call in one process.
         return play_games(spec, seat_players(spec, seated, once=True), games, seed=seed, first_game=first)
 
-    return Lineup(team, tuple(own), game_specs(spec, pools), names, hashes, play, numbered=True)
+    specs = replace(place_of(spec).who(spec), pools=pools)
+    return Lineup(team, tuple(own), specs, names, hashes, play, numbered=True)
 
 
 # --- finding one
@@ -195,7 +196,7 @@ def find_target(
     if is_run(who):
         target = run_target(Path(who), compose(list(overrides)) if overrides else None, checkpoint)
     else:
-        target = player_target(who, config_of(who, overrides))
+        target = player_target(who, config_of(who, overrides), opponent)
     if objects:
         from multigrid_rl.players.classes import handed_over  # noqa: PLC0415 - from Python alone
 
@@ -226,33 +227,51 @@ def env_target(who: str, overrides: Sequence[str] = (), checkpoint: str | None =
     return Target(name, factory, refs)
 
 
-def player_target(name: str, config: RunConfig) -> Target:
+def player_target(name: str, config: RunConfig, opponent: str | None = None) -> Target:
     """Judge a player of the catalogue, or of a folder, in the scenario of ``config``; it fills the learning seats.
+
+    With an ``opponent``, whom :func:`against` seats, those of one team.
 
     Raises:
         ConfigError: seats of both teams learn, or none.
     """
-    spec, learning = config.scenario.spec, tuple(config.scenario.learning)
-    if len({spec.team_of(seat) for seat in learning}) != 1:
+    spec, learning = config.scenario.kind.spec, tuple(config.scenario.learning)
+    if opponent is not None and learning:  # it plays for the first team, whoever else would learn
+        learning = tuple(seat for seat in learning if spec.team_of(seat) == spec.team_of(learning[0]))
+    elif len({spec.team_of(seat) for seat in learning}) != 1:
         wanted = "one team to judge (scenario.seats.SEAT=PLAYER or --opponent PLAYER)"
         seats = ", ".join(learning) or "no seat"
         raise ConfigError(expected(f"scenario={config.scenario.name}", wanted, f"{seats} that learn"))
     title = Catalogue(config.checkpoint_root()).home_of(name)[0]
-    return Target(title, _game(config), dict.fromkeys(learning, name), "both" if spec.blue == spec.red else "own")
+    sides: Sides = "both" if counterpart(spec, learning[0]) != learning[0] and _sits(name, config, learning) else "own"
+    return Target(title, _game(config), dict.fromkeys(learning, name), sides)
+
+
+def _sits(name: str, config: RunConfig, seats: Sequence[str]) -> bool:
+    """Return whether a player can sit on the seats of the other team, too, as far as its card says."""
+    spec, card = config.scenario.kind.spec, Catalogue(config.checkpoint_root()).card_of(name)
+    if card is None:
+        return True
+    try:
+        for seat in seats:
+            place_of(spec).fits(spec, card, counterpart(spec, seat))
+    except PlayerError:
+        return False
+    return True
 
 
 def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> Target:
     """Judge the exported policies of a run, in its own scenario or in that of ``config``.
 
-    In its own scenario its opponents must be those of its training. Of a run in which both teams learned, red is judged
-    against its own blue players.
+    In its own scenario its opponents must be those of its training. Of a run in which several teams learned, red or the
+    first is judged against its own players of the others.
 
     Raises:
         ConfigError, PlayerError: no run, no such checkpoint, another game, a damaged player.
     """
     trained = run_config(run)
-    if not trained.scenario.kind.board:
-        raise ConfigError(expected(f"{run}: scenario", "one of the red/blue-door game", trained.scenario.name))
+    if not trained.scenario.kind.rivals:
+        raise ConfigError(expected(f"{run}: scenario", "a game with opponents", trained.scenario.name))
     folders = {}
     for agent in env_factory(trained).specs.agents:
         folder = run_player(run, agent.module, checkpoint)
@@ -260,13 +279,15 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
             if seat not in read_card(folder).seats:
                 raise PlayerError(expected(f"{folder}: seats", f"a player of {seat}", read_card(folder).seats))
             folders[seat] = f"{folder}/"  # the slash marks a folder, not a name
-    team = "red" if any(seat.startswith("red") for seat in folders) else "blue"
-    own = {seat: ref for seat, ref in folders.items() if seat.startswith(team)}
+    game = trained.scenario.kind.spec
+    teams = [game.team_of(seat) for seat in folders]
+    team = "red" if "red" in teams else teams[0]
+    own = {seat: ref for seat, ref in folders.items() if game.team_of(seat) == team}
     factory = _game(config or trained)
     if config is None:
-        own_blue = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own}
+        others = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own}
         check_code(f"{run}: opponents", code_of_run(trained), "a player of this project")
-        factory = replace(factory, opponents={**factory.opponents, **own_blue}, hashes=opponent_hashes(run))
+        factory = replace(factory, opponents={**factory.opponents, **others}, hashes=opponent_hashes(run))
     learning = [seat for seat in factory.spec.seats if seat not in factory.opponents]
     for seat in learning:
         if seat not in own:

@@ -22,9 +22,10 @@ from multigrid_rl.players.cards import (
     read_files,
     read_network,
 )
-from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.places import place_of
 from multigrid_rl.text import expected, shown, unknown
-from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.types import Policy, Seats
 
 #: Players that need no file, in words.
 WHAT = {
@@ -36,14 +37,12 @@ WHAT = {
 CATALOGUE_FILE = "catalogue.yaml"
 
 
-def _scripted(name: str, spec: GameSpec, seat: str = "") -> Policy:  # noqa: ARG001 - it plays any seat
-    from multigrid_rl.players import scripted  # noqa: PLC0415 - most runs meet none
-
-    return scripted.PLAYERS[name](spec)
+def _scripted(name: str, spec: Seats, seat: str = "") -> Policy:
+    return place_of(spec).scripted(spec, name, seat)
 
 
 #: What makes each of them for one game.
-BUILT_IN: dict[str, Callable[[GameSpec], Policy]] = {name: partial(_scripted, name) for name in WHAT}
+BUILT_IN: dict[str, Callable[[Seats], Policy]] = {name: partial(_scripted, name) for name in WHAT}
 
 
 class Program(Protocol):
@@ -60,7 +59,7 @@ class Program(Protocol):
     def packed(self) -> "Program":
         """Return the same with its files in memory, for processes that do not see its folder."""
 
-    def seat(self, spec: GameSpec, seat: str) -> Policy:
+    def seat(self, spec: Any, seat: str) -> Policy:
         """Load it for a seat. Raises ``PlayerError`` or ``ConfigError``."""
 
 
@@ -68,14 +67,14 @@ class Made(NamedTuple):
     """A :class:`Program` without files: it is made where it plays."""
 
     title: str
-    make: Callable[[GameSpec, str], Policy]
+    make: Callable[[Any, str], Policy]
     folder: Path | None = None
 
     def packed(self) -> "Made":
         """Return itself."""
         return self
 
-    def seat(self, spec: GameSpec, seat: str) -> Policy:
+    def seat(self, spec: Any, seat: str) -> Policy:
         """Make the player. Raises what ``make`` raises."""
         return self.make(spec, seat)
 
@@ -128,11 +127,9 @@ class LoadedPlayer(NamedTuple):
 Seating = dict[str, tuple[LoadedPlayer, ...]]
 
 
-def load_frozen(
-    name: str, source: Source, card: Card, spec: GameSpec, seat: str, *, greedy: bool = False
-) -> LoadedPlayer:
+def load_frozen(name: str, source: Source, card: Card, spec: Seats, seat: str, *, greedy: bool = False) -> LoadedPlayer:
     """Load the player of a card for a seat, checking hash and fit. Raises :class:`PlayerError`."""
-    mirrored = check_fits(card, spec, seat)
+    mirrored = place_of(spec).fits(spec, card, seat)
     player = FrozenPlayer.of(card, read_network(source, card), mirrored=mirrored, greedy=greedy)
     return LoadedPlayer(player, name, card.strength)
 
@@ -232,7 +229,7 @@ class Catalogue:
         card = read_card(source)
         return (name if name in self.entries else card.name), card.scenario
 
-    def seat(self, name: str, spec: GameSpec, seat: str, *, greedy: bool = False) -> LoadedPlayer:
+    def seat(self, name: str, spec: Seats, seat: str, *, greedy: bool = False) -> LoadedPlayer:
         """Load a player for a seat, checking hash and fit; a ``greedy`` network takes its likeliest action.
 
         Raises:
@@ -241,6 +238,8 @@ class Catalogue:
         """
         source = self.source_of(name)
         if not isinstance(source, Path | PlayerFiles):
+            if not (isinstance(source, Made) or place_of(spec).programs):
+                raise PlayerError(expected("player", "a class, or a folder with a frozen player, in this game", name))
             return LoadedPlayer(source.seat(spec, seat), name, self.strength(name))
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
@@ -250,7 +249,7 @@ class Catalogue:
         return load_frozen(name, source, card, spec, seat, greedy=greedy)
 
     def take_turns(
-        self, names: Mapping[str, float], spec: GameSpec, seat: str, hashes: Mapping[str, str]
+        self, names: Mapping[str, float], spec: Seats, seat: str, hashes: Mapping[str, str]
     ) -> tuple[LoadedPlayer, ...]:
         """Load the players (name -> weight) that take turns on a seat; ``hashes``: sha256 that some must have, by name.
 

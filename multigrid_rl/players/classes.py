@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Made, Naming
+from multigrid_rl.players.places import place_of
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.trust import CODE, import_object, user_code
@@ -146,11 +147,10 @@ def _tried(name: str, own: Any, build: Callable[[], OwnPlayer], view: SeatView) 
     return player
 
 
-def _seated(code: str, spec: GameSpec, seat: str) -> OwnPlayer:
-    """Import a class, make the player and try it. Raises :class:`ConfigError`: it cannot be imported, or played."""
+def made(code: str, *given: Any) -> Any:
+    """Import a class and make a player from what is ``given``. Raises :class:`ConfigError`: it cannot be imported."""
     with user_code(f"player {code}"):
-        own = import_object(f"player {code}", code, "module:Class")(spec)
-    return watched(code, own, spec, seat)
+        return import_object(f"player {code}", code, "module:Class")(*given)
 
 
 def in_place_of_agent(code: str, agent: AgentSpec) -> OwnActor:
@@ -158,25 +158,27 @@ def in_place_of_agent(code: str, agent: AgentSpec) -> OwnActor:
 
     It is made from the spaces of observations and actions. Raises :class:`ConfigError`: it cannot be imported, or act.
     """
-    seen, acts = agent.observation_space, agent.action_space
-    with user_code(f"player {code}"):
-        own = import_object(f"player {code}", code, "module:Class")(seen, acts)
-    rows = np.zeros(
-        (_GAMES, int(np.prod(seen.shape or (1,)))), np.float32 if isinstance(seen, spaces.Box) else np.uint8
-    )
-    actor = OwnActor(code, own, acts)
-    _tried(code, own, lambda: actor, SeatView(rows, None, 0))
+    return acting(code, made(code, agent.observation_space, agent.action_space), agent)
+
+
+def acting(name: str, own: Any, agent: AgentSpec) -> OwnActor:
+    """Return a player in place of an agent that acted once, every choice being legal. Raises :class:`ConfigError`."""
+    seen = agent.observation_space
+    rows = np.ones((_GAMES, int(np.prod(seen.shape or (1,)))), np.float32 if isinstance(seen, spaces.Box) else np.uint8)
+    rows[:, : rows.shape[1] - agent.legal] = 0
+    actor = OwnActor(name, own, agent.action_space)
+    _tried(name, own, lambda: actor, SeatView(rows, None, 0))
     return actor
 
 
 def handed_over(name: str, own: Any) -> Made:
     """Return an object that a program hands over as a player of the catalogue."""
-    return Made(name, partial(watched, name, own))
+    return Made(name, lambda game, seat: place_of(game).own(game, name, own, seat))
 
 
 def _find(name: str) -> Made | None:
     code = code_of(name)
-    return None if code is None else Made(name, partial(_seated, code))
+    return None if code is None else Made(name, lambda game, seat: place_of(game).own_class(game, code, seat))
 
 
 def _plugged_in() -> list[str]:

@@ -1,82 +1,31 @@
-"""The red/blue-door game as a kind of environments: who sits where, and who learns."""
+"""The red/blue-door game as a kind of environments, and how players are seated in it."""
 
-from typing import Any, ClassVar
+from __future__ import annotations
 
-from pydantic import model_validator
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from multigrid_rl.config.scenario import LEAGUE, LEARN, EnvironmentKind, GameConfig
-from multigrid_rl.text import expected
-from multigrid_rl.types import EnvFactory, GameSpec
+from multigrid_rl.config.scenario import GameConfig
+from multigrid_rl.players.places import SeatedKind
+from multigrid_rl.types import AgentSpec, EnvFactory, GameSpec, MultiAgentSpec, Policy
+
+if TYPE_CHECKING:
+    from multigrid_rl.players.cards import Card
+    from multigrid_rl.world.engine import DoorsEnv
 
 
-class Doors(EnvironmentKind):
+class Doors(SeatedKind):
     """The red/blue-door game: a board, and a player on each seat."""
 
-    games: ClassVar[str] = "games"
-    episode: ClassVar[str] = "game"
     board: ClassVar[bool] = True
     shaped: ClassVar[bool] = True
     stock: ClassVar[bool] = True
 
     game: GameConfig
-    seats: dict[str, str | dict[str, float]]
-    league: Any = None
-    held_out: tuple[str, ...] = ()
-
-    @model_validator(mode="after")
-    def _check_seats(self) -> "Doors":
-        seats = self.spec.seats
-        if sorted(self.seats) != sorted(seats):
-            raise ValueError(expected("seats", f"{', '.join(seats)} in this game", ", ".join(self.seats)))
-        for seat, names in self.seats.items():
-            if isinstance(names, dict) and (not names or {LEARN, LEAGUE} & set(names) or min(names.values()) <= 0):
-                raise ValueError(expected(f"seats.{seat}", "players with weights above 0", names))
-        self._check_pool()
-        met = [name for names in self.opponents.values() for name in names] if self.held_out else []
-        for name in self.held_out if met else ():
-            if name in (LEARN, LEAGUE, *met):
-                raise ValueError(expected("held_out", "players that it does not meet while it trains", name))
-        return self
-
-    def _check_pool(self) -> None:
-        """Check that a league plays all seats of one team, and that all seats of the other learn."""
-        seats = self.pool_seats
-        if bool(seats) != (self.league is not None):
-            wanted = "settings, as a seat is set to league" if seats else "null without a seat set to league"
-            raise ValueError(expected("league", wanted, "null" if self.league is None else "settings"))
-        teams = {self.spec.team_of(seat) for seat in seats}
-        for seat, player in self.seats.items() if seats else ():
-            wanted = LEAGUE if self.spec.team_of(seat) in teams else LEARN
-            if player != wanted or len(teams) > 1:
-                allowed = f"{LEAGUE} on all seats of one team and {LEARN} on all of the other"
-                raise ValueError(expected(f"seats.{seat}", allowed, player))
 
     @property
     def spec(self) -> GameSpec:
         """The game."""
         return self.game.spec()
-
-    @property
-    def learning(self) -> dict[str, str]:
-        """Seats that learn, in index order, with their teams."""
-        return {seat: self.spec.team_of(seat) for seat in self.spec.seats if self.seats[seat] == LEARN}
-
-    @property
-    def pool_seats(self) -> tuple[str, ...]:
-        """Seats of the team that a growing pool plays, in index order."""
-        return tuple(seat for seat in self.spec.seats if self.seats[seat] == LEAGUE)
-
-    @property
-    def opponents(self) -> dict[str, dict[str, float]]:
-        """For each seat that players fill: player name -> weight; of a growing pool its fixed players."""
-        anchors = self.league.anchors if self.league is not None else {}
-        seats = {seat: anchors if player == LEAGUE else player for seat, player in self.seats.items()}
-        rows = {seat: seats[seat] for seat in self.spec.seats if seats[seat] != LEARN}
-        return {seat: names if isinstance(names, dict) else {names: 1.0} for seat, names in rows.items()}
-
-    def seats_of(self, team: str) -> tuple[str, ...]:
-        """Return all seats of a team, in index order, those that do not learn included."""
-        return self.spec.seats_of(team)
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's matches."""
@@ -94,3 +43,58 @@ class Doors(EnvironmentKind):
             bonus=config.train.bonus,
             league=self.pool_seats,
         )
+
+
+class DoorsPlace:
+    """How players are seated at red/blue doors; see ``players.places.Place``. What it needs is imported when asked."""
+
+    programs = True
+
+    def environment(self, game: GameSpec, num_envs: int, *, seed: int, first: int, auto_reset: bool = True) -> DoorsEnv:
+        """Build games by all their seats."""
+        from multigrid_rl.world.engine import DoorsEnv, World  # noqa: PLC0415
+
+        return DoorsEnv(World(game, num_envs, seed=seed, first_game=first, auto_reset=auto_reset))
+
+    def who(self, game: GameSpec) -> MultiAgentSpec:
+        """Return who is in a game in which players fill every seat."""
+        from multigrid_rl.world.events import game_specs  # noqa: PLC0415
+
+        return game_specs(game)
+
+    def agents(self, game: GameSpec, learning: dict[str, str], scheme: Any, *, shared: bool) -> tuple[AgentSpec, ...]:
+        """Group seats that learn into agents."""
+        from multigrid_rl.envs.grouping import agents_of  # noqa: PLC0415
+        from multigrid_rl.world.constants import ACTIONS  # noqa: PLC0415
+        from multigrid_rl.world.state import token_categories  # noqa: PLC0415
+
+        view = tuple(token_categories(game))
+        return agents_of(scheme, shared=shared, seats=learning, view=view, choices=len(ACTIONS))
+
+    def fits(self, game: GameSpec, card: Card, seat: str) -> bool:
+        """Return whether a player needs mirrored observations on a seat. Raises ``PlayerError``: it cannot play it."""
+        from multigrid_rl.players.frozen import check_fits  # noqa: PLC0415
+
+        return check_fits(card, game, seat)
+
+    def scripted(self, game: GameSpec, name: str, seat: str) -> Policy:  # noqa: ARG002 - it plays any seat
+        """Make a built-in player."""
+        from multigrid_rl.players import scripted  # noqa: PLC0415
+
+        return scripted.PLAYERS[name](game)
+
+    def own_class(self, game: GameSpec, code: str, seat: str) -> Policy:
+        """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
+        from multigrid_rl.players.classes import made, watched  # noqa: PLC0415
+
+        return watched(code, made(code, game), game, seat)
+
+    def own(self, game: GameSpec, name: str, player: Any, seat: str) -> Policy:
+        """Take a player that was handed over as an object, and try it. Raises ``ConfigError``."""
+        from multigrid_rl.players.classes import watched  # noqa: PLC0415
+
+        return watched(name, player, game, seat)
+
+
+#: Entry of ``tables.PLACES``.
+PLACE = DoorsPlace()

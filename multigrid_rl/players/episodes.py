@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.grouping import GroupedEnv
-from multigrid_rl.players.factories import doors_match
+from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.match import Match, PlayerFaultError, Seated
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams
 from multigrid_rl.text import expected
-from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EpisodeTable, GameSpec, Policy, RunError
+from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EpisodeTable, Policy, RunError, Seats
 
 Array = NDArray[Any]
 #: Steps after which an episode counts as one that never ends: more than any registered limit of Gymnasium's.
@@ -172,7 +172,7 @@ def _native(env: Any, turn: Turn) -> Array:
     return np.asarray(env.native(*turn.actions.values()))
 
 
-def play_games(spec: GameSpec, players: dict[str, Policy], games: int, *, seed: int, first_game: int = 0) -> Played:
+def play_games(spec: Seats, players: dict[str, Policy], games: int, *, seed: int, first_game: int = 0) -> Played:
     """Play games number ``first_game`` to ``first_game + games - 1`` once each, every seat filled.
 
     A game depends only on ``seed``, its number and its players, not on the number of games. Actions are (M, T, A), -1
@@ -181,12 +181,12 @@ def play_games(spec: GameSpec, players: dict[str, Policy], games: int, *, seed: 
     Raises:
         ValueError: an empty seat, or a player for a seat that the game does not have.
     """
-    match = doors_match(spec, players, games, seed=seed, first=first_game, auto_reset=False)
+    match = match_of(spec, players, games, seed=seed, first=first_game, auto_reset=False)
     if match.seats:
         empty = ", ".join(match.seats)
         raise ValueError(expected("players", f"one for each of {', '.join(spec.seats)}", f"none for {empty}"))
-    start = match.env.world.state.cells.copy()
+    start = match.env.boards()
     played = play_episodes(match, (), {}, games, seed=seed, first=first_game, keep=True)
-    actions = played.actions if played.actions.size else np.zeros((games, 0, spec.num_agents), np.int8)
+    actions = played.actions if played.actions.size else np.zeros((games, 0, len(spec.seats)), np.int8)
     actions[np.arange(actions.shape[1]) >= played.table.length[:, None]] = -1
     return played._replace(actions=actions, start=start)

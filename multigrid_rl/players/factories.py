@@ -5,33 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
+from multigrid_rl.envs.grouping import GroupedEnv, Scheme
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Seating
 from multigrid_rl.players.match import Match
+from multigrid_rl.players.places import place_of
 from multigrid_rl.text import expected
 from multigrid_rl.trust import import_object
-from multigrid_rl.types import GameSpec, MultiAgentSpec, Policy, Shaping
-from multigrid_rl.world.constants import ACTIONS, EVENTS
-from multigrid_rl.world.engine import DoorsEnv, World
+from multigrid_rl.types import MultiAgentSpec, Policy, Seats, Shaping
 from multigrid_rl.world.events import EventBonus, check_reward
-from multigrid_rl.world.state import token_categories
 
 if TYPE_CHECKING:
     from multigrid_rl.players.pool import Roster
 
 #: All snapshots of a league in the names of metrics.
 SNAPSHOTS = "snapshots"
-DoorsMatch: TypeAlias = Match[DoorsEnv]
 
 
-def doors_match(
-    spec: GameSpec, players: dict[str, Policy], games: int, *, seed: int = 0, first: int = 0, auto_reset: bool = True
-) -> DoorsMatch:
-    """Return red/blue-door games with background players. Raises as :class:`Match` does."""
-    env = DoorsEnv(World(spec, games, seed=seed, first_game=first, auto_reset=auto_reset))
+def match_of(
+    spec: Seats, players: dict[str, Policy], games: int, *, seed: int = 0, first: int = 0, auto_reset: bool = True
+) -> Match[Any]:
+    """Return games with background players. Raises as :class:`Match` does."""
+    env = place_of(spec).environment(spec, games, seed=seed, first=first, auto_reset=auto_reset)
     return Match(env, {seat: spec.team_of(seat) for seat in spec.seats}, players, seed=seed, first=first)
 
 
@@ -40,7 +37,7 @@ class MatchFactory:
     """Builds matches of one game with the same players, whose files are loaded and checked once in each process.
 
     Args:
-        spec: the game.
+        spec: the game: a :class:`GameSpec`, or what else has a place in ``tables.PLACES``.
         opponents: for each background seat, player name -> share of the games.
         checkpoints: folder of frozen players; ``None``: the user's and the project's.
         hashes: sha256 that each frozen player must have, by name; an empty mapping accepts any.
@@ -54,7 +51,7 @@ class MatchFactory:
         catalogue: players in memory, see :meth:`packed`; ``None`` reads ``checkpoints``.
     """
 
-    spec: GameSpec
+    spec: Any
     opponents: dict[str, dict[str, float]]
     checkpoints: Path | None
     hashes: dict[str, str]
@@ -78,15 +75,11 @@ class MatchFactory:
     @property
     def specs(self) -> MultiAgentSpec:
         """The agents in the matches."""
-        spec = self.spec
+        spec, place = self.spec, place_of(self.spec)
         learning = {seat: str(spec.team_of(seat)) for seat in spec.seats if seat not in self.opponents}
-        view = tuple(token_categories(spec))
-        return MultiAgentSpec(
-            agents=agents_of(self.scheme, shared=self.shared, seats=learning, view=view, choices=len(ACTIONS)),
-            seats=spec.seats,
-            teams=tuple(spec.team_of(seat) for seat in spec.seats),
-            team_names=("red", "blue"),
-            events=EVENTS,
+        return replace(
+            place.who(spec),
+            agents=place.agents(spec, learning, self.scheme, shared=self.shared),
             pools=tuple(
                 (seat, (*self.opponents[seat], *((SNAPSHOTS,) if seat in self.league else ())))
                 for seat in spec.seats
@@ -132,8 +125,10 @@ class MatchFactory:
             if self.roster is not None:
                 pool.update(self._snapshots(self.roster), self.roster.weights, pool.initial_state(0))
             players[str(self.spec.team_of(self.league[0]))] = pool
-        match = doors_match(self.spec, players, num_envs, seed=self.seed, first=first)
-        match.env.shaping = self.training_reward()
+        match = match_of(self.spec, players, num_envs, seed=self.seed, first=first)
+        shaping = self.training_reward()
+        if shaping is not None:
+            match.env.shaping = shaping
         return GroupedEnv(match, self.specs)
 
     def with_roster(self, roster: Roster) -> MatchFactory:
@@ -172,13 +167,13 @@ class MatchFactory:
         return bonus if shaping is None else lambda events, reward: bonus(events, shaping(events, reward))
 
 
-def _mixtures(spec: GameSpec, seated: Seating, seat: str) -> list[list[tuple[str, float]]]:
+def _mixtures(spec: Seats, seated: Seating, seat: str) -> list[list[tuple[str, float]]]:
     """Return name and weight of who plays each seat of the team of ``seat``."""
     mates = spec.seats_of(spec.team_of(seat))
     return [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
 
 
-def _with_agents(spec: GameSpec, seated: Seating, *, once: bool) -> Seating:
+def _with_agents(spec: Seats, seated: Seating, *, once: bool) -> Seating:
     """Seat each player that has a method ``seated``: one per team if it plays the whole team, else one per seat."""
     result = {}
     for seat, rows in seated.items():
@@ -193,7 +188,7 @@ def _with_agents(spec: GameSpec, seated: Seating, *, once: bool) -> Seating:
     return result
 
 
-def seat_players(spec: GameSpec, seated: Seating, *, once: bool = False) -> dict[str, Policy]:
+def seat_players(spec: Seats, seated: Seating, *, once: bool = False) -> dict[str, Policy]:
     """Return players by seat, or by team where one player acts for all its seats.
 
     Args:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.classes import watched
-from multigrid_rl.players.factories import DoorsMatch, doors_match, seat_players
+from multigrid_rl.players.factories import match_of, seat_players
+from multigrid_rl.players.match import Match
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world import spaces
@@ -206,7 +207,7 @@ def match_around(
     games: int,
     *,
     auto_reset: bool = False,
-) -> DoorsMatch:
+) -> Match[Any]:
     """Return games in which every seat but those of ``focal`` has a player.
 
     Raises as :class:`SeatEnv` does.
@@ -232,7 +233,7 @@ def match_around(
         seated[seat] = tuple(
             _loaded(player, spec, seat, catalogue)._replace(weight=weight) for player, weight in mixture.items()
         )
-    return doors_match(spec, seat_players(spec, seated), games, auto_reset=auto_reset)
+    return match_of(spec, seat_players(spec, seated), games, auto_reset=auto_reset)
 
 
 def _loaded(choice: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:

@@ -12,8 +12,8 @@ from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card
 from multigrid_rl.players.catalogue import Seating, load_frozen
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.text import expected
-from multigrid_rl.types import Board, GameSpec, Policy, SeatView, UniformSource
-from multigrid_rl.world.constants import other_seat, other_side
+from multigrid_rl.types import Board, Policy, Seats, SeatView, UniformSource, counterpart
+from multigrid_rl.world.constants import other_side
 
 
 class Alike:
@@ -213,7 +213,7 @@ def anchor_pool(seated: Seating, seats: Sequence[str]) -> OpponentPool:
     return OpponentPool(anchors, [row.weight for row in seated[seats[0]]])
 
 
-def snapshot_player(name: str, files: Mapping[str, PlayerFiles], spec: GameSpec, seats: Sequence[str]) -> Policy:
+def snapshot_player(name: str, files: Mapping[str, PlayerFiles], spec: Seats, seats: Sequence[str]) -> Policy:
     """Return one player of all ``seats`` of a team, from the networks of the learners on the other side.
 
     Raises:
@@ -222,9 +222,9 @@ def snapshot_player(name: str, files: Mapping[str, PlayerFiles], spec: GameSpec,
     cards = {module: read_card(source) for module, source in files.items()}
     members: list[Policy] = []
     for seat in seats:
-        module = next((m for m, card in cards.items() if other_seat(seat) in card.seats), None)
+        module = next((m for m, card in cards.items() if counterpart(spec, seat) in card.seats), None)
         if module is None:
-            raise PlayerError(expected(f"league/{name}", f"a network of {other_seat(seat)}", ", ".join(cards)))
+            raise PlayerError(expected(f"league/{name}", f"a network of {counterpart(spec, seat)}", ", ".join(cards)))
         loaded = load_frozen(name, files[module], cards[module], spec, seat)
         if loaded.members > 1:
             return loaded.player

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.scenario import kind_named
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import (
     CARD_FILE,
@@ -25,6 +26,7 @@ from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, runs_code
 from multigrid_rl.players.classes import code_of, in_place_of_agent
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.runs.reader import run_config
+from multigrid_rl.tables import entries
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
 from multigrid_rl.trust import CODE, check_code
 from multigrid_rl.types import TEAM_ORDER, AgentSpec, MultiAgentSpec
@@ -108,15 +110,16 @@ def env_of(who: str) -> EnvSignature | None:
 
 
 def of_other_package(who: str, overrides: Sequence[str] = ()) -> bool:
-    """Return whether a player or a run is one of another package's environment. Raises as :func:`env_of`.
+    """Return whether a player or a run is one of an environment without opponents. Raises as :func:`env_of`.
 
     A class of the user's own plays where ``overrides`` say.
     """
     if is_run(who):
-        return not run_config(Path(who)).scenario.kind.board
+        return not run_config(Path(who)).scenario.kind.rivals
     if code_of(who) is not None:
-        return bool(overrides) and not compose(list(overrides)).scenario.kind.board
-    return env_of(who) is not None
+        return bool(overrides) and not compose(list(overrides)).scenario.kind.rivals
+    env = env_of(who)
+    return env is not None and not kind_named(env.package).rivals
 
 
 def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
@@ -160,7 +163,10 @@ def code_of_run(config: RunConfig) -> list[str]:
 
 def code_of_env(env_id: str | None, env_args: dict[str, Any]) -> list[str]:
     """Return what an environment imports: the module of its id, and whatever its arguments name."""
-    return [*([env_id] if env_id and ":" in env_id else []), *CODE.findall(str(env_args))]
+    beginning, colon, rest = str(env_id).partition(":")
+    # What is registered with a library that is installed is no stranger's.
+    named = colon and (beginning not in entries("games") or ("." in rest and "/" not in rest))
+    return [*([str(env_id)] if named else []), *CODE.findall(str(env_args))]
 
 
 def check_env(key: object, env_id: str | None, env_args: dict[str, Any]) -> None:
@@ -192,15 +198,15 @@ def player_in_place_of(
         PlayerError: no such player, a damaged one, or one that does not fit.
     """
     code = code_of(who)
-    if not config.scenario.kind.board and code is not None:
+    if not config.scenario.kind.rivals and code is not None:
         return LoadedPlayer(in_place_of_agent(code, agent), who)
-    if not config.scenario.kind.board:
+    if not config.scenario.kind.rivals:
         folder = env_player(agent, who, config, checkpoint, any_env=any_env)
         card = read_card(folder)
         player = FrozenPlayer.of(card, read_network(folder, card), greedy=greedy)
         return LoadedPlayer(player, card.name, card.strength)
     name, catalogue = _folder_of(agent, who, checkpoint), Catalogue(config.checkpoint_root())
-    loaded = catalogue.seat(name, config.scenario.spec, agent.seats[0], greedy=greedy)
+    loaded = catalogue.seat(name, config.scenario.kind.spec, agent.seats[0], greedy=greedy)
     if loaded.members != len(agent.seats):
         wanted = f"one that acts for {' and '.join(agent.seats)}"
         raise PlayerError(expected(f"player {who}", wanted, f"one for {loaded.members} seats at once"))

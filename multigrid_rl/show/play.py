@@ -13,7 +13,7 @@ from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
-from multigrid_rl.players.factories import doors_match, seat_players
+from multigrid_rl.players.factories import match_of, seat_players
 from multigrid_rl.players.freeze import side
 from multigrid_rl.runs.players import is_run, seat_folders
 from multigrid_rl.show.captions import Caption, Commentator
@@ -159,7 +159,7 @@ class Session:
 
     def _start(self, game: int) -> None:
         self.game = game
-        self._match = doors_match(self.spec, self.others.players, 1, seed=self.seed, first=game, auto_reset=False)
+        self._match = match_of(self.spec, self.others.players, 1, seed=self.seed, first=game, auto_reset=False)
         self._commentator = Commentator(self.world, self.others.names)
         self._taken: list[NDArray[np.int8]] = []
         self.over = False
@@ -168,7 +168,8 @@ class Session:
     @property
     def world(self) -> World:
         """The current game, a batch of one."""
-        return self._match.env.world
+        world: World = self._match.env.world
+        return world
 
     @property
     def steps(self) -> int:

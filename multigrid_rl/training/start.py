@@ -113,7 +113,7 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
         seated = seated_in(stages)
         seats = [seat for seat in config.scenario.seats if seat not in config.scenario.learning]
         for name in config.scenario.held_out:
-            Catalogue(config.checkpoint_root()).seat(name, config.scenario.spec, seats[0])
+            Catalogue(config.checkpoint_root()).seat(name, config.scenario.kind.spec, seats[0])
         for stage in stages:
             if not stage.scenario.kind.built_once:
                 stage.factory.build(1, 0)

@@ -165,6 +165,11 @@ class DoorsEnv:
         arrays: tuple[NDArray[Any], ...] = (step.tokens, step.final_tokens, reward, step.terminated, step.acted)
         return BatchedStep._make([*map(self._by_seat, arrays), step.truncated, step.done])
 
+    def boards(self) -> NDArray[np.uint8]:
+        """Return the cell codes (N, 128) of the boards as they stand."""
+        cells: NDArray[np.uint8] = self.world.state.cells.copy()
+        return cells
+
     def restart(self, which: NDArray[np.bool_]) -> None:
         """Reset the games in ``which`` (N,) before they end; no table includes them."""
         self.world.reset(None, which)

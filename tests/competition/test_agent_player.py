@@ -16,7 +16,7 @@ from multigrid_rl.competition.process import ProcessError
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.episodes import play_games
-from multigrid_rl.players.factories import doors_match
+from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.trust import TRUSTED
 from multigrid_rl.types import SeatView
@@ -261,7 +261,7 @@ def test_documented_conversation_is_real():
     message = [line[2:] for line in page.splitlines() if line.startswith("< {")]
     spec = load_scenario("1v1").spec
     assert lines[0].encode() + b"\n" == encoded(hello(spec, "1v1", ("red_0",), 2, 7))
-    tokens = doors_match(spec, {}, 2, seed=7).observations()["red_0"]
+    tokens = match_of(spec, {}, 2, seed=7).observations()["red_0"]
     step = act(spec, ("red_0",), 0, np.arange(2), tokens).decode()
     shortened = re.sub(r'"image":\[\[\[.*?\]\]\]', '"image":[...]', step)
     head, _, tail = lines[1].partition('{"game":1,"seats":{...}}')

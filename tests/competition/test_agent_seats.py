@@ -21,7 +21,7 @@ from multigrid_rl.evaluation.targets import player_target
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.factories import doors_match, seat_players
+from multigrid_rl.players.factories import match_of, seat_players
 from multigrid_rl.text import ConfigError
 from multigrid_rl.trust import SAFE, TRUSTED
 from multigrid_rl.types import RunError
@@ -50,7 +50,7 @@ def _seated(spec, **names):
 
 def test_games_restart_under_their_numbers(recorder):
     folder, read_messages = recorder
-    match = doors_match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[folder], blue_0=["idle"])), 2)
+    match = match_of(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[folder], blue_0=["idle"])), 2)
     for _ in range(SPEC.max_steps + 5):
         match.step({})
         assert match.env.actions[:, 1].tolist() == [0, 1]
@@ -65,7 +65,7 @@ def test_finished_games_are_not_asked_about_again(recorder):
     folder, messages = recorder
     spec = replace(SPEC, max_steps=3)
     players = seat_players(spec, _seated(spec, red_0=[folder], blue_0=["idle"]), once=True)
-    match = doors_match(spec, players, 2, auto_reset=False)
+    match = match_of(spec, players, 2, auto_reset=False)
     for _ in range(5):
         match.step({})
     players["red_0"].close()
@@ -75,7 +75,7 @@ def test_finished_games_are_not_asked_about_again(recorder):
 def test_plays_only_its_own_games_in_mixture(recorder):
     folder, messages = recorder
     spec = replace(SPEC, max_steps=4)
-    match = doors_match(spec, seat_players(spec, _seated(spec, red_0=[folder, "idle"], blue_0=["idle"])), 12, seed=3)
+    match = match_of(spec, seat_players(spec, _seated(spec, red_0=[folder, "idle"], blue_0=["idle"])), 12, seed=3)
     for _ in range(10):
         # It sits on the second column; `idle` does nothing, which is action 6.
         its = match._seated[0].memory.chosen == 0
@@ -95,16 +95,16 @@ def test_plays_whole_team_or_one_seat_beside_others(recorder):
     spec = replace(load_scenario("2v2").spec, max_steps=3)
     together = seat_players(spec, _seated(spec, red_0=[folder], red_1=[folder], blue_0=["idle"], blue_1=["idle"]))
     assert set(together) == {"red", "blue_0", "blue_1"}
-    doors_match(spec, together, 1).step({})
+    match_of(spec, together, 1).step({})
     assert messages()[0]["seats"] == ["red_0", "red_1"]
     apart = seat_players(spec, _seated(spec, red_0=["idle"], red_1=[folder], blue_0=["idle"], blue_1=["idle"]))
-    doors_match(spec, apart, 1).step({})
+    match_of(spec, apart, 1).step({})
     assert messages()[-2]["seats"] == ["red_1"]
 
 
 def test_fault_ends_run_with_one_line(tmp_path, unconfined):
     agent_of(tmp_path / "liar", "def act(message): say('9')")
-    match = doors_match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[str(tmp_path / "liar")], blue_0=["idle"])), 2)
+    match = match_of(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[str(tmp_path / "liar")], blue_0=["idle"])), 2)
     with pytest.raises(RunError, match=r"player .*liar: step 0: answer: expected a JSON object, got 9"):
         match.step({})
 
@@ -116,7 +116,7 @@ def test_agent_files_are_sent_to_processes_without_folder(recorder):
     shutil.rmtree(folder)
     row = catalogue.seat(folder, SPEC, "red_0")
     assert row.sha256 == sha256
-    doors_match(SPEC, seat_players(SPEC, {"red_0": (row,), **_seated(SPEC, blue_0=["idle"])}), 1).step({})
+    match_of(SPEC, seat_players(SPEC, {"red_0": (row,), **_seated(SPEC, blue_0=["idle"])}), 1).step({})
     assert messages()[0]["scenario"] == "own"
 
 

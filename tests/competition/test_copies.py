@@ -31,7 +31,7 @@ from multigrid_rl.files import data_root
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-from multigrid_rl.players.factories import doors_match
+from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.types import SeatView
@@ -152,7 +152,7 @@ def turned_rows() -> torch.Tensor:
 
 def test_finds_clone(tmp_path, originals):
     teams = [load_team(CATALOGUE.folder("blue-adept"), SPEC, team) for team in ("red", "blue")]
-    match = doors_match(SPEC, teams[0] | teams[1], 256, seed=99)
+    match = match_of(SPEC, teams[0] | teams[1], 256, seed=99)
     tokens = np.concatenate([match.env.world.outputs.tokens[:, 0].copy() for _ in range(40) if match.step({})])
     outputs, _ = teams[1]["blue_0"].outputs(SeatView(tokens, None, 0), torch.zeros(len(tokens), 0))
     wanted = torch.from_numpy(outputs).softmax(-1)

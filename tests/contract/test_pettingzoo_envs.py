@@ -11,7 +11,7 @@ import torch
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.base import BrokenEnvError
-from multigrid_rl.envs.pettingzoo import PettingZooFactory, kinds_of
+from multigrid_rl.envs.pettingzoo import ZooSpec, kinds_of
 from multigrid_rl.envs.zoo import described
 from multigrid_rl.fast import compile_network
 from multigrid_rl.learn.advantages import Estimator
@@ -20,6 +20,7 @@ from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import ArchitectureError, network_of
 from multigrid_rl.players.cards import Card, signature
+from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError
 from strange_games import legal_actions
@@ -42,11 +43,11 @@ SOME = {
 TICTACTOE = SOME["tictactoe"]
 
 
-def factory(env_id: str, seed: int = 5, **options) -> PettingZooFactory:
+def factory(env_id: str, seed: int = 5, **options) -> MatchFactory:
     args = options.pop("env_args", {})
-    seats = described(env_id, args).seats
-    teams = options.pop("teams", {seat: seat for seat in seats})
-    return PettingZooFactory(env_id, seed, args, teams, wins=True, **options)
+    teams = options.pop("teams", None) or {seat: seat for seat in described(env_id, args).seats}
+    spec = ZooSpec(env_id, args, teams, wins=True, gaps=options.pop("gaps", True))
+    return MatchFactory(spec, {}, None, {}, seed, **options)
 
 
 def story(envs, steps: int, first: int = 0, draws=None):
@@ -111,7 +112,7 @@ def test_returns_are_what_was_paid_and_only_who_is_to_move_decides(env_id):
         assert np.array_equal(tables.winner, np.where(best.sum(axis=1) == 1, best.argmax(axis=1), -1))
 
 
-def collector(games: PettingZooFactory, envs: int = 4, steps: int = 23) -> Collector:
+def collector(games: MatchFactory, envs: int = 4, steps: int = 23) -> Collector:
     torch.set_num_threads(1)
     specs = games.specs
     networks = {module: network_of(specs.agent_of(module), MLP, seed=1) for module in specs.modules}
@@ -142,7 +143,7 @@ def test_what_a_move_leads_to_is_counted_for_who_made_it(shared):
         games, returns = games + table.episodes, returns + table.returns.sum(axis=0)
     assert games > 20
     assert [paid["player_1"], paid["player_2"]] == pytest.approx(returns.tolist())
-    open_games = int(env.env._length.sum())
+    open_games = int(env.env.env._length.sum())
     waiting = sum(int(gaps.waiting["mask"].sum()) for gaps in playing._gaps.values())
     assert decisions + waiting + int(sum(row.sum() for row in env.deciding().values()) == 0) <= 5 * 23 * 4
     assert 5 * 23 * 4 - decisions == waiting  # each step is one decision: learned from, or waiting for what comes of it

@@ -16,7 +16,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.factories import doors_match
+from multigrid_rl.players.factories import match_of
 from multigrid_rl.rllib import FrozenPlayer, RedBlueDoors, register_envs
 from multigrid_rl.text import ConfigError
 from multigrid_rl.world import spaces
@@ -70,7 +70,7 @@ def test_stock_ppo_plays_the_games_of_a_match(episodes):
     player = Catalogue().seat("blue-rookie", load_scenario("1v1").spec, "blue_0").player
     played = runner("blue-rookie").sample(num_episodes=episodes)
     assert len(played) == episodes
-    assert same_games(played, doors_match(load_scenario("1v1").spec, {"blue_0": player}, 1)) > 20 * episodes
+    assert same_games(played, match_of(load_scenario("1v1").spec, {"blue_0": player}, 1)) > 20 * episodes
 
 
 def test_a_player_with_memory_plays_the_games_of_a_match():
@@ -79,7 +79,7 @@ def test_a_player_with_memory_plays_the_games_of_a_match():
     player = Catalogue().seat("blue-grandmaster", spec, "blue_0").player
     env_runner = runner("blue-grandmaster")
     pieces = [piece for _ in range(6) for piece in env_runner.sample(num_timesteps=7)]
-    match = doors_match(spec, {"blue_0": player}, 1)
+    match = match_of(spec, {"blue_0": player}, 1)
     match.reset(SEED)
     for piece in pieces:
         for t, action in enumerate(piece.agent_episodes["red_0"].get_actions()):

@@ -16,7 +16,7 @@ from multigrid_rl.envs.grouping import agents_of
 from multigrid_rl.league.run import RunLeague
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import PlayerError, read_files, signature, write_player
-from multigrid_rl.players.factories import MatchFactory, doors_match
+from multigrid_rl.players.factories import MatchFactory, match_of
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.pool import Roster, TeamPlayer, snapshot_player
 from multigrid_rl.players.scripted import RandomPlayer
@@ -84,7 +84,7 @@ def test_team_snapshot_plays_whole_team(tmp_path, scheme, model):
     assert isinstance(player, TeamPlayer if scheme == "dtde" else FrozenPlayer)
     games = []
     for number, first in ((8, 0), (1, 5)):  # whoever is beside it, a game is the same
-        match = doors_match(
+        match = match_of(
             spec, {"blue": player, "red": TeamPlayer("x", [RandomPlayer()] * 2)}, number, seed=3, first=first
         )
         rows = [(match.step({}), match.env.actions.copy())[1] for _ in range(40)]

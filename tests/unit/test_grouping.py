@@ -11,7 +11,7 @@ from gymnasium.spaces import MultiDiscrete
 
 from multigrid_rl.envs.grouping import agents_of
 from multigrid_rl.players.catalogue import BUILT_IN
-from multigrid_rl.players.factories import MatchFactory, doors_match
+from multigrid_rl.players.factories import MatchFactory, match_of
 from multigrid_rl.players.match import Match
 from multigrid_rl.types import AgentSpec, GameSpec
 from multigrid_rl.world.constants import EVENTS
@@ -101,7 +101,7 @@ def test_specs_describe_participants():
 
 
 def twin_match() -> Match:
-    return doors_match(SPEC, {seat: BUILT_IN[next(iter(names))](SPEC) for seat, names in BLUE.items()}, GAMES, seed=3)
+    return match_of(SPEC, {seat: BUILT_IN[next(iter(names))](SPEC) for seat, names in BLUE.items()}, GAMES, seed=3)
 
 
 def random_actions(seed: int):

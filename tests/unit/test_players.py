@@ -11,7 +11,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.catalogue import BUILT_IN
 from multigrid_rl.players.classes import watched
 from multigrid_rl.players.episodes import play_games
-from multigrid_rl.players.factories import doors_match
+from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.scripted import IdlePlayer, RandomPlayer
 from multigrid_rl.streams import Streams
@@ -150,14 +150,14 @@ def test_rejects_empty_seats(given, empty):
 
 def test_rejects_player_for_unknown_seat():
     with pytest.raises(ValueError, match="seat: expected blue_0, red_0, got 'red_1'"):
-        doors_match(FAIR, filled(FAIR, {"red_1": "idle"}), 2)
+        match_of(FAIR, filled(FAIR, {"red_1": "idle"}), 2)
 
 
 # --- matches
 
 
 def test_match_shows_focal_seats_only():
-    match = doors_match(FAIR, filled(FAIR, {"blue_0": "random"}), 6)
+    match = match_of(FAIR, filled(FAIR, {"blue_0": "random"}), 6)
     assert match.seats == ("red_0",)
     assert {seat: shown.shape for seat, shown in match.observations().items()} == {"red_0": (6, FAIR.num_tokens)}
     step = match.step({"red_0": np.full(6, DONE)})
@@ -166,7 +166,7 @@ def test_match_shows_focal_seats_only():
 
 def test_focal_seat_sees_own_view_and_plays_own_agent():
     games = 4
-    match = doors_match(FAIR, {"blue_0": IdlePlayer()}, games, seed=2)
+    match = match_of(FAIR, {"blue_0": IdlePlayer()}, games, seed=2)
     world = World(FAIR, games, seed=2)
     row = np.full((games, 2), DONE, np.int8)
     for actions in scripted_actions(1, 30, games):
@@ -202,8 +202,8 @@ def test_game_k_alone_plays_as_game_k_among_16(name):
     spec = replace(FAIR, max_steps=40)
     actions = scripted_actions(8, steps, games)
     together, alone = Recorder(BUILT_IN[name](spec)), Recorder(BUILT_IN[name](spec))
-    many = doors_match(spec, {"blue_0": together}, games, seed=6)
-    one = doors_match(spec, {"blue_0": alone}, 1, seed=6, first=k)
+    many = match_of(spec, {"blue_0": together}, games, seed=6)
+    one = match_of(spec, {"blue_0": alone}, 1, seed=6, first=k)
     for row in actions:
         wide, narrow = many.step({"red_0": row}), one.step({"red_0": row[k : k + 1]})
         np.testing.assert_array_equal(wide.observations["red_0"][k], narrow.observations["red_0"][0])
@@ -214,7 +214,7 @@ def test_game_k_alone_plays_as_game_k_among_16(name):
 def test_background_players_of_one_kind_play_differently():
     spec = load_scenario("2v2").spec
     first, second = Recorder(RandomPlayer()), Recorder(RandomPlayer())
-    match = doors_match(spec, {"blue_0": first, "blue_1": second}, 50)
+    match = match_of(spec, {"blue_0": first, "blue_1": second}, 50)
     match.step(dict.fromkeys(match.seats, np.full(50, DONE)))
     assert first.actions[0].tolist() != second.actions[0].tolist()
 
@@ -240,7 +240,7 @@ class Remembering:
 
 def test_player_memory_resets_with_each_game():
     player = Remembering()
-    match = doors_match(SHORT, {"blue_0": player}, 2)
+    match = match_of(SHORT, {"blue_0": player}, 2)
     for _ in range(26):
         match.step({"red_0": np.full(2, DONE)})
     assert player.seen == [[t % 12, t % 12] for t in range(26)]
@@ -249,7 +249,7 @@ def test_player_memory_resets_with_each_game():
 def test_episode_table_adds_up():
     games, steps = 8, 200
     spec = replace(FAIR, max_steps=40)
-    match = doors_match(spec, {}, games, seed=3)
+    match = match_of(spec, {}, games, seed=3)
     rewards, rows = np.zeros((games, 2)), []
     length = np.zeros(games, int)
     for blue, red in zip(scripted_actions(1, steps, games), scripted_actions(2, steps, games), strict=True):
@@ -284,7 +284,7 @@ def test_auto_reset_keeps_final_observation():
     games, row = 3, np.full(3, 1, np.int8)  # red turns right, over and over
     spec = replace(FAIR, max_steps=13)
     going, stopping = (
-        doors_match(spec, {"blue_0": IdlePlayer()}, games, seed=9, auto_reset=auto) for auto in (True, False)
+        match_of(spec, {"blue_0": IdlePlayer()}, games, seed=9, auto_reset=auto) for auto in (True, False)
     )
     for _ in range(13):
         step, wanted = going.step({"red_0": row}), stopping.step({"red_0": row})
@@ -302,8 +302,8 @@ def test_seeded_reset_equals_new_match():
         shown = [match.step({"red_0": row}).observations["red_0"].tolist() for row in scripted_actions(3, 60, 6)]
         return shown, match.drain_episodes()
 
-    fresh = doors_match(FAIR, {"blue_0": RandomPlayer()}, 6, seed=21, first=4)
-    used = doors_match(FAIR, {"blue_0": RandomPlayer()}, 6, seed=1, first=4)
+    fresh = match_of(FAIR, {"blue_0": RandomPlayer()}, 6, seed=21, first=4)
+    used = match_of(FAIR, {"blue_0": RandomPlayer()}, 6, seed=1, first=4)
     before = run(used)
     begun = used.reset(21)
     np.testing.assert_array_equal(begun["red_0"], fresh.observations()["red_0"])
@@ -314,7 +314,7 @@ def test_seeded_reset_equals_new_match():
 
 
 def test_mid_game_reset_discards_game():
-    match = doors_match(SHORT, {"blue_0": IdlePlayer()}, 2, seed=1)
+    match = match_of(SHORT, {"blue_0": IdlePlayer()}, 2, seed=1)
     for _ in range(5):
         match.step({"red_0": np.full(2, 3)})  # red pays for picking up nothing
     match.reset(1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from multigrid_rl.players.catalogue import BUILT_IN
-from multigrid_rl.players.factories import MatchFactory, doors_match
+from multigrid_rl.players.factories import MatchFactory, match_of
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.players.scripted import RandomPlayer
@@ -56,7 +56,7 @@ def opponents(match: Match, steps: int, seat: str = "blue_0") -> np.ndarray:
 @pytest.mark.parametrize("weights", [(3, 1), (1, 1, 2), (0.2, 0.3, 0.5), (7,)])
 def test_game_shares_follow_weights(weights):
     games, rounds = 400, 10
-    played = opponents(doors_match(SPEC, {"blue_0": pool(*weights)}, games, seed=1), LENGTH * rounds)[::LENGTH]
+    played = opponents(match_of(SPEC, {"blue_0": pool(*weights)}, games, seed=1), LENGTH * rounds)[::LENGTH]
     total = games * rounds
     counts = np.bincount(played.flatten(), minlength=len(weights))
     shares = np.array(weights) / sum(weights)
@@ -64,14 +64,14 @@ def test_game_shares_follow_weights(weights):
 
 
 def test_opponent_is_drawn_once_per_game():
-    played = opponents(doors_match(SPEC, {"blue_0": pool(1, 1)}, 64, seed=2), LENGTH * 20).reshape(20, LENGTH, 64)
+    played = opponents(match_of(SPEC, {"blue_0": pool(1, 1)}, 64, seed=2), LENGTH * 20).reshape(20, LENGTH, 64)
     assert (played == played[:, :1]).all()
     changes = (played[1:, 0] != played[:-1, 0]).mean()
     assert changes == pytest.approx(0.5, abs=0.07)  # 1216 draws: four standard deviations
 
 
 def test_early_ending_games_draw_without_affecting_others():
-    match = doors_match(GameSpec(max_steps=40), {"blue_0": pool(1, 1)}, 32, seed=3)
+    match = match_of(GameSpec(max_steps=40), {"blue_0": pool(1, 1)}, 32, seed=3)
     rng = np.random.default_rng(1)
     before, ended = None, np.zeros(32, bool)
     for _ in range(200):
@@ -83,9 +83,9 @@ def test_early_ending_games_draw_without_affecting_others():
 
 
 def test_drawn_opponent_depends_only_on_seed_and_game_number():
-    many = opponents(doors_match(SPEC, {"blue_0": pool(1, 1, 1)}, 16, seed=6), 60)
-    one = opponents(doors_match(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=6, first=11), 60)
-    other = opponents(doors_match(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=7, first=11), 60)
+    many = opponents(match_of(SPEC, {"blue_0": pool(1, 1, 1)}, 16, seed=6), 60)
+    one = opponents(match_of(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=6, first=11), 60)
+    other = opponents(match_of(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=7, first=11), 60)
     assert many[:, 11].tolist() == one[:, 0].tolist()
     assert one.tolist() != other.tolist()
     assert len(set(one.flatten().tolist())) == 3
@@ -96,7 +96,7 @@ def test_game_with_random_players_depends_on_seed_and_number():
 
     def played(games: int, first: int):
         team = OpponentPool([RandomPlayer(), BUILT_IN["hunter"](spec), BUILT_IN["idle"](spec)], [1, 1, 1])
-        match = doors_match(spec, {"blue_0": team}, games, seed=8, first=first)
+        match = match_of(spec, {"blue_0": team}, games, seed=8, first=first)
         rng = np.random.default_rng(1)
         actions = rng.integers(0, 7, (150, 16))[:, first : first + games]
         return np.array([match.step({"red_0": row}).observations["red_0"].copy() for row in actions])
@@ -107,7 +107,7 @@ def test_game_with_random_players_depends_on_seed_and_number():
 
 def test_team_mates_share_draw_and_teams_draw_separately():
     players = {seat: pool(1, 1, 1) for seat in FOUR.seats}
-    match = doors_match(FOUR, players, 200, seed=4)
+    match = match_of(FOUR, players, 200, seed=4)
     columns = []
     for _ in range(LENGTH * 5):
         match.step({})
@@ -120,7 +120,7 @@ def test_team_mates_share_draw_and_teams_draw_separately():
 
 def test_players_compute_only_own_games_and_forget_finished():
     team, games = pool(1, 1), 8
-    opponents(doors_match(SPEC, {"blue_0": team}, games, seed=1), 9)
+    opponents(match_of(SPEC, {"blue_0": team}, games, seed=1), 9)
     for player in team.players.values():
         assert [set(row) for row in player.seen] == [{t % LENGTH} for t in range(9)]
     assert [
@@ -165,7 +165,7 @@ def test_rejects_impossible_weights(weights):
 
 
 def test_reset_redraws_same_opponents():
-    match = doors_match(SPEC, {"blue_0": pool(1, 1)}, 50, seed=5)
+    match = match_of(SPEC, {"blue_0": pool(1, 1)}, 50, seed=5)
     first = opponents(match, 12)
     opponents(match, 2)
     match.reset(5)
@@ -184,7 +184,7 @@ def test_factory_seats_players_with_scenario_weights():
 
 
 def test_state_of_earlier_version_goes_on():
-    whole, again = (doors_match(SPEC, {"blue_0": pool(1, 1)}, 8, seed=3) for _ in range(2))
+    whole, again = (match_of(SPEC, {"blue_0": pool(1, 1)}, 8, seed=3) for _ in range(2))
     opponents(whole, 4)
     whole.drain_episodes()
     state = whole.get_state()

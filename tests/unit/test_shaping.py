@@ -22,7 +22,7 @@ from games import (
     put,
     world,
 )
-from multigrid_rl.players.factories import MatchFactory, doors_match
+from multigrid_rl.players.factories import MatchFactory, match_of
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import run_training
@@ -151,7 +151,7 @@ def test_own_reward_is_tried_before_a_run(tmp_path, monkeypatch, name, said):
 def test_canonical_returns_and_games_never_change():
     spec = GameSpec(max_steps=60)
     bonus = EventBonus(spec, {"all": {**dict.fromkeys(c.EVENTS, 3.0), "step": -1.0}})
-    plain, bent = (doors_match(spec, {"blue_0": RandomPlayer()}, 20, seed=1) for _ in range(2))
+    plain, bent = (match_of(spec, {"blue_0": RandomPlayer()}, 20, seed=1) for _ in range(2))
     bent.env.shaping = bonus
     rng, differ = np.random.default_rng(4), 0
     for _ in range(200):

@@ -13,7 +13,7 @@ from bundles import bundle, network
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
-from multigrid_rl.players.factories import doors_match, seat_players
+from multigrid_rl.players.factories import match_of, seat_players
 from multigrid_rl.players.freeze import measure, side
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.scripted import RandomPlayer
@@ -115,7 +115,7 @@ def test_rejects_player_that_fits_nowhere(root):
 
 def test_team_player_acts_by_logits_of_each_member():
     games, net = 12, network(members=2)
-    match = doors_match(
+    match = match_of(
         FOUR, {"red": FrozenPlayer("team", net, "", members=2, greedy=True), "blue_0": RandomPlayer()}, games
     )
     assert match.seats == ("blue_1",)

@@ -1,0 +1,126 @@
+"""What differs from game to game where players are seated, and what games with seats have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from pydantic import Field, model_validator
+
+from multigrid_rl.config.scenario import LEAGUE, LEARN, EnvironmentKind
+from multigrid_rl.tables import PLACES, find
+from multigrid_rl.text import expected
+from multigrid_rl.types import AgentSpec, MultiAgentSpec, Policy, Seats
+
+if TYPE_CHECKING:
+    from multigrid_rl.players.cards import Card
+    from multigrid_rl.players.match import SeatsEnv
+
+
+class Place(Protocol):
+    """How players are seated in one kind of games; ``game`` is what describes one: its class is the key of the table.
+
+    Attributes:
+        programs: programs of strangers can play it.
+    """
+
+    programs: bool
+
+    def environment(self, game: Any, num_envs: int, *, seed: int, first: int, auto_reset: bool = True) -> SeatsEnv:
+        """Build ``num_envs`` games by all their seats; without ``auto_reset`` each is played once."""
+
+    def who(self, game: Any) -> MultiAgentSpec:
+        """Return who is in a game in which players fill every seat."""
+
+    def agents(self, game: Any, learning: dict[str, str], scheme: Any, *, shared: bool) -> tuple[AgentSpec, ...]:
+        """Group seats that learn (seat -> team) into agents."""
+
+    def fits(self, game: Any, card: Card, seat: str) -> bool:
+        """Return whether a player needs mirrored observations on a seat. Raises ``PlayerError``: it cannot play it."""
+
+    def scripted(self, game: Any, name: str, seat: str) -> Policy:
+        """Make a built-in player. Raises ``PlayerError``: it does not play this game."""
+
+    def own_class(self, game: Any, code: str, seat: str) -> Policy:
+        """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
+
+    def own(self, game: Any, name: str, player: Any, seat: str) -> Policy:
+        """Take a player that was handed over as an object, and try it. Raises ``ConfigError``."""
+
+
+def place_of(game: Seats) -> Place:
+    """Return how players are seated in a game."""
+    place: Place = find(PLACES, type(game).__name__)
+    return place
+
+
+class SeatedKind(EnvironmentKind):
+    """A kind of games with a player on each seat that does not learn."""
+
+    games: ClassVar[str] = "games"
+    episode: ClassVar[str] = "game"
+    rivals: ClassVar[bool] = True
+
+    seats: dict[str, str | dict[str, float]] = Field(default={})
+    league: Any = None
+    held_out: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_seats(self) -> SeatedKind:
+        seats = self.spec.seats
+        if sorted(self.seated) != sorted(seats):
+            raise ValueError(expected("seats", f"{', '.join(seats)} in this game", ", ".join(self.seats)))
+        for seat, names in self.seated.items():
+            if isinstance(names, dict) and (not names or {LEARN, LEAGUE} & set(names) or min(names.values()) <= 0):
+                raise ValueError(expected(f"seats.{seat}", "players with weights above 0", names))
+        self._check_pool()
+        met = [name for names in self.opponents.values() for name in names] if self.held_out else []
+        for name in self.held_out if met else ():
+            if name in (LEARN, LEAGUE, *met):
+                raise ValueError(expected("held_out", "players that it does not meet while it trains", name))
+        return self
+
+    def _check_pool(self) -> None:
+        """Check that a league plays all seats of one team, and that all seats of the other learn."""
+        seats = self.pool_seats
+        if bool(seats) != (self.league is not None):
+            wanted = "settings, as a seat is set to league" if seats else "null without a seat set to league"
+            raise ValueError(expected("league", wanted, "null" if self.league is None else "settings"))
+        teams = {self.spec.team_of(seat) for seat in seats}
+        for seat, player in self.seated.items() if seats else ():
+            wanted = LEAGUE if self.spec.team_of(seat) in teams else LEARN
+            if player != wanted or len(teams) > 1:
+                allowed = f"{LEAGUE} on all seats of one team and {LEARN} on all of the other"
+                raise ValueError(expected(f"seats.{seat}", allowed, player))
+
+    @property
+    def spec(self) -> Any:
+        """The game (``types.Seats``)."""
+        raise NotImplementedError
+
+    @property
+    def seated(self) -> dict[str, str | dict[str, float]]:
+        """Who sits on each seat."""
+        return self.seats
+
+    @property
+    def learning(self) -> dict[str, str]:
+        """Seats that learn, in index order, with their teams."""
+        return {seat: self.spec.team_of(seat) for seat in self.spec.seats if self.seated[seat] == LEARN}
+
+    @property
+    def pool_seats(self) -> tuple[str, ...]:
+        """Seats of the team that a growing pool plays, in index order."""
+        return tuple(seat for seat in self.spec.seats if self.seated.get(seat) == LEAGUE)
+
+    @property
+    def opponents(self) -> dict[str, dict[str, float]]:
+        """For each seat that players fill: player name -> weight; of a growing pool its fixed players."""
+        anchors = self.league.anchors if self.league is not None else {}
+        seats = {seat: anchors if player == LEAGUE else player for seat, player in self.seated.items()}
+        rows = {seat: seats[seat] for seat in self.spec.seats if seats[seat] != LEARN}
+        return {seat: names if isinstance(names, dict) else {names: 1.0} for seat, names in rows.items()}
+
+    def seats_of(self, team: str) -> tuple[str, ...]:
+        """Return all seats of a team, in index order, those that do not learn included."""
+        found: tuple[str, ...] = self.spec.seats_of(team)
+        return found
