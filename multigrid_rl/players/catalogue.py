@@ -240,7 +240,8 @@ class Catalogue:
         if not isinstance(source, Path | PlayerFiles):
             if not (isinstance(source, Made) or place_of(spec).programs):
                 raise PlayerError(expected("player", "a class, or a folder with a frozen player, in this game", name))
-            return LoadedPlayer(source.seat(spec, seat), name, self.strength(name))
+            strength = self.strength(name) if place_of(spec).programs else []
+            return LoadedPlayer(source.seat(spec, seat), name, strength)
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
         if listed != card.sha256:

@@ -119,7 +119,7 @@ class OpponentPool:
         state.chosen[which] = self._numbers[np.searchsorted(self._bounds, drawn[which], side="right")]
 
     def act(self, view: SeatView, state: PoolState, rng: Any) -> tuple[NDArray[Any], PoolState]:
-        """Return actions (N,), of a team (N, C); ``rng`` is a ``streams.Streams``."""
+        """Return actions (N, C), of a team of all its seats; ``rng`` is a ``streams.Streams``."""
         states, parts = dict(state.states), []
         rank = self._rank[np.searchsorted(self._numbers, state.chosen)]
         order = np.argsort(rank, kind="stable")
@@ -141,9 +141,10 @@ class OpponentPool:
             if memory is not None:
                 memory[rows] = next_memory
             parts.append((rows, chosen))
-        actions = np.empty((len(state.chosen), *parts[0][1].shape[1:]), parts[0][1].dtype)
+        kind = parts[0][1].dtype if len(parts) == 1 else np.result_type(*(chosen for _, chosen in parts))
+        actions = np.empty((len(state.chosen), parts[0][1][0].size), kind)
         for rows, chosen in parts:
-            actions[rows] = chosen
+            actions[rows] = chosen.reshape(len(rows), -1)
         return actions, PoolState(state.chosen, states)
 
     def _group(self) -> None:

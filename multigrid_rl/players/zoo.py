@@ -148,7 +148,7 @@ class ZooPlace:
         self,
         game: ZooSpec,
         learning: dict[str, str],
-        scheme: Any,
+        scheme: Any,  # noqa: ARG002 - dtde alone
         *,
         shared: bool,
     ) -> tuple[AgentSpec, ...]:

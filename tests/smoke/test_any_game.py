@@ -1,0 +1,160 @@
+"""Games of others, from training to a verdict: train, freeze, play against it, in a pool, in a league, resume."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from multigrid_rl.cli.main import app
+from multigrid_rl.evaluation.evaluation import evaluate, report
+from multigrid_rl.evaluation.targets import find_target
+from multigrid_rl.players.catalogue import Catalogue, PlayerError
+from multigrid_rl.players.freeze import freeze
+from multigrid_rl.runs.players import run_player
+from multigrid_rl.text import ConfigError
+from multigrid_rl.training.start import run_training
+from tiny_runs import rows_of, without_time
+
+TINY = [
+    *("train.num_envs=8", "train.num_steps=64", "train.minibatch_size=128", "train.epochs=1", "train.threads=1"),
+    *(
+        "train.until=2000",
+        "train.checkpoint_every=1000",
+        "model.hidden=[8,8]",
+        "scenario.report_episodes=5",
+        "train.lr_final=null",
+    ),
+]
+TICTACTOE = "env_id=pettingzoo:classic/tictactoe-v3"
+#: Ten of PettingZoo and its kin, with a seat that learns.
+TEN = {
+    "pettingzoo:classic/tictactoe-v3": "player_1",
+    "pettingzoo:classic/connect_four-v3": "player_0",
+    "pettingzoo:classic/rps-v2": "player_0",
+    "pettingzoo:classic/leduc_holdem-v4": "player_0",
+    "pettingzoo:mpe2.simple_v3": "agent_0",
+    "pettingzoo:mpe2.simple_spread_v3": "agent_0",
+    "pettingzoo:mpe2.simple_tag_v3": "adversary_0",
+    "pettingzoo:mpe2.simple_speaker_listener_v4": "speaker_0",
+    "openspiel:kuhn_poker": "player_0",
+    "openspiel:leduc_poker": "player_0",
+}
+
+
+def train(path: Path, *overrides: str):
+    run_training([*TINY, *overrides, f"run_dir={path}"])
+    return rows_of(path)
+
+
+def judged(who, *overrides, opponent=None, episodes=40, sides=None):
+    target = find_target(str(who), list(overrides), opponent=opponent)
+    return report(evaluate(target, episodes=episodes, seed=3, modes=("stochastic",), sides=sides))
+
+
+@pytest.mark.parametrize(("env_id", "seat"), TEN.items(), ids=[env_id.partition(":")[2] for env_id in TEN])
+def test_ten_games_from_training_to_a_verdict(tmp_path, env_id, seat):
+    rows = train(tmp_path / "run", f"env_id={env_id}")
+    assert rows[-1]["env_steps"] >= 2000
+    assert rows[-1][f"return_mean/{seat}"] is not None
+    catalogue = Catalogue(tmp_path / "players")
+    card = freeze(run_player(tmp_path / "run", seat), "mine", catalogue, 100)
+    assert card.env.env_id == env_id
+    others = [other for other in rows[-1] if other.startswith("return_mean/") and other != f"return_mean/{seat}"]
+    found = judged(tmp_path / "players" / "mine", opponent="random" if others else None)
+    assert found["modes"]["stochastic"]["episodes"] == 40
+    assert set(found["parts"][0]["players"].values()) == {f"{tmp_path}/players/mine", *(["random"] if others else [])}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of tic-tac-toe by one network, and the player that was frozen from it."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(folder / "run", TICTACTOE, "shared=true", "train.until=6000")
+    catalogue = Catalogue(folder / "players")
+    freeze(run_player(folder / "run", "player"), "mine", catalogue, 100)
+    return folder
+
+
+def test_player_of_both_seats_is_judged_from_both(trained):
+    found = judged(trained / "players" / "mine", opponent="random", episodes=100)
+    assert [part["side"] for part in found["parts"]] == ["player_1", "player_2"]
+    whole = found["modes"]["stochastic"]
+    assert whole["win"] + whole["draw"] + whole["loss"] == pytest.approx(1.0)
+    assert whole["return_mean"] == pytest.approx(whole["win"] - whole["loss"])
+    again = judged(trained / "players" / "mine", opponent="random", episodes=100)
+    assert again["modes"] == found["modes"]
+
+
+def test_opponents_take_turns_and_a_run_goes_on_as_if_unbroken(tmp_path, trained):
+    seats = ["checkpoints=" + str(trained / "players"), "scenario.seats.player_2={random: 1, mine: 3}"]
+    whole = train(tmp_path / "whole", TICTACTOE, *seats, "train.until=4000")
+    train(tmp_path / "part", TICTACTOE, *seats, "train.until=2000")
+    result = CliRunner().invoke(app, ["train", "--resume", str(tmp_path / "part"), "--until", "4000"])
+    assert result.exit_code == 0, result.output
+    assert without_time(rows_of(tmp_path / "part")) == without_time(whole)
+    last = whole[-1]
+    assert {name for name in last if name.startswith("win_against/")} == {
+        "win_against/player_1/random", "win_against/player_1/mine",
+    }  # fmt: skip
+    provenance = json.loads((tmp_path / "whole" / "provenance.json").read_text())
+    assert "mine" in str(provenance["opponents"])
+    found = judged(tmp_path / "whole")
+    assert found["parts"][0]["players"]["player_2"].startswith("random:0.25+mine:0.75")
+
+
+def test_league_of_a_game_of_others(tmp_path):
+    (tmp_path / "league.yaml").write_text(
+        "description: tic-tac-toe against earlier selves\npackage: pettingzoo\n"
+        "env_id: pettingzoo:classic/tictactoe-v3\nsymmetric: [[player_1, player_2]]\n"
+        "seats: {player_1: learn, player_2: league}\nreport_episodes: 5\n"
+        "league: {anchors: {random: 1}, anchor_share: 0.3, latest_share: 0.3, weighting: squared, every: 1000,"
+        " win: null, win_over: pool, most: 4, redraw: 500}\n"
+    )
+    rows = train(tmp_path / "run", f"scenario={tmp_path / 'league.yaml'}", "train.until=5000")
+    snapshots = list((tmp_path / "run" / "league").glob("*"))
+    assert len(snapshots) >= 3
+    assert any(row.get("win_against/player_1/snapshots") is not None for row in rows)
+
+
+def test_own_class_is_shown_what_is_legal_and_its_mistakes_are_named(tmp_path, trained, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "class First:\n"
+        "    def __init__(self, seen, acts):\n        self.size, self.count = seen.shape[0], int(acts.nvec[0])\n"
+        "    def act(self, view, state, rng):\n"
+        "        assert view.tokens.shape[1] == self.size\n"
+        "        return view.tokens[:, -self.count:].argmax(axis=1), state\n"
+        "class Wrong(First):\n"
+        "    def act(self, view, state, rng):\n        return view.tokens[:, 0].astype(int) * 0 + 99, state\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = judged(trained / "players" / "mine", opponent="mine:First")
+    assert found["parts"][0]["players"]["player_2"] == "mine:First"
+    with pytest.raises(ConfigError, match="player mine:Wrong: actions: expected integers 0 to"):
+        judged(trained / "players" / "mine", opponent="mine:Wrong")
+
+
+def test_player_of_another_game_or_seat_is_refused_in_one_line(tmp_path, trained):
+    mine = str(trained / "players" / "mine")
+    for override, message in (
+        (
+            "env_id=pettingzoo:classic/connect_four-v3",
+            "does not fit seat player_0: env: expected pettingzoo:classic/conn",
+        ),
+        ("env_id=openspiel:kuhn_poker", "does not fit seat player_0: env: expected openspiel:kuhn_poker"),
+    ):
+        with pytest.raises(PlayerError, match=message):
+            judged(mine, override, opponent="random")
+    with pytest.raises(
+        PlayerError, match=r"expected random, a folder or module:Class in .*tictactoe-v3, got key-runner"
+    ):
+        judged(mine, opponent="key-runner")
+    train(tmp_path / "apart", TICTACTOE)
+    one = freeze(run_player(tmp_path / "apart", "player_1"), "one", Catalogue(tmp_path / "p"), 100)
+    assert one.seats == ["player_1"]
+    found = judged(tmp_path / "p" / "one", opponent="random")
+    assert [part["side"] for part in found["parts"]] == ["player_1"]  # it was trained for no other seat
+    with pytest.raises(PlayerError, match="seats: expected player_2, got player_1"):
+        judged(tmp_path / "p" / "one", opponent="random", sides="both")
