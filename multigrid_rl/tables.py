@@ -43,6 +43,13 @@ GAMES: dict[str, str] = {
     "openspiel": "multigrid_rl.envs.openspiel:Spiel",
 }
 
+#: What writes a game of PettingZoo's as text where its own renderer does not, by its ``metadata["name"]``: its
+#: environment, unwrapped -> text.
+TEXTS: dict[str, str] = {
+    "tictactoe_v3": "multigrid_rl.envs.texts:tictactoe",
+    "connect_four_v3": "multigrid_rl.envs.texts:connect_four",
+}
+
 #: Environments that we bring to Gymnasium: arguments of ``gymnasium.register`` by id.
 GYMNASIUM: dict[str, dict[str, Any]] = {
     "Walker-v0": {"entry_point": "multigrid_rl.walkers.walker:WalkerEnv", "max_episode_steps": 1000},
