@@ -229,6 +229,13 @@ CHECKPOINTS: dict[str, str] = {
 #: Figures that commands draw, as PNG: a function of what is drawn, then of the file.
 FIGURES: dict[str, str] = {"comparison": "multigrid_rl.show.figures:save_comparison"}
 
+#: Where a person plays a game, by the class that describes it: (game, players of the other seats, what is called with
+#: the session after each game, seed=, options of the verb) -> the session, what plays it, a hint.
+PERSONS: dict[str, str] = {
+    "GameSpec": "multigrid_rl.show.window:window",
+    "ZooSpec": "multigrid_rl.show.terminal:terminal",
+}
+
 #: Episodes of an environment that can be drawn: those of a run for its page; one chosen by name.
 FILMS: dict[str, str] = {
     "page": "multigrid_rl.walkers.films:play_own_episodes",

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, Seating
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.frozen import check_fits
-from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy
 from multigrid_rl.world.constants import BLUE, RED
@@ -95,7 +95,7 @@ def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:
 STRENGTH_SEED = 20_000
 
 
-def side(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[str, Policy]:
+def side(catalogue: Catalogue, name: str, spec: Any, team: str) -> dict[str, Policy]:
     """Return the players of one team: ``name`` wherever it can sit, random beside it where it cannot.
 
     Raises:
@@ -112,7 +112,7 @@ def side(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[str
     if failure is not None and not seated:
         raise failure
     players = seat_players(spec, seated)
-    return players | {seat: RandomPlayer() for seat in seats if seat not in seated}
+    return players | {seat: catalogue.seat("random", spec, seat).player for seat in seats if seat not in seated}
 
 
 def measure(catalogue: Catalogue, name: str, opponent: str, spec: GameSpec, scenario: str, episodes: int) -> Strength:

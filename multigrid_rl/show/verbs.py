@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -179,21 +179,23 @@ def play(
     opponent: Annotated[
         str | None, typer.Option(help="A player, or the folder of a run, bundle or agent, on the other team's seats.")
     ] = None,
-    side: Annotated[Literal["red", "blue"] | None, typer.Option(help="Your side; red by default.")] = None,
+    side: Annotated[str | None, typer.Option(help="Your side; red by default, of other games the first.")] = None,
     seat: Annotated[str | None, typer.Option(help="Your seat, for example red_1; the first of your side.")] = None,
     mate: Annotated[str | None, typer.Option(help="Who plays the other seats of your team.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides the games.")] = 0,
     delay: Annotated[
         float | None, typer.Option(help="Seconds after which a step is played without a key; waits for keys without.")
     ] = None,
-    tile: Annotated[int, typer.Option(min=16, max=120, help="Width of one cell in pixels.")] = 48,
+    tile: Annotated[
+        int | None, typer.Option(min=16, max=120, help="Width of one cell in pixels; 48 by default.")
+    ] = None,
     whole_board: Annotated[
         bool, typer.Option("--whole-board", help="Begin with the whole board instead of what your agent sees.")
     ] = False,
     record: Annotated[Path | None, typer.Option(help="File that keeps the games, for `multigrid-rl video`.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file if it exists.")] = False,
 ) -> None:
-    """Play a game yourself, in a window, against players."""
+    """Play a game yourself, in a window or, where it writes itself as text, in the terminal, against players."""
     from multigrid_rl.config.compose import compose
 
     if record is not None:
@@ -201,25 +203,25 @@ def play(
     if delay is not None and not 0.05 <= delay <= 60:
         raise refused("--delay", "0.05 to 60 seconds", f"{delay:g}")
     config = compose(list(overrides or []))
-    spec = config.scenario.spec
+    spec = config.scenario.kind.spec
     one_thread()
     # Imported here: torch takes a second, which a mistake above need not cost.
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.show.play import Session, find_other_players, find_seat, save_games
-    from multigrid_rl.show.window import Window
+    from multigrid_rl.show.play import find_other_players, find_seat, save_games
 
     own_seat = find_seat(spec, side, seat)
     others = find_other_players(config.scenario, Catalogue(config.checkpoint_root()), own_seat, opponent, mate)
-    session = Session(spec, others, seed=seed)
 
-    def game_over() -> None:
-        typer.echo(f"game {session.game} of seed {session.seed}: {session.caption.result}")
+    def game_over(session: Any) -> None:
+        typer.echo(f"game {session.game} of seed {session.seed}: {session.result}")
         if record is not None:  # after every game: a window that is killed loses none
             save_games(session.records, record)
 
-    window = Window(session, game_over, tile=tile, delay=delay, whole_board=whole_board)
-    typer.echo(", ".join(f"{s} {name}" for s, name in others.names.items()) + "; press H for help")
-    window.run()
+    begin = tables.find(tables.PERSONS, type(spec).__name__)
+    options = {"tile": tile, "delay": delay, "whole_board": whole_board or None}
+    session, run, help_shown = begin(spec, others, game_over, seed=seed, **options)
+    typer.echo(", ".join(f"{s} {name}" for s, name in others.names.items()) + f"; {help_shown}")
+    run()
     typer.echo(str(session.score))
     if record is not None:
         kept = len(session.records)
