@@ -82,9 +82,7 @@ def video(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     opponent: Annotated[str | None, typer.Option(help="Of games played now: who fills the other team.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of games played now.")] = 0,
-    side: Annotated[
-        Literal["red", "blue"] | None, typer.Option(help="Of games played now: whom the player or run plays for.")
-    ] = None,
+    side: Annotated[str | None, typer.Option(help="Of games played now: whom the player or run plays for.")] = None,
     mode: Annotated[
         Literal["stochastic", "argmax"], typer.Option(help="Of games played now: draw actions, or take the likeliest.")
     ] = "stochastic",
@@ -107,7 +105,7 @@ def video(
         check_game(game or "best")
     check_video(output, fps=fps, tile=tile, force=force)
     if file is None:
-        default_side = side or _default_side(source)
+        default_side: Any = side or _default_side(source)
         one_thread()
         # Imported here: torch takes a second, and a file of games is shown without it.
         from multigrid_rl.evaluation.evaluation import evaluate, kept_games
@@ -130,7 +128,7 @@ def video(
             episodes = episodes or GAMES_TO_CHOOSE_FROM
             evaluation = evaluate(target, episodes=episodes, seed=seed, modes=(mode,), sides=default_side)
             shown = choose(kept_games(evaluation), game, f"{episodes} games of {target.name}")
-    written = write_video(shown, output, fps=fps or 4.0, tile=tile or 32, force=force)
+    written = write_video(shown, output, fps=fps, tile=tile, force=force)
     seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
     typer.echo(f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}")
     _print_written(output, shown.steps, written)
@@ -170,6 +168,8 @@ def _default_side(source: str) -> Sides:
     if not path.exists() and ("/" in source or path.suffix) and not source.startswith("hf:"):
         raise refused(source, "a file of games, a run folder or a player", "no such file or folder")
     card = Catalogue().card_of(source)
+    if card and card.env is not None:
+        return "own"
     seats = card.seats if card else ()
     return "blue" if seats and all(seat.startswith("blue") for seat in seats) else "red"
 
