@@ -51,7 +51,7 @@ class Spiel:
         self.turns = kind.dynamics == type(kind.dynamics).SEQUENTIAL
         self._open = kind.information == type(kind.information).PERFECT_INFORMATION
         self._told = kind.provides_information_state_string
-        self.draws: dict[How, dict[str, Any]] = {"text": {}}
+        self.draws: Mapping[How, Mapping[str, Any]] = {"text": {}}
         self.fps = 1.0
 
     def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:  # noqa: ARG002 - all are alike

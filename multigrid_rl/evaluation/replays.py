@@ -1,11 +1,11 @@
 """Replays of single games: a game is its specification, seed, number and actions."""
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.envs.base import reset_seed
@@ -85,10 +85,7 @@ class ZooRecord(Strict):
 
 
 #: A game of any kind: of red/blue doors, or one with an ``env_id``.
-Record = Annotated[
-    Annotated[GameRecord, Tag("doors")] | Annotated[ZooRecord, Tag("zoo")],
-    Discriminator(lambda row: "zoo" if hasattr(row, "env_id") or (isinstance(row, dict) and "env_id" in row) else "doors"),
-]
+Record = GameRecord | ZooRecord
 
 
 class Replay(NamedTuple):
@@ -106,10 +103,8 @@ class Replay(NamedTuple):
     winner: int  # 0 red, 1 blue, -1 none
 
 
-def record(
-    spec: Any, played: Played, row: int, *, seed: int, players: dict[str, str], label: str
-) -> GameRecord | ZooRecord:
-    """Record one played game."""
+def record(spec: Any, played: Played, row: int, *, seed: int, players: dict[str, str], label: str) -> Any:
+    """Return the :data:`Record` of one played game."""
     about = {"label": label, "seed": seed, "game": played.first + row, "players": players}
     if played.moves:
         returns, winner = played.table.returns[row].tolist(), int(played.table.winner[row])
@@ -119,17 +114,15 @@ def record(
     return GameRecord(spec=spec, actions=actions, **about)
 
 
-def zoo_record(
-    spec: Any, moves: list[dict[str, Any]], *, returns: list[float], winner: int, **about: Any
-) -> ZooRecord:
+def zoo_record(spec: Any, moves: list[dict[str, Any]], *, returns: list[float], winner: int, **about: Any) -> ZooRecord:
     """Record a game of PettingZoo's kind from what each seat did in each step; ``about``: its other fields."""
-    actions = {seat: [np.asarray(step[seat]).tolist() if seat in step else None for step in moves] for seat in spec.seats}
+    actions = {
+        seat: [np.asarray(step[seat]).tolist() if seat in step else None for step in moves] for seat in spec.seats
+    }
     teams, can_win = place_of(spec).who(spec).team_names, place_of(spec).who(spec).has_winner
     result = "" if not can_win else f"{teams[winner]} wins" if winner >= 0 else "drawn"
     paid = dict(zip(spec.seats, returns, strict=True))
-    return ZooRecord(
-        env_id=spec.env_id, env_args=spec.env_args, actions=actions, returns=paid, result=result, **about
-    )
+    return ZooRecord(env_id=spec.env_id, env_args=spec.env_args, actions=actions, returns=paid, result=result, **about)
 
 
 class Shot(NamedTuple):

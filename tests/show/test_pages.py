@@ -56,7 +56,7 @@ def test_script_decodes_packed_games(browser, spec):
     data = Pack.of(games).data()
     page = browser.new_page()
     found = page.evaluate(
-        f"""(data) => {{ {asset_text(("decode.js",)).removeprefix('"use strict";(() => {').removesuffix("})();")}
+        f"""(data) => {{ {asset_text(("decode.js", "steps.js")).removeprefix('"use strict";(() => {').removesuffix("})();")}
         return Promise.all(data.games.map(async (packed) => {{
             const game = decodeGame(packed, await inflated(packed.frames), data);
             return game.frames.map((frame, t) => ({{
