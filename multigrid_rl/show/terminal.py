@@ -132,10 +132,11 @@ class Session:
         returns, winner = table.returns[0].tolist(), int(table.winner[0])
         won, drawn, lost, _ = self.score
         self.score = Score(won, drawn, lost)
-        own = who.team_names.index(spec.team_of(self.others.seat)) if who.has_winner else None
-        if own is not None:
+        own, how = who.team_names.index(spec.team_of(self.others.seat)), "played"
+        if who.has_winner:
             self.score = Score(won + (winner == own), drawn + (winner < 0), lost + (winner not in (own, -1)))
-        label = f"{len(self.records) + 1}: as {self.others.seat}"
+            how = "drawn" if winner < 0 else "won" if winner == own else "lost"
+        label = f"{len(self.records) + 1}: {how} as {self.others.seat}"
         about = {"label": label, "seed": self.seed, "game": self.game, "players": self.others.names}
         self.records.append(zoo_record(spec, moves, returns=returns, winner=winner, **about))
         self.result = self.records[-1].result or ", ".join(
