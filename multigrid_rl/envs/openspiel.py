@@ -41,6 +41,9 @@ class Spiel:
         ValueError: see :func:`load_game`, or a game without tensors.
     """
 
+    draws: Mapping[How, Mapping[str, Any]] = {"text": {}}
+    fps = 1.0
+
     def __init__(self, name: str, env_args: Mapping[str, Any]) -> None:
         self.game = load_game(name, env_args)
         kind = self.game.get_type()
@@ -51,8 +54,6 @@ class Spiel:
         self.turns = kind.dynamics == type(kind.dynamics).SEQUENTIAL
         self._open = kind.information == type(kind.information).PERFECT_INFORMATION
         self._told = kind.provides_information_state_string
-        self.draws: Mapping[How, Mapping[str, Any]] = {"text": {}}
-        self.fps = 1.0
 
     def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:  # noqa: ARG002 - all are alike
         """Return what an agent sees and what it does."""
@@ -70,9 +71,6 @@ class Spiel:
     def named(self, agent: str, action: int) -> str:
         """Return OpenSpiel's name of a choice."""
         return str(self.state.action_to_string(self.agents.index(agent), action))
-
-    def close(self) -> None:
-        """Do nothing: text is drawn on nothing."""
 
     def start(self, seed: int) -> Happened:
         """Begin an episode."""

@@ -44,6 +44,7 @@ class PettingZooEnvs(Episodes):
 
     Attributes:
         games: the environments.
+        played: what each seat did in each step of their running or only episodes, as their ``step`` took it.
         actions: (N, A) choices of the last step, -1 where a seat did nothing; (N, 0) where actions are no choices.
 
     Raises:
@@ -72,7 +73,7 @@ class PettingZooEnvs(Episodes):
         self._obs = {seat: np.zeros((num_envs, about.size), np.float32) for seat, about in self._about.items()}
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
         self._turn = np.zeros((num_envs, len(self.seats)), np.bool_)
-        self._played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
+        self.played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
         self._steady, self._auto_reset = not gaps, auto_reset
         single = all(isinstance(about.acts, spaces.Discrete) for about in self._about.values())
         self.actions = np.full((num_envs, len(self.seats) if single else 0), -1, np.int16)
@@ -101,7 +102,7 @@ class PettingZooEnvs(Episodes):
                 continue
             taken = {self.seats[a]: chosen[self.seats[a]][n] for a in np.flatnonzero(whose).tolist()}
             now = self._call(n, "step", taken)
-            self._played[n].append(taken)
+            self.played[n].append(taken)
             if self.actions.size:
                 self.actions[n, whose] = [int(action) for action in taken.values()]
             for seat, paid in now.paid.items():
@@ -132,7 +133,7 @@ class PettingZooEnvs(Episodes):
 
     def get_state(self) -> dict[str, Any]:
         """Return the actions since each episode began: environments of strangers cannot be copied."""
-        return {**super().get_state(), "played": [list(rows) for rows in self._played]}
+        return {**super().get_state(), "played": [list(rows) for rows in self.played]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`get_state` was asked: begins the same episodes again and plays the same actions.
@@ -146,7 +147,7 @@ class PettingZooEnvs(Episodes):
         for n, rows in enumerate(state["played"]):
             for taken in rows:
                 self._call(n, "step", taken)
-            self._played[n] = list(rows)
+            self.played[n] = list(rows)
         if any((now != then).any() for now, then in zip(self._obs.values(), shown, strict=True)):
             LOG.warning("env_id=%s: played again, it shows something else: the run goes on, not exactly", self.env_id)
         super().set_state(state)  # beginning counted from zero
@@ -166,10 +167,6 @@ class PettingZooEnvs(Episodes):
         """Return nothing (N, 0): a game of others is played again by its actions."""
         return np.zeros((self.num_envs, 0), np.uint8)
 
-    def moves(self) -> list[list[dict[str, Any]]]:
-        """Return what each seat did in each step of each environment's episode, as its ``step`` took it."""
-        return self._played
-
     def restart(self, which: NDArray[np.bool_]) -> None:
         """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
         self._episode[which] += 1
@@ -186,7 +183,7 @@ class PettingZooEnvs(Episodes):
             self._turn[which] = False
             return
         for n in np.flatnonzero(which).tolist():
-            self._played[n] = []
+            self.played[n] = []
             now = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
             if not now.turn:
                 raise self._broken(n, "an episode that is over when it begins")

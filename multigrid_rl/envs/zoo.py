@@ -80,9 +80,6 @@ class Game(Protocol):
     def named(self, agent: str, action: int) -> str:
         """Return the name of a choice: its number where the game has no names."""
 
-    def close(self) -> None:
-        """Let go of what it draws on."""
-
 
 def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) -> Game:
     """Build one environment.
@@ -105,16 +102,11 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
     if how is None:
         return game
     if how not in game.draws:
-        raise ValueError(
-            expected(f"env_id={env_id}", f"a game that draws a {how}", " or a ".join(game.draws) or "none")
-        )
+        got = " or a ".join(game.draws) or "none"
+        raise ValueError(expected(f"env_id={env_id}", f"a game that draws a {how}", got))
     if how == "picture":  # pygame opens no window, plays no sound and greets nobody on standard output
-        for key, value in (
-            ("SDL_VIDEODRIVER", "dummy"),
-            ("SDL_AUDIODRIVER", "dummy"),
-            ("PYGAME_HIDE_SUPPORT_PROMPT", "1"),
-        ):
-            os.environ.setdefault(key, value)
+        quiet = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+        os.environ.update({**quiet, **os.environ})
     drawable: Game = build(name, {**env_args, **game.draws[how]})
     return drawable
 
@@ -246,10 +238,6 @@ class _Zoo:
     def named(self, agent: str, action: int) -> str:  # noqa: ARG002 - it has no names
         """Return the number of a choice."""
         return str(action)
-
-    def close(self) -> None:
-        """Let go of what it draws on."""
-        self.env.close()
 
 
 class Parallel(_Zoo):

@@ -84,10 +84,6 @@ class ZooRecord(Strict):
         return len(next(iter(self.actions.values())))
 
 
-#: A game of any kind: of red/blue doors, or one with an ``env_id``.
-Record = GameRecord | ZooRecord
-
-
 class Replay(NamedTuple):
     """A game of ``T`` steps and ``A`` agents; frame 0 is the start, frame ``t`` the state after step ``t``."""
 
@@ -104,7 +100,7 @@ class Replay(NamedTuple):
 
 
 def record(spec: Any, played: Played, row: int, *, seed: int, players: dict[str, str], label: str) -> Any:
-    """Return the :data:`Record` of one played game."""
+    """Return the record of one played game: a :class:`GameRecord`, or a :class:`ZooRecord`."""
     about = {"label": label, "seed": seed, "game": played.first + row, "players": players}
     if played.moves:
         returns, winner = played.table.returns[row].tolist(), int(played.table.winner[row])
@@ -158,7 +154,6 @@ def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
                 break
             if t % every == 0 or t == game.steps:
                 yield Shot(t, names, dict(totals), env.drawn(how))
-        env.close()
     if bool(now.turn) or t < game.steps or not np.allclose([*totals.values()], [game.returns[seat] for seat in totals]):
         raise ConfigError(expected(key, "the same game", "another one: it does not follow from its seed and actions"))
 

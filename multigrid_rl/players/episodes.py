@@ -191,4 +191,4 @@ def play_games(spec: Seats, players: dict[str, Policy], games: int, *, seed: int
     played = play_episodes(match, (), {}, games, seed=seed, first=first_game, keep=True)
     actions = played.actions if played.actions.size else np.zeros((games, 0, len(spec.seats)), np.int8)
     actions[np.arange(actions.shape[1]) >= played.table.length[:, None]] = -1
-    return played._replace(actions=actions, start=start, moves=tuple(match.env.moves()))
+    return played._replace(actions=actions, start=start, moves=tuple(getattr(match.env, "played", ())))

@@ -105,7 +105,7 @@ class Pack:
 
 
 def replays(games: list[Any]) -> dict[str, Any]:
-    """Return what :func:`page.render` needs to replay games (``replays.Record``): their ``data``, and its scripts.
+    """Return what :func:`page.render` needs to replay games (of ``replays``): their ``data``, and its scripts.
 
     Raises:
         ValueError: a record that is not one whole game.

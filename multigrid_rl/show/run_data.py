@@ -40,7 +40,7 @@ class OwnGames:
     seed: int
     agents: tuple[str, ...]  # seats that the policy fills
     rows: list[dict[str, Any]]  # one for each mode: "mode", "seats" (mean return of each), and evaluation.summary's
-    games: list[Any]  # best, median and worst of each mode (``replays.Record``)
+    games: list[Any]  # best, median and worst of each mode (of ``replays``)
 
     @property
     def chosen(self) -> dict[str, GameDrawing]:
