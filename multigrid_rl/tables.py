@@ -36,6 +36,12 @@ PLACES: dict[str, str] = {
     "ZooSpec": "multigrid_rl.players.zoo:PLACE",
 }
 
+#: What programs of strangers are told about a game, and may answer: a class made from a game and seats of one team.
+PROTOCOLS: dict[str, str] = {
+    "1": "multigrid_rl.competition.messages:DoorsProtocol",
+    "2": "multigrid_rl.competition.messages:SeatsProtocol",
+}
+
 #: What opens one game of the kind ``pettingzoo``, by what its ``env_id`` begins with: (rest of the id, arguments) ->
 #: ``envs.zoo.Game``.
 GAMES: dict[str, str] = {

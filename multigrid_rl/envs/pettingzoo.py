@@ -42,6 +42,7 @@ class PettingZooEnvs(Episodes):
         auto_reset: reset finished environments at once; otherwise each plays one episode.
 
     Attributes:
+        turn: (N, A) whose turn it is.
         actions: (N, A) choices of the last step, -1 where a seat did nothing; (N, 0) where actions are no choices.
 
     Raises:
@@ -68,13 +69,13 @@ class PettingZooEnvs(Episodes):
         self._places = {seat: a for a, seat in enumerate(self.seats)}
         self._obs = {seat: np.zeros((num_envs, about.size), np.float32) for seat, about in self._about.items()}
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
-        self._turn = np.zeros((num_envs, len(self.seats)), np.bool_)
+        self.turn = np.zeros((num_envs, len(self.seats)), np.bool_)
         self._played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
         self._steady, self._auto_reset = not gaps, auto_reset
         single = all(isinstance(about.acts, spaces.Discrete) for about in self._about.values())
         self.actions = np.full((num_envs, len(self.seats) if single else 0), -1, np.int16)
         if gaps:
-            self.deciding = lambda: _by_seat(self.seats, self._turn.copy())
+            self.deciding = lambda: _by_seat(self.seats, self.turn.copy())
         self.reset(seed)
 
     def observations(self) -> dict[str, Array]:
@@ -87,7 +88,7 @@ class PettingZooEnvs(Episodes):
         Raises:
             BrokenEnvError: an environment raises, or shows or pays what is no number.
         """
-        mask, count = self._turn.copy(), self.num_envs
+        mask, count = self.turn.copy(), self.num_envs
         chosen = {seat: native(about.acts, actions[seat]) for seat, about in self._about.items()}
         self._clock.begin()
         rewards, ended = np.zeros(mask.shape), np.zeros(mask.shape, np.bool_)
@@ -176,7 +177,7 @@ class PettingZooEnvs(Episodes):
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
         if not self._auto_reset and self._episode.any():  # each plays once
-            self._turn[which] = False
+            self.turn[which] = False
             return
         for n in np.flatnonzero(which).tolist():
             self._played[n] = []
@@ -188,19 +189,19 @@ class PettingZooEnvs(Episodes):
 
     def _call(self, n: int, what: str, given: Any) -> Happened:
         """Start environment ``n`` (by a seed) or let it play (actions), and write down who sees what and who moves."""
-        game, before = self._games[n], self._turn[n].copy()
+        game, before = self._games[n], self.turn[n].copy()
         try:
             now = game.start(given) if what == "reset" else game.play(given)
             for seat, (obs, info) in now.seen.items():
                 self._obs[seat][n] = self._about[seat].read(obs, info)
-            self._turn[n] = [seat in now.turn for seat in self.seats]
+            self.turn[n] = [seat in now.turn for seat in self.seats]
         except MISTAKES as error:
             raise BrokenEnvError(failed(self.env_id, what, mistake(error))) from error
         for seat in now.seen:
             if not np.isfinite(self._obs[seat][n]).all():
                 raise self._broken(n, f"an observation of {seat} that is not finite")
-        if self._steady and what == "step" and (self._turn[n] & ~before).any():
-            late = self.seats[int(np.flatnonzero(self._turn[n] & ~before)[0])]
+        if self._steady and what == "step" and (self.turn[n] & ~before).any():
+            late = self.seats[int(np.flatnonzero(self.turn[n] & ~before)[0])]
             wanted = f"a network without memory where agents come and go, as {late} does"
             raise BrokenEnvError(expected(f"env_id={self.env_id}: model", wanted, "one with memory"))
         return now

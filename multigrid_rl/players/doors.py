@@ -48,7 +48,15 @@ class Doors(SeatedKind):
 class DoorsPlace:
     """How players are seated at red/blue doors; see ``players.places.Place``. What it needs is imported when asked."""
 
-    programs = True
+    protocol = "1"
+    measured = True
+
+    def title(self, game: GameSpec) -> str:
+        """Return the name of the scenario with the same game, or that it is somebody's own."""
+        from multigrid_rl.config.compose import load_scenario  # noqa: PLC0415
+        from multigrid_rl.config.recipes import scenario_names  # noqa: PLC0415
+
+        return next((name for name in scenario_names() if load_scenario(name).spec == game), "own")
 
     def environment(self, game: GameSpec, num_envs: int, *, seed: int, first: int, auto_reset: bool = True) -> DoorsEnv:
         """Build games by all their seats."""

@@ -20,10 +20,15 @@ class Place(Protocol):
     """How players are seated in one kind of games; ``game`` is what describes one: its class is the key of the table.
 
     Attributes:
-        programs: programs of strangers can play it.
+        protocol: what programs of strangers are told, an entry of ``tables.PROTOCOLS``.
+        measured: the catalogue's own results of built-in players are of such games.
     """
 
-    programs: bool
+    protocol: str
+    measured: bool
+
+    def title(self, game: Any) -> str:
+        """Return what a game is called."""
 
     def environment(self, game: Any, num_envs: int, *, seed: int, first: int, auto_reset: bool = True) -> SeatsEnv:
         """Build ``num_envs`` games by all their seats; without ``auto_reset`` each is played once."""

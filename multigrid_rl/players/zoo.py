@@ -123,7 +123,12 @@ class RandomLegal:
 class ZooPlace:
     """How players are seated in games of PettingZoo's kind; see ``players.places.Place``."""
 
-    programs = False
+    protocol = "2"
+    measured = False
+
+    def title(self, game: ZooSpec) -> str:
+        """Return what a game is called."""
+        return game.env_id
 
     def environment(
         self, game: ZooSpec, num_envs: int, *, seed: int, first: int, auto_reset: bool = True
