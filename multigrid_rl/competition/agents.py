@@ -306,10 +306,8 @@ class SeatedAgent(AgentPlayer):
         following = super().reset_state(state, done)
         return following if self.once else state
 
-    def act(
-        self, view: SeatView, state: NDArray[np.intp], rng: UniformSource
-    ) -> tuple[NDArray[Any], NDArray[np.intp]]:
-        """Return actions (N,), of a team or of several parts (N, W). Raises ``RunError``: it failed, or answered something else."""
+    def act(self, view: SeatView, state: NDArray[np.intp], rng: UniformSource) -> tuple[NDArray[Any], NDArray[np.intp]]:
+        """Return actions as above. Raises ``RunError``: it failed, or answered something else."""
         try:
             return super().act(view, state, rng)
         except PlayerFaultError as error:

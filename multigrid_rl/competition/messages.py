@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.competition.process import ProcessError, unexpected
+from multigrid_rl.competition.process import unexpected
 from multigrid_rl.players.cards import PlayerError, signature
 from multigrid_rl.players.places import place_of
 from multigrid_rl.text import expected, shown
@@ -202,13 +202,14 @@ class SeatsProtocol(Conversation):
         for agent, size in zip(self._agents, self._sizes, strict=True):
             acts = signature(agent, None)["actions"]
             limits = acts if isinstance(acts, dict) else {"choices": acts}
-            size -= agent.legal
-            seats[agent.name] = {"size": size, "encoding": "float32" if size > MOST_NUMBERS else "numbers", **limits}
+            numbers = size - agent.legal
+            encoding = "float32" if numbers > MOST_NUMBERS else "numbers"
+            seats[agent.name] = {"size": numbers, "encoding": encoding, **limits}
         game = place_of(self.spec).title(self.spec)
         return {"type": "hello", "protocol": 2, "game": game, "seats": seats, "games": games, "seed": seed}
 
     def act(self, asked: Asked) -> bytes:
-        """Encode what those of its seats see whose turn it is, what is legal, and what they got since they were asked."""
+        """Encode what those of its seats see whose turn it is, what is legal, and their rewards since the last time."""
         parts = np.split(asked.seen, np.cumsum(self._sizes)[:-1], axis=1)
         columns = [self._shown(agent.legal, part) for agent, part in zip(self._agents, parts, strict=True)]
         games = []
@@ -232,27 +233,32 @@ class SeatsProtocol(Conversation):
         return {"type": "end", "games": games, "rewards": paid}
 
     def _take(self, chosen: NDArray[Any], c: int, action: Any, seen: NDArray[Any]) -> str | None:
-        agent, end = self._agents[c], sum(self._sizes[: c + 1])
-        space, parts = agent.action_space, action if isinstance(action, list) else [action]
-        own = chosen[c * self._width : (c + 1) * self._width]
+        agent, own = self._agents[c], chosen[c * self._width : (c + 1) * self._width]
+        space, end = agent.action_space, sum(self._sizes[: c + 1])
         if isinstance(space, spaces.Box):
-            low, high = (_plain(bound) for bound in (space.low, space.high))
-            wanted = f"{self._width} numbers from {low} to {high}"
+            wanted = f"{self._width} numbers from {_plain(space.low)} to {_plain(space.high)}"
+            parts = action if isinstance(action, list) else [action]
             # A bool is an int to Python, and no number may become infinite as float32.
-            if len(parts) != self._width or not all(type(x) in (int, float) and -_MOST <= x <= _MOST for x in parts):
-                return wanted
-            own[:] = parts
+            good = all(type(part) in (int, float) and -_MOST <= part <= _MOST for part in parts)
+            own[:] = parts if good and len(parts) == self._width else np.nan
             return None if ((own >= space.low) & (own <= space.high)).all() else wanted
-        most = space.nvec.tolist()
-        flags = seen[end - agent.legal : end]
-        legal = np.flatnonzero(flags).tolist() if agent.legal else range(most[0])
-        alike = len(parts) == self._width and all(type(x) is int and 0 <= x < n for x, n in zip(parts, most, strict=True))
-        if not alike or (self._width == 1 and (isinstance(action, list) or action not in legal)):
-            if self._width > 1:
-                return f"{self._width} integers from 0 to {[n - 1 for n in most]}"
-            return f"one of {shown(', '.join(map(str, legal)), 100)}" if agent.legal else f"an integer 0 to {most[0] - 1}"
-        own[:] = parts
-        return None
+        most = space.nvec - 1
+        if agent.legal:
+            legal = np.flatnonzero(seen[end - agent.legal : end])
+            wanted, good = f"one of {shown(', '.join(map(str, legal)), 100)}", type(action) is int and action in legal
+        elif self._width == 1:
+            wanted, good = f"an integer 0 to {most[0]}", type(action) is int and 0 <= action <= most[0]
+        else:
+            wanted, good = f"{self._width} integers from 0 to {most.tolist()}", _within(action, most.tolist())
+        own[:] = action if good else 0
+        return None if good else wanted
+
+
+def _within(parts: Any, most: list[int]) -> bool:
+    """Return whether ``parts`` are as many integers from 0 to ``most``."""
+    if not isinstance(parts, list) or len(parts) != len(most):
+        return False
+    return all(type(part) is int and 0 <= part <= its for part, its in zip(parts, most, strict=True))
 
 
 def _plain(numbers: NDArray[np.float32]) -> list[Any]:

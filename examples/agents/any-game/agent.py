@@ -34,8 +34,7 @@ def main() -> None:
             answer = {"type": "ready"}
         elif message["type"] == "act":
             actions = [
-                {seat: act(seats[seat], view, rng) for seat, view in game["seats"].items()}
-                for game in message["games"]
+                {seat: act(seats[seat], view, rng) for seat, view in game["seats"].items()} for game in message["games"]
             ]
             answer = {"actions": actions}
         if answer is not None:
