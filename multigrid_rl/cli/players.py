@@ -48,7 +48,7 @@ def players(
             continue
         if measure:
             one_thread()
-            spec, rows = load_scenario(scenario).spec, []
+            spec, rows = load_scenario(scenario).kind.spec, []
             with suppress(PlayerError):  # this player does not play this game
                 rows = [measuring.measure(catalogue, name, "random", spec, scenario, measure)]
         games |= {f"{row.episodes:,} games of {row.scenario}" for row in rows}
@@ -119,18 +119,21 @@ def freeze(
     from multigrid_rl.players.cards import write_card
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.runs.players import run_player
+    from multigrid_rl.runs.reader import run_config
 
     one_thread()
     catalogue = Catalogue(checkpoints)
-    card = freeze.freeze(run_player(run, seat, checkpoint), name, catalogue, episodes)
+    source, kind = run_player(run, seat, checkpoint), run_config(run).scenario.kind
+    card = freeze.freeze(source, name, catalogue, episodes, kind.spec if kind.rivals else None)
     typer.echo(f"froze {catalogue.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
-    if card.env is not None:
+    if not card.strength:
         target = find_target(str(run), checkpoint=checkpoint)
         returns = returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
         write_card(catalogue.root / name, card.model_copy(update={"returns": returns}))
         for mode, measured in returns.items():
             text = f"{measured.mean:,.1f} ({measured.low:,.1f} to {measured.high:,.1f})"
-            typer.echo(f"return over {measured.episodes} episodes of {card.env.env_id}, {mode}: {text}")
+            what = card.env.env_id if card.env else card.scenario
+            typer.echo(f"return over {measured.episodes} episodes of {what}, {mode}: {text}")
         return
     won, base = card.strength[0], card.baseline[0]
     typer.echo(

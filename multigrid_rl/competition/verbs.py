@@ -312,7 +312,8 @@ def export(
         typer.echo(f"exported {output}, an agent; multigrid-rl inspect {output} shows whether it plays by itself")
         return
     for part, card in cards.items():
-        typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}")
+        plays = ", ".join(card.seats)
+        typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}, plays {plays}")
     if needs := bundle.needs_module(card):
         typer.echo(f"warning: {needs}")
     for address in pushed:

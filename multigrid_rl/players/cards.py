@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, fie
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from multigrid_rl.config.scenario import Strict, packages
+from multigrid_rl.config.scenario import EnvironmentKind, Strict, kind_named, packages
 from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
 from multigrid_rl.text import ConfigError, expected, first_error, printable, shown
@@ -191,6 +191,11 @@ class Card(Strict):
     baseline: list[Strength] = Field(default=[])
     #: By whom it is beaten, as far as that was tried.
     best_response: BestResponse | None = None
+
+    @property
+    def kind(self) -> type[EnvironmentKind]:
+        """The kind of environments that it was trained in."""
+        return kind_named(self.env.package if self.env else None)
 
     @property
     def action_space(self) -> spaces.Box | spaces.MultiDiscrete:

@@ -238,7 +238,7 @@ class Catalogue:
         """
         source = self.source_of(name)
         if not isinstance(source, Path | PlayerFiles):
-            strength = self.strength(name) if place_of(spec).measured else []
+            strength = self.strength(name) if place_of(spec).built_in else []
             return LoadedPlayer(source.seat(spec, seat), name, strength)
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)

@@ -49,7 +49,7 @@ class DoorsPlace:
     """How players are seated at red/blue doors; see ``players.places.Place``. What it needs is imported when asked."""
 
     protocol = "1"
-    measured = True
+    built_in = True
 
     def title(self, game: GameSpec) -> str:
         """Return the name of the scenario with the same game, or that it is somebody's own."""
@@ -78,6 +78,12 @@ class DoorsPlace:
 
         view = tuple(token_categories(game))
         return agents_of(scheme, shared=shared, seats=learning, view=view, choices=len(ACTIONS))
+
+    def alike(self, game: GameSpec, seat: str) -> tuple[str, ...]:  # noqa: ARG002 - the board is symmetric
+        """Return a seat and the one at its place on the other side."""
+        from multigrid_rl.world.constants import other_seat  # noqa: PLC0415
+
+        return seat, other_seat(seat)
 
     def fits(self, game: GameSpec, card: Card, seat: str) -> bool:
         """Return whether a player needs mirrored observations on a seat. Raises ``PlayerError``: it cannot play it."""

@@ -21,11 +21,11 @@ class Place(Protocol):
 
     Attributes:
         protocol: what programs of strangers are told, an entry of ``tables.PROTOCOLS``.
-        measured: the catalogue's own results of built-in players are of such games.
+        built_in: all built-in players play it, and the catalogue has their results; elsewhere random alone does.
     """
 
     protocol: str
-    measured: bool
+    built_in: bool
 
     def title(self, game: Any) -> str:
         """Return what a game is called."""
@@ -38,6 +38,9 @@ class Place(Protocol):
 
     def agents(self, game: Any, learning: dict[str, str], scheme: Any, *, shared: bool) -> tuple[AgentSpec, ...]:
         """Group seats that learn (seat -> team) into agents."""
+
+    def alike(self, game: Any, seat: str) -> tuple[str, ...]:
+        """Return the seats whose players can sit on a seat, too; itself first."""
 
     def fits(self, game: Any, card: Card, seat: str) -> bool:
         """Return whether a player needs mirrored observations on a seat. Raises ``PlayerError``: it cannot play it."""

@@ -124,7 +124,7 @@ class ZooPlace:
     """How players are seated in games of PettingZoo's kind; see ``players.places.Place``."""
 
     protocol = "2"
-    measured = False
+    built_in = False
 
     def title(self, game: ZooSpec) -> str:
         """Return what a game is called."""
@@ -160,19 +160,24 @@ class ZooPlace:
         """Group seats that learn into agents: each is one."""
         return game.specs(learning, shared=shared).agents
 
+    def alike(self, game: ZooSpec, seat: str) -> tuple[str, ...]:
+        """Return a seat and those that are symmetric to it."""
+        groups = [group for group in game.symmetric if seat in group]
+        return tuple(dict.fromkeys((seat, *(other for group in groups for other in group))))
+
     def fits(self, game: ZooSpec, card: Card, seat: str) -> bool:
         """Return that nothing is mirrored. Raises ``PlayerError``: the player cannot play the seat."""
         from multigrid_rl.players.cards import PlayerError, signature  # noqa: PLC0415
 
         (agent,) = game.specs([seat]).agents
         own = signature(agent, None)
-        alike = {seat, *(other for group in game.symmetric if seat in group for other in group)}
+        alike = self.alike(game, seat)
         env_id = None if card.env is None else card.env.env_id
         seen = {name: value for name, value in card.observation.model_dump().items() if value}
         acts = card.actions if isinstance(card.actions, int | list) else card.actions.model_dump()
         for part, good, wanted, got in (
             ("env", env_id == game.env_id, game.env_id, env_id or "the red/blue-door game"),
-            ("seats", bool(alike & set(card.seats)), " or ".join(sorted(alike)), ", ".join(card.seats)),
+            ("seats", bool({*alike} & {*card.seats}), " or ".join(sorted(alike)), ", ".join(card.seats)),
             ("observation", seen == own["observation"], own["observation"], seen),
             ("actions", acts == own["actions"], own["actions"], acts),
         ):
