@@ -58,9 +58,8 @@ class PettingZoo(SeatedKind):
 
     @property
     def sharing(self) -> dict[str, str]:
-        """Seat that learns -> its kind."""
-        kinds = kinds_of(described(self.env_id, self.env_args).seats)
-        return {seat: kinds[seat] for seat in self.learning}
+        """Seat -> its kind; with a player on the other seats of a kind one learner still is the network of the kind."""
+        return kinds_of(described(self.env_id, self.env_args).seats)
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's games. Raises ``ConfigError``: a network or scheme that does not fit."""
