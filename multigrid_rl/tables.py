@@ -49,6 +49,13 @@ GAMES: dict[str, str] = {
     "openspiel": "multigrid_rl.envs.openspiel:Spiel",
 }
 
+#: What writes a game of PettingZoo's as text where its own renderer does not, by its ``metadata["name"]``: its
+#: environment, unwrapped -> text.
+TEXTS: dict[str, str] = {
+    "tictactoe_v3": "multigrid_rl.envs.texts:tictactoe",
+    "connect_four_v3": "multigrid_rl.envs.texts:connect_four",
+}
+
 #: Environments that we bring to Gymnasium: arguments of ``gymnasium.register`` by id.
 GYMNASIUM: dict[str, dict[str, Any]] = {
     "Walker-v0": {"entry_point": "multigrid_rl.walkers.walker:WalkerEnv", "max_episode_steps": 1000},
@@ -227,6 +234,13 @@ CHECKPOINTS: dict[str, str] = {
 
 #: Figures that commands draw, as PNG: a function of what is drawn, then of the file.
 FIGURES: dict[str, str] = {"comparison": "multigrid_rl.show.figures:save_comparison"}
+
+#: Where a person plays a game, by the class that describes it: (game, players of the other seats, what is called with
+#: the session after each game, seed=, options of the verb) -> the session, what plays it, a hint.
+PERSONS: dict[str, str] = {
+    "GameSpec": "multigrid_rl.show.window:window",
+    "ZooSpec": "multigrid_rl.show.terminal:terminal",
+}
 
 #: Episodes of an environment that can be drawn: those of a run for its page; one chosen by name.
 FILMS: dict[str, str] = {

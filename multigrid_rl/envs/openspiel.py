@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multigrid_rl.envs.zoo import Happened
+from multigrid_rl.envs.zoo import Happened, How
 from multigrid_rl.text import expected, suggestion
 
 
@@ -49,11 +49,30 @@ class Spiel:
             raise ValueError(expected("env_id", "a game of OpenSpiel's that shows tensors", name))
         self.agents = tuple(f"player_{k}" for k in range(self.game.num_players()))
         self.turns = kind.dynamics == type(kind.dynamics).SEQUENTIAL
+        self._open = kind.information == type(kind.information).PERFECT_INFORMATION
+        self._told = kind.provides_information_state_string
+        self.draws: dict[How, dict[str, Any]] = {"text": {}}
+        self.fps = 1.0
 
     def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:  # noqa: ARG002 - all are alike
         """Return what an agent sees and what it does."""
         size = self.game.information_state_tensor_size() if self._memory else self.game.observation_tensor_size()
         return spaces.Box(-np.inf, np.inf, (size,), np.float32), spaces.Discrete(self.game.num_distinct_actions())
+
+    def drawn(self, how: How, agent: str | None = None) -> str:  # noqa: ARG002 - text alone
+        """Return the state as text; of a game with secrets what ``agent`` knows, while it is played."""
+        state = self.state
+        if self._open or agent is None or state.is_terminal():
+            return str(state)
+        k = self.agents.index(agent)
+        return str(state.information_state_string(k) if self._told else state.observation_string(k))
+
+    def named(self, agent: str, action: int) -> str:
+        """Return OpenSpiel's name of a choice."""
+        return str(self.state.action_to_string(self.agents.index(agent), action))
+
+    def close(self) -> None:
+        """Do nothing: text is drawn on nothing."""
 
     def start(self, seed: int) -> Happened:
         """Begin an episode."""

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import BrokenEnvError, Episodes, flat_actions, native, reset_seed
-from multigrid_rl.envs.zoo import Happened, Seat, described, failed, open_game
+from multigrid_rl.envs.zoo import Happened, How, Seat, described, failed, open_game
 from multigrid_rl.text import expected
 from multigrid_rl.trust import MISTAKES, mistake
 from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec
@@ -40,9 +40,11 @@ class PettingZooEnvs(Episodes):
         seed: of everything random.
         first: number of the first environment.
         auto_reset: reset finished environments at once; otherwise each plays one episode.
+        how: environments are to be drawn so.
 
     Attributes:
         turn: (N, A) whose turn it is.
+        games: the environments.
         actions: (N, A) choices of the last step, -1 where a seat did nothing; (N, 0) where actions are no choices.
 
     Raises:
@@ -60,12 +62,13 @@ class PettingZooEnvs(Episodes):
         seed: int = 0,
         first: int = 0,
         auto_reset: bool = True,
+        how: How | None = None,
     ) -> None:
         self.env_id, self.teams, self._first = env_id, teams, first
         self._about = described(env_id, env_args or {}).seats
         self.seats = tuple(self._about)
         super().__init__(num_envs, len(self.seats))
-        self._games = [open_game(env_id, env_args or {}) for _ in range(num_envs)]
+        self.games = [open_game(env_id, env_args or {}, how) for _ in range(num_envs)]
         self._places = {seat: a for a, seat in enumerate(self.seats)}
         self._obs = {seat: np.zeros((num_envs, about.size), np.float32) for seat, about in self._about.items()}
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
@@ -164,6 +167,10 @@ class PettingZooEnvs(Episodes):
         """Return nothing (N, 0): a game of others is played again by its actions."""
         return np.zeros((self.num_envs, 0), np.uint8)
 
+    def moves(self) -> list[list[dict[str, Any]]]:
+        """Return what each seat did in each step of each environment's episode, as its ``step`` took it."""
+        return self._played
+
     def restart(self, which: NDArray[np.bool_]) -> None:
         """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
         self._episode[which] += 1
@@ -189,7 +196,7 @@ class PettingZooEnvs(Episodes):
 
     def _call(self, n: int, what: str, given: Any) -> Happened:
         """Start environment ``n`` (by a seed) or let it play (actions), and write down who sees what and who moves."""
-        game, before = self._games[n], self.turn[n].copy()
+        game, before = self.games[n], self.turn[n].copy()
         try:
             now = game.start(given) if what == "reset" else game.play(given)
             for seat, (obs, info) in now.seen.items():
@@ -233,7 +240,7 @@ class ZooSpec:
         teams: seat -> team, of all seats in index order.
         wins: the team with the largest sum of returns wins.
         symmetric: groups of seats on which the same player can sit.
-        gaps: see :class:`PettingZooEnvs`.
+        gaps, how: see :class:`PettingZooEnvs`.
     """
 
     env_id: str
@@ -242,6 +249,7 @@ class ZooSpec:
     wins: bool
     symmetric: tuple[tuple[str, ...], ...] = ()
     gaps: bool = True
+    how: How | None = None
 
     @property
     def seats(self) -> tuple[str, ...]:

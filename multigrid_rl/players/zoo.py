@@ -142,6 +142,7 @@ class ZooPlace:
             seed=seed,
             first=first,
             auto_reset=auto_reset,
+            how=game.how,
         )
 
     def who(self, game: ZooSpec) -> MultiAgentSpec:

@@ -16,7 +16,9 @@ from multigrid_rl.show import words
 #: Written into every page: a file with this mark may be overwritten.
 GENERATOR = "multigrid-rl report"
 #: In the order in which they are joined; only the last one has effects, the others are functions.
-SCRIPTS = ("decode.js", "board.js", "replay.js", "page.js")
+SCRIPTS = ("decode.js", "board.js", "steps.js", "replay.js", "page.js")
+#: Where games are written as text.
+TEXT_SCRIPTS = ("texts.js", *SCRIPTS[2:])
 STYLES = ("page.css", "replay.css")
 
 
@@ -57,15 +59,16 @@ def templates() -> Environment:
     return environment
 
 
-def render(template: str, **content: Any) -> str:
+def render(template: str, *, scripts: tuple[str, ...] = SCRIPTS, **content: Any) -> str:
     """Return a whole page. Pure: the same content gives the same page.
 
     Args:
         template: one that extends ``page.html``.
+        scripts: what replays its ``data``.
         content: its variables: ``kind`` ("Training run"), ``title`` (the conclusion), ``lead``, ``data`` (of the
             replay, or ``None``), and its own.
     """
-    style, script = asset_text(STYLES), asset_text(SCRIPTS)
+    style, script = asset_text(STYLES), asset_text(scripts)
     # With hashes no injected script or style runs.
     style_hash, script_hash = (base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script))
     return templates().get_template(template).render(

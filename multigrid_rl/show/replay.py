@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from multigrid_rl.evaluation.replays import GameRecord, replay
+from multigrid_rl.show.boards import GameDrawing, text_data
 from multigrid_rl.show.captions import Caption, captioned
-from multigrid_rl.show.page import render
+from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, render
+from multigrid_rl.show.video import page_film
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
@@ -102,8 +104,22 @@ class Pack:
         return self.specs.index(row)
 
 
-def game_page(game: GameRecord) -> str:
-    """Return the page of one game. Raises ``ReplayError`` for a record that is not one whole game."""
+def replays(games: list[Any]) -> dict[str, Any]:
+    """Return what :func:`page.render` needs to replay games (``replays.Record``): their ``data``, and its scripts.
+
+    Raises:
+        ValueError: a record that is not one whole game.
+    """
+    if not games or isinstance(games[0], GameRecord):
+        return {"data": Pack.of(games).data() if games else None}
+    texts = text_data(games)
+    return {"data": texts, "scripts": TEXT_SCRIPTS if texts else SCRIPTS}
+
+
+def game_page(game: Any) -> str:
+    """Return the page of one game. Raises ``ValueError`` for a record that is not one whole game."""
     seats = ", ".join(f"{seat} {player}" for seat, player in game.players.items())
     lead = f"{game.label}, game {game.game} of seed {game.seed}: {seats}"
-    return render("game.html", kind="Game", title=game.label, lead=lead, data=Pack.of([game]).data())
+    replayed = replays([game])
+    films = [] if replayed["data"] else [page_film(GameDrawing(game), game.label)]
+    return render("game.html", kind="Game", title=game.label, lead=lead, films=films, **replayed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -82,9 +82,7 @@ def video(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     opponent: Annotated[str | None, typer.Option(help="Of games played now: who fills the other team.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of games played now.")] = 0,
-    side: Annotated[
-        Literal["red", "blue"] | None, typer.Option(help="Of games played now: whom the player or run plays for.")
-    ] = None,
+    side: Annotated[str | None, typer.Option(help="Of games played now: whom the player or run plays for.")] = None,
     mode: Annotated[
         Literal["stochastic", "argmax"], typer.Option(help="Of games played now: draw actions, or take the likeliest.")
     ] = "stochastic",
@@ -107,7 +105,7 @@ def video(
         check_game(game or "best")
     check_video(output, fps=fps, tile=tile, force=force)
     if file is None:
-        default_side = side or _default_side(source)
+        default_side: Any = side or _default_side(source)
         one_thread()
         # Imported here: torch takes a second, and a file of games is shown without it.
         from multigrid_rl.evaluation.evaluation import evaluate, kept_games
@@ -130,7 +128,7 @@ def video(
             episodes = episodes or GAMES_TO_CHOOSE_FROM
             evaluation = evaluate(target, episodes=episodes, seed=seed, modes=(mode,), sides=default_side)
             shown = choose(kept_games(evaluation), game, f"{episodes} games of {target.name}")
-    written = write_video(shown, output, fps=fps or 4.0, tile=tile or 32, force=force)
+    written = write_video(shown, output, fps=fps, tile=tile, force=force)
     seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
     typer.echo(f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}")
     _print_written(output, shown.steps, written)
@@ -170,6 +168,8 @@ def _default_side(source: str) -> Sides:
     if not path.exists() and ("/" in source or path.suffix) and not source.startswith("hf:"):
         raise refused(source, "a file of games, a run folder or a player", "no such file or folder")
     card = Catalogue().card_of(source)
+    if card and card.env is not None:
+        return "own"
     seats = card.seats if card else ()
     return "blue" if seats and all(seat.startswith("blue") for seat in seats) else "red"
 
@@ -179,21 +179,23 @@ def play(
     opponent: Annotated[
         str | None, typer.Option(help="A player, or the folder of a run, bundle or agent, on the other team's seats.")
     ] = None,
-    side: Annotated[Literal["red", "blue"] | None, typer.Option(help="Your side; red by default.")] = None,
+    side: Annotated[str | None, typer.Option(help="Your side; red by default, of other games the first.")] = None,
     seat: Annotated[str | None, typer.Option(help="Your seat, for example red_1; the first of your side.")] = None,
     mate: Annotated[str | None, typer.Option(help="Who plays the other seats of your team.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides the games.")] = 0,
     delay: Annotated[
         float | None, typer.Option(help="Seconds after which a step is played without a key; waits for keys without.")
     ] = None,
-    tile: Annotated[int, typer.Option(min=16, max=120, help="Width of one cell in pixels.")] = 48,
+    tile: Annotated[
+        int | None, typer.Option(min=16, max=120, help="Width of one cell in pixels; 48 by default.")
+    ] = None,
     whole_board: Annotated[
         bool, typer.Option("--whole-board", help="Begin with the whole board instead of what your agent sees.")
     ] = False,
     record: Annotated[Path | None, typer.Option(help="File that keeps the games, for `multigrid-rl video`.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file if it exists.")] = False,
 ) -> None:
-    """Play a game yourself, in a window, against players."""
+    """Play a game yourself, in a window or, where it writes itself as text, in the terminal, against players."""
     from multigrid_rl.config.compose import compose
 
     if record is not None:
@@ -201,25 +203,25 @@ def play(
     if delay is not None and not 0.05 <= delay <= 60:
         raise refused("--delay", "0.05 to 60 seconds", f"{delay:g}")
     config = compose(list(overrides or []))
-    spec = config.scenario.spec
+    spec = config.scenario.kind.spec
     one_thread()
     # Imported here: torch takes a second, which a mistake above need not cost.
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.show.play import Session, find_other_players, find_seat, save_games
-    from multigrid_rl.show.window import Window
+    from multigrid_rl.show.play import find_other_players, find_seat, save_games
 
     own_seat = find_seat(spec, side, seat)
     others = find_other_players(config.scenario, Catalogue(config.checkpoint_root()), own_seat, opponent, mate)
-    session = Session(spec, others, seed=seed)
 
-    def game_over() -> None:
-        typer.echo(f"game {session.game} of seed {session.seed}: {session.caption.result}")
+    def game_over(session: Any) -> None:
+        typer.echo(f"game {session.game} of seed {session.seed}: {session.result}")
         if record is not None:  # after every game: a window that is killed loses none
             save_games(session.records, record)
 
-    window = Window(session, game_over, tile=tile, delay=delay, whole_board=whole_board)
-    typer.echo(", ".join(f"{s} {name}" for s, name in others.names.items()) + "; press H for help")
-    window.run()
+    begin = tables.find(tables.PERSONS, type(spec).__name__)
+    options = {"tile": tile, "delay": delay, "whole_board": whole_board or None}
+    session, run, help_shown = begin(spec, others, game_over, seed=seed, **options)
+    typer.echo(", ".join(f"{s} {name}" for s, name in others.names.items()) + f"; {help_shown}")
+    run()
     typer.echo(str(session.score))
     if record is not None:
         kept = len(session.records)

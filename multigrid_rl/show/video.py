@@ -14,8 +14,9 @@ import numpy as np
 from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 
-from multigrid_rl.evaluation.replays import GameRecord
+from multigrid_rl.evaluation.replays import GameRecord, Record
 from multigrid_rl.files import unfinished
+from multigrid_rl.show.boards import GameDrawing
 from multigrid_rl.show.captions import Caption, captioned
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
 from multigrid_rl.show.words import plural, short
@@ -46,7 +47,7 @@ WIDEST, PAGE_WIDTH = 640, 400
 _PAGE_PICTURES = 240
 #: Most bytes of a film on a page.
 PAGE_BYTES = 1_400_000
-_GAMES = TypeAdapter(list[GameRecord])
+_GAMES: TypeAdapter[list[Any]] = TypeAdapter(list[Record])
 
 
 class Film(NamedTuple):
@@ -86,8 +87,8 @@ def find_games(path: Path) -> Path | None:
     return next((path / name for name in GAME_FILES if (path / name).is_file()), None)
 
 
-def read_games(path: Path) -> list[GameRecord]:
-    """Read a file of game records: a list, or the ``games`` of a cup's results.
+def read_games(path: Path) -> list[Any]:
+    """Read a file of games (``replays.Record``): a list, or the ``games`` of a cup's results.
 
     Raises:
         ConfigError: unreadable, no games in it, or a damaged one.
@@ -139,10 +140,11 @@ def _episode_film(drawing: Any, label: str, width: int, *, speed: int = 1, fps: 
         strip: Strip | None = None
         for t, so_far, raw in drawing.pictures(every, width):
             picture = resized(raw, width)
-            strip = strip or Strip(picture.shape[1], 0)
-            result = f"return {short(total)} after {plural(steps, 'step')}" if t == steps else ""
-            notes = Notes(f"step {t:,} of {steps:,}", label, f"return {short(so_far)}")
-            yield strip.below(picture, Caption(t, (), result), notes)
+            caption, foot = (so_far, "") if isinstance(so_far, Caption) else (Caption(t, (), ""), f"return {short(so_far)}")
+            if t == steps and not caption.result:
+                caption = caption._replace(result=f"return {short(total)} after {plural(steps, 'step')}")
+            strip = strip or Strip(picture.shape[1], len(caption.agents))
+            yield strip.below(picture, caption, Notes(f"step {t:,} of {steps:,}", label, foot))
 
     return Film(shots, 1 + math.ceil(steps / every), fps / skip)
 
@@ -177,14 +179,20 @@ def check_video(path: Path, *, fps: float | None = None, tile: int | None = None
         raise ConfigError(expected("--output", "a new file, or --force", f"{path}, which exists already"))
 
 
-def write_video(game: GameRecord, path: Path, *, fps: float = 4.0, tile: int = 32, force: bool = False) -> Written:
-    """Write a game as ``.gif`` or ``.mp4`` (H.264, yuv420p); ``path`` changes only once the video is complete.
+def write_video(
+    game: Any, path: Path, *, fps: float | None = None, tile: int | None = None, force: bool = False
+) -> Written:
+    """Write a game (``replays.Record``) as ``.gif`` or ``.mp4`` (H.264, yuv420p), once it is complete.
 
     Raises:
         ConfigError: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.
     """
     check_video(path, fps=fps, tile=tile, force=force)
-    return write_film(Film(lambda: pictures(game, tile), game.steps + 1, fps), path)
+    if not isinstance(game, GameRecord):
+        if tile is not None:
+            raise ConfigError(expected("--tile", f"nothing for {game.env_id}, which draws itself", tile))
+        return write_episode(GameDrawing(game), path, label=game.label, fps=fps)
+    return write_film(Film(lambda: pictures(game, tile or 32), game.steps + 1, fps or 4.0), path)
 
 
 def write_episode(drawing: Any, path: Path, *, label: str, fps: float | None = None) -> Written:

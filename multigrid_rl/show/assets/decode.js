@@ -9,13 +9,6 @@ const AGENT = 15;
 /** Steps in x and y of each heading: +x, +y, -x, -y. */
 const AHEAD = [[1, 0], [0, 1], [-1, 0], [0, -1]];
 
-/** Bytes of a text in base64, decompressed. */
-async function inflated(text) {
-  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
 /**
  * One game with every frame, made of its decompressed `bytes`.
  *
