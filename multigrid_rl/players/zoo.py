@@ -118,6 +118,11 @@ class RandomLegal:
         wanted = np.minimum(np.floor(uniform * order[:, -1:]) + 1, order[:, -1:])
         return (order < wanted).sum(axis=1)[:, None], None
 
+    def probabilities(self, seen: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the probability (N, K) of each choice for observations (N, D) that end with what is legal."""
+        flags = seen[:, -self._legal :].astype(np.float64)
+        return np.asarray(flags / flags.sum(axis=1, keepdims=True))
+
 
 class ZooPlace:
     """How players are seated in games of PettingZoo's kind; see ``players.places.Place``."""

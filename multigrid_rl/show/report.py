@@ -80,7 +80,8 @@ def draw_exploit(folder: Path) -> None:
     """
     found, source = json.loads((folder / "exploit.json").read_text(encoding="utf-8")), folder / "games.json"
     save_best_responses(found["player"], found["curves"], folder / "curves.png")
-    write_video(choose(read_games(source), "median", source), folder / "beaten.gif", force=True)
+    if json.loads(source.read_text(encoding="utf-8")):  # games of boards alone are kept
+        write_video(choose(read_games(source), "median", source), folder / "beaten.gif", force=True)
 
 
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
