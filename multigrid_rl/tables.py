@@ -253,6 +253,7 @@ TRACKERS: dict[str, str] = {
     "csv": "multigrid_rl.ops.trackers:Csv",
     "wandb": "multigrid_rl.ops.trackers:Wandb",
     "mlflow": "multigrid_rl.ops.trackers:Mlflow",
+    "tensorboard-media": "multigrid_rl.show.media:Media",
 }
 
 #: What a run's provenance says of an input, by the key of the configuration that names it: RunConfig -> plain data.

@@ -207,25 +207,25 @@ def write_episode(drawing: Any, path: Path, *, label: str, fps: float | None = N
     Raises:
         ConfigError: it cannot be drawn or written, or the replay differs from the recording.
     """
-    film = _episode_film(drawing, label, WIDEST, fps=fps)
-    if path.suffix.lower() == ".gif":  # needs its pictures three times: drawn once, and kept
-        shots = list(film.shots())
-        film = film._replace(shots=lambda: iter(shots))
-    return write_film(film, path)
+    return write_film(_episode_film(drawing, label, WIDEST, fps=fps), path)
+
+
+def short_film(drawing: Any, label: str, pictures: int) -> tuple[Film, int]:
+    """Return a film of an episode of about so many pictures, and how many times as fast it goes by."""
+    speed = math.ceil(len(drawing.episode.actions) / (pictures * math.ceil(drawing.fps / FASTEST)))
+    return _episode_film(drawing, label, PAGE_WIDTH, speed=speed), speed
 
 
 def page_film(drawing: Any, label: str) -> Shown:
     """Draw an episode for a page. Raises ``ConfigError``: it cannot be drawn, or the replay differs."""
-    steps = len(drawing.episode.actions)
-    speed = math.ceil(steps / (_PAGE_PICTURES * math.ceil(drawing.fps / FASTEST)))
-    film = _episode_film(drawing, label, PAGE_WIDTH, speed=speed)
+    film, speed = short_film(drawing, label, _PAGE_PICTURES)
     LOG.warning("drawing the %s episode, %s pictures (report --no-films: none)", label, film.frames)
     rate = round(8 * PAGE_BYTES * film.fps / (film.frames + 2 * film.fps))  # bits a second
     with TemporaryDirectory() as folder:
         path = Path(folder) / "film.mp4"
         write_film(film, path, quality=("-crf", "26", "-maxrate", str(rate), "-bufsize", str(rate)))
         data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return Shown(label, drawing.episode.total, steps, speed, data)
+    return Shown(label, drawing.episode.total, len(drawing.episode.actions), speed, data)
 
 
 def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "18")) -> Written:
