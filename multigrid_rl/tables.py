@@ -233,6 +233,7 @@ TRACKERS: dict[str, str] = {
     "csv": "multigrid_rl.ops.trackers:Csv",
     "wandb": "multigrid_rl.ops.trackers:Wandb",
     "mlflow": "multigrid_rl.ops.trackers:Mlflow",
+    "web": "multigrid_rl.show.live:Web",
 }
 
 #: What a run's provenance says of an input, by the key of the configuration that names it: RunConfig -> plain data.
@@ -254,6 +255,7 @@ VERBS: dict[str, str] = {
     "overlay": "multigrid_rl.show.overlay:overlay",
     "evaluate": "multigrid_rl.cli.evaluate:evaluate",
     "report": "multigrid_rl.show.verbs:report",
+    "watch": "multigrid_rl.show.verbs:watch",
     "video": "multigrid_rl.show.verbs:video",
     "play": "multigrid_rl.show.verbs:play",
     "compare": "multigrid_rl.cli.compare:compare",

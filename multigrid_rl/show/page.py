@@ -17,6 +17,9 @@ from multigrid_rl.show import words
 GENERATOR = "multigrid-rl report"
 #: In the order in which they are joined; only the last one has effects, the others are functions.
 SCRIPTS = ("decode.js", "board.js", "replay.js", "page.js")
+#: Further ones of pages that a server of this machine shows, and what their policy allows beside.
+_CONNECTED = "; connect-src 'self'"
+SERVED = ("live.js", "play.js")
 STYLES = ("page.css", "replay.css")
 
 
@@ -57,21 +60,23 @@ def templates() -> Environment:
     return environment
 
 
-def render(template: str, **content: Any) -> str:
+def render(template: str, *, live: bool = False, **content: Any) -> str:
     """Return a whole page. Pure: the same content gives the same page.
 
     Args:
         template: one that extends ``page.html``.
+        live: a server of this machine shows it, and says when there is a newer one.
         content: its variables: ``kind`` ("Training run"), ``title`` (the conclusion), ``lead``, ``data`` (of the
             replay, or ``None``), and its own.
     """
-    style, script = asset_text(STYLES), asset_text(SCRIPTS)
+    style, script = asset_text(STYLES), asset_text((*(SERVED if live else ()), *SCRIPTS))
     # With hashes no injected script or style runs.
     style_hash, script_hash = (base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script))
     return templates().get_template(template).render(
         content, style=Markup(style), script=Markup(script), version=__version__, generator=GENERATOR,
         policy=f"default-src 'none'; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "
-        "img-src data:; media-src data:; base-uri 'none'; form-action 'none'",
+        f"img-src data:; media-src data:; base-uri 'none'; form-action 'none'{_CONNECTED if live else ''}",
+        live=live,
     )  # fmt: skip
 
 
