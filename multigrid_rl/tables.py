@@ -242,6 +242,9 @@ PERSONS: dict[str, str] = {
     "ZooSpec": "multigrid_rl.show.terminal:terminal",
 }
 
+#: The same in a browser.
+BROWSERS: dict[str, str] = {"GameSpec": "multigrid_rl.show.browser:browser"}
+
 #: Episodes of an environment that can be drawn: those of a run for its page; one chosen by name.
 FILMS: dict[str, str] = {
     "page": "multigrid_rl.walkers.films:play_own_episodes",
@@ -254,6 +257,7 @@ TRACKERS: dict[str, str] = {
     "wandb": "multigrid_rl.ops.trackers:Wandb",
     "mlflow": "multigrid_rl.ops.trackers:Mlflow",
     "tensorboard-media": "multigrid_rl.show.media:Media",
+    "web": "multigrid_rl.show.live:Web",
 }
 
 #: What a run's provenance says of an input, by the key of the configuration that names it: RunConfig -> plain data.
@@ -275,6 +279,7 @@ VERBS: dict[str, str] = {
     "overlay": "multigrid_rl.show.overlay:overlay",
     "evaluate": "multigrid_rl.cli.evaluate:evaluate",
     "report": "multigrid_rl.show.verbs:report",
+    "watch": "multigrid_rl.show.verbs:watch",
     "video": "multigrid_rl.show.verbs:video",
     "play": "multigrid_rl.show.verbs:play",
     "compare": "multigrid_rl.cli.compare:compare",

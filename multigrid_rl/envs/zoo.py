@@ -105,9 +105,15 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
     if how is None:
         return game
     if how not in game.draws:
-        raise ValueError(expected(f"env_id={env_id}", f"a game that draws a {how}", " or a ".join(game.draws) or "none"))
+        raise ValueError(
+            expected(f"env_id={env_id}", f"a game that draws a {how}", " or a ".join(game.draws) or "none")
+        )
     if how == "picture":  # pygame opens no window, plays no sound and greets nobody on standard output
-        for key, value in (("SDL_VIDEODRIVER", "dummy"), ("SDL_AUDIODRIVER", "dummy"), ("PYGAME_HIDE_SUPPORT_PROMPT", "1")):
+        for key, value in (
+            ("SDL_VIDEODRIVER", "dummy"),
+            ("SDL_AUDIODRIVER", "dummy"),
+            ("PYGAME_HIDE_SUPPORT_PROMPT", "1"),
+        ):
             os.environ.setdefault(key, value)
     drawable: Game = build(name, {**env_args, **game.draws[how]})
     return drawable

@@ -87,7 +87,9 @@ class ZooRecord(Strict):
 #: A game of any kind: of red/blue doors, or one with an ``env_id``.
 Record = Annotated[
     Annotated[GameRecord, Tag("doors")] | Annotated[ZooRecord, Tag("zoo")],
-    Discriminator(lambda row: "zoo" if hasattr(row, "env_id") or (isinstance(row, dict) and "env_id" in row) else "doors"),
+    Discriminator(
+        lambda row: "zoo" if hasattr(row, "env_id") or (isinstance(row, dict) and "env_id" in row) else "doors"
+    ),
 ]
 
 
@@ -119,17 +121,15 @@ def record(
     return GameRecord(spec=spec, actions=actions, **about)
 
 
-def zoo_record(
-    spec: Any, moves: list[dict[str, Any]], *, returns: list[float], winner: int, **about: Any
-) -> ZooRecord:
+def zoo_record(spec: Any, moves: list[dict[str, Any]], *, returns: list[float], winner: int, **about: Any) -> ZooRecord:
     """Record a game of PettingZoo's kind from what each seat did in each step; ``about``: its other fields."""
-    actions = {seat: [np.asarray(step[seat]).tolist() if seat in step else None for step in moves] for seat in spec.seats}
+    actions = {
+        seat: [np.asarray(step[seat]).tolist() if seat in step else None for step in moves] for seat in spec.seats
+    }
     teams, can_win = place_of(spec).who(spec).team_names, place_of(spec).who(spec).has_winner
     result = "" if not can_win else f"{teams[winner]} wins" if winner >= 0 else "drawn"
     paid = dict(zip(spec.seats, returns, strict=True))
-    return ZooRecord(
-        env_id=spec.env_id, env_args=spec.env_args, actions=actions, returns=paid, result=result, **about
-    )
+    return ZooRecord(env_id=spec.env_id, env_args=spec.env_args, actions=actions, returns=paid, result=result, **about)
 
 
 class Shot(NamedTuple):

@@ -140,7 +140,9 @@ def _episode_film(drawing: Any, label: str, width: int, *, speed: int = 1, fps: 
         strip: Strip | None = None
         for t, so_far, raw in drawing.pictures(every, width):
             picture = resized(raw, width)
-            caption, foot = (so_far, "") if isinstance(so_far, Caption) else (Caption(t, (), ""), f"return {short(so_far)}")
+            caption, foot = (
+                (so_far, "") if isinstance(so_far, Caption) else (Caption(t, (), ""), f"return {short(so_far)}")
+            )
             if t == steps and not caption.result:
                 caption = caption._replace(result=f"return {short(total)} after {plural(steps, 'step')}")
             strip = strip or Strip(picture.shape[1], len(caption.agents))
