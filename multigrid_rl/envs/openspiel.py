@@ -60,7 +60,7 @@ class Spiel:
         self.turns = kind.dynamics == type(kind.dynamics).SEQUENTIAL
         self._open = kind.information == type(kind.information).PERFECT_INFORMATION
         self._told = kind.provides_information_state_string
-        self.draws: dict[How, dict[str, Any]] = {"text": {}}
+        self.draws: Mapping[How, Mapping[str, Any]] = {"text": {}}
         self.fps = 1.0
         self._actions = self.game.num_distinct_actions()
 

@@ -228,7 +228,7 @@ class _Zoo:
         about = getattr(env, "metadata", {})
         modes, name = about.get("render_modes", ()), about.get("name")
         self._text = find(entries("texts"), name) if name in entries("texts") else None
-        self.draws: dict[How, dict[str, Any]] = {
+        self.draws: Mapping[How, Mapping[str, Any]] = {
             **{how: {"render_mode": mode} for how, mode in _MODES.items() if mode in modes},
             **({} if self._text is None else {"text": {}}),
         }

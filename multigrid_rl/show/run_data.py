@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from multigrid_rl import tables
-from multigrid_rl.config.scenario import env_factory, kind_named
+from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.evaluation.evaluation import evaluate, kept_games, seat_returns, summary
 from multigrid_rl.evaluation.replays import ZooRecord
@@ -91,7 +91,7 @@ class RunReport:
     @property
     def rivals(self) -> bool:
         """Whether games are played in it, in which others may sit."""
-        return kind_named(self.package).rivals
+        return self.package is None or (self.package in packages() and kind_named(self.package).rivals)
 
 
 def read_report(

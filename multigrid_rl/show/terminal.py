@@ -1,6 +1,6 @@
 """Games of PettingZoo's kind in the terminal: a person reads them as text and types actions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.cli.app import refused
 from multigrid_rl.envs.base import flat_actions
-from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec
+from multigrid_rl.envs.pettingzoo import ZooSpec
 from multigrid_rl.envs.zoo import described, open_game
 from multigrid_rl.evaluation.replays import ZooRecord, zoo_record
 from multigrid_rl.players.factories import match_of
@@ -62,23 +62,20 @@ class Session:
 
     def run(self, game_over: Callable[["Session"], None]) -> None:
         """Play until the person quits; ``game_over`` is called after every game that has ended."""
-        begun = False
         try:
             while True:
-                for begun in self._moves():
-                    pass
+                self._play()
                 game_over(self)
-                self.game, begun = self.game + 1, False
-                self._asked("Enter: next game, q: quit ", lambda text: text)
+                self.game += 1
+                self._asked("Enter: next game, q: quit ", str)
         except (KeyboardInterrupt, EOFError):
             typer.echo()  # what is printed next is not to stand behind the question
-        self.score = self.score._replace(unfinished=int(begun))
 
-    def _moves(self) -> Iterator[bool]:
-        """Play one game; yield ``True`` after each step."""
+    def _play(self) -> None:
+        """Play one game; while it goes on it counts as left unfinished."""
         own, done = self.others.seat, False
         match = match_of(self.spec, self.others.players, 1, seed=self.seed, first=self.game, auto_reset=False)
-        env: PettingZooEnvs = match.env
+        env: Any = match.env
         game = env.games[0]
         while not done:
             names = {seat: self._names(env, seat) for seat, its in env.deciding().items() if its[0]}
@@ -87,15 +84,15 @@ class Session:
                 typer.echo(game.drawn("text", own))
                 action[0] = self._choice(names[own])
             done = bool(match.step({own: action}).done[0])
+            self.score = self.score._replace(unfinished=1)
             for seat, taken in env.moves()[0][-1].items():
                 if seat != own:
                     typer.echo(f"{seat} ({self.others.names[seat]}): {names[seat].get(str(taken), taken)}")
-            yield True
         typer.echo(game.drawn("text"))
         game.close()
         self._finish(match.drain_episodes(), env.moves()[0])
 
-    def _names(self, env: PettingZooEnvs, seat: str) -> dict[str, str]:
+    def _names(self, env: Any, seat: str) -> dict[str, str]:
         """Return number -> name of the legal choices of a seat; of what is no single choice nothing."""
         about = self._about[seat]
         if not isinstance(about.acts, spaces.Discrete):
@@ -104,7 +101,7 @@ class Session:
         numbers = (np.flatnonzero(legal) + about.acts.start).tolist()
         return {str(number): env.games[0].named(seat, number) for number in numbers}
 
-    def _choice(self, names: dict[str, str]) -> Array:
+    def _choice(self, names: dict[str, str]) -> Any:
         """Ask for an action until one is typed that the environment takes; returns it as networks do."""
         acts = self._about[self.others.seat].acts
         if not isinstance(acts, spaces.Discrete):
@@ -134,6 +131,7 @@ class Session:
         who, spec = place_of(self.spec).who(self.spec), self.spec
         returns, winner = table.returns[0].tolist(), int(table.winner[0])
         won, drawn, lost, _ = self.score
+        self.score = Score(won, drawn, lost)
         own = who.team_names.index(spec.team_of(self.others.seat)) if who.has_winner else None
         if own is not None:
             self.score = Score(won + (winner == own), drawn + (winner < 0), lost + (winner not in (own, -1)))

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from multigrid_rl.evaluation.replays import GameRecord, Record
+from multigrid_rl.evaluation.replays import GameRecord, ZooRecord
 from multigrid_rl.files import unfinished
 from multigrid_rl.show.boards import GameDrawing
 from multigrid_rl.show.captions import Caption, captioned
@@ -47,7 +47,6 @@ WIDEST, PAGE_WIDTH = 640, 400
 _PAGE_PICTURES = 240
 #: Most bytes of a film on a page.
 PAGE_BYTES = 1_400_000
-_GAMES: TypeAdapter[list[Any]] = TypeAdapter(list[Record])
 
 
 class Film(NamedTuple):
@@ -101,10 +100,14 @@ def read_games(path: Path) -> list[Any]:
     rows = content.get("games") if isinstance(content, dict) else content
     if not isinstance(rows, list) or not rows:
         raise ConfigError(expected(path, wanted, "no games in it"))
-    try:
-        return _GAMES.validate_python(rows)
-    except ValidationError as error:
-        raise ConfigError(f"{path}: game {first_error(error)}") from error
+    games: list[Any] = []
+    for row in rows:
+        kind = ZooRecord if isinstance(row, dict) and "env_id" in row else GameRecord
+        try:
+            games.append(kind.model_validate(row))
+        except ValidationError as error:
+            raise ConfigError(f"{path}: game {len(games)}.{first_error(error)}") from error
+    return games
 
 
 # --- pictures
