@@ -42,6 +42,9 @@ PROTOCOLS: dict[str, str] = {
     "2": "multigrid_rl.competition.messages:SeatsProtocol",
 }
 
+#: Beginnings of the next table after which a name without a slash is a module, which is imported.
+IMPORTED = ("pettingzoo",)
+
 #: What opens one game of the kind ``pettingzoo``, by what its ``env_id`` begins with: (rest of the id, arguments) ->
 #: ``envs.zoo.Game``.
 GAMES: dict[str, str] = {

@@ -178,7 +178,7 @@ class SeatsProtocol(Conversation):
         seats: those of one team that the program plays.
 
     Raises:
-        PlayerError: seats of a team do not take equally many numbers.
+        PlayerError: seats of a team do not act alike.
     """
 
     hears = True
@@ -188,13 +188,12 @@ class SeatsProtocol(Conversation):
         learning = {seat: spec.team_of(seat) for seat in seats}
         self._agents = place_of(spec).agents(spec, learning, "dtde", shared=False)
         self._sizes = [agent.observation_size for agent in self._agents]
-        widths = [int(np.prod(agent.action_space.shape or (1,))) for agent in self._agents]
-        if len(set(widths)) > 1:
-            wanted = f"actions of {', '.join(seats)} of the same length for one program"
-            raise PlayerError(expected("actions", wanted, ", ".join(map(str, widths))))
-        self._width = widths[0]
-        boxed = any(isinstance(agent.action_space, spaces.Box) for agent in self._agents)
-        self.idle = np.zeros(sum(widths), np.float32 if boxed else np.int64)
+        acts = [agent.action_space for agent in self._agents]
+        if len({(type(space), space.shape) for space in acts}) > 1:
+            wanted = f"those of {', '.join(seats)} of one kind and length for one program"
+            raise PlayerError(expected("actions", wanted, ", ".join(map(str, acts))))
+        self._width = int(np.prod(acts[0].shape or (1,)))
+        self.idle = np.zeros(self._width * len(acts), np.float32 if isinstance(acts[0], spaces.Box) else np.int64)
 
     def hello(self, scenario: str | None, games: int, seed: int) -> dict[str, Any]:  # noqa: ARG002 - the game is named
         """Return the first message."""
