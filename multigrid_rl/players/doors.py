@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from multigrid_rl.config.scenario import GameConfig
-from multigrid_rl.players.places import SeatedKind
+from multigrid_rl.players.places import SeatedKind, Words
 from multigrid_rl.types import AgentSpec, EnvFactory, GameSpec, MultiAgentSpec, Policy
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ class DoorsPlace:
 
     protocol = "1"
     built_in = True
+    words = Words(
+        "both sides of the board", "layouts", "A game is won by the win flag alone: a door or an elimination."
+    )
 
     def title(self, game: GameSpec) -> str:
         """Return the name of the scenario with the same game, or that it is somebody's own."""

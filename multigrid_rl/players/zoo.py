@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from multigrid_rl.config.scenario import LEARN, OneAgent
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec, kinds_of
 from multigrid_rl.envs.zoo import described
-from multigrid_rl.players.places import SeatedKind
+from multigrid_rl.players.places import SeatedKind, Words
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Policy, SeatView, UniformSource
 
@@ -129,6 +129,7 @@ class ZooPlace:
 
     protocol = "2"
     built_in = False
+    words = Words("every side", "starts", "A game is won by the side with the largest return.")
 
     def title(self, game: ZooSpec) -> str:
         """Return what a game is called."""
