@@ -23,7 +23,7 @@ from multigrid_rl.types import PSI, WITHOUT_VALUES, Schedule
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (
     "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
-    "train.threads",
+    "train.threads", "tracking",
 )  # fmt: skip
 
 
