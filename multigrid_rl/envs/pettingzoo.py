@@ -43,6 +43,7 @@ class PettingZooEnvs(Episodes):
         how: environments are to be drawn so.
 
     Attributes:
+        turn: (N, A) whose turn it is.
         games: the environments.
         played: what each seat did in each step of their running or only episodes, as their ``step`` took it.
         actions: (N, A) choices of the last step, -1 where a seat did nothing; (N, 0) where actions are no choices.
@@ -72,13 +73,13 @@ class PettingZooEnvs(Episodes):
         self._places = {seat: a for a, seat in enumerate(self.seats)}
         self._obs = {seat: np.zeros((num_envs, about.size), np.float32) for seat, about in self._about.items()}
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
-        self._turn = np.zeros((num_envs, len(self.seats)), np.bool_)
+        self.turn = np.zeros((num_envs, len(self.seats)), np.bool_)
         self.played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
         self._steady, self._auto_reset = not gaps, auto_reset
         single = all(isinstance(about.acts, spaces.Discrete) for about in self._about.values())
         self.actions = np.full((num_envs, len(self.seats) if single else 0), -1, np.int16)
         if gaps:
-            self.deciding = lambda: _by_seat(self.seats, self._turn.copy())
+            self.deciding = lambda: _by_seat(self.seats, self.turn.copy())
         self.reset(seed)
 
     def observations(self) -> dict[str, Array]:
@@ -91,26 +92,27 @@ class PettingZooEnvs(Episodes):
         Raises:
             BrokenEnvError: an environment raises, or shows or pays what is no number.
         """
-        mask, count = self._turn.copy(), self.num_envs
+        mask, count = self.turn.copy(), self.num_envs
         chosen = {seat: native(about.acts, actions[seat]) for seat, about in self._about.items()}
         self._clock.begin()
         rewards, ended = np.zeros(mask.shape), np.zeros(mask.shape, np.bool_)
         done, cut = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         self.actions[:] = -1
-        for n, whose in enumerate(mask):
-            if not whose.any():  # it is over
+        for column, seat, its in zip(self.actions.T, self.seats, mask.T, strict=False):  # no columns: no choices
+            np.copyto(column, chosen[seat], casting="unsafe", where=its)
+        for n, whose in enumerate(mask.tolist()):
+            taken = {seat: chosen[seat][n] for seat, its in zip(self.seats, whose, strict=True) if its}
+            if not taken:  # it is over
                 continue
-            taken = {self.seats[a]: chosen[self.seats[a]][n] for a in np.flatnonzero(whose).tolist()}
             now = self._call(n, "step", taken)
             self.played[n].append(taken)
-            if self.actions.size:
-                self.actions[n, whose] = [int(action) for action in taken.values()]
             for seat, paid in now.paid.items():
                 rewards[n, self._places[seat]] = paid
             for seat, good in now.ended.items():
                 ended[n, self._places[seat]] = good
-            done[n] = not now.turn
-            cut[n] = done[n] and not all(now.ended.values())
+            if not now.turn:
+                done[n], cut[n] = True, not all(now.ended.values())
+        self._check()
         self._clock.lap("engine")
         if not np.isfinite(rewards).all():
             n, a = np.argwhere(~np.isfinite(rewards))[0].tolist()
@@ -180,34 +182,39 @@ class PettingZooEnvs(Episodes):
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
         if not self._auto_reset and self._episode.any():  # each plays once
-            self._turn[which] = False
+            self.turn[which] = False
             return
         for n in np.flatnonzero(which).tolist():
             self.played[n] = []
             now = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
             if not now.turn:
                 raise self._broken(n, "an episode that is over when it begins")
+        self._check()
         self._returns[which] = 0.0
         self._length[which] = 0
 
     def _call(self, n: int, what: str, given: Any) -> Happened:
         """Start environment ``n`` (by a seed) or let it play (actions), and write down who sees what and who moves."""
-        game, before = self.games[n], self._turn[n].copy()
+        game, before = self.games[n], self.turn[n].copy() if self._steady else None
         try:
             now = game.start(given) if what == "reset" else game.play(given)
             for seat, (obs, info) in now.seen.items():
-                self._obs[seat][n] = self._about[seat].read(obs, info)
-            self._turn[n] = [seat in now.turn for seat in self.seats]
+                self._about[seat].read(obs, info, self._obs[seat][n])
+            self.turn[n] = [seat in now.turn for seat in self.seats]
         except MISTAKES as error:
             raise BrokenEnvError(failed(self.env_id, what, mistake(error))) from error
-        for seat in now.seen:
-            if not np.isfinite(self._obs[seat][n]).all():
-                raise self._broken(n, f"an observation of {seat} that is not finite")
-        if self._steady and what == "step" and (self._turn[n] & ~before).any():
-            late = self.seats[int(np.flatnonzero(self._turn[n] & ~before)[0])]
+        if before is not None and what == "step" and (self.turn[n] & ~before).any():
+            late = self.seats[int(np.flatnonzero(self.turn[n] & ~before)[0])]
             wanted = f"a network without memory where agents come and go, as {late} does"
             raise BrokenEnvError(expected(f"env_id={self.env_id}: model", wanted, "one with memory"))
         return now
+
+    def _check(self) -> None:
+        """Check what all are shown: one look at many environments takes as long as one at one."""
+        for seat, obs in self._obs.items():
+            if not np.isfinite(obs).all():
+                n = int(np.flatnonzero(~np.isfinite(obs).all(axis=1))[0])
+                raise self._broken(n, f"an observation of {seat} that is not finite")
 
     def _broken(self, n: int, what: str) -> BrokenEnvError:
         where = f"environment {self._first + n}, step {self._length[n] + 1} of its episode {self._episode[n] + 1}"

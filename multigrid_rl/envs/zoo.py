@@ -122,6 +122,8 @@ def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
         return Turns(_unchecked(env))
     if type(env) is aec_to_parallel_wrapper:
         env.aec_env = _unchecked(env.aec_env)
+        # In each step it asks what every agent sees before it moves, and throws it away.
+        env.aec_env.last = partial(env.aec_env.last, observe=False)
     return Parallel(env)
 
 
@@ -174,22 +176,21 @@ class Seat(NamedTuple):
         """What its network reads."""
         return spaces.Box(-np.inf, np.inf, (self.size,), np.float32)
 
-    def read(self, obs: Any, info: Mapping[str, Any]) -> NDArray[np.float32]:
-        """Return an observation as (D,) numbers. Raises ``ValueError``: it is not of its space's shape."""
+    def read(self, obs: Any, info: Mapping[str, Any], row: NDArray[np.float32]) -> None:
+        """Write an observation into ``row`` (D,). Raises ``ValueError``: it is not of its space's shape."""
         legal = info.get(_LEGAL) if not self.boxed else obs[_LEGAL]
         obs = obs[_SEEN] if self.boxed else obs
+        own = self.size - self.legal
         if isinstance(self.seen, spaces.Box):
-            flat = np.asarray(obs, np.float32)
+            flat = np.asarray(obs)
             if flat.shape != self.seen.shape:
                 raise ValueError(expected("observation", f"shape {self.seen.shape} of its space", flat.shape))
-            flat = flat.reshape(-1)
+            row[:own] = flat.reshape(-1)
         else:
-            flat = np.asarray(spaces.flatten(self.seen, obs), np.float32)
-        if not self.legal:
-            return flat
-        # Who may do anything, or has nothing to decide, need not say so.
-        flags = np.ones(self.legal, np.float32) if legal is None else np.asarray(legal, np.float32).reshape(-1)
-        return np.concatenate([flat, flags])
+            row[:own] = spaces.flatten(self.seen, obs)
+        if self.legal:
+            # Who may do anything, or has nothing to decide, need not say so.
+            row[own:] = 1.0 if legal is None else np.reshape(legal, -1)
 
 
 def _seat(key: str, seen: spaces.Space[Any], acts: spaces.Space[Any], *, told: bool) -> Seat:

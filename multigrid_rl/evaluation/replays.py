@@ -1,18 +1,20 @@
 """Replays of single games: a game is its specification, seed, number and actions."""
 
+import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.envs.base import reset_seed
 from multigrid_rl.players.episodes import Played
 from multigrid_rl.players.places import place_of
 from multigrid_rl.runs.players import check_env
-from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.text import ConfigError, expected, first_error, shown
 from multigrid_rl.trust import user_code
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
@@ -210,6 +212,33 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
     stacked = {name: np.stack(values) for name, values in {**shots, **moves}.items()}
     stacked["out"] = stacked["out"].astype(np.bool_)
     return Replay(**stacked, actions=taken_actions(game), winner=winner)
+
+
+# --- files
+
+
+def read_games(path: Path) -> list[Any]:
+    """Read a file of games (one of each kind): a list, or the ``games`` of a cup's results.
+
+    Raises:
+        ConfigError: unreadable, no games in it, or a damaged one.
+    """
+    wanted = "a list of games as evaluate, cup or play --record wrote it"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(expected(path, wanted, getattr(error, "strerror", error))) from error
+    rows = content.get("games") if isinstance(content, dict) else content
+    if not isinstance(rows, list) or not rows:
+        raise ConfigError(expected(path, wanted, "no games in it"))
+    games: list[Any] = []
+    for row in rows:
+        kind = ZooRecord if isinstance(row, dict) and "env_id" in row else GameRecord
+        try:
+            games.append(kind.model_validate(row))
+        except ValidationError as error:
+            raise ConfigError(f"{path}: game {len(games)}.{first_error(error)}") from error
+    return games
 
 
 # --- one of many

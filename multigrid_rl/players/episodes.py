@@ -24,7 +24,7 @@ def in_place_of(agent: AgentSpec, player: Policy, env: BatchedEnv, streams: Stre
     match = env.env if isinstance(env, GroupedEnv) else env
     if not isinstance(match, Match):
         return Seated(player, streams, width=width)
-    return Seated(player, streams, seat=match.index[agent.seats[0]], board=match.board, width=width)
+    return Seated(player, streams, seats=[match.index[seat] for seat in agent.seats], env=match.env, width=width)
 
 
 class Turn(NamedTuple):

@@ -57,8 +57,8 @@ _LEARNER = {
 }
 
 
-def run_page(report: RunReport) -> str:
-    """Return the whole page. Pure: the same report gives the same page."""
+def run_page(report: RunReport, *, live: bool = False) -> str:
+    """Return the whole page, ``live`` of a run that goes on. Pure: the same report gives the same page."""
     run, seats = report.run, _own_seats(report)
     board = report.package is None
     curves = [_gate_chart(report, gate) for gate in report.gates if gate["metric"] in run.series]
@@ -67,6 +67,7 @@ def run_page(report: RunReport) -> str:
     behaviour, never = _behaviour(report, seats) if seats else ([], [])
     return render(
         "run.html",
+        live=live,
         kind=f"Training run \u00b7 {run.config['scenario']['name']} \u00b7 seed {run.config['seed']}",
         title=verdict_title(report),
         lead=verdict_lead(report),

@@ -1,7 +1,6 @@
 """A recorded game or episode as a GIF or MP4: step by step with captions below it, in a file or on a page."""
 
 import base64
-import json
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -12,15 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
-from pydantic import ValidationError
 
-from multigrid_rl.evaluation.replays import GameRecord, ZooRecord
+from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.files import unfinished
 from multigrid_rl.show.boards import GameDrawing
 from multigrid_rl.show.captions import Caption, captioned
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
 from multigrid_rl.show.words import plural, short
-from multigrid_rl.text import ConfigError, expected, first_error
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.world.constants import WIDTH
 from multigrid_rl.world.rendering import render_frame
 
@@ -84,30 +82,6 @@ def find_games(path: Path) -> Path | None:
     if path.is_file():
         return path
     return next((path / name for name in GAME_FILES if (path / name).is_file()), None)
-
-
-def read_games(path: Path) -> list[Any]:
-    """Read a file of games (of ``replays``): a list, or the ``games`` of a cup's results.
-
-    Raises:
-        ConfigError: unreadable, no games in it, or a damaged one.
-    """
-    wanted = "a list of games as evaluate, cup or play --record wrote it"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(expected(path, wanted, getattr(error, "strerror", error))) from error
-    rows = content.get("games") if isinstance(content, dict) else content
-    if not isinstance(rows, list) or not rows:
-        raise ConfigError(expected(path, wanted, "no games in it"))
-    games: list[Any] = []
-    for row in rows:
-        kind = ZooRecord if isinstance(row, dict) and "env_id" in row else GameRecord
-        try:
-            games.append(kind.model_validate(row))
-        except ValidationError as error:
-            raise ConfigError(f"{path}: game {len(games)}.{first_error(error)}") from error
-    return games
 
 
 # --- pictures
@@ -212,25 +186,25 @@ def write_episode(drawing: Any, path: Path, *, label: str, fps: float | None = N
     Raises:
         ConfigError: it cannot be drawn or written, or the replay differs from the recording.
     """
-    film = _episode_film(drawing, label, WIDEST, fps=fps)
-    if path.suffix.lower() == ".gif":  # needs its pictures three times: drawn once, and kept
-        shots = list(film.shots())
-        film = film._replace(shots=lambda: iter(shots))
-    return write_film(film, path)
+    return write_film(_episode_film(drawing, label, WIDEST, fps=fps), path)
+
+
+def short_film(drawing: Any, label: str, pictures: int) -> tuple[Film, int]:
+    """Return a film of an episode of about so many pictures, and how many times as fast it goes by."""
+    speed = math.ceil(len(drawing.episode.actions) / (pictures * math.ceil(drawing.fps / FASTEST)))
+    return _episode_film(drawing, label, PAGE_WIDTH, speed=speed), speed
 
 
 def page_film(drawing: Any, label: str) -> Shown:
     """Draw an episode for a page. Raises ``ConfigError``: it cannot be drawn, or the replay differs."""
-    steps = len(drawing.episode.actions)
-    speed = math.ceil(steps / (_PAGE_PICTURES * math.ceil(drawing.fps / FASTEST)))
-    film = _episode_film(drawing, label, PAGE_WIDTH, speed=speed)
+    film, speed = short_film(drawing, label, _PAGE_PICTURES)
     LOG.warning("drawing the %s episode, %s pictures (report --no-films: none)", label, film.frames)
     rate = round(8 * PAGE_BYTES * film.fps / (film.frames + 2 * film.fps))  # bits a second
     with TemporaryDirectory() as folder:
         path = Path(folder) / "film.mp4"
         write_film(film, path, quality=("-crf", "26", "-maxrate", str(rate), "-bufsize", str(rate)))
         data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return Shown(label, drawing.episode.total, steps, speed, data)
+    return Shown(label, drawing.episode.total, len(drawing.episode.actions), speed, data)
 
 
 def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "18")) -> Written:

@@ -9,6 +9,17 @@ const AGENT = 15;
 /** Steps in x and y of each heading: +x, +y, -x, -y. */
 const AHEAD = [[1, 0], [0, 1], [-1, 0], [0, -1]];
 
+/** One frame, made of its bytes. */
+function decodeFrame(spec, row) {
+  const agents = spec.seats.length;
+  const tokens = spec.view * spec.view + 2;
+  const part = (k) => row.subarray(CELLS + k * agents, CELLS + (k + 1) * agents);
+  return {
+    cells: row.subarray(0, CELLS), position: part(0), heading: part(1), hand: part(2), out: part(3),
+    tokens: spec.seats.map((_, a) => row.subarray(row.length - (agents - a) * tokens).subarray(0, tokens)),
+  };
+}
+
 /**
  * One game with every frame, made of its decompressed `bytes`.
  *
@@ -19,16 +30,8 @@ const AHEAD = [[1, 0], [0, 1], [-1, 0], [0, -1]];
 function decodeGame(game, bytes, data) {
   const spec = data.specs[game.spec];
   const agents = spec.seats.length;
-  const tokens = spec.view * spec.view + 2;
-  const length = CELLS + agents * (4 + tokens);
-  const frames = Array.from({ length: game.steps + 1 }, (_, t) => {
-    const row = bytes.subarray(t * length, (t + 1) * length);
-    const part = (k) => row.subarray(CELLS + k * agents, CELLS + (k + 1) * agents);
-    return {
-      cells: row.subarray(0, CELLS), position: part(0), heading: part(1), hand: part(2), out: part(3),
-      tokens: spec.seats.map((_, a) => row.subarray(length - (agents - a) * tokens).subarray(0, tokens)),
-    };
-  });
+  const length = bytes.length / (game.steps + 1);
+  const frames = Array.from({ length: game.steps + 1 }, (_, t) => decodeFrame(spec, bytes.subarray(t * length, (t + 1) * length)));
   const words = [];
   const paid = frames.map(() => spec.seats.map(() => 0));
   for (const [t, a, value] of game.rewards) paid[t + 1][a] = value;
