@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from multigrid_rl.config.scenario import LEARN, OneAgent
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec, kinds_of
 from multigrid_rl.envs.zoo import described
-from multigrid_rl.players.places import SeatedKind
+from multigrid_rl.players.places import SeatedKind, Words
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Policy, SeatView, UniformSource
 
@@ -118,12 +118,18 @@ class RandomLegal:
         wanted = np.minimum(np.floor(uniform * order[:, -1:]) + 1, order[:, -1:])
         return (order < wanted).sum(axis=1)[:, None], None
 
+    def probabilities(self, seen: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the probability (N, K) of each choice for observations (N, D) that end with what is legal."""
+        flags = seen[:, -self._legal :].astype(np.float64)
+        return np.asarray(flags / flags.sum(axis=1, keepdims=True))
+
 
 class ZooPlace:
     """How players are seated in games of PettingZoo's kind; see ``players.places.Place``."""
 
     protocol = "2"
     built_in = False
+    words = Words("every side", "starts", "A game is won by the side with the largest return.")
 
     def title(self, game: ZooSpec) -> str:
         """Return what a game is called."""
@@ -142,6 +148,7 @@ class ZooPlace:
             seed=seed,
             first=first,
             auto_reset=auto_reset,
+            how=game.how,
         )
 
     def who(self, game: ZooSpec) -> MultiAgentSpec:
