@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import BrokenEnvError, Episodes, flat_actions, native, reset_seed
-from multigrid_rl.envs.zoo import Happened, How, Seat, described, failed, open_game
+from multigrid_rl.envs.zoo import Happened, How, Seat, SwappedParts, described, failed, open_game
 from multigrid_rl.text import expected
 from multigrid_rl.trust import MISTAKES, mistake
 from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec
@@ -40,6 +40,7 @@ class PettingZooEnvs(Episodes):
         seed: of everything random.
         first: number of the first environment.
         auto_reset: reset finished environments at once; otherwise each plays one episode.
+        swapped: groups of seats of which it is drawn anew for each episode who takes whose part.
         how: environments are to be drawn so.
 
     Attributes:
@@ -64,12 +65,15 @@ class PettingZooEnvs(Episodes):
         first: int = 0,
         auto_reset: bool = True,
         how: How | None = None,
+        swapped: Iterable[tuple[str, ...]] = (),
     ) -> None:
         self.env_id, self.teams, self._first = env_id, teams, first
         self._about = described(env_id, env_args or {}).seats
         self.seats = tuple(self._about)
         super().__init__(num_envs, len(self.seats))
-        self.games = [open_game(env_id, env_args or {}, how) for _ in range(num_envs)]
+        self.games: list[Any] = [open_game(env_id, env_args or {}, how) for _ in range(num_envs)]
+        if swapped:
+            self.games = [SwappedParts(game, swapped) for game in self.games]
         self._places = {seat: a for a, seat in enumerate(self.seats)}
         self._obs = {seat: np.zeros((num_envs, about.size), np.float32) for seat, about in self._about.items()}
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
@@ -197,7 +201,7 @@ class PettingZooEnvs(Episodes):
         """Start environment ``n`` (by a seed) or let it play (actions), and write down who sees what and who moves."""
         game, before = self.games[n], self.turn[n].copy() if self._steady else None
         try:
-            now = game.start(given) if what == "reset" else game.play(given)
+            now: Happened = game.start(given) if what == "reset" else game.play(given)
             for seat, (obs, info) in now.seen.items():
                 self._about[seat].read(obs, info, self._obs[seat][n])
             self.turn[n] = [seat in now.turn for seat in self.seats]
@@ -244,6 +248,7 @@ class ZooSpec:
         wins: the team with the largest sum of returns wins.
         symmetric: groups of seats on which the same player can sit.
         gaps, how: see :class:`PettingZooEnvs`.
+        swaps: who of such a group takes whose part is drawn anew for each game.
     """
 
     env_id: str
@@ -253,6 +258,7 @@ class ZooSpec:
     symmetric: tuple[tuple[str, ...], ...] = ()
     gaps: bool = True
     how: How | None = None
+    swaps: bool = False
 
     @property
     def seats(self) -> tuple[str, ...]:

@@ -43,6 +43,9 @@ class Place(Protocol):
     def environment(self, game: Any, num_envs: int, *, seed: int, first: int, auto_reset: bool = True) -> SeatsEnv:
         """Build ``num_envs`` games by all their seats; without ``auto_reset`` each is played once."""
 
+    def of_league(self, game: Any) -> Any:
+        """Return the game as a league trains in it, where snapshots must be able to take the learners' part."""
+
     def who(self, game: Any) -> MultiAgentSpec:
         """Return who is in a game in which players fill every seat."""
 
