@@ -71,10 +71,11 @@ def cup(
     """Round robin of all entries from all sides; resumes, and takes late entries; the last line is JSON."""
     from multigrid_rl.competition.cup.cup import check_agents
     from multigrid_rl.competition.cup.entries import CupConfig, find_copies, find_entries
-    from multigrid_rl.competition.cup.folder import game_of, read_manifest, scenario_of
+    from multigrid_rl.competition.cup.folder import read_manifest, scenario_of
     from multigrid_rl.competition.folders import ScratchError, exclusive_lock
     from multigrid_rl.competition.grading import originals_of
     from multigrid_rl.competition.sandbox import Limits, check_not_bound
+    from multigrid_rl.players.alone import game_of
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.runs.reader import run_config
     from multigrid_rl.training.screen import warnings_on_screen
@@ -92,7 +93,7 @@ def cup(
         if scenario is not None and (overrides or scenario.endswith(FILES)):
             overrides = [f"scenario={scenario}", *overrides]
         played = scenario_of(str(scenario), overrides)
-        spec, name = game_of(played), played.name
+        spec, name = game_of(played, overrides or [f"scenario={scenario}"]), played.name
         place = output or Path("runs") / "cups" / f"{folder.resolve().name}-{name}"
         check_not_bound(folder, place)
         before = read_manifest(place)  # a resumed cup keeps its settings, unless others are given
@@ -104,7 +105,7 @@ def cup(
             config = replace(config, agents_key=before.agents_key)
         entries = find_entries(folder, list(also or ()), Catalogue(), config)
         check_agents(entries)
-        originals = originals_of(played)
+        originals = originals_of(played, spec)
         try:
             with exclusive_lock(place), warnings_on_screen():
                 _play(find_copies(entries, originals, config, refuse=not allow_copies), config, place)

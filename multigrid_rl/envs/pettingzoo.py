@@ -20,7 +20,7 @@ from multigrid_rl.envs.base import BrokenEnvError, Episodes, flat_actions, nativ
 from multigrid_rl.envs.zoo import Happened, How, Seat, SwappedParts, described, failed, open_game
 from multigrid_rl.text import expected
 from multigrid_rl.trust import MISTAKES, mistake
-from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec
+from multigrid_rl.types import AgentSpec, BatchedStep, MultiAgentSpec
 
 LOG = logging.getLogger(__name__)
 Array = NDArray[Any]
@@ -168,21 +168,6 @@ class PettingZooEnvs(Episodes):
         sums = np.stack([returns[:, np.equal(self.teams, team)].sum(axis=1) for team in range(max(self.teams) + 1)])
         best = sums.max(axis=0)
         return np.where((sums == best).sum(axis=0) == 1, sums.argmax(axis=0), -1).astype(np.int8)
-
-    def boards(self) -> NDArray[np.uint8]:
-        """Return nothing (N, 0): a game of others is played again by its actions."""
-        return np.zeros((self.num_envs, 0), np.uint8)
-
-    def restart(self, which: NDArray[np.bool_]) -> None:
-        """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
-        self._episode[which] += 1
-        self._begin(which)
-
-    def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
-        """Return rows of the unfinished episodes in ``which`` (N,), without a winner."""
-        count = int(which.sum())
-        events, nothing = np.zeros((count, len(self.seats), 0)), np.zeros((count, 0), np.int16)
-        return EpisodeTable(self._length[which], self._returns[which], events, np.full(count, -1, np.int8), nothing)
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
         if not self._auto_reset and self._episode.any():  # each plays once

@@ -21,9 +21,9 @@ from multigrid_rl.config.scenario import ScenarioConfig, Strict
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Earned, Standing, unless
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.files import csv_text, unfinished, write_whole
+from multigrid_rl.players.alone import game_of
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import expected, first_error
-from multigrid_rl.types import Seats
 
 #: Written before the first game, and compared when the cup is resumed.
 MANIFEST_FILE = "cup.json"
@@ -96,12 +96,6 @@ def scenario_of(name: str, overrides: Sequence[str] = ()) -> ScenarioConfig:
     return compose(list(overrides)).scenario if overrides else load_scenario(name)
 
 
-def game_of(scenario: ScenarioConfig) -> Seats:
-    """Return the game of a scenario."""
-    game: Seats = scenario.kind.spec
-    return game
-
-
 def read_manifest(folder: Path) -> Manifest | None:
     """Read the manifest of the cup in ``folder``; ``None`` if it has not begun.
 
@@ -159,7 +153,8 @@ def kept_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
     before = read_manifest(folder)
     if before is None:
         raise PlayerError(expected(folder, "the folder of a cup", "nothing there"))
-    config = replace(before, spec=game_of(scenario_of(before.scenario, before.overrides)))
+    scenario = scenario_of(before.scenario, before.overrides)
+    config = replace(before, spec=game_of(scenario, before.overrides or [f"scenario={before.scenario}"]))
     _check_settings(before, config, folder)
     return config, [_kept_entry(entry, folder, config) for entry in before.entries]
 
