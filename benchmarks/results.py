@@ -77,6 +77,7 @@ STUDIES = (
 #: Pages of speed, by name: what they tell and the command that makes them.
 SPEED = {
     "bench-training": ("training against RLlib's own PPO and Stable-Baselines3, memory, where the time goes", "bench"),
+    "bench-games": ("training on simple spread against RLlib's own PPO and Stable-Baselines3", "bench-games"),
     "bench-growth": ("what more games, env runners, agents, width and nodes cost", "bench-growth"),
     "bench-control": ("MuJoCo's bodies, Box2D and CartPole against Gymnasium and EnvPool", "bench-control"),
     "bench-world": ("the game engine over games, views, agents and threads", "bench-world"),
