@@ -3,9 +3,9 @@
     python -m benchmarks.games --peers .venv-bench --out docs/results/bench-games
 
 Ours, RLlib's own PPO and Stable-Baselines3 with SuperSuit train simple spread with the same batch, epochs, minibatch
-and layers, each in one process, one after the other in each round. Two lengths of each are timed: their difference is the
-training alone. Processor seconds count what a run itself computes, however busy the machine is; seconds are what one
-waits.
+and layers, each in one process, one after the other in each round. Two lengths of each are timed: their difference is
+the training alone. Processor seconds count what a run itself computes, however busy the machine is; seconds are what
+one waits.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
     .venv-bench/bin/python -m benchmarks.peers.sb3_ppo --num-envs 64 --workers dummy --encoding one-hot --threads 1
     .venv-bench/bin/python -m benchmarks.peers.sb3_ppo --env-id HalfCheetah-v5 --num-envs 8 --workers dummy --threads 1
-    .venv-bench/bin/python -m benchmarks.peers.sb3_ppo --zoo mpe2.simple_tag_v3 --num-envs 32 --workers dummy --threads 1
+    .venv-bench/bin/python -m benchmarks.peers.sb3_ppo --zoo mpe2.simple_v3 --num-envs 32 --workers dummy --threads 1
 
 Network, batch, epochs and minibatch are those of ``multigrid-rl train``; what is left to tune is in the arguments.
 """
