@@ -8,7 +8,7 @@ from typing import Any
 
 from multigrid_rl import tables
 from multigrid_rl.config.scenario import env_factory, kind_named, packages
-from multigrid_rl.config.schema import RunConfig, TrainConfig
+from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
 from multigrid_rl.evaluation.evaluation import evaluate, kept_games, seat_returns, summary
 from multigrid_rl.evaluation.replays import ZooRecord
 from multigrid_rl.evaluation.targets import run_target
@@ -81,6 +81,12 @@ class RunReport:
     def env_steps(self) -> int:
         """Environment steps so far, with those after its last report."""
         return int(self.last["env_steps"])
+
+    @property
+    def steps(self) -> str:
+        """What its steps are: those of a clone are recorded ones."""
+        adjective: str = trainer_of(self.run.config["train"].get("trainer", "ppo")).counts[1]
+        return adjective
 
     @property
     def package(self) -> str | None:
