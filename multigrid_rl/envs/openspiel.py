@@ -55,6 +55,9 @@ class Spiel:
         size = self.game.information_state_tensor_size() if self._memory else self.game.observation_tensor_size()
         return spaces.Box(-np.inf, np.inf, (size,), np.float32), spaces.Discrete(self.game.num_distinct_actions())
 
+    def close(self) -> None:
+        """Do nothing: it has neither windows nor files."""
+
     def start(self, seed: int) -> Happened:
         """Begin an episode."""
         self.state, self._chance = self.game.new_initial_state(), np.random.default_rng(seed)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import re
+import weakref
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +18,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.base import BrokenEnvError, Episodes, flat_actions, native, reset_seed
-from multigrid_rl.envs.zoo import Happened, Seat, described, failed, open_game
-from multigrid_rl.text import expected
-from multigrid_rl.trust import MISTAKES, mistake
+from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, reset_seed
+from multigrid_rl.envs.zoo import Game, Happened, Seat, described, failed, open_game
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import mistake
 from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec
 
 LOG = logging.getLogger(__name__)
@@ -65,10 +67,12 @@ class PettingZooEnvs(Episodes):
         self.seats = tuple(self._about)
         super().__init__(num_envs, len(self.seats))
         self._games = [open_game(env_id, env_args or {}) for _ in range(num_envs)]
+        weakref.finalize(self, _close, self._games)
         self._places = {seat: a for a, seat in enumerate(self.seats)}
         self._obs = {seat: np.zeros((num_envs, about.size), np.float32) for seat, about in self._about.items()}
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
         self._turn = np.zeros((num_envs, len(self.seats)), np.bool_)
+        self._paid, self._limit = np.zeros(self._turn.shape), TimeLimit()
         self._played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
         self._steady, self._auto_reset = not gaps, auto_reset
         single = all(isinstance(about.acts, spaces.Discrete) for about in self._about.values())
@@ -85,12 +89,13 @@ class PettingZooEnvs(Episodes):
         """Play one step; ``actions`` holds (N,) choices, (N, C) of several parts or (N, A) numbers for each seat.
 
         Raises:
-            BrokenEnvError: an environment raises, or shows or pays what is no number.
+            BrokenEnvError: an environment raises, takes too long, or shows or pays what is no number.
         """
         mask, count = self._turn.copy(), self.num_envs
         chosen = {seat: native(about.acts, actions[seat]) for seat, about in self._about.items()}
         self._clock.begin()
-        rewards, ended = np.zeros(mask.shape), np.zeros(mask.shape, np.bool_)
+        self._paid = rewards = np.zeros(mask.shape)
+        ended = np.zeros(mask.shape, np.bool_)
         done, cut = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         self.actions[:] = -1
         for n, whose in enumerate(mask):
@@ -101,8 +106,6 @@ class PettingZooEnvs(Episodes):
             self._played[n].append(taken)
             if self.actions.size:
                 self.actions[n, whose] = [int(action) for action in taken.values()]
-            for seat, paid in now.paid.items():
-                rewards[n, self._places[seat]] = paid
             for seat, good in now.ended.items():
                 ended[n, self._places[seat]] = good
             done[n] = not now.turn
@@ -110,7 +113,7 @@ class PettingZooEnvs(Episodes):
         self._clock.lap("engine")
         if not np.isfinite(rewards).all():
             n, a = np.argwhere(~np.isfinite(rewards))[0].tolist()
-            raise self._broken(n, f"a reward of {rewards[n, a]} for {self.seats[a]}")
+            raise self._broken(n, f"step: {self.seats[a]}", f"a reward of {rewards[n, a]}")
         self._returns += rewards
         self._length += mask.any(axis=1)
         if done.any():
@@ -182,34 +185,46 @@ class PettingZooEnvs(Episodes):
             self._played[n] = []
             now = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
             if not now.turn:
-                raise self._broken(n, "an episode that is over when it begins")
+                raise self._broken(n, "reset", "an episode that is over when it begins")
         self._returns[which] = 0.0
         self._length[which] = 0
 
     def _call(self, n: int, what: str, given: Any) -> Happened:
-        """Start environment ``n`` (by a seed) or let it play (actions), and write down who sees what and who moves."""
-        game, before = self._games[n], self._turn[n].copy()
+        """Start environment ``n`` (by a seed) or let it play (actions), and write down what it shows and pays to whom.
+
+        Raises:
+            BrokenEnvError: it fails, or its answer is none.
+        """
+        before, seat = self._turn[n].copy(), ""
         try:
-            now = game.start(given) if what == "reset" else game.play(given)
+            with self._limit:
+                now = self._games[n].start(given) if what == "reset" else self._games[n].play(given)
+            turn = set(now.turn)
             for seat, (obs, info) in now.seen.items():
-                self._obs[seat][n] = self._about[seat].read(obs, info)
-            self._turn[n] = [seat in now.turn for seat in self.seats]
-        except MISTAKES as error:
-            raise BrokenEnvError(failed(self.env_id, what, mistake(error))) from error
-        for seat in now.seen:
-            if not np.isfinite(self._obs[seat][n]).all():
-                raise self._broken(n, f"an observation of {seat} that is not finite")
+                self._obs[seat][n] = self._about[seat].read(obs, info, moves=seat in turn)
+            for seat, paid in now.paid.items() if what == "step" else ():
+                self._paid[n, self._places[seat]] = paid
+            for seat in turn - (now.seen.keys() & self._places.keys()):
+                raise ConfigError(expected("agent", f"an observation, and one of {', '.join(self.seats)}", "none"))
+        except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+            who = seat or (next(iter(given)) if what == "step" and len(given) == 1 else "")
+            raise self._broken(n, f"{what}: {who}" if who else what, mistake(error)) from error
+        self._turn[n] = [seat in turn for seat in self.seats]
         if self._steady and what == "step" and (self._turn[n] & ~before).any():
             late = self.seats[int(np.flatnonzero(self._turn[n] & ~before)[0])]
             wanted = f"a network without memory where agents come and go, as {late} does"
             raise BrokenEnvError(expected(f"env_id={self.env_id}: model", wanted, "one with memory"))
         return now
 
-    def _broken(self, n: int, what: str) -> BrokenEnvError:
+    def _broken(self, n: int, what: str, got: str) -> BrokenEnvError:
         where = f"environment {self._first + n}, step {self._length[n] + 1} of its episode {self._episode[n] + 1}"
-        return BrokenEnvError(
-            expected(f"env_id={self.env_id}", "finite observations and rewards", f"{what} in {where}")
-        )
+        return BrokenEnvError(failed(self.env_id, what, f"{got}, in {where}"))
+
+
+def _close(games: list[Game]) -> None:
+    for game in games:
+        with suppress(Exception, SystemExit):  # of a stranger; it is let go in any case
+            game.close()
 
 
 def _by_seat(seats: tuple[str, ...], columns: Array) -> dict[str, Array]:
@@ -265,6 +280,7 @@ class ZooSpec:
             AgentSpec(
                 *(seat, modules[seat], (seat,), seats[seat].space, flat_actions(seats[seat].acts)),
                 legal=seats[seat].legal,
+                image=seats[seat].image,
             )
             for seat in learning
         )
