@@ -204,7 +204,8 @@ class PettingZooEnvs(Episodes):
                 self._obs[seat][n] = self._about[seat].read(obs, info, moves=seat in turn)
             for seat, paid in now.paid.items() if what == "step" else ():
                 self._paid[n, self._places[seat]] = paid
-            for seat in turn - (now.seen.keys() & self._places.keys()):
+            seat = min(turn - (now.seen.keys() & self._places.keys()), default="")
+            if seat:
                 raise ConfigError(expected("agent", f"an observation, and one of {', '.join(self.seats)}", "none"))
         except (Exception, SystemExit) as error:  # a stranger's code may raise anything
             who = seat or (next(iter(given)) if what == "step" and len(given) == 1 else "")
