@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +14,13 @@ from pydantic import Field, ValidationError, model_validator
 from multigrid_rl.competition.agents import AgentPlayer, is_agent
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
 from multigrid_rl.competition.copies import Answers, Originals, watch
+from multigrid_rl.competition.cup.folder import game_of
 from multigrid_rl.competition.folders import folder_sha256
+from multigrid_rl.competition.likeness import Likeness
 from multigrid_rl.competition.measures import ENTROPY, Metered, known_metrics, measured
 from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.config.scenario import Bound, Part
+from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig
 from multigrid_rl.evaluation.evaluation import Mode
 from multigrid_rl.evaluation.seeds import Interval
 from multigrid_rl.files import data_root, read_plain_yaml
@@ -328,14 +331,21 @@ class Examiner:
         }
 
 
+def originals_of(scenario: ScenarioConfig, earlier: Iterable[Path] = ()) -> Originals:
+    """Return the project's players and ``earlier`` hand-ins, which hand-ins in a scenario may be copies of."""
+    comparing = Originals if scenario.kind.board else Likeness
+    return comparing(game_of(scenario), Catalogue(data_root() / "checkpoints"), earlier)
+
+
 def examiner_of(rubric: Rubric, folder: Path, earlier: list[Path], limits: Limits = LIMITS) -> Examiner:
     """Return who grades by a rubric: with the project's players and ``earlier`` hand-ins to find copies of."""
-    catalogue, scenario = Catalogue(data_root() / "checkpoints"), load_scenario(rubric.scenario)
+    scenario = load_scenario(rubric.scenario)
+    originals = originals_of(scenario, earlier)
     if scenario.kind.board:
-        return Examiner(rubric, folder, Originals(scenario.spec, catalogue, earlier), limits)
-    from multigrid_rl.competition.returns import EnvExaminer, EnvOriginals  # noqa: PLC0415 - it builds on this module
+        return Examiner(rubric, folder, originals, limits)
+    from multigrid_rl.competition.returns import EnvExaminer  # noqa: PLC0415 - it builds on this module
 
-    return EnvExaminer(rubric, folder, EnvOriginals(rubric.scenario, catalogue, earlier), limits)
+    return EnvExaminer(rubric, folder, originals, limits)
 
 
 def _since(began: float) -> float:

@@ -244,7 +244,8 @@ class RunConfig(Part):
     init: str | None = None
     """player, its folder or run whose policy and normaliser training begins with. null: fresh ones"""
     tracking: str | None = None
-    """csv, wandb or mlflow: where rows go beside metrics.jsonl and TensorBoard; csv writes metrics.csv. null:
+    """csv, wandb, mlflow, tensorboard-media or web: where rows go beside metrics.jsonl and TensorBoard; csv writes
+    metrics.csv, tensorboard-media films and histograms of episodes, web serves a page that follows the run. null:
     nowhere"""
 
     @field_validator("train", mode="before")

@@ -19,7 +19,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, reset_seed
-from multigrid_rl.envs.zoo import Game, Happened, Seat, described, failed, open_game
+from multigrid_rl.envs.zoo import Game, Happened, How, Seat, described, failed, open_game
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import mistake
 from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec
@@ -42,8 +42,11 @@ class PettingZooEnvs(Episodes):
         seed: of everything random.
         first: number of the first environment.
         auto_reset: reset finished environments at once; otherwise each plays one episode.
+        how: environments are to be drawn so.
 
     Attributes:
+        turn: (N, A) whose turn it is.
+        games: the environments.
         actions: (N, A) choices of the last step, -1 where a seat did nothing; (N, 0) where actions are no choices.
 
     Raises:
@@ -61,24 +64,26 @@ class PettingZooEnvs(Episodes):
         seed: int = 0,
         first: int = 0,
         auto_reset: bool = True,
+        how: How | None = None,
     ) -> None:
         self.env_id, self.teams, self._first = env_id, teams, first
         self._about = described(env_id, env_args or {}).seats
         self.seats = tuple(self._about)
         super().__init__(num_envs, len(self.seats))
-        self._games = [open_game(env_id, env_args or {}) for _ in range(num_envs)]
-        weakref.finalize(self, _close, self._games)
+        self.games = [open_game(env_id, env_args or {}, how) for _ in range(num_envs)]
+        weakref.finalize(self, _close, self.games)
         self._places = {seat: a for a, seat in enumerate(self.seats)}
+        self._parts = {seat: about.parts for seat, about in self._about.items() if about.legal}
         self._obs = {seat: np.zeros((num_envs, about.size), np.float32) for seat, about in self._about.items()}
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
-        self._turn = np.zeros((num_envs, len(self.seats)), np.bool_)
-        self._paid, self._limit = np.zeros(self._turn.shape), TimeLimit()
+        self.turn = np.zeros((num_envs, len(self.seats)), np.bool_)
+        self._paid, self._limit = np.zeros(self.turn.shape), TimeLimit()
         self._played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
         self._steady, self._auto_reset = not gaps, auto_reset
         single = all(isinstance(about.acts, spaces.Discrete) for about in self._about.values())
         self.actions = np.full((num_envs, len(self.seats) if single else 0), -1, np.int16)
         if gaps:
-            self.deciding = lambda: _by_seat(self.seats, self._turn.copy())
+            self.deciding = lambda: _by_seat(self.seats, self.turn.copy())
         self.reset(seed)
 
     def observations(self) -> dict[str, Array]:
@@ -91,25 +96,26 @@ class PettingZooEnvs(Episodes):
         Raises:
             BrokenEnvError: an environment raises, takes too long, or shows or pays what is no number.
         """
-        mask, count = self._turn.copy(), self.num_envs
+        mask, count = self.turn.copy(), self.num_envs
         chosen = {seat: native(about.acts, actions[seat]) for seat, about in self._about.items()}
         self._clock.begin()
         self._paid = rewards = np.zeros(mask.shape)
         ended = np.zeros(mask.shape, np.bool_)
         done, cut = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         self.actions[:] = -1
-        for n, whose in enumerate(mask):
-            if not whose.any():  # it is over
+        for column, seat, its in zip(self.actions.T, self.seats, mask.T, strict=False):  # no columns: no choices
+            np.copyto(column, chosen[seat], casting="unsafe", where=its)
+        for n, whose in enumerate(mask.tolist()):
+            taken = {seat: chosen[seat][n] for seat, its in zip(self.seats, whose, strict=True) if its}
+            if not taken:  # it is over
                 continue
-            taken = {self.seats[a]: chosen[self.seats[a]][n] for a in np.flatnonzero(whose).tolist()}
             now = self._call(n, "step", taken)
             self._played[n].append(taken)
-            if self.actions.size:
-                self.actions[n, whose] = [int(action) for action in taken.values()]
             for seat, good in now.ended.items():
                 ended[n, self._places[seat]] = good
-            done[n] = not now.turn
-            cut[n] = done[n] and not all(now.ended.values())
+            if not now.turn:
+                done[n], cut[n] = True, not all(now.ended.values())
+        self._check("step")
         self._clock.lap("engine")
         if not np.isfinite(rewards).all():
             n, a = np.argwhere(~np.isfinite(rewards))[0].tolist()
@@ -166,6 +172,10 @@ class PettingZooEnvs(Episodes):
         """Return nothing (N, 0): a game of others is played again by its actions."""
         return np.zeros((self.num_envs, 0), np.uint8)
 
+    def moves(self) -> list[list[dict[str, Any]]]:
+        """Return what each seat did in each step of each environment's episode, as its ``step`` took it."""
+        return self._played
+
     def restart(self, which: NDArray[np.bool_]) -> None:
         """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
         self._episode[which] += 1
@@ -179,13 +189,14 @@ class PettingZooEnvs(Episodes):
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
         if not self._auto_reset and self._episode.any():  # each plays once
-            self._turn[which] = False
+            self.turn[which] = False
             return
         for n in np.flatnonzero(which).tolist():
             self._played[n] = []
             now = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
             if not now.turn:
                 raise self._broken(n, "reset", "an episode that is over when it begins")
+        self._check("reset")
         self._returns[which] = 0.0
         self._length[which] = 0
 
@@ -195,27 +206,40 @@ class PettingZooEnvs(Episodes):
         Raises:
             BrokenEnvError: it fails, or its answer is none.
         """
-        before, seat = self._turn[n].copy(), ""
+        game, before, seat = self.games[n], self.turn[n].copy() if self._steady else None, ""
         try:
             with self._limit:
-                now = self._games[n].start(given) if what == "reset" else self._games[n].play(given)
-            turn = set(now.turn)
+                now = game.start(given) if what == "reset" else game.play(given)
             for seat, (obs, info) in now.seen.items():
-                self._obs[seat][n] = self._about[seat].read(obs, info, moves=seat in turn)
+                self._about[seat].read(obs, info, self._obs[seat][n])
             for seat, paid in now.paid.items() if what == "step" else ():
                 self._paid[n, self._places[seat]] = paid
-            seat = min(turn - (now.seen.keys() & self._places.keys()), default="")
+            seat = next((seat for seat in now.turn if seat not in now.seen), "")
             if seat:
                 raise ConfigError(expected("agent", f"an observation, and one of {', '.join(self.seats)}", "none"))
         except (Exception, SystemExit) as error:  # a stranger's code may raise anything
             who = seat or (next(iter(given)) if what == "step" and len(given) == 1 else "")
             raise self._broken(n, f"{what}: {who}" if who else what, mistake(error)) from error
-        self._turn[n] = [seat in turn for seat in self.seats]
-        if self._steady and what == "step" and (self._turn[n] & ~before).any():
-            late = self.seats[int(np.flatnonzero(self._turn[n] & ~before)[0])]
+        self.turn[n] = [seat in now.turn for seat in self.seats]
+        if before is not None and what == "step" and (self.turn[n] & ~before).any():
+            late = self.seats[int(np.flatnonzero(self.turn[n] & ~before)[0])]
             wanted = f"a network without memory where agents come and go, as {late} does"
             raise BrokenEnvError(expected(f"env_id={self.env_id}: model", wanted, "one with memory"))
         return now
+
+    def _check(self, what: str) -> None:
+        """Check what all are shown after ``what``: one look at many environments takes as long as one at one."""
+        for (seat, obs), turn in zip(self._obs.items(), self.turn.T, strict=True):
+            bad = ~np.isfinite(obs).all(axis=1)
+            if bad.any():
+                n = int(np.flatnonzero(bad)[0])
+                raise self._broken(n, f"{what}: {seat}", f"an observation of {obs[n][~np.isfinite(obs[n])][0]}")
+            if seat in self._parts:
+                flags = obs[:, -self._about[seat].legal :]
+                stuck = turn & ~np.add.reduceat(flags, self._parts[seat], axis=1).all(axis=1)
+                if stuck.any():
+                    n = int(np.flatnonzero(stuck)[0])
+                    raise self._broken(n, f"{what}: {seat}", "no legal choice for who is to move")
 
     def _broken(self, n: int, what: str, got: str) -> BrokenEnvError:
         where = f"environment {self._first + n}, step {self._length[n] + 1} of its episode {self._episode[n] + 1}"
@@ -248,7 +272,7 @@ class ZooSpec:
         teams: seat -> team, of all seats in index order.
         wins: the team with the largest sum of returns wins.
         symmetric: groups of seats on which the same player can sit.
-        gaps: see :class:`PettingZooEnvs`.
+        gaps, how: see :class:`PettingZooEnvs`.
     """
 
     env_id: str
@@ -257,6 +281,7 @@ class ZooSpec:
     wins: bool
     symmetric: tuple[tuple[str, ...], ...] = ()
     gaps: bool = True
+    how: How | None = None
 
     @property
     def seats(self) -> tuple[str, ...]:

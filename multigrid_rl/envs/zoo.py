@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pettingzoo
@@ -33,8 +34,13 @@ Array = NDArray[Any]
 _REGISTRIES = {"parallel": pettingzoo.parallel_registry, "aec": pettingzoo.aec_registry}
 #: Wrappers that complain of actions out of order, out of bounds or against the rules, and change nothing else.
 _CHECKS = (OrderEnforcingWrapper, AssertOutOfBoundsWrapper, TerminateIllegalWrapper)
-#: Where an action that is not legal may be said so, and what stands beside it there.
-_LEGAL, _SEEN = "action_mask", "observation"
+#: Where is said which choices are legal.
+_LEGAL = "action_mask"
+#: How a game is drawn: as text, or as a picture (H, W, 3) uint8.
+How = Literal["text", "picture"]
+#: PettingZoo's ``render_mode`` for each, and steps a second of a game that says none.
+_MODES: dict[How, str] = {"text": "ansi", "picture": "rgb_array"}
+_USUAL_FPS = 4.0
 
 
 @dataclass
@@ -53,10 +59,14 @@ class Game(Protocol):
     Attributes:
         agents: all there may be.
         turns: one moves after the other.
+        draws: how it can be drawn, and the further arguments with which it is built to be drawn so.
+        fps: steps a second at which it is shown.
     """
 
     agents: tuple[str, ...]
     turns: bool
+    draws: Mapping[How, Mapping[str, Any]]
+    fps: float
 
     def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
         """Return what an agent sees and what it does."""
@@ -67,20 +77,27 @@ class Game(Protocol):
     def play(self, actions: dict[str, Any]) -> Happened:
         """Play one step with the actions of whose turn it is."""
 
+    def drawn(self, how: How, agent: str | None = None) -> Any:
+        """Draw it as it stands; as text no more than an ``agent`` may know."""
+
+    def named(self, agent: str, action: int) -> str:
+        """Return the name of a choice: its number where the game has no names."""
+
     def close(self) -> None:
         """Let go of windows, threads and files."""
 
 
-def open_game(env_id: str, env_args: Mapping[str, Any]) -> Game:
+def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) -> Game:
     """Build one environment.
 
     Args:
         env_id: ``pettingzoo:FAMILY/NAME-vN`` as registered, ``pettingzoo:MODULE`` with ``parallel_env`` or ``env`` in
             it, ``pettingzoo:MODULE:FUNCTION``, or what another entry of ``tables.GAMES`` opens: ``openspiel:GAME``.
         env_args: arguments of it.
+        how: to be drawn so; ``None``: not at all.
 
     Raises:
-        ValueError: one line naming the key and what is wrong.
+        ValueError: one line naming the key and what is wrong, or that it cannot be drawn so.
     """
     if env_args.get("render_mode") is not None:
         raise ValueError(expected("env_args", "no render_mode (pages and films ask for it)", env_args["render_mode"]))
@@ -88,7 +105,21 @@ def open_game(env_id: str, env_args: Mapping[str, Any]) -> Game:
     table = entries("games")
     name, build = (rest, find(table, beginning)) if beginning in table else (env_id, zoo_game)
     game: Game = build(name, env_args)
-    return game
+    if how is None:
+        return game
+    if how not in game.draws:
+        raise ValueError(
+            expected(f"env_id={env_id}", f"a game that draws a {how}", " or a ".join(game.draws) or "none")
+        )
+    if how == "picture":  # pygame opens no window, plays no sound and greets nobody on standard output
+        for key, value in (
+            ("SDL_VIDEODRIVER", "dummy"),
+            ("SDL_AUDIODRIVER", "dummy"),
+            ("PYGAME_HIDE_SUPPORT_PROMPT", "1"),
+        ):
+            os.environ.setdefault(key, value)
+    drawable: Game = build(name, {**env_args, **game.draws[how]})
+    return drawable
 
 
 def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
@@ -110,6 +141,8 @@ def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
         return Turns(_unchecked(env))
     if type(env) is aec_to_parallel_wrapper:
         env.aec_env = _unchecked(env.aec_env)
+        # In each step it asks what every agent sees before it moves, and throws it away.
+        env.aec_env.last = partial(env.aec_env.last, observe=False)
     return Parallel(env)
 
 
@@ -180,33 +213,33 @@ class Seat(NamedTuple):
         shape = self.seen.shape if isinstance(self.seen, spaces.Box) else ()
         return shape if len(shape) == 3 else ()
 
-    def read(self, obs: Any, info: Mapping[str, Any], *, moves: bool) -> NDArray[np.float32]:
-        """Return an observation as (D,) numbers, of who ``moves`` next or not. Raises ``ConfigError``: it cannot be."""
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Where the flags of each part of an action begin."""
+        return (0, *np.cumsum(flat_actions(self.acts).nvec)[:-1].tolist())
+
+    def read(self, obs: Any, info: Mapping[str, Any], row: NDArray[np.float32]) -> None:
+        """Write an observation into ``row`` (D,). Raises ``ConfigError``: it is not of its space."""
         legal = obs[_LEGAL] if self.boxed else info.get(_LEGAL)
         if self.boxed:
             obs = obs[self.boxed] if self.boxed in obs else {key: obs[key] for key in obs if key != _LEGAL}
-        seen = self.seen
-        if isinstance(seen, spaces.Box):
-            flat = np.asarray(obs, np.float32)
-            if flat.shape != seen.shape:
-                raise ConfigError(expected("observation", f"shape {seen.shape} of its space", flat.shape))
-            flat = flat.reshape(-1) / np.float32(self.unit)
+        own = self.size - self.legal
+        if isinstance(self.seen, spaces.Box):
+            flat = np.asarray(obs)
+            if flat.shape != self.seen.shape:
+                raise ConfigError(expected("observation", f"shape {self.seen.shape} of its space", flat.shape))
+            row[:own] = flat.reshape(-1)
+            if self.unit != 1:
+                row[:own] /= self.unit
         else:
-            flat = np.asarray(spaces.flatten(seen, obs), np.float32)
-        if not np.isfinite(flat).all():
-            raise ConfigError(expected("observation", "finite numbers", flat[~np.isfinite(flat)][0]))
-        return np.concatenate([flat, self._flags(legal, moves=moves)]) if self.legal else flat
-
-    def _flags(self, legal: Any, *, moves: bool) -> NDArray[np.float32]:
-        if legal is None:  # who may do anything, or has nothing to decide, need not say so
-            return np.ones(self.legal, np.float32)
-        parts = legal if isinstance(legal, tuple) else (legal,)
-        flags = np.concatenate([np.reshape(np.asarray(part, np.float32), -1) for part in parts])
-        if len(flags) != self.legal:
-            raise ConfigError(expected(_LEGAL, f"{self.legal} flags", len(flags)))
-        if moves and not all(part.any() for part in np.split(flags, np.cumsum(flat_actions(self.acts).nvec)[:-1])):
-            raise ConfigError(expected(_LEGAL, "a legal choice for who is to move", "none"))
-        return flags
+            row[:own] = spaces.flatten(self.seen, obs)
+        if self.legal:
+            if isinstance(legal, tuple):
+                legal = np.concatenate(legal)
+            # Who may do anything, or has nothing to decide, need not say so.
+            if legal is not None and np.size(legal) != self.legal:
+                raise ConfigError(expected(_LEGAL, f"{self.legal} flags", np.size(legal)))
+            row[own:] = 1.0 if legal is None else np.reshape(legal, -1)
 
 
 def _seat(key: str, seen: spaces.Space[Any], acts: spaces.Space[Any], *, told: bool) -> Seat:
@@ -237,12 +270,34 @@ class _Zoo:
     """An environment of PettingZoo's."""
 
     def __init__(self, env: Any) -> None:
-        self.env, self.close = env, env.close
+        self.env = env
         self.agents = tuple(env.possible_agents)
+        about = getattr(env, "metadata", {})
+        modes, name = about.get("render_modes", ()), about.get("name")
+        self._text = find(entries("texts"), name) if name in entries("texts") else None
+        self.draws: Mapping[How, Mapping[str, Any]] = {
+            **{how: {"render_mode": mode} for how, mode in _MODES.items() if mode in modes},
+            **({} if self._text is None else {"text": {}}),
+        }
+        self.fps = float(about.get("render_fps") or _USUAL_FPS)
 
     def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
         """Return what an agent sees and what it does."""
         return self.env.observation_space(agent), self.env.action_space(agent)
+
+    def drawn(self, how: How, agent: str | None = None) -> Any:  # noqa: ARG002 - its renderers know no agents
+        """Draw it as it stands, by its own renderer or by the one of ``tables.TEXTS``."""
+        if how == "text" and self._text is not None:
+            return self._text(self.env.unwrapped)
+        return self.env.render()
+
+    def named(self, agent: str, action: int) -> str:  # noqa: ARG002 - it has no names
+        """Return the number of a choice."""
+        return str(action)
+
+    def close(self) -> None:
+        """Let go of windows, threads and files."""
+        self.env.close()
 
 
 class Parallel(_Zoo):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from multigrid_rl.config.scenario import GameConfig
-from multigrid_rl.players.places import SeatedKind
+from multigrid_rl.players.places import SeatedKind, Words
 from multigrid_rl.types import AgentSpec, EnvFactory, GameSpec, MultiAgentSpec, Policy
 
 if TYPE_CHECKING:
@@ -26,6 +26,23 @@ class Doors(SeatedKind):
     def spec(self) -> GameSpec:
         """The game."""
         return self.game.spec()
+
+    def rewards(self) -> list[tuple[str, str, str]]:
+        """Return the weights of its events, and the bound on a team's return."""
+        from multigrid_rl.world.events import best_return  # noqa: PLC0415 - it brings numba
+
+        spec = self.spec
+        pays, teams = spec.reward, list(dict.fromkeys(map(spec.team_of, self.learning)))
+        ball = f"ball {pays.ball_pickup:g} x {pays.ball_discount:g}, squared each time; " if spec.obstacle else ""
+        fights = f"eliminating {pays.eliminated_opponent:g}, eliminated {pays.got_eliminated:g}; "
+        said = (
+            f"key {pays.key_pickup:g}; {ball}{fights if spec.death_match else ''}"
+            f"pickup in vain {pays.invalid_pickup:g}; "
+            f"success {pays.success:g} - 0.9 x step / {spec.max_steps}, for one of the team (docs/game.md, section 5)"
+        )
+        bounds = " or ".join(f"below {best_return(spec, team):.2f}" for team in teams)
+        best = "all that a team could earn in one game; what play reaches: docs/game.md, section 9"
+        return [("rewards", "of events", said), ("best return", bounds, best)]
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's matches."""
@@ -48,7 +65,18 @@ class Doors(SeatedKind):
 class DoorsPlace:
     """How players are seated at red/blue doors; see ``players.places.Place``. What it needs is imported when asked."""
 
-    programs = True
+    protocol = "1"
+    built_in = True
+    words = Words(
+        "both sides of the board", "layouts", "A game is won by the win flag alone: a door or an elimination."
+    )
+
+    def title(self, game: GameSpec) -> str:
+        """Return the name of the scenario with the same game, or that it is somebody's own."""
+        from multigrid_rl.config.compose import load_scenario  # noqa: PLC0415
+        from multigrid_rl.config.recipes import scenario_names  # noqa: PLC0415
+
+        return next((name for name in scenario_names() if load_scenario(name).spec == game), "own")
 
     def environment(self, game: GameSpec, num_envs: int, *, seed: int, first: int, auto_reset: bool = True) -> DoorsEnv:
         """Build games by all their seats."""
@@ -70,6 +98,12 @@ class DoorsPlace:
 
         view = tuple(token_categories(game))
         return agents_of(scheme, shared=shared, seats=learning, view=view, choices=len(ACTIONS))
+
+    def alike(self, game: GameSpec, seat: str) -> tuple[str, ...]:  # noqa: ARG002 - the board is symmetric
+        """Return a seat and the one at its place on the other side."""
+        from multigrid_rl.world.constants import other_seat  # noqa: PLC0415
+
+        return seat, other_seat(seat)
 
     def fits(self, game: GameSpec, card: Card, seat: str) -> bool:
         """Return whether a player needs mirrored observations on a seat. Raises ``PlayerError``: it cannot play it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from pydantic import Field, model_validator
 
@@ -16,14 +16,29 @@ if TYPE_CHECKING:
     from multigrid_rl.players.match import SeatsEnv
 
 
+class Words(NamedTuple):
+    """What is said of a kind of games in the rules of a competition."""
+
+    sides: str  # from where all play
+    alike: str  # what follows from a game's seed and number
+    won: str  # how a game is won, a sentence
+
+
 class Place(Protocol):
     """How players are seated in one kind of games; ``game`` is what describes one: its class is the key of the table.
 
     Attributes:
-        programs: programs of strangers can play it.
+        protocol: what programs of strangers are told, an entry of ``tables.PROTOCOLS``.
+        built_in: all built-in players play it, and the catalogue has their results; elsewhere random alone does.
+        words: for the rules of a competition.
     """
 
-    programs: bool
+    protocol: str
+    built_in: bool
+    words: Words
+
+    def title(self, game: Any) -> str:
+        """Return what a game is called."""
 
     def environment(self, game: Any, num_envs: int, *, seed: int, first: int, auto_reset: bool = True) -> SeatsEnv:
         """Build ``num_envs`` games by all their seats; without ``auto_reset`` each is played once."""
@@ -33,6 +48,9 @@ class Place(Protocol):
 
     def agents(self, game: Any, learning: dict[str, str], scheme: Any, *, shared: bool) -> tuple[AgentSpec, ...]:
         """Group seats that learn (seat -> team) into agents."""
+
+    def alike(self, game: Any, seat: str) -> tuple[str, ...]:
+        """Return the seats whose players can sit on a seat, too; itself first."""
 
     def fits(self, game: Any, card: Card, seat: str) -> bool:
         """Return whether a player needs mirrored observations on a seat. Raises ``PlayerError``: it cannot play it."""
@@ -51,6 +69,11 @@ def place_of(game: Seats) -> Place:
     """Return how players are seated in a game."""
     place: Place = find(PLACES, type(game).__name__)
     return place
+
+
+def sides_of(game: Seats) -> tuple[str, ...]:
+    """Return the teams of a game that have seats, in the order of their numbers."""
+    return tuple(team for team in place_of(game).who(game).team_names if game.seats_of(team))
 
 
 class SeatedKind(EnvironmentKind):

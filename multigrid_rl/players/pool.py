@@ -136,7 +136,8 @@ class OpponentPool:
             player, memory = self.players[numbers[0]], states[numbers[0]]
             board = view.board if getattr(player, "reads_board", True) else None
             board = None if board is None else Board(*(column[rows] for column in board))
-            part = SeatView(view.tokens[rows], board, view.seat)
+            turn = None if view.turn is None else view.turn[rows]
+            part = SeatView(view.tokens[rows], board, view.seat, turn)
             chosen, next_memory = player.act(part, None if memory is None else memory[rows], rng.rows(rows))
             if memory is not None:
                 memory[rows] = next_memory
@@ -146,6 +147,17 @@ class OpponentPool:
         for rows, chosen in parts:
             actions[rows] = chosen.reshape(len(rows), -1)
         return actions, PoolState(state.chosen, states)
+
+    @property
+    def hears(self) -> bool:
+        """Whether one of the players is told rewards."""
+        return any(getattr(player, "hears", False) for player in self.players.values())
+
+    def hear(self, state: PoolState, rewards: NDArray[np.float64]) -> None:
+        """Tell players the rewards (N, C) of a step in their games."""
+        for n, player in self.players.items():
+            if getattr(player, "hears", False):
+                cast(Any, player).hear(state.states[n], rewards * (state.chosen == n)[:, None])
 
     def _group(self) -> None:
         """Group players of one kind into single calls; others act alone."""

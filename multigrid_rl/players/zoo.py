@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from multigrid_rl.config.scenario import LEARN, OneAgent
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec, kinds_of
 from multigrid_rl.envs.zoo import described
-from multigrid_rl.players.places import SeatedKind
+from multigrid_rl.players.places import SeatedKind, Words
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Policy, SeatView, UniformSource
 
@@ -58,9 +58,8 @@ class PettingZoo(SeatedKind):
 
     @property
     def sharing(self) -> dict[str, str]:
-        """Seat that learns -> its kind."""
-        kinds = kinds_of(described(self.env_id, self.env_args).seats)
-        return {seat: kinds[seat] for seat in self.learning}
+        """Seat -> its kind; with a player on the other seats of a kind one learner still is the network of the kind."""
+        return kinds_of(described(self.env_id, self.env_args).seats)
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's games. Raises ``ConfigError``: a network or scheme that does not fit."""
@@ -121,11 +120,22 @@ class RandomLegal:
         wanted = np.minimum(np.floor(uniform * order[:, -1:]) + 1, order[:, -1:])
         return (order < wanted).sum(axis=1)[:, None], None
 
+    def probabilities(self, seen: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the probability (N, K) of each choice for observations (N, D) that end with what is legal."""
+        flags = seen[:, -self._legal :].astype(np.float64)
+        return np.asarray(flags / flags.sum(axis=1, keepdims=True))
+
 
 class ZooPlace:
     """How players are seated in games of PettingZoo's kind; see ``players.places.Place``."""
 
-    programs = False
+    protocol = "2"
+    built_in = False
+    words = Words("every side", "starts", "A game is won by the side with the largest return.")
+
+    def title(self, game: ZooSpec) -> str:
+        """Return what a game is called."""
+        return game.env_id
 
     def environment(
         self, game: ZooSpec, num_envs: int, *, seed: int, first: int, auto_reset: bool = True
@@ -140,6 +150,7 @@ class ZooPlace:
             seed=seed,
             first=first,
             auto_reset=auto_reset,
+            how=game.how,
         )
 
     def who(self, game: ZooSpec) -> MultiAgentSpec:
@@ -157,19 +168,24 @@ class ZooPlace:
         """Group seats that learn into agents: each is one."""
         return game.specs(learning, shared=shared).agents
 
+    def alike(self, game: ZooSpec, seat: str) -> tuple[str, ...]:
+        """Return a seat and those that are symmetric to it."""
+        groups = [group for group in game.symmetric if seat in group]
+        return tuple(dict.fromkeys((seat, *(other for group in groups for other in group))))
+
     def fits(self, game: ZooSpec, card: Card, seat: str) -> bool:
         """Return that nothing is mirrored. Raises ``PlayerError``: the player cannot play the seat."""
         from multigrid_rl.players.cards import PlayerError, signature  # noqa: PLC0415
 
         (agent,) = game.specs([seat]).agents
         own = signature(agent, None)
-        alike = {seat, *(other for group in game.symmetric if seat in group for other in group)}
+        alike = self.alike(game, seat)
         env_id = None if card.env is None else card.env.env_id
         seen = {name: value for name, value in card.observation.model_dump().items() if value}
         acts = card.actions if isinstance(card.actions, int | list) else card.actions.model_dump()
         for part, good, wanted, got in (
             ("env", env_id == game.env_id, game.env_id, env_id or "the red/blue-door game"),
-            ("seats", bool(alike & set(card.seats)), " or ".join(sorted(alike)), ", ".join(card.seats)),
+            ("seats", bool({*alike} & {*card.seats}), " or ".join(sorted(alike)), ", ".join(card.seats)),
             ("observation", seen == own["observation"], own["observation"], seen),
             ("actions", acts == own["actions"], own["actions"], acts),
         ):
