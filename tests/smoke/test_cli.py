@@ -213,7 +213,7 @@ def test_a_recipe_says_what_to_expect():
     known = advice.expectation(compose(["scenario=1v1"]))
     assert (known.held, known.seeds, known.steps) == (10, 10, 471_040)
     assert "expect:   held on 10 of 10 seeds, median 471,040 steps, with the recipe as it is" in preflight_of()
-    for other in ("experiment=none", "scheme=ctce", "experiment=1v1-selfplay"):
+    for other in ("experiment=none", "experiment=1v1-selfplay"):
         assert advice.expectation(compose([other])) is None, other
     assert str(advice.expectation(compose(["experiment=1v1-vs-adept"]))).startswith("held on 0 of ")
 
@@ -261,7 +261,7 @@ def test_closing_names_next_steps(ended, more):
     ("words", "said"),
     [
         ("train --scenario 1v7", "scenario: expected "),
-        ("train --total-timesteps 5", "--total-timesteps: expected no option but an override (did you mean train.until=...?)"),
+        ("train --total-timesteps 5", "expected no option but an override (did you mean train.until=...?)"),
         ("train --untill 5", "got --untill (did you mean --until?)"),
         ("train --until soon", "Invalid value for '--until': expected a number"),
         ("trian", "No such command 'trian'. Did you mean 'train'?"),
