@@ -213,6 +213,7 @@ class SeatView(NamedTuple):
     tokens: NDArray[Any]  # (N, D) uint8, of other environments maybe float32; of a team (N, C * D)
     board: Board | None  # the referee's view, for scripted players only
     seat: int  # agent index of the (first) seat
+    turn: NDArray[np.bool_] | None = None  # (N, C) whose turn it is; None: everybody's
 
 
 class UniformSource(Protocol):

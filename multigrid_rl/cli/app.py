@@ -5,6 +5,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
@@ -122,6 +123,8 @@ def _guarded(verb: Verb) -> Verb:
             return verb(*arguments, **options)
         except typer.Exit:
             raise
+        except BdbQuit as error:  # `q` in a debugger
+            raise typer.Exit(LOST) from error
         except SystemExit as error:
             # Rich exits with status 1 when the reader of a pipe has closed it.
             if isinstance(error.__context__, BrokenPipeError):

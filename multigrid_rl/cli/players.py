@@ -13,7 +13,7 @@ from rich.table import Table
 from multigrid_rl.cli.app import console, fail, one_thread, refused
 
 if TYPE_CHECKING:
-    from multigrid_rl.players.cards import Card
+    from multigrid_rl.players.cards import BestResponse, Card
 
 Checkpoints = Annotated[Path | None, typer.Option(help="Folder of frozen players; by default yours, and ours.")]
 Checkpoint = Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")]
@@ -48,7 +48,7 @@ def players(
             continue
         if measure:
             one_thread()
-            spec, rows = load_scenario(scenario).spec, []
+            spec, rows = load_scenario(scenario).kind.spec, []
             with suppress(PlayerError):  # this player does not play this game
                 rows = [measuring.measure(catalogue, name, "random", spec, scenario, measure)]
         games |= {f"{row.episodes:,} games of {row.scenario}" for row in rows}
@@ -59,7 +59,10 @@ def players(
     screen.print(table)
     screen.print()
     notes = {**WHAT, "win / draw / loss": f"against random, {' or '.join(sorted(games)) or 'not measured'}"}
-    for name, what in {**notes, "beaten": "games won by the best response that `multigrid-rl exploit` found"}.items():
+    for name, what in {
+        **notes,
+        "beaten": "games won, or return earned, by the best response that `multigrid-rl exploit` found",
+    }.items():
         screen.print(f"{name}: {what}")
     if problems:
         raise fail(problems[0])
@@ -75,9 +78,15 @@ def _cells(card: Card) -> tuple[str, str, str, str, str]:
         f"{card.scenario} {' '.join(card.seats)}",
         card.architecture["name"] + (f", {steps / 1e6:.2g}M" if steps else ""),
         "-" if returns is None else f"return {returns.mean:,.0f}",
-        "-" if card.best_response is None else f"{card.best_response.win:.1%}",
+        _beaten(card.best_response),
         card.sha256[:8],
     )
+
+
+def _beaten(best: BestResponse | None) -> str:
+    if best is None:
+        return "-"
+    return f"return {best.return_mean:.3f}" if best.win is None else f"{best.win:.1%}"
 
 
 def rate(
@@ -119,18 +128,21 @@ def freeze(
     from multigrid_rl.players.cards import write_card
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.runs.players import run_player
+    from multigrid_rl.runs.reader import run_config
 
     one_thread()
     catalogue = Catalogue(checkpoints)
-    card = freeze.freeze(run_player(run, seat, checkpoint), name, catalogue, episodes)
+    source, kind = run_player(run, seat, checkpoint), run_config(run).scenario.kind
+    card = freeze.freeze(source, name, catalogue, episodes, kind.spec if kind.rivals else None)
     typer.echo(f"froze {catalogue.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
-    if card.env is not None:
+    if not card.strength:
         target = find_target(str(run), checkpoint=checkpoint)
         returns = returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
         write_card(catalogue.root / name, card.model_copy(update={"returns": returns}))
         for mode, measured in returns.items():
             text = f"{measured.mean:,.1f} ({measured.low:,.1f} to {measured.high:,.1f})"
-            typer.echo(f"return over {measured.episodes} episodes of {card.env.env_id}, {mode}: {text}")
+            what = card.env.env_id if card.env else card.scenario
+            typer.echo(f"return over {measured.episodes} episodes of {what}, {mode}: {text}")
         return
     won, base = card.strength[0], card.baseline[0]
     typer.echo(

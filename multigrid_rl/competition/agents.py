@@ -1,6 +1,5 @@
-"""An agent: its folder, the player in a process of its own, the JSON lines that it reads and answers (docs/agents)."""
+"""An agent: its folder, and the player in a process of its own (docs/agents)."""
 
-import json
 import os
 import time
 from contextlib import AbstractContextManager
@@ -15,25 +14,22 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator
 
 from multigrid_rl.competition.folders import Part, read_parts, sha256_of_parts
-from multigrid_rl.competition.process import AgentProcess, ProcessError, TooSlowError, unexpected
+from multigrid_rl.competition.messages import Asked, DoorsProtocol, check_ready, encoded
+from multigrid_rl.competition.process import AgentProcess, ProcessError, TooSlowError
 from multigrid_rl.competition.sandbox import Limits, sandboxed
-from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.players.cards import OneLine, PlayerError, read_plain_file
 from multigrid_rl.players.catalogue import Naming
 from multigrid_rl.players.match import PlayerFaultError
+from multigrid_rl.players.places import place_of
+from multigrid_rl.tables import PROTOCOLS, find
 from multigrid_rl.text import expected, first_error, shown
-from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
-from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
+from multigrid_rl.types import RunError, Seats, SeatView, UniformSource
 
 AGENT_FILE = "agent.yaml"
 MAX_AGENT_FILE_BYTES = 10_000
-PROTOCOL = 1
 #: Of an agent that its own user seats: it may think as long in all as a training takes.
 SEATED_LIMITS = Limits(total_s=30 * 86_400.0)
-_CELL_TEXT = [json.dumps(triple, separators=(",", ":")) for triple in CELL.tolist()]
-_MISSION_TEXT = [json.dumps(text) for text in MISSIONS]
 
 
 class _AgentFile(Strict):
@@ -93,7 +89,7 @@ class Agent:
         assert self.sha256
         return self
 
-    def seat(self, spec: GameSpec, seat: str) -> "SeatedAgent":
+    def seat(self, spec: Seats, seat: str) -> "SeatedAgent":
         """Return the agent on one seat; it starts with its first game. Raises ``PlayerError``."""
         return SeatedAgent(self.packed(), spec, (seat,))
 
@@ -116,93 +112,6 @@ def _find(name: str) -> Agent | None:
 NAMING = Naming("the folder of an agent", _find, runs_code=True)
 
 
-# --- messages
-
-
-def encoded(message: dict[str, Any]) -> bytes:
-    """Encode a message as one line of JSON."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
-
-
-def hello(spec: GameSpec, scenario: str, seats: tuple[str, ...], games: int, seed: int) -> dict[str, Any]:
-    """Return the first message."""
-    return {
-        "type": "hello",
-        "protocol": PROTOCOL,
-        "scenario": scenario,
-        "seats": list(seats),
-        "view_size": spec.view_size,
-        "actions": list(ACTIONS),
-        "max_steps": spec.max_steps,
-        "games": games,
-        "seed": seed,
-    }
-
-
-def act(
-    spec: GameSpec, seats: tuple[str, ...], step: int, running: NDArray[np.intp], tokens: NDArray[np.uint8]
-) -> bytes:
-    """Encode what the ``C`` seats see in the games ``running`` (n,); ``tokens`` (n, C * D), seat after seat."""
-    # Put together from ready-made text: five times as fast as encoding every number of every cell.
-    size = spec.view_size
-    names = [json.dumps(seat) for seat in seats]
-    games = []
-    for game, row in zip(running.tolist(), tokens.reshape(len(tokens), len(seats), -1).tolist(), strict=True):
-        views = ",".join(f"{name}:{_view(spec, size, seen)}" for name, seen in zip(names, row, strict=True))
-        games.append(f'{{"game":{game},"seats":{{{views}}}}}')
-    return f'{{"type":"act","step":{step},"games":[{",".join(games)}]}}\n'.encode()
-
-
-def _view(spec: GameSpec, size: int, seen: list[int]) -> str:
-    cells = [_CELL_TEXT[code] for code in seen[:-2]]
-    columns = ",".join(f"[{','.join(cells[i : i + size])}]" for i in range(0, size * size, size))
-    mission = f',"mission":{_MISSION_TEXT[seen[-1]]}' if spec.mission_observed else ""
-    return f'{{"image":[{columns}],"direction":{seen[-2]}{mission}}}'
-
-
-def check_ready(line: bytes) -> None:
-    """Raise :class:`ProcessError` unless the agent says that it is ready."""
-    if _parsed(line).get("type") != "ready":
-        raise unexpected("answer", '{"type":"ready"}', shown(line))
-
-
-def read_actions(line: bytes, seats: tuple[str, ...], running: NDArray[np.intp]) -> NDArray[np.int8]:
-    """Return the actions (n, C) of the games ``running`` (n,). Raises :class:`ProcessError`."""
-    actions = _parsed(line).get("actions")
-    if not isinstance(actions, list):
-        raise unexpected("answer", '{"actions":[...]}', shown(line))
-    if len(actions) != len(running):
-        raise unexpected("actions", f"one for each of the {len(running)} games", len(actions))
-    rows = [_of_game(entry, seats, game) for entry, game in zip(actions, running.tolist(), strict=True)]
-    return np.array(rows, np.int8).reshape(len(running), len(seats))
-
-
-def _of_game(entry: Any, seats: tuple[str, ...], game: int) -> list[int]:
-    by_seat = {seats[0]: entry} if len(seats) == 1 and not isinstance(entry, dict) else entry
-    if not isinstance(by_seat, dict) or by_seat.keys() != set(seats):
-        wanted = f"an action for each of {', '.join(seats)}"
-        raise unexpected(f"game {game}", wanted, shown(json.dumps(entry)))
-    for seat, action in by_seat.items():
-        # By type: a bool is an int to Python, and 2.0 equals 2.
-        if type(action) is not int or not 0 <= action < len(ACTIONS):
-            wanted = f"an integer 0 to {len(ACTIONS) - 1}"
-            raise unexpected(f"game {game}: {seat}", wanted, shown(json.dumps(action)))
-    return [by_seat[seat] for seat in seats]
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:
-        raise unexpected("answer", "JSON", shown(line) or "an empty line") from error
-    if not isinstance(answer, dict):
-        raise unexpected("answer", "a JSON object", shown(line))
-    return answer
-
-
-# --- players
-
-
 class AgentPlayer(AbstractContextManager["AgentPlayer"]):
     """Plays seats of a team through an agent's process; for ``play_games``, where each game is played once.
 
@@ -215,19 +124,21 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         spec: the game.
         seats: those of one team that it plays together.
         limits: what it may use.
-        scenario: name of the game, sent to the agent; by default that of the scenario with the same game, if any.
+        scenario: name of the game, sent to the agent; by default what the game is called.
         seed: sent to the agent, for what it draws; by default from a hash of its files.
 
     Attributes:
         members: number of seats ``C`` that it acts for: with several the key of ``play_games`` is the team.
         answers: steps that it answered in these games.
         thought_s: seconds that its answers took.
+        hears: rewards are told to it, see :meth:`hear`.
+        says: the protocol; its ``debug`` is what the last answer said about itself.
     """
 
     def __init__(
         self,
         agent: Agent,
-        spec: GameSpec,
+        spec: Seats,
         seats: tuple[str, ...],
         limits: Limits = Limits(),  # noqa: B008 - frozen
         *,
@@ -236,10 +147,9 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
     ) -> None:
         self.agent, self.spec, self.limits = agent, spec, limits
         self.name, self.sha256 = agent.name or agent.title, agent.sha256
-        self.seats, self.members = seats, len(seats)
-        if scenario is None:
-            scenario = next((name for name in scenario_names() if load_scenario(name).spec == spec), "own")
-        self.scenario = scenario
+        self.seats, self.members, self.scenario = seats, len(seats), scenario
+        self.says: DoorsProtocol = find(PROTOCOLS, place_of(spec).protocol)(spec, seats)
+        self.hears = self.says.hears
         # Nothing that it could know the games by: they follow from seeds that it is not sent.
         self.seed = int(agent.sha256[:8], 16) if seed is None else seed
         self._process: AgentProcess | None = None
@@ -250,7 +160,8 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self.thought_s = 0.0
         self._games = 0
         self._known: set[int] = set()  # games that it was asked about and whose end it was not yet sent
-        self._over: list[int] = []
+        self._over: list[tuple[int, NDArray[np.float64]]] = []  # their numbers, and the rewards not yet told
+        self._owed = np.zeros((0, self.members))
         self._fault: PlayerFaultError | None = None
 
     def start(self, games: int) -> None:
@@ -263,7 +174,8 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self.close()
         self._forget()
         self._games = games
-        message = encoded(hello(self.spec, self.scenario, self.seats, games, self.seed))
+        self._owed = np.zeros((games, self.members))
+        message = encoded(self.says.hello(self.scenario, games, self.seed))
         try:
             self._process = AgentProcess(self.agent.file.command, self.agent.parts, self.limits, self.seed)
             check_ready(self._process.ask(message, self.limits.start_s + self._process.began - time.monotonic()))
@@ -293,17 +205,22 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
     def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Return the numbers of the games (N,) when those in ``done`` (N,) are over."""
         ended = self._known.intersection(state[done].tolist())
-        self._over += sorted(ended)
+        self._over += [(game, self._owed[game].copy()) for game in sorted(ended)]
         self._known -= ended
+        self._owed[state[done & (state >= 0)]] = 0.0
         return np.where(done, -1, state)
+
+    def hear(self, state: NDArray[np.intp], rewards: NDArray[np.float64]) -> None:
+        """Note what its seats get in a step (N, C), to be told with the next message about the game."""
+        self._owed[state[state >= 0]] += rewards[state >= 0]
 
     def act(
         self,
         view: SeatView,
         state: NDArray[np.intp],
         rng: UniformSource,  # noqa: ARG002
-    ) -> tuple[NDArray[np.int8], NDArray[np.intp]]:
-        """Return actions (N,), of a team (N, C); ``done`` in games that are over.
+    ) -> tuple[NDArray[Any], NDArray[np.intp]]:
+        """Return actions (N,), of a team or of several parts (N, W); idle ones where it is not asked.
 
         Raises:
             PlayerFaultError: the agent broke a limit or the protocol. Its process has ended then.
@@ -312,22 +229,26 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             raise self._fault
         if self._process is None:
             self.start(self._games)
-        actions = np.full((len(state), self.members), DONE, np.int8)
-        rows = np.flatnonzero(state >= 0)
+        turn = np.ones((len(state), self.members), np.bool_) if view.turn is None else view.turn
+        rows = np.flatnonzero((state >= 0) & turn.any(axis=1))
+        actions = np.tile(self.says.idle, (len(state), 1))
         if len(rows):
-            actions[rows] = self._ask(view.tokens[rows], state[rows])
-            self._known.update(state[rows].tolist())
-        return (actions[:, 0] if self.members == 1 else actions), state
+            games = state[rows]
+            asked = Asked(self.answers, games, view.tokens[rows], turn[rows], self._owed[games])
+            self._owed[games] = np.where(asked.turn, 0.0, asked.rewards)
+            actions[rows] = self._ask(asked)
+            self._known.update(games.tolist())
+        return (actions[:, 0] if actions.shape[1] == 1 else actions), state
 
-    def _ask(self, tokens: NDArray[np.uint8], running: NDArray[np.intp]) -> NDArray[np.int8]:
+    def _ask(self, asked: Asked) -> NDArray[Any]:
         assert self._process is not None
-        message = self._ended() + act(self.spec, self.seats, self.answers, running, tokens)
+        message = self._ended() + self.says.act(asked)
         left = self.limits.total_s - self.thought_s
         begin = time.monotonic()
         try:
             line = self._process.ask(message, min(self.limits.step_s, left))
             self.thought_s += time.monotonic() - begin
-            actions = read_actions(line, self.seats, running)
+            actions = self.says.read(line, asked)
         except TooSlowError as error:
             each, total = self.limits.step_s, self.limits.total_s
             reason = f"more than {total:g} s for all answers" if left < each else f"no answer within {each:g} s"
@@ -340,7 +261,10 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
     def _ended(self) -> bytes:
         """Return the message about games that ended since the last one; nothing if none did."""
         over, self._over = self._over, []
-        return encoded({"type": "end", "games": over}) if over else b""
+        if not over:
+            return b""
+        games, rewards = zip(*over, strict=True)
+        return encoded(self.says.end(list(games), np.stack(rewards)))
 
     def _failed(self, when: str, reason: object) -> PlayerFaultError:
         if self._process is not None:
@@ -366,12 +290,12 @@ class SeatedAgent(AgentPlayer):
         PlayerError: there is no sandbox, and agents are not trusted.
     """
 
-    def __init__(self, agent: Agent, spec: GameSpec, seats: tuple[str, ...], *, once: bool = False) -> None:
+    def __init__(self, agent: Agent, spec: Seats, seats: tuple[str, ...], *, once: bool = False) -> None:
         sandboxed()
         super().__init__(agent, spec, seats, SEATED_LIMITS)
         self.once = once
 
-    def seated(self, spec: GameSpec, seats: tuple[str, ...], once: bool) -> "SeatedAgent":
+    def seated(self, spec: Seats, seats: tuple[str, ...], once: bool) -> "SeatedAgent":
         """Return a fresh one for these seats of one team; ``once`` as above."""
         return SeatedAgent(self.agent, spec, seats, once=once)
 
@@ -380,10 +304,8 @@ class SeatedAgent(AgentPlayer):
         following = super().reset_state(state, done)
         return following if self.once else state
 
-    def act(
-        self, view: SeatView, state: NDArray[np.intp], rng: UniformSource
-    ) -> tuple[NDArray[np.int8], NDArray[np.intp]]:
-        """Return actions (N,), of a team (N, C). Raises ``RunError``: it failed, or answered something else."""
+    def act(self, view: SeatView, state: NDArray[np.intp], rng: UniformSource) -> tuple[NDArray[Any], NDArray[np.intp]]:
+        """Return actions as above. Raises ``RunError``: it failed, or answered something else."""
         try:
             return super().act(view, state, rng)
         except PlayerFaultError as error:

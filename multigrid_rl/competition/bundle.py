@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from multigrid_rl.competition import network_agent
 from multigrid_rl.competition.agents import AGENT_FILE, SEATED_LIMITS, AgentPlayer, read_agent
 from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import unfinished
 from multigrid_rl.players.cards import (
     CARD_FILE,
@@ -28,12 +29,13 @@ from multigrid_rl.players.cards import (
     sha256_of,
     write_player,
 )
-from multigrid_rl.players.frozen import FrozenPlayer, check_fits
-from multigrid_rl.runs.players import seat_folders
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.places import place_of
+from multigrid_rl.runs.players import scenario_of, seat_folders
 from multigrid_rl.text import expected, shown
 from multigrid_rl.trust import CODE
-from multigrid_rl.types import GameSpec, Policy
-from multigrid_rl.world.constants import CELL, MISSIONS, SWAPPED, TURNED, other_seat
+from multigrid_rl.types import Policy, Seats
+from multigrid_rl.world.constants import CELL, MISSIONS, SWAPPED, TURNED
 
 #: ``bundle``: a frozen player; ``team``: a folder with one for each seat; ``agent``: an external agent.
 Kind = Literal["bundle", "team", "agent"]
@@ -91,7 +93,7 @@ def bundle_sha256(folder: Path) -> str:
 
 def load_team(
     folder: Path,
-    spec: GameSpec,
+    spec: Seats,
     team: str,
     *,
     greedy: bool = False,
@@ -100,12 +102,12 @@ def load_team(
 ) -> dict[str, Policy]:
     """Load the players of all seats of ``team``, by seat, or by team where one acts for all of them.
 
-    Who learned one side plays the other as if it were its own (``world.constants``). An agent plays each game once.
+    Who learned one seat plays those that are alike, too, see ``players.places``. An agent plays each game once.
 
     Args:
         folder: a bundle, a folder with one for each seat, or an agent.
         spec: the game.
-        team: ``red`` or ``blue``.
+        team: one of the game's.
         greedy: take the likeliest action instead of drawing one.
         partly: those seats of the team are enough that it can play, one at least.
         limits: what an agent may use; by default as in training.
@@ -117,6 +119,7 @@ def load_team(
     if not seats:
         raise PlayerError(expected(f"{folder}: team", f"one with seats among {', '.join(spec.seats)}", team))
     if folder_kind(folder) == "agent":
+        check_programs(folder, spec)
         player = AgentPlayer(read_agent(folder, folder.resolve().name), spec, seats, limits)
         return {team if len(seats) > 1 else seats[0]: player}
     homes = bundle_folders(folder)
@@ -125,9 +128,9 @@ def load_team(
     failure: PlayerError | None = None
     for seat in seats:
         try:
-            home = _home(folder, homes, seat)
+            home = _home(folder, homes, place_of(spec).alike(spec, seat))
             card = read_card(home)
-            mirrored = check_fits(card, spec, seat)
+            mirrored = place_of(spec).fits(spec, card, seat)
             network = networks[home] if home in networks else networks.setdefault(home, read_network(home, card))
         except PlayerError as error:
             failure = error
@@ -139,13 +142,20 @@ def load_team(
     return players
 
 
-def _home(folder: Path, homes: dict[str, Path], seat: str) -> Path:
-    """Return the folder of the player for a seat."""
+def check_programs(key: object, spec: Seats) -> None:
+    """Raise ``PlayerError`` where programs play no seat of a game."""
+    if not place_of(spec).protocol:
+        wanted = f"a bundle, as {place_of(spec).title(spec)} has no seats for programs"
+        raise PlayerError(expected(key, wanted, "an agent"))
+
+
+def _home(folder: Path, homes: dict[str, Path], alike: tuple[str, ...]) -> Path:
+    """Return the folder of the player for a seat, the first of those whose players can sit there."""
     if "" in homes:
         return folder
-    own = seat if seat in homes else other_seat(seat)
-    if own not in homes:
-        raise PlayerError(expected(f"{folder}: seat", f"one that has a folder, {', '.join(homes)}", seat))
+    own = next((seat for seat in alike if seat in homes), None)
+    if own is None:
+        raise PlayerError(expected(f"{folder}: seat", f"one that has a folder, {', '.join(homes)}", alike[0]))
     card = read_card(homes[own])
     if own not in card.seats or card.members != 1:
         raise PlayerError(expected(f"{homes[own]}: seats", f"a player of {own} alone", ", ".join(card.seats)))
@@ -211,16 +221,16 @@ def write_agent(
 
     Raises:
         PlayerError: a network of this package, which needs no agent, or of a module without a file; a player of
-            another environment, or a folder that is too large.
+            an environment without seats, or a folder that is too large.
         OSError: it cannot be written.
     """
     folder.mkdir()
     rows = []
     for part, card in cards.items():
         code = card.architecture["name"]
-        if not CODE.fullmatch(code) or card.env is not None or not isinstance(card.actions, int):
-            what = code if card.env is None else card.env.env_id
-            wanted = "a network of your own for the red/blue-door game (every other plays from its bundle)"
+        if not CODE.fullmatch(code) or not card.kind.rivals:
+            what = code if card.env is None or card.kind.rivals else card.env.env_id
+            wanted = "a network of your own for the red/blue-door game or another with seats (others play from bundles)"
             raise PlayerError(expected("--agent", wanted, what))
         for path, content in _own_files(code.partition(":")[0]).items():
             if path == Path(_PROGRAM):
@@ -230,8 +240,9 @@ def write_agent(
         file = f"{part or 'model'}.safetensors"
         safetensors.torch.save_file({key: value.contiguous() for key, value in weights[part].items()}, folder / file)
         rows.append({
-            "class": code, "weights": file, "hidden": card.architecture["hidden"], "actions": card.actions,
-            "categories": card.observation.categories, "seats": card.seats, "members": card.members,
+            "class": code, "weights": file, "hidden": card.architecture["hidden"], "members": card.members,
+            "bound": card.architecture.get("bound", "clip"), "seats": card.seats,
+            **card.model_dump(include={"actions"}), **card.observation.model_dump(include={"categories", "size"}),
         })  # fmt: skip
     tables: dict[str, Any] = {"networks": rows, "cells": CELL.tolist(), "missions": list(MISSIONS)}
     tables |= {"swapped": SWAPPED.tolist(), "turned": TURNED.tolist()}
@@ -302,11 +313,12 @@ def _readme(name: str, cards: dict[str, Card]) -> str:
         for part, card in cards.items()
     )
     where = f"But {needs}.\n\n{where}" if (needs := needs_module(card)) else where
-    if card.env is not None:
-        return _README.format(game=card.env.env_id, name=name, where=where) + _IN_ITS_ENVIRONMENT.format(name=name)
-    team = "red" if card.seats[0].startswith("red") else "blue"
-    game = f"the red/blue-door game, scenario {card.scenario}"
-    usage = _IN_THE_GAME.format(name=name, scenario=card.scenario, team=team)
+    game = f"the red/blue-door game, scenario {card.scenario}" if card.env is None else card.env.env_id
+    usage, scenario = _IN_ITS_ENVIRONMENT.format(name=name), scenario_of(card) if card.kind.rivals else None
+    if scenario is not None:
+        spec = load_scenario(scenario).kind.spec
+        team = next((spec.team_of(seat) for seat in card.seats if seat in spec.seats), "TEAM")
+        usage = _IN_THE_GAME.format(name=name, scenario=scenario, team=team)
     return _README.format(game=game, name=name, where=where) + usage
 
 
@@ -339,5 +351,5 @@ In Python, without Ray; players by seat, as `multigrid_rl.players.episodes.play_
     from pathlib import Path
     from multigrid_rl.config.compose import load_scenario
     from multigrid_rl.competition.bundle import load_team
-    players = load_team(Path("{name}"), load_scenario("{scenario}").spec, "{team}")
+    players = load_team(Path("{name}"), load_scenario("{scenario}").kind.spec, "{team}")
 """

@@ -78,7 +78,7 @@ class Fingerprint(NamedTuple):
 
     weights: frozenset[str]  # hash of the tensors in each safetensors file
     files: frozenset[str] = frozenset()  # hash of each file of an agent
-    choices: tuple[NDArray[np.int8], ...] = ()  # (rows,) of each seat: the likeliest action but ``done``
+    choices: tuple[NDArray[Any], ...] = ()  # (rows,) of each seat: the likeliest action but ``done``
     scores: tuple[NDArray[np.float32], ...] = ()  # (rows * actions,) of each seat: log-probabilities, standardised
     teams: Teams | None = None  # the networks themselves
 
@@ -96,7 +96,7 @@ class Similar(NamedTuple):
         return f"{self.name} ({near if self.apart else 'the same'})"
 
 
-def watch(spec: GameSpec, team: str, agent: Policy, games: int, seed: int) -> Answers | None:
+def watch(spec: Any, team: str, agent: Policy, games: int, seed: int) -> Answers | None:
     """Let an agent play the first steps of as many games as in a pairing or an exam, but 200 at least.
 
     It plays ``team`` against scripted players; a fault of it ends the games. Returns what it answered before, in the
@@ -118,10 +118,10 @@ def agent_fingerprint(parts: Iterable[Part]) -> Fingerprint:
     """Return the fingerprint of an agent: of all its files but the one with its name, wherever they lie."""
     files = [part for part in parts if part.kind == "file"]
     own = [part for part in files if part.path.name != AGENT_FILE and part.data] or files
-    return Fingerprint(_weights(files), frozenset(hashlib.sha256(part.data).hexdigest() for part in own))
+    return Fingerprint(weights_of(files), frozenset(hashlib.sha256(part.data).hexdigest() for part in own))
 
 
-def _weights(parts: Iterable[Part]) -> frozenset[str]:
+def weights_of(parts: Iterable[Part]) -> frozenset[str]:
     """Return a hash for each file with tensors, of their numbers alone: names may have been changed."""
     found = set()
     for part in parts:
@@ -192,7 +192,11 @@ class Originals:
         earlier: folders of hand-ins; those that cannot be played are left out.
     """
 
-    def __init__(self, spec: GameSpec, catalogue: Catalogue, earlier: Iterable[Path] = ()) -> None:
+    #: What programs do is compared, too: they must play for it.
+    watches = True
+    players: dict[str, Fingerprint]
+
+    def __init__(self, spec: Any, catalogue: Catalogue, earlier: Iterable[Path] = ()) -> None:
         self.spec = spec
         teams: dict[str, Teams] = {}
         for name in (name for name in catalogue.names() if name not in BUILT_IN):
@@ -204,12 +208,23 @@ class Originals:
         chosen = [_choices(self._scores(teams[name])) for name in self._ladder]
         self._rows = self._seen.living & _contested(chosen, self._seen.living)
         self.players = {name: self.of_networks(its, read_parts(catalogue.folder(name))) for name, its in teams.items()}
+        self._add_examples()
+        self._add({f"{folder.parent.name}/{folder.name}": folder for folder in earlier})
+
+    @property
+    def by_play(self) -> bool:
+        """Whether players are compared by what they do; otherwise by content alone."""
+        return True
+
+    def _add_examples(self) -> None:
         examples = sorted(data_root().joinpath(_EXAMPLES).glob(f"*/{AGENT_FILE}"))
-        self.players |= {f"{_EXAMPLES}/{path.parent.name}": self.fingerprint(path.parent) for path in examples}
+        self._add({f"{_EXAMPLES}/{path.parent.name}": path.parent for path in examples})
         self.known = frozenset(self.players)  # players of this project
-        for folder in earlier:
-            with suppress(PlayerError):
-                self.players[printable(f"{folder.parent.name}/{folder.name}")] = self.fingerprint(folder)
+
+    def _add(self, folders: Mapping[str, Path]) -> None:
+        for name, folder in folders.items():
+            with suppress(PlayerError):  # damaged, or of another game
+                self.players[printable(name)] = self.fingerprint(folder)
 
     def fingerprint(self, folder: Path) -> Fingerprint:
         """Return the fingerprint of a bundle or an agent, which does not play. Raises ``PlayerError``."""
@@ -220,7 +235,7 @@ class Originals:
         """Return the fingerprint of a bundle: its players for each team, and all its files."""
         scores = self._scores(teams)
         rows = [scores[:, :, seat][self._rows[:, :, seat]] for seat in range(len(self.spec.seats))]
-        weights, choices = _weights(parts), tuple(map(_choices, rows))
+        weights, choices = weights_of(parts), tuple(map(_choices, rows))
         return Fingerprint(weights, choices=choices, scores=tuple(map(_standardised, rows)), teams=teams)
 
     def similar(
@@ -254,8 +269,7 @@ class Originals:
         return result
 
     def _near(self, name: str, own: Fingerprint, other: Fingerprint) -> Similar | None:
-        both = own.files and other.files
-        if own.weights & other.weights or (both and (own.files <= other.files or other.files <= own.files)):
+        if same_content(own, other):
             return Similar(name, 0.0)
         # The closest seat: a player may be its author's own on one side, and another's on the other.
         apart = 1 - max((float(a @ b) for a, b in zip(own.scores, other.scores, strict=False)), default=0.0)
@@ -276,6 +290,12 @@ class Originals:
             alike, apart = _equal(_choices(its[moved]), actions[moved]), _bias(actions[rows], its[rows])
             found.append(_similar(name, apart, alike, ANSWERS))
         return found
+
+
+def same_content(own: Fingerprint, other: Fingerprint) -> bool:
+    """Return whether two have weights, or the files of an agent, in common."""
+    both = own.files and other.files
+    return bool(own.weights & other.weights or (both and (own.files <= other.files or other.files <= own.files)))
 
 
 def _similar(name: str, apart: float, alike: float, bound: Bound) -> Similar | None:

@@ -13,18 +13,17 @@ from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import bundle_folders, folder_kind, load_team, read_cards
 from multigrid_rl.competition.sandbox import Limits, kill_descendants, sandboxed
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.config.scenario import kind_named
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.cards import BoxSignature, Card, PlayerError, read_network
 from multigrid_rl.players.classes import refuse_class
 from multigrid_rl.players.episodes import Played, play_games
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.players.places import place_of
+from multigrid_rl.runs.players import scenario_of
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError, shown
-from multigrid_rl.types import GameSpec, Policy, SeatView
-from multigrid_rl.world.constants import BLUE, RED
+from multigrid_rl.types import Policy, Seats, SeatView
 
 GAMES = 20
 SEED = 1
@@ -33,7 +32,6 @@ CALLS = 40
 #: Of what a card says about its strength: a stranger may say it of thousands of opponents.
 ROWS = 30
 AGENTS_SCENARIO = "1v1"
-_CODE = {"red": RED, "blue": BLUE}
 
 
 def inspect_folder(folder: Path, scenario: str | None, limits: Limits = Limits()) -> Iterator[str]:  # noqa: B008
@@ -60,16 +58,17 @@ def inspect_folder(folder: Path, scenario: str | None, limits: Limits = Limits()
         yield from _about(cards[part], sum(weight.numel() for weight in network.state_dict().values()))
         yield _line("latency", f"{1e3 * seconds_per_action(cards[part], network):.2f} ms an action, one at a time")
     card = next(iter(cards.values()))
-    if card.env is not None and scenario is None:
+    named = scenario or (scenario_of(card) if card.kind.rivals else None)
+    if card.env is not None and named is None:
         there = f"multigrid-rl evaluate {shown(str(folder))} plays it there"
-        judged = kind_named(card.env.package).judged
+        judged = card.kind.judged
         yield f"ok: for {card.env.env_id}; {there if judged else f'of {card.env.package}, where none is played'}"
         return
     try:
-        spec = load_scenario(scenario or card.scenario).spec
+        spec = load_scenario(named or card.scenario).kind.spec
     except ConfigError as error:
         raise error if scenario else PlayerError(f"{error}; say which game with --scenario") from error
-    yield from _plays(folder, spec, scenario or card.scenario)
+    yield from _plays(folder, spec, named or card.scenario)
 
 
 _WHAT = {
@@ -80,7 +79,7 @@ _WHAT = {
 
 
 def _line(key: str, value: object) -> str:
-    return f"  {key:<13}{value}"
+    return f"  {key:<12} {value}"
 
 
 def _about(card: Card, weights: int) -> Iterator[str]:
@@ -120,7 +119,7 @@ def seconds_per_action(card: Card, network: nn.Module) -> float:
     """Return how long a player takes to act in one game: the median of some calls, the first ones left out."""
     player, streams = FrozenPlayer.of(card, network), Streams(SEED, np.zeros(1, np.int64))
     tokens = card.observation.categories
-    seen: Any = np.zeros((1, card.observation.size or 0), np.float32)
+    seen: Any = np.ones((1, card.observation.size or 0), np.float32)  # every choice is legal
     view = SeatView(seen if tokens is None else np.zeros((1, len(tokens)), np.uint8), None, 0)
     seconds = []
     for _ in range(CALLS):
@@ -139,7 +138,7 @@ def _opponents(value: object) -> str:
     return shown(names, 300) or "unknown"
 
 
-def _plays(folder: Path, spec: GameSpec, scenario: str) -> Iterator[str]:
+def _plays(folder: Path, spec: Seats, scenario: str) -> Iterator[str]:
     sides: list[str] = []
     failures: list[PlayerError] = []
     for team in _teams(spec):
@@ -158,7 +157,7 @@ def _plays(folder: Path, spec: GameSpec, scenario: str) -> Iterator[str]:
         whole = team in players or len(players) == len(spec.seats_of(team))
         sides.append(team if whole else " and ".join(players))
         yield _line(f"as {team}", how if whole else f"{how}, on {', '.join(players)} only; random plays beside it")
-        yield _line("", f"{_result(played, team)}; {1e3 * seconds / played.actions.shape[1]:.2f} ms a step")
+        yield _line("", f"{_result(spec, played, team)}; {1e3 * seconds / played.table.length.max():.2f} ms a step")
     if not sides:
         raise failures[0]
     yield f"ok: plays {scenario} as {' and as '.join(sides)}"
@@ -166,7 +165,7 @@ def _plays(folder: Path, spec: GameSpec, scenario: str) -> Iterator[str]:
 
 def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
     agent = read_agent(folder)
-    spec = load_scenario(scenario).spec
+    spec = load_scenario(scenario).kind.spec
     teams = _teams(spec)
     sandboxed()
     yield _line("name", shown(agent.title))
@@ -188,21 +187,26 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
                 raise PlayerError(f"agent {error.name}, as {team}: {error.reason}") from error
         yield _line(f"as {team}", f"ready after {started:.2f} s")
         pace = f"{1e3 * player.thought_s / player.answers:.1f} ms a step, {player.thought_s:.1f} s in all"
-        yield _line("", f"{_result(played, team)}; {pace}")
+        yield _line("", f"{_result(spec, played, team)}; {pace}")
     yield f"ok: plays {scenario} as {' and as '.join(teams)}"
 
 
-def _games(spec: GameSpec, players: dict[str, Policy], team: str, games: int = GAMES) -> Played:
+def _games(spec: Seats, players: dict[str, Policy], team: str, games: int = GAMES) -> Played:
     """Play a handful of games, random players on all other seats."""
     filled = spec.seats_of(team) if team in players else list(players)
-    others: dict[str, Policy] = {seat: RandomPlayer() for seat in spec.seats if seat not in filled}
+    others = {seat: place_of(spec).scripted(spec, "random", seat) for seat in spec.seats if seat not in filled}
     return play_games(spec, {**players, **others}, games, seed=SEED)
 
 
-def _result(played: Played, team: str) -> str:
-    win, draw, loss = (round(share * GAMES) for share in outcome_shares(played.table.winner, _CODE[team]))
+def _result(spec: Seats, played: Played, team: str) -> str:
+    specs = place_of(spec).who(spec)
+    if not specs.has_winner:
+        own = [specs.seats.index(seat) for seat in specs.members(team)]
+        return f"{GAMES} games beside random: return {played.table.returns[:, own].sum(axis=1).mean():.2f}"
+    shares = outcome_shares(played.table.winner, specs.team_names.index(team))
+    win, draw, loss = (round(share * GAMES) for share in shares)
     return f"{GAMES} games against random: win {win}, draw {draw}, loss {loss}"
 
 
-def _teams(spec: GameSpec) -> list[str]:
-    return [team for team in ("red", "blue") if spec.seats_of(team)]
+def _teams(spec: Seats) -> list[str]:
+    return [team for team in place_of(spec).who(spec).team_names if spec.seats_of(team)]

@@ -14,6 +14,7 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused
+from multigrid_rl.config.recipes import FILES
 from multigrid_rl.tables import CHECKPOINTS, PAGES, find, has, load
 from multigrid_rl.text import ConfigError, reason
 from multigrid_rl.trust import agents_trusted, strangers, trusting_agents
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from multigrid_rl.competition.cup.entries import CupConfig, Entry
     from multigrid_rl.competition.cup.folder import Pairing
     from multigrid_rl.evaluation.cup_results import CupResults
-    from multigrid_rl.types import GameSpec
 
 
 #: What is said where agents are trusted.
 UNCONFINED = "agents run without a sandbox: they could read and change what you can (docs/instructors.md)"
 FOLDER = (
-    "Folder with one folder for each entry, a bundle or an agent; or a run with a league. After verify, that of a cup: "
-    "its tables are computed again, some of its pairings are replayed, and all is compared."
+    "Folder with one folder for each entry, a bundle or an agent; or a run with a league. Behind it overrides may say "
+    "what is played: env_id=pettingzoo:... After verify, the folder of a cup: its tables are computed again, some of "
+    "its pairings are replayed, and all is compared."
 )
 #: Pairings that ``cup verify`` replays.
 AGAIN = 10
@@ -41,10 +42,8 @@ Trusted = Annotated[
 
 
 def cup(
-    folders: Annotated[list[Path], typer.Argument(metavar="[verify] FOLDER", help=FOLDER)],
-    scenario: Annotated[
-        str | None, typer.Option(help="What is played: a scenario with two teams; 1v1, or the run's own, by default.")
-    ] = None,
+    folders: Annotated[list[Path], typer.Argument(metavar="[verify] FOLDER [OVERRIDES]", help=FOLDER)],
+    scenario: Annotated[str | None, typer.Option(help="What is played; 1v1, or the run's own, by default.")] = None,
     games: Annotated[int, typer.Option(min=1, help="Games for each pair and side.")] = 200,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Of the games, instead of a random one; keep it to yourself.")
@@ -69,14 +68,14 @@ def cup(
     trusted: Trusted = False,
     every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
 ) -> None:
-    """Round robin of all entries from both sides; resumes, and takes late entries; the last line is JSON."""
-    from multigrid_rl.competition.copies import Originals
+    """Round robin of all entries from all sides; resumes, and takes late entries; the last line is JSON."""
     from multigrid_rl.competition.cup.cup import check_agents
     from multigrid_rl.competition.cup.entries import CupConfig, find_copies, find_entries
-    from multigrid_rl.competition.cup.folder import read_manifest
+    from multigrid_rl.competition.cup.folder import read_manifest, scenario_of
     from multigrid_rl.competition.folders import ScratchError, exclusive_lock
+    from multigrid_rl.competition.grading import originals_of
     from multigrid_rl.competition.sandbox import Limits, check_not_bound
-    from multigrid_rl.files import data_root
+    from multigrid_rl.players.alone import game_of
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.runs.reader import run_config
     from multigrid_rl.training.screen import warnings_on_screen
@@ -87,23 +86,26 @@ def cup(
         with trusting_agents(trusted):
             verify(folders[1], None if every else AGAIN)
         return
-    folder = _only(folders)
+    folder, overrides = _only(folders)
     with ended_by_signals("the same command resumes the cup"), trusting_agents(trusted):
-        if scenario is None:
+        if scenario is None and not overrides:
             scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
-        spec, name = _fair_game(scenario)
+        if scenario is not None and (overrides or scenario.endswith(FILES)):
+            overrides = [f"scenario={scenario}", *overrides]
+        played = scenario_of(str(scenario), overrides)
+        spec, name = game_of(played, overrides or [f"scenario={scenario}"]), played.name
         place = output or Path("runs") / "cups" / f"{folder.resolve().name}-{name}"
         check_not_bound(folder, place)
         before = read_manifest(place)  # a resumed cup keeps its settings, unless others are given
         if seed is None:
             seed = before.seed if before else secrets.randbits(63)
         limits = Limits(start_s, step_s, total_s, memory_mb)
-        config = CupConfig(name, spec, games, seed, limits, cup_s=cup_s)
+        config = CupConfig(name, spec, games, seed, limits, cup_s=cup_s, overrides=tuple(overrides))
         if before:
             config = replace(config, agents_key=before.agents_key)
         entries = find_entries(folder, list(also or ()), Catalogue(), config)
         check_agents(entries)
-        originals = Originals(spec, Catalogue(data_root() / "checkpoints"))
+        originals = originals_of(played, spec)
         try:
             with exclusive_lock(place), warnings_on_screen():
                 _play(find_copies(entries, originals, config, refuse=not allow_copies), config, place)
@@ -113,25 +115,17 @@ def cup(
             raise failure from error
 
 
-def _fair_game(scenario: str) -> tuple[GameSpec, str]:
-    """Return the game of a scenario with two teams of the same size, and its name. Raises ``Exit`` for another."""
-    from multigrid_rl.config.compose import load_scenario
-
-    chosen = load_scenario(scenario)
-    spec = chosen.spec
-    if spec.blue != spec.red:
-        teams = f"{scenario} with {spec.red} red and {spec.blue} blue"
-        raise refused("--scenario", "one with two teams of the same size", teams)
-    return spec, chosen.name
-
-
-def _only(folders: list[Path]) -> Path:
-    if len(folders) > 1:
-        key, _, value = str(folders[1]).partition("=")
-        if value:
-            raise refused("FOLDER", f"one folder of entries (did you mean --{key} {value}?)", folders[1])
-        raise refused("FOLDER", "one folder of entries, or verify and the folder of a cup", " ".join(map(str, folders)))
-    return folders[0]
+def _only(folders: list[Path]) -> tuple[Path, list[str]]:
+    folder, *rest = folders
+    overrides = [str(override) for override in rest]
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key == "scenario" and value:
+            raise refused("FOLDER", f"one folder of entries (did you mean --{key} {value}?)", override)
+        if not value:
+            wanted = "one folder of entries, or verify and the folder of a cup"
+            raise refused("FOLDER", wanted, " ".join(map(str, folders)))
+    return folder, overrides
 
 
 def verify(folder: Path, most: int | None) -> None:
@@ -145,21 +139,21 @@ def verify(folder: Path, most: int | None) -> None:
         PlayerError, ConfigError: no cup, an unfinished or a damaged one.
     """
     from multigrid_rl.competition.cup.cup import check_agents, play_again, repeatable, unfounded
-    from multigrid_rl.competition.cup.folder import forged, kept_cup, load_pairing, pairs_of, versions
+    from multigrid_rl.competition.cup.folder import forged, kept_cup, load_pairing, meetings, versions
     from multigrid_rl.competition.cup.standings import results
     from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 
     config, entries = kept_cup(folder)
     check_agents(entries)
     made_with = read_results(folder / RESULTS_FILE).versions
-    pairings = [load_pairing(folder, red, blue, config.games) for red, blue in pairs_of(entries)]
+    pairings = [load_pairing(folder, meeting, config.games) for meeting in meetings(entries, config)]
     found = results(entries, pairings, config, made_with)
     screen, replayed, different = console(120), 0, 0
     if made_with != versions():
         screen.print(f"played with {_listed(made_with)}; here are {_listed(versions())}: the page and games may differ")
     with TemporaryDirectory() as fresh:
         try:
-            wrong_files = forged(folder, _write_files(found, pairings, Path(fresh)), entries)
+            wrong_files = forged(folder, _write_files(found, pairings, Path(fresh)), entries, config)
         except ConfigError as error:
             raise ConfigError(str(error).replace(fresh, str(folder))) from error
     for line in wrong_files or [f"tables and page: as cup.json and the {len(pairings)} pairings give"]:
@@ -168,15 +162,15 @@ def verify(folder: Path, most: int | None) -> None:
     again = [pairing for pairing in pairings if repeatable(pairing, entries)]
     for pairing in unfounded(pairings, entries, config):
         different += 1
-        screen.print(f"{_pair(pairing)}: {pairing.reason}, which the other pairings do not show")
+        screen.print(f"{_pair(pairing, config)}: {pairing.reason}, which the other pairings do not show")
     for pairing in pairings:
         if not pairing.out and not repeatable(pairing, entries):
-            screen.print(f"{_pair(pairing)}: cannot be replayed, an agent forfeited: {pairing.reason}")
+            screen.print(f"{_pair(pairing, config)}: cannot be replayed, an agent forfeited: {pairing.reason}")
     with ended_by_signals():
         for before, wrong in play_again(entries, config, again, most):
             replayed, different = replayed + 1, different + bool(wrong)
-            drawn = "; an agent may draw in its own way" if wrong and agents & {before.red, before.blue} else ""
-            screen.print(f"{_pair(before)}: {wrong or 'the same'}{drawn}")
+            drawn = "; an agent may draw in its own way" if wrong and agents & before.names else ""
+            screen.print(f"{_pair(before, config)}: {wrong or 'the same'}{drawn}")
     last = {
         "pairings": replayed,
         "games": replayed * config.games,
@@ -202,17 +196,20 @@ def _listed(made_with: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in made_with.items())
 
 
-def _pair(pairing: Pairing) -> str:
-    return f"{pairing.red} (red) - {pairing.blue} (blue)"
+def _pair(pairing: Pairing, config: CupConfig) -> str:
+    if not pairing.blue:
+        return pairing.red
+    other = "others" if pairing.side else config.sides[1]
+    return f"{pairing.red} ({pairing.side or config.sides[0]}) - {pairing.blue} ({other})"
 
 
 def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     from multigrid_rl.competition.cup.cup import play_cup
-    from multigrid_rl.competition.cup.folder import pairs_of, versions
+    from multigrid_rl.competition.cup.folder import meetings, versions
     from multigrid_rl.competition.cup.standings import results
 
     screen, began = console(120), time.perf_counter()
-    pairings = f"{len(pairs_of(entries))} pairings, {config.games} games each"
+    pairings = f"{len(meetings(entries, config))} pairings, {config.games} games each"
     screen.print(f"cup of {len(entries)} entries in {config.scenario}: {pairings}, in {folder}")
     for entry in entries:
         screen.print(f"  {entry.name}: {entry.about if entry.problem is None else f'cannot play: {entry.problem}'}")
@@ -225,7 +222,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     def show(number: int, of: int, pairing: Pairing, now: bool) -> None:
         # One line for all that an entry forfeits when it is out.
         if not pairing.out or pairing.at_fault not in out:
-            screen.print(_pairing_line(number, of, pairing, now))
+            screen.print(_pairing_line(f"[{number}/{of}] {_pair(pairing, config)}", pairing, config, now=now))
         if pairing.out:
             out.add(pairing.at_fault)
 
@@ -240,7 +237,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
         "games": sum(side.games for side in outcome.sides),
         "forfeited": sum(side.forfeited for side in outcome.sides),
         "seconds": round(time.perf_counter() - began, 3),
-        "ranking": [row.name for row in outcome.standings],
+        "ranking": [row.name for row in outcome.table],
         "unranked": outcome.unranked,
         "sha256": outcome.sha256,
     }
@@ -248,10 +245,10 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
 
 
 def _show_results(outcome: CupResults, screen: Console) -> None:
-    screen.print(f"winner: {', '.join(row.name for row in outcome.standings if row.rank == 1) or 'none'}")
+    screen.print(f"winner: {', '.join(row.name for row in outcome.table if row.rank == 1) or 'none'}")
     for cycle in outcome.cycles:
         screen.print(f"cycle: {' beats '.join([*cycle, cycle[0]])}")
-    screen.print(_standings(outcome))
+    screen.print(_earned(outcome) if outcome.returns else _standings(outcome))
     for entry in outcome.entries:
         if entry.name in outcome.unranked:
             screen.print(f"not ranked, no finished game: {entry.name}: {entry.reason}")
@@ -263,12 +260,13 @@ def _show_results(outcome: CupResults, screen: Console) -> None:
         screen.print(f"history: {worst.one} takes {worst.share:.0%} of the points or more; least from {worst.two}")
 
 
-def _pairing_line(number: int, of: int, pairing: Pairing, now: bool) -> str:
-    counts = f"{pairing.count('Rb')} / {pairing.count('D')} / {pairing.count('Br')}"
-    line = f"[{number}/{of}] {_pair(pairing)}: {counts if now else 'played before'}"
+def _pairing_line(pair: str, pairing: Pairing, config: CupConfig, *, now: bool) -> str:
+    wins = " / ".join(str(pairing.count(letters)) for letters in ("Rb", "D", "Br"))
+    counts = wins if config.rated else f"{pairing.count('D')} games"
     lost = pairing.count("rb")
     more = " (and all its other games that are left)" if pairing.out else ""
-    return line + (f"; {pairing.at_fault} forfeits {lost}{more}: {pairing.reason}" if lost else "")
+    forfeits = f"; {pairing.at_fault} forfeits {lost}{more}: {pairing.reason}" if lost else ""
+    return f"{pair}: {counts if now else 'played before'}{forfeits}"
 
 
 def _standings(results: CupResults) -> Table:
@@ -279,6 +277,19 @@ def _standings(results: CupResults) -> Table:
         rating = f"{row.rating:.0f} ({row.low:.0f} to {row.high:.0f})"
         counts = (row.games, row.win, row.draw, row.loss, row.forfeited)
         grid.add_row(str(row.rank), row.name, rating, f"{row.points:g}", *map(str, counts), f"{row.margin:+.2f}")
+    return grid
+
+
+def _earned(results: CupResults) -> Table:
+    grid = Table("rank", "entry", box=None, pad_edge=False)
+    sides = list(dict.fromkeys(side for row in results.returns for side in row.sides))
+    for title in ("return (95 %)", *(f"as {side}" for side in sides), "games", "forfeited", "length"):
+        grid.add_column(title, justify="right")
+    for row in results.returns:
+        more = str(row.games), str(row.forfeited), f"{row.length_mean:.4g}"
+        by_side = (f"{row.sides[side]:.4g}" if side in row.sides else "-" for side in sides)
+        mean = f"{row.mean:.4g} ({row.low:.4g} to {row.high:.4g})"
+        grid.add_row(str(row.rank), row.name, mean, *by_side, *more)
     return grid
 
 
@@ -312,7 +323,8 @@ def export(
         typer.echo(f"exported {output}, an agent; multigrid-rl inspect {output} shows whether it plays by itself")
         return
     for part, card in cards.items():
-        typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}")
+        plays = ", ".join(card.seats)
+        typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}, plays {plays}")
     if needs := bundle.needs_module(card):
         typer.echo(f"warning: {needs}")
     for address in pushed:

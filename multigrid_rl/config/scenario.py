@@ -212,7 +212,7 @@ class EnvironmentKind(Part):
 
     @property
     def sharing(self) -> dict[str, str]:
-        """Seat that learns -> what those have in common that share a network with ``shared=true``: their team."""
+        """Seat -> what those have in common that share a network with ``shared=true``: their team."""
         return self.learning
 
     def seats_of(self, team: str) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Results of a cup as plain data: ``results.json``, which a cup writes and its page shows."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -12,6 +13,11 @@ from multigrid_rl.text import ConfigError, expected, first_error
 RESULTS_FILE = "results.json"
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def unless(default: Any) -> Callable[[Any], bool]:
+    """Return whether a newer field is left out of a file: at its default, as in files of earlier versions."""
+    return lambda value: bool(value == default)
 
 
 class Fault(Strict):
@@ -61,6 +67,20 @@ class Standing(Strict):
     decided_by: str  # what ranks it above the next: "rating", or a tie rule
 
 
+class Earned(Strict):
+    """One row of the table where nobody wins: returns decide."""
+
+    rank: int  # from 1; equal entries share it
+    name: str
+    mean: float  # return over all games that were not forfeited, with its 95 % interval over game numbers
+    low: float
+    high: float
+    games: Count
+    forfeited: Count  # beside these games; who forfeited any is ranked behind all who forfeited none
+    length_mean: float
+    sides: dict[str, float] = Field(default={})  # mean by side, where there are several
+
+
 class PairResult(Strict):
     """All games of two entries, both sides together; from the view of ``one``."""
 
@@ -86,7 +106,7 @@ class PairResult(Strict):
 
 
 class SideResult(Strict):
-    """One pairing: ``red`` on the red side, ``blue`` on the blue side."""
+    """One pairing: ``red`` on the first side, ``blue`` on the other; on all but ``side`` where there are more."""
 
     red: str
     blue: str
@@ -98,6 +118,7 @@ class SideResult(Strict):
     length_mean: float
     return_red: float  # mean return of the team
     return_blue: float
+    side: str = Field(default="", exclude_if=unless(""))
 
 
 class Surprise(Strict):
@@ -127,6 +148,14 @@ class CupResults(Strict):
     games: list[GameRecord]  # to look at; `label` says why
     versions: dict[str, str]
     sha256: str = ""  # over all that is here and every pairing's file
+    #: What the first side and the other are called; one name where nobody meets.
+    teams: list[str] = Field(default=["red", "blue"], exclude_if=unless(["red", "blue"]))
+    returns: list[Earned] = Field(default=[], exclude_if=unless([]))  # in place of standings and pairs
+
+    @property
+    def table(self) -> "list[Standing] | list[Earned]":
+        """The ranked entries, the best first."""
+        return self.returns or self.standings
 
     @property
     def snapshots(self) -> list[EntryResult]:

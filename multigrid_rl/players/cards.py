@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, fie
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from multigrid_rl.config.scenario import Strict, packages
+from multigrid_rl.config.scenario import EnvironmentKind, Strict, kind_named, packages
 from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
 from multigrid_rl.text import ConfigError, expected, first_error, printable, shown
@@ -154,15 +154,17 @@ class Strength(Strict):
 
 
 class BestResponse(Strict):
-    """What was reached by training against a player alone: a lower bound of how often it can be beaten."""
+    """What was reached by training against a player alone: a lower bound of how often, or by how much, it is beaten."""
 
     scenario: Text
     env_steps: int  # of each run
-    runs: int  # over seeds, and from both sides
-    episodes: int  # fresh games of the best of them
-    win: float  # share of those that it won, with its 95 % interval
-    low: float
+    runs: int  # over seeds, and from every role
+    episodes: int  # fresh games of the best of them; of returns for each role
+    win: float | None = None  # share of those that it won
+    return_mean: float | None = None  # or what the best of each role earn, averaged over roles
+    low: float  # 95 % interval
     high: float
+    exact: float | None = None  # exploitability (NashConv / seats), where it was computed
     half_steps: int | None  # environment steps after which the first of them won half of its games
     seed: int
 
@@ -191,6 +193,11 @@ class Card(Strict):
     baseline: list[Strength] = Field(default=[])
     #: By whom it is beaten, as far as that was tried.
     best_response: BestResponse | None = None
+
+    @property
+    def kind(self) -> type[EnvironmentKind]:
+        """The kind of environments that it was trained in."""
+        return kind_named(self.env.package if self.env else None)
 
     @property
     def action_space(self) -> spaces.Box | spaces.MultiDiscrete:
@@ -240,6 +247,16 @@ def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
     members = len(agent.seats)
     alike = len(choices) == members
     return {"observation": observation, "actions": choices[0] if alike else choices, "members": members}
+
+
+def check_agent(card: Card, agent: AgentSpec) -> None:
+    """Raise :class:`PlayerError` unless the player's spaces are the agent's."""
+    wanted = signature(agent, card.observation.view_size)
+    needed = Card.model_validate({**card.model_dump(), **wanted})
+    for part, value in wanted.items():
+        if getattr(card, part) != getattr(needed, part):
+            got = card.model_dump(exclude_none=True)[part]
+            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {value}, got {got}")
 
 
 def sha256_of(data: bytes) -> str:

@@ -238,9 +238,7 @@ class Catalogue:
         """
         source = self.source_of(name)
         if not isinstance(source, Path | PlayerFiles):
-            if not (isinstance(source, Made) or place_of(spec).programs):
-                raise PlayerError(expected("player", "a class, or a folder with a frozen player, in this game", name))
-            strength = self.strength(name) if place_of(spec).programs else []
+            strength = self.strength(name) if place_of(spec).built_in else []
             return LoadedPlayer(source.seat(spec, seat), name, strength)
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from multigrid_rl.config.scenario import GameConfig
-from multigrid_rl.players.places import SeatedKind
+from multigrid_rl.players.places import SeatedKind, Words
 from multigrid_rl.types import AgentSpec, EnvFactory, GameSpec, MultiAgentSpec, Policy
 
 if TYPE_CHECKING:
@@ -65,13 +65,28 @@ class Doors(SeatedKind):
 class DoorsPlace:
     """How players are seated at red/blue doors; see ``players.places.Place``. What it needs is imported when asked."""
 
-    programs = True
+    protocol = "1"
+    built_in = True
+    words = Words(
+        "both sides of the board", "layouts", "A game is won by the win flag alone: a door or an elimination."
+    )
+
+    def title(self, game: GameSpec) -> str:
+        """Return the name of the scenario with the same game, or that it is somebody's own."""
+        from multigrid_rl.config.compose import load_scenario  # noqa: PLC0415
+        from multigrid_rl.config.recipes import scenario_names  # noqa: PLC0415
+
+        return next((name for name in scenario_names() if load_scenario(name).spec == game), "own")
 
     def environment(self, game: GameSpec, num_envs: int, *, seed: int, first: int, auto_reset: bool = True) -> DoorsEnv:
         """Build games by all their seats."""
         from multigrid_rl.world.engine import DoorsEnv, World  # noqa: PLC0415
 
         return DoorsEnv(World(game, num_envs, seed=seed, first_game=first, auto_reset=auto_reset))
+
+    def of_league(self, game: GameSpec) -> GameSpec:
+        """Return the game: its board is symmetric."""
+        return game
 
     def who(self, game: GameSpec) -> MultiAgentSpec:
         """Return who is in a game in which players fill every seat."""
@@ -87,6 +102,12 @@ class DoorsPlace:
 
         view = tuple(token_categories(game))
         return agents_of(scheme, shared=shared, seats=learning, view=view, choices=len(ACTIONS))
+
+    def alike(self, game: GameSpec, seat: str) -> tuple[str, ...]:  # noqa: ARG002 - the board is symmetric
+        """Return a seat and the one at its place on the other side."""
+        from multigrid_rl.world.constants import other_seat  # noqa: PLC0415
+
+        return seat, other_seat(seat)
 
     def fits(self, game: GameSpec, card: Card, seat: str) -> bool:
         """Return whether a player needs mirrored observations on a seat. Raises ``PlayerError``: it cannot play it."""

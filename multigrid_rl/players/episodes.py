@@ -24,7 +24,7 @@ def in_place_of(agent: AgentSpec, player: Policy, env: BatchedEnv, streams: Stre
     match = env.env if isinstance(env, GroupedEnv) else env
     if not isinstance(match, Match):
         return Seated(player, streams, width=width)
-    return Seated(player, streams, seat=match.index[agent.seats[0]], board=match.board, width=width)
+    return Seated(player, streams, seats=[match.index[seat] for seat in agent.seats], env=match.env, width=width)
 
 
 class Turn(NamedTuple):
@@ -97,6 +97,8 @@ class Played(NamedTuple):
     fault: PlayerFaultError | None  # of the failed player
     first: int  # number of the first environment
     start: NDArray[np.uint8]  # (N, 128) cell codes of a game's boards at the start; of other environments (N, 0)
+    #: Of games without boards: by environment what each seat did in each step, as it is done again.
+    moves: tuple[list[dict[str, Any]], ...] = ()
 
     def whole(self) -> EpisodeTable:
         """Return the table. Raises ``PlayerFaultError``: a player failed."""
@@ -185,8 +187,9 @@ def play_games(spec: Seats, players: dict[str, Policy], games: int, *, seed: int
     if match.seats:
         empty = ", ".join(match.seats)
         raise ValueError(expected("players", f"one for each of {', '.join(spec.seats)}", f"none for {empty}"))
-    start = match.env.boards()
-    played = play_episodes(match, (), {}, games, seed=seed, first=first_game, keep=True)
+    start, env_id = match.env.boards(), getattr(spec, "env_id", None)
+    endless = f"env_id={env_id}" if env_id else ""
+    played = play_episodes(match, (), {}, games, seed=seed, first=first_game, keep=True, may_not_end=endless)
     actions = played.actions if played.actions.size else np.zeros((games, 0, len(spec.seats)), np.int8)
     actions[np.arange(actions.shape[1]) >= played.table.length[:, None]] = -1
-    return played._replace(actions=actions, start=start)
+    return played._replace(actions=actions, start=start, moves=tuple(getattr(match.env, "played", ())))

@@ -11,18 +11,17 @@ from multigrid_rl.players.cards import Card, PlayerError, Strength, read_card, r
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, Seating
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.factories import seat_players
-from multigrid_rl.players.frozen import check_fits
-from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.players.places import place_of
 from multigrid_rl.text import expected
-from multigrid_rl.types import EpisodeTable, GameSpec, Policy
-from multigrid_rl.world.constants import BLUE, RED
+from multigrid_rl.types import EpisodeTable, Policy, Seats
 
 
-def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card:
+def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int, game: Seats | None = None) -> Card:
     """Copy a run's player into the catalogue, with its strength measured over ``episodes`` games per opponent.
 
     Opponents are random, the scripted players and every frozen player made for the same scenario. Who was trained by
     other opponents or gates in a game that players of the catalogue were made for, such as a league's, joins them.
+    ``game`` is the one that it was trained in; ``None``: that of the scenario on its card, if it is of red/blue doors.
 
     Raises:
         PlayerError: the name is taken or not a name, or the source is damaged. Nothing is written then.
@@ -35,29 +34,30 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card
     values = found.model_dump(exclude={"bytes", "sha256"}) | {"name": name}
     if found.env is None:
         found = found.model_copy(update={"scenario": _of_same_game(catalogue, found.scenario)})
-        values |= {"scenario": found.scenario, **_measured(source, found, catalogue, episodes)}
+        game = load_scenario(found.scenario).kind.spec
+    if game is not None and place_of(game).who(game).has_winner:
+        values |= {"scenario": found.scenario, **_measured(source, found, catalogue, episodes, game)}
     card = write_player(catalogue.root / name, read_network(source, found).state_dict(), values)
     catalogue.add(name, {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256})
     return card
 
 
-def _measured(source: Path, found: Card, catalogue: Catalogue, episodes: int) -> dict[str, list[Strength]]:
+def _measured(source: Path, found: Card, catalogue: Catalogue, episodes: int, spec: Seats) -> dict[str, list[Strength]]:
     """Return a new player's strength, and what random does in its place."""
-    spec = load_scenario(found.scenario).spec
     seat = found.seats[0] if found.seats else "none"
     if seat not in spec.seats:
         raise PlayerError(expected(f"{source}: seats", ", ".join(spec.seats), seat))
-    check_fits(found, spec, seat)
+    place_of(spec).fits(spec, found, seat)
     # The slash says that this is a folder and no name.
     return _against_all(catalogue, f"{source}/", spec, found.scenario, episodes)
 
 
 def _against_all(
-    catalogue: Catalogue, name: str, spec: GameSpec, scenario: str, episodes: int
+    catalogue: Catalogue, name: str, spec: Seats, scenario: str, episodes: int
 ) -> dict[str, list[Strength]]:
     opponents = [*BUILT_IN, *_frozen_for(catalogue, scenario)]
-    if not spec.blue:
-        opponents = ["random"]  # there is no opponent: one row says how the player does alone
+    if len(_teams(spec)) == 1 or not place_of(spec).built_in:
+        opponents = ["random"]  # of one team: there is no opponent, one row says how the player does alone
     strength = [measure(catalogue, name, other, spec, scenario, episodes) for other in opponents if other != name]
     return {"strength": strength, "baseline": [measure(catalogue, "random", "random", spec, scenario, episodes)]}
 
@@ -68,7 +68,7 @@ def _frozen_for(catalogue: Catalogue, scenario: str) -> list[str]:
 
 
 def _of_same_game(catalogue: Catalogue, scenario: str) -> str:
-    """Return the first scenario that a frozen player was made for and whose game is that of ``scenario``; or itself."""
+    """Return the first scenario of doors that a player was frozen for and whose game is ``scenario``'s; or itself."""
     game = load_scenario(scenario).game
     known = dict.fromkeys(entry["scenario"] for entry in catalogue.entries.values() if "scenario" in entry)
     return next((other for other in known if load_scenario(other).game == game), scenario)
@@ -80,7 +80,7 @@ def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:
     Raises:
         PlayerError: a damaged player.
     """
-    spec = load_scenario(scenario).spec
+    spec = load_scenario(scenario).kind.spec
     cards = []
     for name in _frozen_for(catalogue, scenario):
         folder = catalogue.folder(name)
@@ -95,7 +95,12 @@ def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:
 STRENGTH_SEED = 20_000
 
 
-def side(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[str, Policy]:
+def _teams(spec: Seats) -> dict[str, int]:
+    """Return the teams that have seats, with their numbers as winners."""
+    return {team: k for k, team in enumerate(place_of(spec).who(spec).team_names) if spec.seats_of(team)}
+
+
+def side(catalogue: Catalogue, name: str, spec: Seats, team: str) -> dict[str, Policy]:
     """Return the players of one team: ``name`` wherever it can sit, random beside it where it cannot.
 
     Raises:
@@ -112,29 +117,38 @@ def side(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[str
     if failure is not None and not seated:
         raise failure
     players = seat_players(spec, seated)
-    return players | {seat: RandomPlayer() for seat in seats if seat not in seated}
+    return players | {seat: place_of(spec).scripted(spec, "random", seat) for seat in seats if seat not in seated}
 
 
-def measure(catalogue: Catalogue, name: str, opponent: str, spec: GameSpec, scenario: str, episodes: int) -> Strength:
-    """Play ``name`` against ``opponent``, who fill whole teams, over ``episodes`` games, half from each side.
+def measure(catalogue: Catalogue, name: str, opponent: str, spec: Seats, scenario: str, episodes: int) -> Strength:
+    """Play ``name`` against ``opponent`` over ``episodes`` games, shared out among the teams that ``name`` can be.
 
-    In a game without a blue team ``name`` plays all games, as red, and ``opponent`` none.
+    They fill whole teams, ``opponent`` all others; in a game with one team it plays none.
 
     Raises:
         PlayerError: one of the two cannot play this game.
     """
-    sides = [("red", RED), ("blue", BLUE)] if spec.blue else [("red", RED)]
+    teams, failures = _teams(spec), []
+    sides: list[tuple[str, dict[str, Policy]]] = []
+    for team in teams:
+        try:
+            sides.append((team, side(catalogue, name, spec, team)))
+        except PlayerError as error:
+            failures.append(error)
+    if not sides:
+        raise failures[0]
     tables: list[EpisodeTable] = []
-    for k, (team, code) in enumerate(sides):
+    for k, (team, players) in enumerate(sides):
         games = (episodes + k) // len(sides)
         if games == 0:
             continue
-        players = side(catalogue, name, spec, team)
-        if spec.blue:
-            players |= side(catalogue, opponent, spec, "blue" if team == "red" else "red")
-        table = play_games(spec, players, games, seed=STRENGTH_SEED + k).whole()
-        # Winners as "1 this player, 0 the opponent": the two halves then add up.
-        tables.append(table._replace(winner=np.where(table.winner < 0, -1, table.winner == code).astype(np.int8)))
+        whole = dict(players)
+        for other in teams:
+            whole |= side(catalogue, opponent, spec, other) if other != team else {}
+        table = play_games(spec, whole, games, seed=STRENGTH_SEED + k).whole()
+        # Winners as "1 this player, 0 another": the parts then add up.
+        won = table.winner == teams[team]
+        tables.append(table._replace(winner=np.where(table.winner < 0, -1, won).astype(np.int8)))
     played = EpisodeTable.concatenate(tables)
     win, draw, loss = outcome_shares(played.winner, 1)
     return Strength(

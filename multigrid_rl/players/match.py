@@ -1,7 +1,7 @@
 """``Match``: an environment of several seats with background players, in which a learner sees only its seats."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -18,8 +18,9 @@ class Seated:
     Args:
         player: the player.
         streams: what it draws from, one stream for each game.
-        seat: index of its first agent.
-        board: of the games, for players with full observation.
+        seats: indices of its agents.
+        env: of the games: players with full observation see its ``board``, programs are told whose ``turn`` it is,
+            (N, A) for all agents; if it has such.
         width: how much of each observation it reads; ``None``: all.
         mixture: of a pool, streams that draw one of its players for each new game. There is one of a team: mates with
             the same pool draw the same player.
@@ -30,24 +31,31 @@ class Seated:
         player: Policy,
         streams: Streams,
         *,
-        seat: int = 0,
-        board: Board | None = None,
+        seats: Sequence[int] = (0,),
+        env: object = None,
         width: int | None = None,
         mixture: Streams | None = None,
     ) -> None:
         self.player: Any = player
         self.streams, self.mixture = streams, mixture
         self.memory: Any = player.initial_state(len(streams.state))
-        self._seat, self._board, self._width = seat, board, width
+        self._seats, self._width = list(seats), width
+        self._board: Board | None = getattr(env, "board", None)
+        self._turn: NDArray[np.bool_] | None = getattr(env, "turn", None)
         if mixture is not None:
             self._draw(mixture, np.ones(len(streams.state), np.bool_))
 
     def act(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Return actions (N, C) or (N, A) for observations (N, D)."""
-        view = SeatView(obs[:, : self._width], self._board, self._seat)
+        turn = None if self._turn is None else self._turn[:, self._seats]
+        view = SeatView(obs[:, : self._width], self._board, self._seats[0], turn)
         chosen: NDArray[Any]
         chosen, self.memory = self.player.act(view, self.memory, self.streams)
         return chosen[:, None] if chosen.ndim == 1 else chosen
+
+    def hear(self, *rewards: NDArray[np.float64]) -> None:
+        """Tell the player the rewards (N,) of each of its seats in a step."""
+        self.player.hear(self.memory, np.stack(rewards, axis=1))
 
     def restart(self, done: NDArray[np.bool_]) -> None:
         """Reset the memory of the games in ``done`` (N,), and draw who of a pool plays the next ones."""
@@ -94,7 +102,6 @@ class Match(Generic[Env]):
     ) -> None:
         self.env, self.num_envs = env, env.num_envs
         self.index = {seat: k for k, seat in enumerate(teams)}
-        self.board: Board | None = getattr(env, "board", None)
         self._teams, self._players, self._first = teams, players, first
         self._seats = {name: _seats_of(teams, name) for name in players}
         occupied = {seat for seats in self._seats.values() for seat in seats}
@@ -114,8 +121,11 @@ class Match(Generic[Env]):
             purpose = MIXTURE_PURPOSE + order.index(self._teams[seat])
             mixture = Streams(seed, numbers, purpose) if hasattr(player, "assign") else None
             streams = Streams(seed, numbers, PLAYER_PURPOSE + self.index[seat])
-            self._seated.append(Seated(player, streams, seat=self.index[seat], board=self.board, mixture=mixture))
-        pools = [pair for pair in zip(self._seats.values(), self._seated, strict=True) if pair[1].mixture is not None]
+            seats = [self.index[seat] for seat in self._seats[name]]
+            self._seated.append(Seated(player, streams, seats=seats, env=self.env, mixture=mixture))
+        pairs = list(zip(self._seats.values(), self._seated, strict=True))
+        self._hearing = [pair for pair in pairs if getattr(pair[1].player, "hears", False)]
+        pools = [pair for pair in pairs if pair[1].mixture is not None]
         self._pooled = [seated for seat in self._teams for seats, seated in pools if seat in seats]
         self._played = [np.zeros((0, len(self._pooled)), np.int16)]  # who of the pools played finished episodes (M, P)
 
@@ -147,6 +157,8 @@ class Match(Generic[Env]):
             taken.update(zip(seats, np.split(chosen, len(seats), axis=1), strict=True))
         self._clock.lap("players")
         step = self.env.step(taken)
+        for seats, seated in self._hearing:
+            seated.hear(*(step.rewards[seat] for seat in seats))
         if step.done.any():
             if self._pooled:
                 self._played.append(self._players_of_pools()[step.done])

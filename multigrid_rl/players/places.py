@@ -2,37 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, EnvironmentKind
 from multigrid_rl.tables import PLACES, find
 from multigrid_rl.text import expected
-from multigrid_rl.types import AgentSpec, MultiAgentSpec, Policy, Seats
+from multigrid_rl.types import AgentSpec, MultiAgentSpec, Policy, Seats, SeatView, UniformSource
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import Card
     from multigrid_rl.players.match import SeatsEnv
 
 
+class Words(NamedTuple):
+    """What is said of a kind of games in the rules of a competition."""
+
+    sides: str  # from where all play
+    alike: str  # what follows from a game's seed and number
+    won: str  # how a game is won, a sentence
+
+
 class Place(Protocol):
     """How players are seated in one kind of games; ``game`` is what describes one: its class is the key of the table.
 
     Attributes:
-        programs: programs of strangers can play it.
+        protocol: what programs of strangers are told, an entry of ``tables.PROTOCOLS``.
+        built_in: all built-in players play it, and the catalogue has their results; elsewhere random alone does.
+        words: for the rules of a competition.
     """
 
-    programs: bool
+    protocol: str
+    built_in: bool
+    words: Words
+
+    def title(self, game: Any) -> str:
+        """Return what a game is called."""
 
     def environment(self, game: Any, num_envs: int, *, seed: int, first: int, auto_reset: bool = True) -> SeatsEnv:
         """Build ``num_envs`` games by all their seats; without ``auto_reset`` each is played once."""
+
+    def of_league(self, game: Any) -> Any:
+        """Return the game as a league trains in it, where snapshots must be able to take the learners' part."""
 
     def who(self, game: Any) -> MultiAgentSpec:
         """Return who is in a game in which players fill every seat."""
 
     def agents(self, game: Any, learning: dict[str, str], scheme: Any, *, shared: bool) -> tuple[AgentSpec, ...]:
         """Group seats that learn (seat -> team) into agents."""
+
+    def alike(self, game: Any, seat: str) -> tuple[str, ...]:
+        """Return the seats whose players can sit on a seat, too; itself first."""
 
     def fits(self, game: Any, card: Card, seat: str) -> bool:
         """Return whether a player needs mirrored observations on a seat. Raises ``PlayerError``: it cannot play it."""
@@ -51,6 +74,79 @@ def place_of(game: Seats) -> Place:
     """Return how players are seated in a game."""
     place: Place = find(PLACES, type(game).__name__)
     return place
+
+
+def sides_of(game: Seats) -> tuple[str, ...]:
+    """Return the teams of a game that have seats, in the order of their numbers."""
+    return tuple(team for team in place_of(game).who(game).team_names if game.seats_of(team))
+
+
+class RandomLegal:
+    """Draws every legal choice, or number within the bounds, with the same probability.
+
+    Args:
+        agent: what its seat sees and does.
+    """
+
+    name = "random"
+
+    def __init__(self, agent: AgentSpec) -> None:
+        self._space, self._legal = agent.action_space, agent.legal
+
+    def initial_state(self, games: int) -> None:
+        """Return nothing: it has no memory."""
+
+    def reset_state(self, state: None, done: NDArray[np.bool_]) -> None:
+        """Return nothing."""
+
+    def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[Any], None]:  # noqa: ARG002
+        """Return choices (N, C) or numbers (N, A)."""
+        space, uniform = self._space, rng.uniform(int(np.prod(self._space.shape)))
+        if hasattr(space, "low"):
+            low, high = (np.clip(bound, -10, 10) for bound in (space.low, space.high))
+            return (low + uniform * (high - low)).astype(np.float32), None
+        if not self._legal:
+            return (uniform * space.nvec).astype(np.int64), None
+        flags = np.asarray(view.tokens[:, -self._legal :])
+        order = np.cumsum(flags, axis=1)
+        wanted = np.minimum(np.floor(uniform * order[:, -1:]) + 1, order[:, -1:])
+        return (order < wanted).sum(axis=1)[:, None], None
+
+    def probabilities(self, seen: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the probability (N, K) of each choice for observations (N, D) that end with what is legal."""
+        flags = seen[:, -self._legal :].astype(np.float64)
+        return np.asarray(flags / flags.sum(axis=1, keepdims=True))
+
+
+class SeatByAgent:
+    """What places have in common in which each seat is an agent of its own."""
+
+    def scripted(self: Any, game: Any, name: str, seat: str) -> Policy:
+        """Make the one built-in player. Raises ``PlayerError`` for another."""
+        from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
+
+        if name != RandomLegal.name:
+            wanted = f"{RandomLegal.name}, a folder or module:Class in {self.title(game)}"
+            raise PlayerError(expected("player", wanted, name))
+        return RandomLegal(self.agent(game, seat or game.seats[0]))
+
+    def own_class(self: Any, game: Any, code: str, seat: str) -> Policy:
+        """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
+        from multigrid_rl.players.classes import in_place_of_agent  # noqa: PLC0415
+
+        return in_place_of_agent(code, self.agent(game, seat))
+
+    def own(self: Any, game: Any, name: str, player: Any, seat: str) -> Policy:
+        """Take a player that was handed over as an object, and try it. Raises ``ConfigError``."""
+        from multigrid_rl.players.classes import acting  # noqa: PLC0415
+
+        return acting(name, player, self.agent(game, seat))
+
+    def agent(self: Any, game: Any, seat: str) -> AgentSpec:
+        """Return what a seat sees and does."""
+        (agent,) = self.agents(game, {seat: game.team_of(seat)}, "dtde", shared=False)
+        found: AgentSpec = agent
+        return found
 
 
 class SeatedKind(EnvironmentKind):

@@ -1,6 +1,7 @@
 """Several players for one seat, one drawn for each game; players of seats as one of a team; snapshots of a learner."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from multigrid_rl.fast.towers import Stack
 from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card
 from multigrid_rl.players.catalogue import Seating, load_frozen
 from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.places import place_of
 from multigrid_rl.text import expected
 from multigrid_rl.types import Board, Policy, Seats, SeatView, UniformSource, counterpart
 from multigrid_rl.world.constants import other_side
@@ -136,7 +138,8 @@ class OpponentPool:
             player, memory = self.players[numbers[0]], states[numbers[0]]
             board = view.board if getattr(player, "reads_board", True) else None
             board = None if board is None else Board(*(column[rows] for column in board))
-            part = SeatView(view.tokens[rows], board, view.seat)
+            turn = None if view.turn is None else view.turn[rows]
+            part = SeatView(view.tokens[rows], board, view.seat, turn)
             chosen, next_memory = player.act(part, None if memory is None else memory[rows], rng.rows(rows))
             if memory is not None:
                 memory[rows] = next_memory
@@ -146,6 +149,17 @@ class OpponentPool:
         for rows, chosen in parts:
             actions[rows] = chosen.reshape(len(rows), -1)
         return actions, PoolState(state.chosen, states)
+
+    @property
+    def hears(self) -> bool:
+        """Whether one of the players is told rewards."""
+        return any(getattr(player, "hears", False) for player in self.players.values())
+
+    def hear(self, state: PoolState, rewards: NDArray[np.float64]) -> None:
+        """Tell players the rewards (N, C) of a step in their games."""
+        for n, player in self.players.items():
+            if getattr(player, "hears", False):
+                cast(Any, player).hear(state.states[n], rewards * (state.chosen == n)[:, None])
 
     def _group(self) -> None:
         """Group players of one kind into single calls; others act alone."""
@@ -223,9 +237,13 @@ def snapshot_player(name: str, files: Mapping[str, PlayerFiles], spec: Seats, se
     cards = {module: read_card(source) for module, source in files.items()}
     members: list[Policy] = []
     for seat in seats:
-        module = next((m for m, card in cards.items() if counterpart(spec, seat) in card.seats), None)
-        if module is None:
-            raise PlayerError(expected(f"league/{name}", f"a network of {counterpart(spec, seat)}", ", ".join(cards)))
+        own = counterpart(spec, seat)  # the seat at the same place; or another one whose player can sit here
+        for module in sorted(cards, key=lambda module: own not in cards[module].seats):
+            with suppress(PlayerError):
+                place_of(spec).fits(spec, cards[module], seat)
+                break
+        else:
+            raise PlayerError(expected(f"league/{name}", f"a network of {own}", ", ".join(cards)))
         loaded = load_frozen(name, files[module], cards[module], spec, seat)
         if loaded.members > 1:
             return loaded.player

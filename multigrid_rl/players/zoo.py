@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from multigrid_rl.config.scenario import LEARN, OneAgent
+from multigrid_rl.config.scenario import LEAGUE, LEARN, OneAgent
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec, kinds_of
 from multigrid_rl.envs.zoo import described
-from multigrid_rl.players.places import SeatedKind
+from multigrid_rl.players.places import SeatByAgent, SeatedKind, Words
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Policy, SeatView, UniformSource
+from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import Card
@@ -43,6 +42,15 @@ class PettingZoo(SeatedKind):
                 raise ValueError(expected("symmetric", "groups of agents that see and do alike", list(group)))
         return self
 
+    def _check_pool(self) -> None:
+        """Check that snapshots of who learns can sit where a league plays."""
+        super()._check_pool()
+        for seat in self.pool_seats:
+            alike = {other for group in self.symmetric if seat in group for other in group}
+            if not alike & set(self.learning):
+                wanted = f"a seat that {' or '.join(self.learning)} can take by scenario.symmetric"
+                raise ValueError(expected(f"seats.{seat}", wanted, f"{LEAGUE}; train roles in turns (docs/league.md)"))
+
     @property
     def spec(self) -> ZooSpec:
         """The game."""
@@ -58,14 +66,11 @@ class PettingZoo(SeatedKind):
 
     @property
     def sharing(self) -> dict[str, str]:
-        """Seat that learns -> its kind."""
-        kinds = kinds_of(described(self.env_id, self.env_args).seats)
-        return {seat: kinds[seat] for seat in self.learning}
+        """Seat -> its kind; with a player on the other seats of a kind one learner still is the network of the kind."""
+        return kinds_of(described(self.env_id, self.env_args).seats)
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's games. Raises ``ConfigError``: a network or scheme that does not fit."""
-        from dataclasses import replace  # noqa: PLC0415
-
         from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it brings torch
 
         memory, about = config.model.recurrent, described(self.env_id, self.env_args)
@@ -88,42 +93,16 @@ class PettingZoo(SeatedKind):
         )
 
 
-class RandomLegal:
-    """Draws every legal choice, or number within the bounds, with the same probability.
-
-    Args:
-        agent: what its seat sees and does.
-    """
-
-    name = "random"
-
-    def __init__(self, agent: AgentSpec) -> None:
-        self._space, self._legal = agent.action_space, agent.legal
-
-    def initial_state(self, games: int) -> None:
-        """Return nothing: it has no memory."""
-
-    def reset_state(self, state: None, done: NDArray[np.bool_]) -> None:
-        """Return nothing."""
-
-    def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[Any], None]:  # noqa: ARG002
-        """Return choices (N, C) or numbers (N, A)."""
-        space, uniform = self._space, rng.uniform(int(np.prod(self._space.shape)))
-        if hasattr(space, "low"):
-            low, high = (np.clip(bound, -10, 10) for bound in (space.low, space.high))
-            return (low + uniform * (high - low)).astype(np.float32), None
-        if not self._legal:
-            return (uniform * space.nvec).astype(np.int64), None
-        flags = np.asarray(view.tokens[:, -self._legal :])
-        order = np.cumsum(flags, axis=1)
-        wanted = np.minimum(np.floor(uniform * order[:, -1:]) + 1, order[:, -1:])
-        return (order < wanted).sum(axis=1)[:, None], None
-
-
-class ZooPlace:
+class ZooPlace(SeatByAgent):
     """How players are seated in games of PettingZoo's kind; see ``players.places.Place``."""
 
-    programs = False
+    protocol = "2"
+    built_in = False
+    words = Words("every side", "starts", "A game is won by the side with the largest return.")
+
+    def title(self, game: ZooSpec) -> str:
+        """Return what a game is called."""
+        return game.env_id
 
     def environment(
         self, game: ZooSpec, num_envs: int, *, seed: int, first: int, auto_reset: bool = True
@@ -138,7 +117,13 @@ class ZooPlace:
             seed=seed,
             first=first,
             auto_reset=auto_reset,
+            swapped=game.symmetric if game.swaps else (),
+            how=game.how,
         )
+
+    def of_league(self, game: ZooSpec) -> ZooSpec:
+        """Return the game with alike seats that swap parts: who moves first alone learns nothing of moving second."""
+        return replace(game, swaps=True)
 
     def who(self, game: ZooSpec) -> MultiAgentSpec:
         """Return who is in a game in which players fill every seat."""
@@ -155,46 +140,30 @@ class ZooPlace:
         """Group seats that learn into agents: each is one."""
         return game.specs(learning, shared=shared).agents
 
+    def alike(self, game: ZooSpec, seat: str) -> tuple[str, ...]:
+        """Return a seat and those that are symmetric to it."""
+        groups = [group for group in game.symmetric if seat in group]
+        return tuple(dict.fromkeys((seat, *(other for group in groups for other in group))))
+
     def fits(self, game: ZooSpec, card: Card, seat: str) -> bool:
         """Return that nothing is mirrored. Raises ``PlayerError``: the player cannot play the seat."""
         from multigrid_rl.players.cards import PlayerError, signature  # noqa: PLC0415
 
         (agent,) = game.specs([seat]).agents
         own = signature(agent, None)
-        alike = {seat, *(other for group in game.symmetric if seat in group for other in group)}
+        alike = self.alike(game, seat)
         env_id = None if card.env is None else card.env.env_id
         seen = {name: value for name, value in card.observation.model_dump().items() if value}
         acts = card.actions if isinstance(card.actions, int | list) else card.actions.model_dump()
         for part, good, wanted, got in (
             ("env", env_id == game.env_id, game.env_id, env_id or "the red/blue-door game"),
-            ("seats", bool(alike & set(card.seats)), " or ".join(sorted(alike)), ", ".join(card.seats)),
+            ("seats", bool({*alike} & {*card.seats}), " or ".join(sorted(alike)), ", ".join(card.seats)),
             ("observation", seen == own["observation"], own["observation"], seen),
             ("actions", acts == own["actions"], own["actions"], acts),
         ):
             if not good:
                 raise PlayerError(expected(f"player {card.name} does not fit seat {seat}: {part}", wanted, got))
         return False
-
-    def scripted(self, game: ZooSpec, name: str, seat: str) -> Policy:
-        """Make the one built-in player. Raises ``PlayerError`` for another."""
-        from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
-
-        if name != RandomLegal.name:
-            wanted = f"{RandomLegal.name}, a folder or module:Class in {game.env_id}"
-            raise PlayerError(expected("player", wanted, name))
-        return RandomLegal(*game.specs([seat or game.seats[0]]).agents)
-
-    def own_class(self, game: ZooSpec, code: str, seat: str) -> Policy:
-        """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import in_place_of_agent  # noqa: PLC0415
-
-        return in_place_of_agent(code, *game.specs([seat]).agents)
-
-    def own(self, game: ZooSpec, name: str, player: Any, seat: str) -> Policy:
-        """Take a player that was handed over as an object, and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import acting  # noqa: PLC0415
-
-        return acting(name, player, *game.specs([seat]).agents)
 
 
 #: Entry of ``tables.PLACES``.

@@ -4,32 +4,34 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from multigrid_rl.config.compose import compose
-from multigrid_rl.config.scenario import kind_named
+from multigrid_rl.config.compose import compose, load_scenario
+from multigrid_rl.config.recipes import names_in
+from multigrid_rl.config.scenario import env_signature, kind_named
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import (
     CARD_FILE,
     Card,
     EnvSignature,
     PlayerError,
+    check_agent,
     read_card,
     read_network,
-    signature,
     task_of,
 )
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, runs_code
 from multigrid_rl.players.classes import code_of, in_place_of_agent
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.runs.reader import run_config
-from multigrid_rl.tables import entries
+from multigrid_rl.tables import IMPORTED, entries
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
 from multigrid_rl.trust import CODE, check_code
-from multigrid_rl.types import TEAM_ORDER, AgentSpec, MultiAgentSpec
+from multigrid_rl.types import AgentSpec, MultiAgentSpec
 
 _BOARD = "the red/blue-door game"
 #: The folder of a player's seat among those of a team.
@@ -59,12 +61,16 @@ def _run_players(run: Path, checkpoint: str | None = None) -> Path:
 
 
 def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
-    """Return the folder of a run's player, from its latest checkpoint or a named one. Raises ``PlayerError``."""
+    """Return the folder of a run's player, by its seat or its network, from its latest checkpoint or a named one.
+
+    Raises ``PlayerError``.
+    """
     players = _run_players(run, checkpoint)
-    if not (players / seat).is_dir():
-        known = sorted(path.name for path in players.iterdir())
+    known = sorted(path.name for path in players.iterdir())
+    found = seat if seat in known else next((name for name in known if seat in read_card(players / name).seats), None)
+    if found is None:
         raise PlayerError(expected("seat", f"{', '.join(known)}, trained in {run}", seat + suggestion(seat, known)))
-    return players / seat
+    return players / found
 
 
 def players_for(run: Path, seat: str, checkpoint: str | None = None) -> dict[str, Path]:
@@ -73,25 +79,32 @@ def players_for(run: Path, seat: str, checkpoint: str | None = None) -> dict[str
     Raises ``PlayerError``: no such player.
     """
     players = _run_players(run, checkpoint)
-    if seat in TEAM_ORDER and not (players / seat).is_dir():
-        seats = {name: path for name, path in seat_folders(players).items() if name.startswith(seat)}
-        if len(seats) == 1:
-            return {"": next(iter(seats.values()))}
-        if seats:
-            return seats
-    return {"": run_player(run, seat, checkpoint)}
+    if (players / seat).is_dir():
+        return {"": players / seat}
+    cards = {path: read_card(path) for path in sorted(players.iterdir())}
+    team = run_config(run).scenario.kind.seats_of(seat)
+    homes = {mate: path for mate in team for path, card in cards.items() if mate in card.seats}
+    alone = len(set(homes.values())) == 1
+    return {"": next(iter(homes.values()))} if alone else homes or {"": run_player(run, seat, checkpoint)}
 
 
 def seat_folders(folder: Path) -> dict[str, Path]:
     """Return the folders of single seats by seat, in order. Raises :class:`PlayerError` for one that is a link."""
     try:
-        found = [path for path in sorted(folder.iterdir()) if _SEAT.fullmatch(path.name) and path.is_dir()]
+        found = [path for path in sorted(folder.iterdir()) if path.is_dir() and _is_seat(path)]
     except OSError as error:
         raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
     for path in found:
         if path.is_symlink():
             raise PlayerError(expected(path, "a folder", "a symbolic link"))
     return {path.name: path for path in found}
+
+
+def _is_seat(folder: Path) -> bool:
+    """Return whether a folder is named after a seat: of red/blue doors, or one that its card names."""
+    with suppress(PlayerError):
+        return bool(_SEAT.fullmatch(folder.name)) or folder.name in read_card(folder).seats
+    return False
 
 
 def is_run(who: str) -> bool:
@@ -140,7 +153,10 @@ def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
     env = env_of(who)
     if env is None:
         return compose([f"scenario={Catalogue().home_of(who)[1]}", *overrides])
-    card = Catalogue().folder(who) / CARD_FILE
+    folder = Catalogue().folder(who)
+    if (scenario := scenario_of(read_card(folder))) is not None:
+        return compose([f"scenario={scenario}", *overrides])
+    card = folder / CARD_FILE
     check_env(card, env.env_id, env.env_args)
     # A stranger's card opens no files, such as a body's model, and reads no environment variables.
     written = json.dumps(env.env_args, ensure_ascii=False)
@@ -151,6 +167,15 @@ def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
     own += [f"scenario.agents={env.agents}"] if env.agents != 1 else []
     own += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
     return compose([*own, *overrides])
+
+
+def scenario_of(card: Card) -> str | None:
+    """Return the scenario that a player was made for; ``None``: we have none of that name with its environment."""
+    if card.env is None:
+        return card.scenario
+    known = card.scenario in names_in("scenario")
+    same = known and env_signature(load_scenario(card.scenario)) == card.env.model_dump()
+    return card.scenario if same else None
 
 
 def code_of_run(config: RunConfig) -> list[str]:
@@ -165,13 +190,14 @@ def code_of_env(env_id: str | None, env_args: dict[str, Any]) -> list[str]:
     """Return what an environment imports: the module of its id, and whatever its arguments name."""
     beginning, colon, rest = str(env_id).partition(":")
     # What is registered with a library that is installed is no stranger's.
-    named = colon and (beginning not in entries("games") or ("." in rest and "/" not in rest))
+    named = colon and (beginning not in entries("games") or (beginning in IMPORTED and "/" not in rest))
     return [*([str(env_id)] if named else []), *CODE.findall(str(env_args))]
 
 
 def check_env(key: object, env_id: str | None, env_args: dict[str, Any]) -> None:
     """Say which code an environment of a file runs. Raises ``ConfigError`` where that is refused, see ``trust``."""
-    names = [name for name in code_of_env(env_id, env_args) if name != env_id or name.split(":")[0] not in sys.modules]
+    module = next((part for part in str(env_id).split(":") if part not in entries("games")), "")
+    names = [name for name in code_of_env(env_id, env_args) if name != env_id or module not in sys.modules]
     check_code(f"{key}: env_id", names, "an environment of Gymnasium or of this project")
 
 
@@ -229,18 +255,8 @@ def env_player(
     same = scenario.env_id and card.env and task_of(scenario.env_id) == task_of(card.env.env_id)
     if not (same or any_env):
         raise PlayerError(expected(key, wanted, _BOARD if card.env is None else card.env.env_id))
-    _check_agent(card, agent)
+    check_agent(card, agent)
     return folder
-
-
-def _check_agent(card: Card, agent: AgentSpec) -> None:
-    """Raise :class:`PlayerError` unless the player's spaces are the agent's."""
-    wanted = signature(agent, card.observation.view_size)
-    needed = Card.model_validate({**card.model_dump(), **wanted})
-    for part, value in wanted.items():
-        if getattr(card, part) != getattr(needed, part):
-            got = card.model_dump(exclude_none=True)[part]
-            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {value}, got {got}")
 
 
 def _folder_of(agent: AgentSpec, who: str, checkpoint: str | None) -> str:

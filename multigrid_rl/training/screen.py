@@ -169,8 +169,9 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
         seats = ", ".join(f"{seat} {'+'.join(names)}" for seat, names in stage.scenario.opponents.items())
         against = f" against {seats}" if seats else ""
         lines.append(f"stage {k + 1}:  {stage.scenario.name}{against}, {' or '.join(ends)} the next one begins")
+    counted = trainer_of(train.trainer).counts[1]
     whole = "" if train.env_steps == train.until else f", {train.env_steps:,} in whole batches"
-    lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} environment steps{whole})")
+    lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} {counted} steps{whole})")
     return lines
 
 

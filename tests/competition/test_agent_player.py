@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from agents import SPEC, agent_of, play, player_of, recorder_of
-from multigrid_rl.competition.agents import AgentPlayer, act, check_ready, encoded, hello, read_actions, read_agent
+from multigrid_rl.competition.agents import AgentPlayer, read_agent
+from multigrid_rl.competition.messages import Asked, DoorsProtocol, check_ready, encoded
 from multigrid_rl.competition.process import ProcessError
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
@@ -51,6 +52,17 @@ class Forward:
 
     def act(self, view, state, rng):
         return np.full(len(view.tokens), FORWARD, np.int8), None
+
+
+def asked(games, seats: int = 1, tokens=None) -> Asked:
+    """What a program is asked about some games."""
+    games, turn = np.asarray(games), np.ones((len(games), seats), np.bool_)
+    return Asked(0, games, np.zeros((len(games), 1)) if tokens is None else tokens, turn, np.zeros(turn.shape))
+
+
+def read_actions(line: bytes, seats: tuple[str, ...], games):
+    """The actions of an answer."""
+    return DoorsProtocol(SPEC, seats).read(line, asked(games, len(seats)))
 
 
 class Spy(AgentPlayer):
@@ -119,7 +131,7 @@ def test_agent_sees_its_seat_view(recorder):
 def test_game_without_missions_sends_none():
     spec = load_scenario("single").spec
     tokens = np.zeros((1, spec.num_tokens), np.uint8)
-    message = json.loads(act(spec, ("red_0",), 0, np.array([3]), tokens))
+    message = json.loads(DoorsProtocol(spec, ("red_0",)).act(asked([3], tokens=tokens)))
     assert set(message["games"][0]["seats"]["red_0"]) == {"image", "direction"}
     assert message["games"][0]["game"] == 3
 
@@ -260,9 +272,9 @@ def test_documented_conversation_is_real():
     lines = [line[2:] for line in page.splitlines() if line.startswith("> {")]
     message = [line[2:] for line in page.splitlines() if line.startswith("< {")]
     spec = load_scenario("1v1").spec
-    assert lines[0].encode() + b"\n" == encoded(hello(spec, "1v1", ("red_0",), 2, 7))
+    assert lines[0].encode() + b"\n" == encoded(DoorsProtocol(spec, ("red_0",)).hello("1v1", 2, 7))
     tokens = match_of(spec, {}, 2, seed=7).observations()["red_0"]
-    step = act(spec, ("red_0",), 0, np.arange(2), tokens).decode()
+    step = DoorsProtocol(spec, ("red_0",)).act(asked(range(2), tokens=tokens)).decode()
     shortened = re.sub(r'"image":\[\[\[.*?\]\]\]', '"image":[...]', step)
     head, _, tail = lines[1].partition('{"game":1,"seats":{...}}')
     assert shortened.startswith(head)

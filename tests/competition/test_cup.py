@@ -126,7 +126,6 @@ def test_rejects_other_cup_in_same_folder(unbroken, entries):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--scenario", "coop"], "two teams of the same size"),
         (["--scenario", "1v7"], "1v7"),
         (["--with", "nobody"], ", got nobody"),
         (["--with", "my_bots:Left"], "--with: expected a player with a folder (a Python class takes part as an agent"),

@@ -2,22 +2,24 @@
 
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from multigrid_rl.competition.agents import AgentPlayer
 from multigrid_rl.competition.cup.entries import UNREADABLE, CupConfig, Entry, reason_of
-from multigrid_rl.competition.cup.folder import Pairing, begin, begun, blamed, load_pairing, pairing_file, pairs_of
+from multigrid_rl.competition.cup.folder import Meeting, Pairing, begin, begun, blamed, load_pairing, meetings
 from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
 from multigrid_rl.evaluation.replays import GameRecord, record
 from multigrid_rl.files import write_whole
 from multigrid_rl.players.episodes import Played, play_games
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.types import Policy
+from multigrid_rl.types import Policy, RunError
 
 #: Pairings that an entry may forfeit before it is out of the cup: an agent that hangs would cost hours.
 STRIKES = 3
@@ -55,7 +57,7 @@ class Conduct:
 
 
 def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callable[..., None]) -> list[Pairing]:
-    """Play all pairings that ``folder`` lacks and return all: each pair twice, once from each side.
+    """Play all pairings that ``folder`` lacks and return all: each pair once from each side.
 
     ``show`` is called for each: its number from 1 on, of how many, the pairing, and whether it was played now.
 
@@ -67,23 +69,25 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
     """
     check_agents(entries)
     begin(config, entries, folder)
-    pairs = {pairing_file(folder, red, blue): (red, blue) for red, blue in pairs_of(entries)}
-    before = {path: load_pairing(folder, *pair, config.games) for path, pair in pairs.items() if path.exists()}
+    pairs = {meeting.file(folder): meeting for meeting in meetings(entries, config)}
+    before = {path: load_pairing(folder, meeting, config.games) for path, meeting in pairs.items() if path.exists()}
     to_blame, conduct, pairings = blamed(pairs), Conduct(config), []
     for pairing in before.values():  # a late entry's pairings lie between those that were played
         conduct.add(pairing)
-    for number, (path, (red, blue)) in enumerate(pairs.items(), 1):
+    for number, (path, meeting) in enumerate(pairs.items(), 1):
+        red, blue, side = meeting
+        players = [entry for entry in (red, blue) if entry is not None]
         if path in before:
             pairing = before[path]
         else:
             if path in to_blame:
-                pairing = forfeited(red, blue, config, dict.fromkeys(to_blame[path], KILLED))
-            elif out := conduct.out(red, blue):
-                pairing = forfeited(red, blue, config, out).model_copy(update={"out": True})
+                pairing = forfeited(red, blue, config, dict.fromkeys(to_blame[path], KILLED), side)
+            elif out := conduct.out(*players):
+                pairing = forfeited(red, blue, config, out, side).model_copy(update={"out": True})
             else:
                 # By memory that is not its own an agent may kill the cup from within a sandbox, too.
-                with begun(path) if "external" in (red.kind, blue.kind) else nullcontext():
-                    pairing = play_pairing(red, blue, config)
+                with begun(path) if "external" in {entry.kind for entry in players} else nullcontext():
+                    pairing = play_pairing(red, blue, config, side)
             conduct.add(pairing)
             write_whole(path, pairing.model_dump_json().encode())
         pairings.append(pairing)
@@ -97,10 +101,20 @@ def check_agents(entries: list[Entry]) -> None:
         sandboxed()
 
 
+def lacking(meeting: Meeting, config: CupConfig) -> dict[str, str]:
+    """Return the entries that cannot play their side, with the reason: they forfeit."""
+    return {entry.name: entry.lacks[side] for entry, side in meeting.teams(config) if side in entry.lacks}
+
+
+def _met(pairing: Pairing, entries: list[Entry]) -> Meeting:
+    by_name = {entry.name: entry for entry in entries}
+    return Meeting(by_name[pairing.red], by_name.get(pairing.blue), pairing.side)
+
+
 def repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
     """Return whether a pairing can be replayed: what an agent forfeits depends on wall-clock time."""
     agents = {entry.name for entry in entries if entry.kind == "external"}
-    return pairing.reason is None or not agents & {pairing.red, pairing.blue}
+    return pairing.reason is None or not agents & pairing.names
 
 
 def unfounded(pairings: list[Pairing], entries: list[Entry], config: CupConfig) -> list[Pairing]:
@@ -109,7 +123,8 @@ def unfounded(pairings: list[Pairing], entries: list[Entry], config: CupConfig) 
     for pairing in pairings:
         conduct.add(pairing)
     out = set(conduct.out(*entries))
-    return [p for p in pairings if p.out and not {p.at_fault or p.red, p.at_fault or p.blue} <= out]
+    gone = [p for p in pairings if p.out and not {p.at_fault or p.red, p.at_fault or p.blue} <= out]
+    return [p for p in gone if not lacking(_met(p, entries), config)]
 
 
 def play_again(
@@ -120,10 +135,10 @@ def play_again(
     Raises:
         ScratchError, OSError: this machine has no room for agents.
     """
-    by_name = {entry.name: entry for entry in entries}
     number = len(pairings) if most is None else min(most, len(pairings))
     for before in random.SystemRandom().sample(pairings, number):
-        now = play_pairing(by_name[before.red], by_name[before.blue], config)
+        red, blue, side = _met(before, entries)
+        now = play_pairing(red, blue, config, side)
         rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
         wrong = [game for game, (one, other) in enumerate(zip(*rows, strict=True)) if one != other]
         if wrong:
@@ -132,49 +147,68 @@ def play_again(
             yield before, "" if before.kept == now.kept else "the games kept for replay differ"
 
 
-def play_pairing(red: Entry, blue: Entry, config: CupConfig) -> Pairing:
-    """Play all games of a pairing. An entry that fails forfeits the unfinished games.
+def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = "") -> Pairing:
+    """Play all games of a pairing. An entry that fails, or cannot play its side, forfeits the unfinished games.
 
     Raises:
         ScratchError: this machine has no room for an agent's files; no entry forfeits for that.
+        RunError: a game in which two entries met broke.
     """
-    seconds: dict[str, float] = {}
+    meeting = Meeting(red, blue, side)
+    if lacks := lacking(meeting, config):
+        return forfeited(red, blue, config, lacks, side).model_copy(update={"out": True})
+    seconds: dict[str, float] = defaultdict(float)
     with ExitStack() as stack:
-        if "external" in (red.kind, blue.kind):
+        if "external" in {entry.kind for entry, _ in meeting.teams(config)}:
             stack.enter_context(kill_descendants())
-        players: dict[str, Policy] = {}
-        for entry, team in ((red, "red"), (blue, "blue")):
-            begin_s = time.perf_counter()
-            reason = None
-            try:
-                players |= stack.enter_context(entry.players_of(config, team))
-            except PlayerFaultError as error:
-                reason = str(error)
-            except UNREADABLE as error:
-                reason = reason_of(error, None, entry.name)
-            if entry.kind == "external":
-                seconds[entry.name] = time.perf_counter() - begin_s
-            if reason is not None:
-                return _timed(forfeited(red, blue, config, {entry.name: reason}), seconds)
-        played = play_games(config.spec, players, config.games, seed=config.seed)
+        players, failed = _seated(meeting, config, stack, seconds)
+        if failed:
+            return _timed(forfeited(red, blue, config, failed, side), seconds)
+        try:
+            played = play_games(config.spec, players, config.games, seed=config.seed)
+        except RunError as error:
+            if blue is not None:
+                raise
+            return forfeited(red, blue, config, {red.name: str(error)})
         for player in players.values():
             if isinstance(player, AgentPlayer):
                 seconds[player.name] += player.thought_s
-    return _timed(_pairing(red, blue, config, played), seconds)
+    return _timed(_pairing(meeting, config, played), seconds)
+
+
+def _seated(
+    meeting: Meeting, config: CupConfig, stack: ExitStack, seconds: dict[str, float]
+) -> tuple[dict[str, Policy], dict[str, str]]:
+    """Start the players of all sides, and add what agents took to ``seconds``; returns also who failed, and why."""
+    players: dict[str, Policy] = {}
+    for entry, team in meeting.teams(config):
+        begin_s, reason = time.perf_counter(), None
+        try:
+            players |= stack.enter_context(entry.players_of(config, team))
+        except PlayerFaultError as error:
+            reason = str(error)
+        except UNREADABLE as error:
+            reason = reason_of(error, None, entry.name)
+        if entry.kind == "external":
+            seconds[entry.name] += time.perf_counter() - begin_s
+        if reason is not None:
+            return players, {entry.name: reason}
+    return players, {}
 
 
 def _timed(pairing: Pairing, seconds: dict[str, float]) -> Pairing:
     return pairing.model_copy(update={"seconds": {name: round(value, 3) for name, value in seconds.items()}})
 
 
-def forfeited(red: Entry, blue: Entry, config: CupConfig, reasons: dict[str, str]) -> Pairing:
+def forfeited(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str, str], side: str = "") -> Pairing:
     """Return a pairing without a game: the entries named in ``reasons`` forfeit all of them."""
     letter = "-" if len(reasons) == 2 else "r" if red.name in reasons else "b"
     zeros = [0.0] * config.games
     texts = [f"{name}: {reason}" if len(reasons) == 2 else reason for name, reason in reasons.items()]
     return Pairing(
         red=red.name,
-        blue=blue.name,
+        blue=blue.name if blue else "",
+        side=side,
         outcomes=letter * config.games,
         length=[0] * config.games,
         return_red=zeros,
@@ -183,38 +217,53 @@ def forfeited(red: Entry, blue: Entry, config: CupConfig, reasons: dict[str, str
     )
 
 
-def _pairing(red: Entry, blue: Entry, config: CupConfig, played: Played) -> Pairing:
-    outcomes = ["RBD"[winner] for winner in played.table.winner.tolist()]  # no winner is -1, the last
+def _pairing(meeting: Meeting, config: CupConfig, played: Played) -> Pairing:
+    red, blue, side = meeting
+    spec, own = config.spec, side or config.sides[0]
+    sums = {
+        team: played.table.returns[:, [spec.seats.index(seat) for seat in spec.seats_of(team)]].sum(axis=1)
+        for team in config.sides
+    }
+    others = [values for team, values in sums.items() if team != own] or [np.zeros(config.games)]
+    outcomes = _outcomes(config, played, sums[own], others)
     if played.fault is not None:
         letter = "r" if played.fault.name == red.name else "b"
         outcomes = [o if done else letter for o, done in zip(outcomes, played.finished, strict=True)]
-    spec = config.spec
-    returns = {
-        team: played.table.returns[:, [spec.seats.index(seat) for seat in spec.seats_of(team)]].sum(axis=1).round(6)
-        for team in ("red", "blue")
-    }
     return Pairing(
         red=red.name,
-        blue=blue.name,
+        blue=blue.name if blue else "",
+        side=side,
         outcomes="".join(outcomes),
         length=played.table.length.tolist(),
-        return_red=returns["red"].tolist(),
-        return_blue=returns["blue"].tolist(),
+        return_red=sums[own].round(6).tolist(),
+        return_blue=np.mean(others, axis=0).round(6).tolist(),
         reason=None if played.fault is None else played.fault.reason,
-        kept=_kept(red, blue, config, played),
+        kept=_kept(meeting, config, played),
     )
 
 
-def _kept(red: Entry, blue: Entry, config: CupConfig, played: Played) -> list[GameRecord]:
-    # One game for each outcome that occurred, the one of median length.
-    spec = config.spec
-    seats = {seat: red.name if spec.team_of(seat) == "red" else blue.name for seat in spec.seats}
+def _outcomes(config: CupConfig, played: Played, own: NDArray[Any], others: list[NDArray[Any]]) -> list[str]:
+    """Return a letter for each game: who won; with more than two sides by the place of who sits alone."""
+    if not config.rated:
+        return ["D"] * config.games
+    if len(others) == 1:
+        return ["RBD"[winner] for winner in played.table.winner.tolist()]  # no winner is -1, the last
+    return ["DRB"[int(ahead)] for ahead in np.sign(np.sign(own - np.stack(others)).sum(axis=0))]
+
+
+def _kept(meeting: Meeting, config: CupConfig, played: Played) -> list[GameRecord]:
+    # One game for each outcome that occurred, the one of median length; of boards alone.
+    if not played.start.size:
+        return []
+    spec, at = config.spec, {team: entry.name for entry, team in meeting.teams(config)}
+    names = config.who.team_names
+    who = " - ".join(f"{at[team]} ({team})" for team in config.sides)
     kept = []
-    for code, label in ((0, "red wins"), (1, "blue wins"), (-1, "drawn")):
+    for code, label in (*((k, f"{team} wins") for k, team in enumerate(names)), (-1, "drawn")):
         games = np.flatnonzero((played.table.winner == code) & played.finished)
         if len(games):
             order = games[np.argsort(played.table.length[games], kind="stable")]
-            share = f"{len(games)} of {len(played.finished)}"
-            title = f"{red.name} (red) - {blue.name} (blue): {label}, as in {share} games"
+            title = f"{who}: {label}, as in {len(games)} of {len(played.finished)} games"
+            seats = {seat: at[spec.team_of(seat)] for seat in spec.seats}
             kept.append(record(spec, played, int(order[len(order) // 2]), seed=config.seed, players=seats, label=title))
     return kept

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from multigrid_rl.competition.agents import AGENT_FILE, Agent, AgentPlayer, read_agent
-from multigrid_rl.competition.bundle import bundle_sha256, load_team, read_cards
+from multigrid_rl.competition.bundle import bundle_sha256, check_programs, load_team, read_cards
 from multigrid_rl.competition.copies import Answers, Originals, agent_fingerprint, watch
 from multigrid_rl.competition.folders import Part, read_parts
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
@@ -22,16 +22,16 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue
 from multigrid_rl.players.classes import refuse_class
 from multigrid_rl.players.match import PlayerFaultError
+from multigrid_rl.players.places import Place, place_of, sides_of
 from multigrid_rl.runs.checkpoints import LEAGUE
 from multigrid_rl.text import expected, printable, shown, unknown
 from multigrid_rl.trust import agents_trusted, strangers
-from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.types import MultiAgentSpec, Policy, Seats
 
 Kind = Literal["scripted", "frozen", "external", "broken"]
 
 #: Files that may be meant as an entry; other files beside the entries (lists, notes) are ignored.
 HANDED_IN = (".zip", ".tar", ".gz", ".tgz", ".safetensors", ".pt", ".pth", ".pkl", ".json", ".py")
-_TEAMS = ("red", "blue")
 #: Snapshots of a league that take part in its cup.
 SNAPSHOTS = 12
 #: Seconds for all answers of an agent that is compared with others: they are a tenth of a pairing's.
@@ -63,6 +63,8 @@ class Entry:
     agent: Unkept[Agent | None] = field(default=None, compare=False, repr=False)
     #: Frozen players by team, of each as ``load_team`` returns them.
     players: Unkept[dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
+    #: Teams that it cannot play, with the reason.
+    lacks: Unkept[Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def filed(self) -> str:
@@ -78,7 +80,7 @@ class Entry:
             ScratchError: there is no room for an agent's files.
         """
         if self.kind == "scripted":
-            yield {seat: BUILT_IN[self.name](config.spec) for seat in config.spec.seats_of(team)}
+            yield _scripted(self.name, config, team)
         elif self.kind == "frozen":
             yield self.players[team]
         else:
@@ -95,7 +97,7 @@ class CupConfig:
     """Configuration of all pairings of a cup."""
 
     scenario: str  # its name
-    spec: GameSpec
+    spec: Any  # the game (``types.Seats``)
     games: int  # for each pair and side
     seed: int  # the same in every pairing, so that all entries meet the same layouts
     limits: Limits  # of external agents in each pairing
@@ -104,6 +106,28 @@ class CupConfig:
     agents_key: str = field(default_factory=lambda: secrets.token_hex(16))
     #: Seconds that starts and answers of an agent may take in the whole cup; then it is out.
     cup_s: float = 600.0
+    #: Overrides of the scenario.
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> Place:
+        """How players are seated in the game."""
+        return place_of(self.spec)
+
+    @property
+    def who(self) -> MultiAgentSpec:
+        """Who is in the game."""
+        return self.place.who(self.spec)
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Teams of the game."""
+        return sides_of(self.spec)
+
+    @property
+    def rated(self) -> bool:
+        """Whether entries win against each other; otherwise their returns decide."""
+        return self.who.has_winner and len(self.sides) > 1
 
     def agents_seed(self, team: str) -> int:
         """Return the seed given to an agent that plays ``team``."""
@@ -160,7 +184,7 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     prints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
     agents = [entry for entry in entries if entry.kind == "external"]
     prints |= {entry.name: agent_fingerprint(entry.files) for entry in agents}
-    watched = {entry.name: _watched(entry, config) for entry in agents if not agents_trusted()}
+    watched = {entry.name: _watched(entry, config) for entry in agents if originals.watches and not agents_trusted()}
     checked = []
     for entry in entries:
         if entry.name not in prints or entry.known:
@@ -180,7 +204,7 @@ def _watched(entry: Entry, config: CupConfig) -> dict[str, Answers | None]:
     """Let an agent play the first steps of as many games as the cup has, for each team."""
     config = replace(config, limits=replace(config.limits, total_s=min(config.limits.total_s, _WATCHED_S)))
     found: dict[str, Answers | None] = {}
-    for team in _TEAMS:
+    for team in config.sides:
         with suppress(PlayerFaultError, *UNREADABLE), kill_descendants(), entry.players_of(config, team) as players:
             (player,) = players.values()
             found[team] = watch(config.spec, team, player, config.games, config.seed ^ 1)
@@ -189,6 +213,7 @@ def _watched(entry: Entry, config: CupConfig) -> dict[str, Answers | None]:
 
 def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
     if name in BUILT_IN:
+        _scripted(name, config, config.sides[0])
         return Entry(name, "scripted", f"built in: {WHAT[name]}")
     if name not in catalogue.entries:
         refuse_class("--with", name)
@@ -197,6 +222,11 @@ def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
     if entry.problem is not None:
         raise PlayerError(f"--with {name}: {entry.problem}")
     return replace(entry, known=True)
+
+
+def _scripted(name: str, config: CupConfig, team: str) -> dict[str, Policy]:
+    """Make a built-in player for each seat of a team. Raises ``PlayerError``: it does not play this game."""
+    return {seat: config.place.scripted(config.spec, name, seat) for seat in config.spec.seats_of(team)}
 
 
 @strangers()
@@ -210,19 +240,35 @@ def entry_in(path: Path, config: CupConfig) -> Entry:
         if not path.is_dir():
             raise PlayerError("expected a folder with a bundle or an external agent, got a file")
         if (path / AGENT_FILE).exists():  # says so if it may not be seen
+            check_programs(name, config.spec)
             return external(path, name, note)
         card = next(iter(read_cards(path).values()))
         steps, trained = card.provenance.get("env_steps"), f"{', '.join(card.seats)} of {card.scenario}"
         how_long = "unknown training steps" if steps is None else f"{steps:,} training steps"
         about = f"{card.architecture['name']} for {trained}, {how_long}"
         snapshot = steps if path.parent.name == LEAGUE and path.name.startswith("step_") else None
-        players = {team: load_team(path, config.spec, team) for team in _TEAMS}
+        players, failures = teams_of(path, config.spec)
+        lacks = {team: f"cannot play {team}: {reason_of(error, path, name)}" for team, error in failures.items()}
         entry = Entry(name, "frozen", f"{about}{note}", bundle_sha256(path), env_steps=snapshot)
-        return replace(entry, files=tuple(read_parts(path)), players=players)
+        return replace(entry, files=tuple(read_parts(path)), players=players, lacks=lacks)
     except UNREADABLE as error:
         return Entry(
             name, "broken", f"cannot play{note}", problem=reason_of(error, path, name).removeprefix(f"{name}: ")
         )
+
+
+def teams_of(path: Path, spec: Seats) -> tuple[dict[str, dict[str, Policy]], dict[str, PlayerError]]:
+    """Load a bundle's players by team, and why it cannot play the others. Raises ``PlayerError``: it plays none."""
+    players: dict[str, dict[str, Policy]] = {}
+    failures: dict[str, PlayerError] = {}
+    for team in sides_of(spec):
+        try:
+            players[team] = load_team(path, spec, team)
+        except PlayerError as error:
+            failures[team] = error
+    if not players:
+        raise next(iter(failures.values()))
+    return players, failures
 
 
 def external(folder: Path, name: str, note: str = "") -> Entry:

@@ -3,23 +3,25 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from importlib import metadata
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import to_jsonable_python
 
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, entry_in
+from multigrid_rl.competition.cup.entries import CupConfig, Entry, entry_in, filed_name
 from multigrid_rl.competition.folders import write_parts
-from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.config.scenario import Strict
-from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Standing
+from multigrid_rl.config.compose import compose, load_scenario
+from multigrid_rl.config.scenario import ScenarioConfig, Strict
+from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Earned, Standing, unless
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.files import csv_text, unfinished, write_whole
+from multigrid_rl.players.alone import game_of
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import expected, first_error
 
@@ -30,7 +32,10 @@ COPIES, PAIRINGS = "entries", "pairings"
 
 
 class Pairing(Strict):
-    """All games of ``red`` on the red side against ``blue`` on the blue side.
+    """All games of ``red`` on the first side, red at red/blue doors, against ``blue`` on the other.
+
+    Of more than two sides ``red`` sits on ``side`` alone and ``blue`` on all others. Where there is one side, nobody
+    meets, and ``blue`` is empty.
 
     One letter a game: the winner (``R``, ``B``), a draw (``D``), the forfeiting entry (``r``, ``b``), or ``-`` where
     both entries are out of the cup and the game does not count.
@@ -47,6 +52,7 @@ class Pairing(Strict):
     out: bool = False  # not played: an entry was out of the cup before
     seconds: dict[str, float] = Field(default={})  # agent -> what its start and its answers took
     kept: list[GameRecord] = Field(default=[])  # to look at
+    side: str = Field(default="", exclude_if=unless(""))
 
     @model_validator(mode="after")
     def _rows_fit(self) -> "Pairing":
@@ -58,6 +64,11 @@ class Pairing(Strict):
     def count(self, letters: str) -> int:
         """Count the games that ended with one of ``letters``."""
         return sum(self.outcomes.count(letter) for letter in letters)
+
+    @property
+    def names(self) -> set[str]:
+        """Who played."""
+        return {self.red, self.blue} - {""}
 
     @property
     def at_fault(self) -> str | None:
@@ -78,6 +89,11 @@ _MANIFESTS = TypeAdapter(Manifest)
 
 
 # --- manifest and entries
+
+
+def scenario_of(name: str, overrides: Sequence[str] = ()) -> ScenarioConfig:
+    """Return what is played: a scenario by name, or what ``overrides`` say. Raises ``ConfigError``."""
+    return compose(list(overrides)).scenario if overrides else load_scenario(name)
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -137,8 +153,10 @@ def kept_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
     before = read_manifest(folder)
     if before is None:
         raise PlayerError(expected(folder, "the folder of a cup", "nothing there"))
-    _check_settings(before, replace(before, spec=load_scenario(before.scenario).spec), folder)
-    return before, [_kept_entry(entry, folder, before) for entry in before.entries]
+    scenario = scenario_of(before.scenario, before.overrides)
+    config = replace(before, spec=game_of(scenario, before.overrides or [f"scenario={before.scenario}"]))
+    _check_settings(before, config, folder)
+    return config, [_kept_entry(entry, folder, config) for entry in before.entries]
 
 
 def _kept_entry(entry: Entry, folder: Path, config: CupConfig) -> Entry:
@@ -153,7 +171,7 @@ def _kept_entry(entry: Entry, folder: Path, config: CupConfig) -> Entry:
 
 def _check_settings(before: Manifest, now: Manifest, folder: Path) -> None:
     for key in (each.name for each in fields(CupConfig)):
-        theirs, ours = getattr(before, key), getattr(now, key)
+        theirs, ours = (to_jsonable_python(getattr(each, key)) for each in (before, now))
         if ours != theirs:
             was, got = (f"the game that {now.scenario} was", "another one") if key == "spec" else (theirs, ours)
             raise PlayerError(expected(f"{folder}: {key}", f"{was}, or another --output", got))
@@ -166,30 +184,48 @@ def _identity(entry: Entry) -> tuple[str, str | None, str | None]:
 # --- pairings
 
 
-def pairs_of(entries: list[Entry]) -> list[tuple[Entry, Entry]]:
-    """Return all pairings (red, blue) of the entries that can play, in the order in which they are played."""
+class Meeting(NamedTuple):
+    """Two entries that are to play, or one where nobody meets; see :class:`Pairing`."""
+
+    red: Entry
+    blue: Entry | None
+    side: str
+
+    def teams(self, config: CupConfig) -> list[tuple[Entry, str]]:
+        """Return who plays each side, that of ``red`` first."""
+        own = self.side or config.sides[0]
+        others = [(self.blue, side) for side in config.sides if side != own and self.blue is not None]
+        return [(self.red, own), *others]
+
+    def file(self, folder: Path) -> Path:
+        """Return the path of its result."""
+        # Names may contain blanks, dots and dashes: the hash keeps two pairings from sharing a file.
+        names = [self.red.name, *([self.blue.name] if self.blue else []), *([self.side] if self.side else [])]
+        filed = "--".join(filed_name(name) for name in names)
+        return folder / PAIRINGS / f"{filed}--{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:8]}.json"
+
+
+def meetings(entries: list[Entry], config: CupConfig) -> list[Meeting]:
+    """Return what the entries that can play are to play, in this order: each pair once from each side."""
     playable = [entry for entry in entries if entry.kind != "broken"]
-    return [pair for one, two in combinations(playable, 2) for pair in ((one, two), (two, one))]
+    if len(config.sides) == 1:
+        return [Meeting(entry, None, "") for entry in playable]
+    alone = config.sides if len(config.sides) > 2 else ("",)
+    pairs = [pair for one, two in combinations(playable, 2) for pair in ((one, two), (two, one))]
+    return [Meeting(*pair, side) for pair in pairs for side in alone]
 
 
-def pairing_file(folder: Path, red: Entry, blue: Entry) -> Path:
-    """Return the path of a pairing's result."""
-    # Names may contain blanks, dots and dashes: the hash keeps two pairings from sharing a file.
-    both = json.dumps([red.name, blue.name])
-    return folder / PAIRINGS / f"{red.filed}--{blue.filed}--{hashlib.sha256(both.encode()).hexdigest()[:8]}.json"
-
-
-def load_pairing(folder: Path, red: Entry, blue: Entry, games: int) -> Pairing:
+def load_pairing(folder: Path, meeting: Meeting, games: int) -> Pairing:
     """Read a pairing. Raises :class:`PlayerError` for a damaged file or one of other games."""
-    path = pairing_file(folder, red, blue)
+    path, names = meeting.file(folder), (meeting.red.name, meeting.blue.name if meeting.blue else "")
     try:
         pairing = Pairing.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         message = first_error(error) if isinstance(error, ValidationError) else error.strerror
         raise PlayerError(expected(path, "the result of a pairing (delete it to play it again)", message)) from error
-    if (pairing.red, pairing.blue, len(pairing.outcomes)) != (red.name, blue.name, games):
+    if (pairing.red, pairing.blue, pairing.side, len(pairing.outcomes)) != (*names, meeting.side, games):
         got = f"{len(pairing.outcomes)} of {pairing.red} and {pairing.blue}"
-        wanted = f"{games} games of {red.name} and {blue.name} (delete it to play them again)"
+        wanted = f"{games} games of {' and '.join(filter(None, names))} (delete it to play them again)"
         raise PlayerError(expected(path, wanted, got))
     return pairing
 
@@ -205,7 +241,7 @@ def begun(path: Path) -> Iterator[None]:
         mark.unlink(missing_ok=True)
 
 
-def blamed(pairs: Mapping[Path, tuple[Entry, Entry]]) -> dict[Path, list[str]]:
+def blamed(pairs: Mapping[Path, Meeting]) -> dict[Path, list[str]]:
     """Return, for each pairing in which the cup was killed since this machine was started, the agents to blame.
 
     Of two agents it is the one in whose pairings it was killed more often; both, if that is a tie.
@@ -214,8 +250,8 @@ def blamed(pairs: Mapping[Path, tuple[Entry, Entry]]) -> dict[Path, list[str]]:
         path.stem for path in next(iter(pairs), Path()).parent.glob("*.began") if path.read_bytes() == _this_boot()
     }
     agents = {
-        path: [entry.name for entry in both if entry.kind == "external"]
-        for path, both in pairs.items()
+        path: [entry.name for entry in meeting[:2] if entry is not None and entry.kind == "external"]
+        for path, meeting in pairs.items()
         if path.stem in marks
     }
     times = Counter(name for names in agents.values() for name in names)
@@ -240,20 +276,36 @@ def versions() -> dict[str, str]:
 
 def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
     """Write all results, standings, pairs, sides and every single game; returns the files. Replaces existing ones."""
-    rated = {row.name for row in found.standings}
-    files = {
-        RESULTS_FILE: found.model_dump_json(indent=1),
-        "standings.csv": csv_text([row.model_dump() for row in found.standings], Standing.model_fields),
-        "pairs.csv": csv_text([row.model_dump() for row in found.pairs]),
-        "sides.csv": csv_text([row.model_dump() for row in found.sides]),
-        "games.csv": csv_text(list(_games([p for p in pairings if {p.red, p.blue} <= rated]))),
+    counted = [pairing for pairing in pairings if pairing.names.isdisjoint(found.unranked)]
+    rows: dict[str, tuple[list[dict[str, Any]], Any]] = {
+        "standings.csv": ([row.model_dump() for row in found.standings], Standing.model_fields),
+        "pairs.csv": ([row.model_dump() for row in found.pairs], None),
+        "sides.csv": (_of_sides([row.model_dump() for row in found.sides], found), None),
     }
+    if found.returns:
+        rows = {"standings.csv": ([row.model_dump() for row in found.returns], Earned.model_fields)}
+    rows["games.csv"] = _of_sides(list(_games(counted, found)), found), None
+    files = {RESULTS_FILE: found.model_dump_json(indent=1)}
+    files |= {name: csv_text(of, columns) for name, (of, columns) in rows.items()}
     for name, text in files.items():
         write_whole(folder / name, text.encode())
     return [folder / name for name in files]
 
 
-def forged(folder: Path, true: list[Path], entries: list[Entry]) -> list[str]:
+def _of_sides(rows: list[dict[str, Any]], found: CupResults) -> list[dict[str, Any]]:
+    """Return rows with the names of the game's sides in their keys, and none for sides that it does not have."""
+    names: dict[str, str] = dict(zip(("red", "blue"), found.teams, strict=False))
+    lacking = {"blue", "winner"} if len(names) == 1 else set()
+    lacking |= set() if any(row.get("side") for row in rows) else {"side"}
+
+    def renamed(row: dict[str, Any]) -> dict[str, Any]:
+        parts = {key: key.split("_") for key in row}
+        return {"_".join(names.get(p, p) for p in of): row[key] for key, of in parts.items() if not lacking & {*of}}
+
+    return [renamed(row) for row in rows]
+
+
+def forged(folder: Path, true: list[Path], entries: list[Entry], config: CupConfig) -> list[str]:
     """Return a line for each file of a cup's ``folder`` that differs from a ``true`` one, and each foreign pairing."""
     lines = []
     for path in true:
@@ -263,19 +315,21 @@ def forged(folder: Path, true: list[Path], entries: list[Entry]) -> list[str]:
             same = False
         if not same:
             lines.append(f"{path.name}: differs from what cup.json and the pairings give")
-    own = {pairing_file(folder, red, blue) for red, blue in pairs_of(entries)}
+    own = {meeting.file(folder) for meeting in meetings(entries, config)}
     foreign = sorted(path.name for path in (folder / PAIRINGS).glob("*.json") if path not in own)
     return lines + [f"{PAIRINGS}/{name}: not a pairing of this cup" for name in foreign]
 
 
-def _games(pairings: list[Pairing]) -> Iterator[dict[str, Any]]:
-    words = {"R": "red", "B": "blue", "D": "nobody", "r": "blue", "b": "red", "-": "not played"}
+def _games(pairings: list[Pairing], found: CupResults) -> Iterator[dict[str, Any]]:
+    first, other = (*found.teams, "")[:2]
+    words = {"R": first, "B": other, "D": "nobody", "r": other, "b": first, "-": "not played"}
     for pairing in pairings:
         rows = zip(pairing.outcomes, pairing.length, pairing.return_red, pairing.return_blue, strict=True)
         for game, (letter, length, red, blue) in enumerate(rows):
             yield {
                 "red": pairing.red,
                 "blue": pairing.blue,
+                "side": pairing.side,
                 "game": game,
                 "winner": words[letter],
                 "forfeited_by": {"r": pairing.red, "b": pairing.blue}.get(letter, ""),

@@ -17,6 +17,7 @@ from multigrid_rl.competition.cup.entries import CupConfig, Entry
 from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.evaluation.cup_results import (
     CupResults,
+    Earned,
     EntryResult,
     Fault,
     PairResult,
@@ -25,7 +26,7 @@ from multigrid_rl.evaluation.cup_results import (
     Surprise,
 )
 from multigrid_rl.evaluation.seeds import Interval
-from multigrid_rl.metrics import wilson_interval
+from multigrid_rl.metrics import interval_of, wilson_interval
 
 #: Per pair of entries: for each game number (G) how often ``one`` won, drew and lost over both sides, (G, 3).
 PairGames = Mapping[tuple[str, str], NDArray[np.int64]]
@@ -102,13 +103,13 @@ _DECIDERS = ("rating", "points between them", "more wins", "larger margin")
 
 def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, versions: dict[str, str]) -> CupResults:
     """Compute the results of a cup from its pairings."""
-    finished = {name for p in pairings if p.count(_PLAYED) for name in (p.red, p.blue)}
+    finished = {name for p in pairings if p.count(_PLAYED) for name in p.names}
     ranked = [entry.name for entry in entries if entry.name in finished]
     # A walk-over is no win, and must not raise the rating of the opponent.
-    counted = [p for p in pairings if {p.red, p.blue} <= finished]
+    counted = [p for p in pairings if p.names <= finished]
     between = {
-        (one, two): [pairing for pairing in counted if {pairing.red, pairing.blue} == {one, two}]
-        for one, two in combinations(ranked, 2)
+        (one, two): [pairing for pairing in counted if pairing.names == {one, two}]
+        for one, two in (combinations(ranked, 2) if config.rated else ())
     }
     pairs = [_pair(one, two, both) for (one, two), both in between.items()]
     games = {(one, two): _by_game(one, both) for (one, two), both in between.items()}
@@ -122,7 +123,7 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
         seed=config.seed,
         rules=rules(config),
         entries=[_entry(entry, pairings) for entry in entries],
-        standings=_standings(ranked, counted, ratings(ranked, games, rng)),
+        standings=_standings(ranked, counted, ratings(ranked, games, rng)) if config.rated else [],
         unranked=[entry.name for entry in entries if entry.name not in finished],
         pairs=pairs,
         sides=[_side(pairing) for pairing in counted],
@@ -130,6 +131,8 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
         surprises=surprises(pairs, games),
         games=[game for pairing in pairings for game in pairing.kept],
         versions=versions,
+        teams=_teams(config),
+        returns=[] if config.rated else _earned(ranked, counted, config),
     )
     digest = hashlib.sha256(found.model_dump_json().encode())
     for pairing in pairings:
@@ -175,21 +178,79 @@ def _expected_shares(
 
 def rules(config: CupConfig) -> list[str]:
     """Return the rules of playing and ranking, a sentence each."""
+    words, sides, games = config.place.words, len(config.sides), config.games
+    same = f"(seed and numbers), so all entries meet the same {words.alike}."
+    alone = [f"Every entry plays {games} games without another; all play the same games {same}"]
+    met = [
+        f"Every entry meets every other from {words.sides}, {games} games on each; all pairings play the same games "
+        f"{same}"
+    ]
+    if sides > 2:
+        met += ["In each pairing one of the two sits on one side alone, the other on all others."]
+    won = (
+        words.won if sides == 2 else "Who sits alone wins if it earns more than more of the others than it earns less."
+    )
+    late = (
+        "An entry that cannot be loaded does not play. One that exits, answers late or wrongly, or breaks a limit "
+        "forfeits the unfinished games of that pairing. After three such pairings, or after more than "
+        f"{config.cup_s:g} s for its starts and answers in the whole cup, it forfeits all the rest. "
+    )
+    if not config.rated:
+        return [
+            *(met if sides > 1 else alone),
+            "The result of an entry is the mean of its returns, with the 95 % interval of the mean over game numbers.",
+            "Ranking is by that mean; an entry that forfeited a game is ranked behind all that forfeited none.",
+            f"{late}Forfeited games are in no mean.",
+        ]
     return [
-        f"Every entry meets every other from both sides of the board, {config.games} games on each; all pairings play "
-        "the same games (seed and numbers), so all entries meet the same layouts.",
-        "A game is won by the win flag alone: a door or an elimination. A win is 1 point, a draw 1/2.",
+        *met,
+        f"{won} A win is 1 point, a draw 1/2.",
         "Ratings are Bradley-Terry on the Elo scale with mean 1000, fitted to all games, a draw as half a win and one "
         "drawn game added to each pair; their 95 % intervals are from 1,000 bootstrap samples of whole game numbers.",
         "Ranking is by rating. Equal ratings are decided by points in the games between them, then by more wins, "
         "then by the larger margin of returns; entries that are still equal share the rank.",
-        "An entry that cannot be loaded does not play. One that exits, answers late or wrongly, or breaks a limit "
-        "forfeits the unfinished games of that pairing. After three such pairings, or after more than "
-        f"{config.cup_s:g} s for its starts and answers in the whole cup, it forfeits all the rest. "
-        "Forfeited games are losses. An entry that has finished no game at all is not ranked, and what was forfeited "
-        "to it or by it does not count.",
+        f"{late}Forfeited games are losses. An entry that has finished no game at all is not ranked, and what was "
+        "forfeited to it or by it does not count.",
         "Intervals of shares are Wilson's, 95 %. A cycle is named where each beats the next beyond such an interval.",
     ]
+
+
+def _teams(config: CupConfig) -> list[str]:
+    """Return what the sides of a pairing are called."""
+    return list(config.sides) if len(config.sides) <= 2 else ["alone", "others"]
+
+
+def _earned(names: list[str], pairings: list[Pairing], config: CupConfig) -> list[Earned]:
+    """Return the table of mean returns, the best first."""
+    rows = []
+    for name in names:
+        own = [(p, p.side or _teams(config)[0], p.return_red) for p in pairings if p.red == name]
+        own += [(p, _teams(config)[1], p.return_blue) for p in pairings if p.blue == name]
+        played = np.array([[letter in _PLAYED for letter in p.outcomes] for p, *_ in own])
+        earned = np.where(played, np.array([values for *_, values in own]), np.nan)
+        by_side = {side: [row for (_, at, _), row in zip(own, earned, strict=True) if at == side] for _, side, _ in own}
+        columns = earned[:, played.any(axis=0)]
+        mean, low, high = interval_of(np.nanmean(columns, axis=0))
+        rows.append(
+            Earned(
+                rank=0,
+                name=name,
+                mean=round(mean, 6),
+                low=round(low, 6),
+                high=round(high, 6),
+                games=int(played.sum()),
+                forfeited=sum(p.count("r" if name == p.red else "b") for p, *_ in own),
+                length_mean=_mean([length for p, *_ in own for length in _played(p.length, p)]),
+                sides={} if len(by_side) == 1 else {side: _mean(_finite(of)) for side, of in by_side.items()},
+            )
+        )
+    rows.sort(key=lambda row: (row.forfeited > 0, -row.mean, row.name))
+    places = [(row.forfeited > 0, row.mean) for row in rows]
+    return [row.model_copy(update={"rank": places.index(place) + 1}) for row, place in zip(rows, places, strict=True)]
+
+
+def _finite(rows: list[NDArray[np.float64]]) -> list[float]:
+    return [value for row in rows for value in row[np.isfinite(row)].tolist()]
 
 
 def _letters(pairing: Pairing, name: str) -> tuple[str, str, str]:
@@ -250,6 +311,7 @@ def _side(pairing: Pairing) -> SideResult:
         length_mean=_mean(_played(pairing.length, pairing)),
         return_red=_mean(_played(pairing.return_red, pairing)),
         return_blue=_mean(_played(pairing.return_blue, pairing)),
+        side=pairing.side,
     )
 
 

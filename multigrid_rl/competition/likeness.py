@@ -1,0 +1,96 @@
+"""Copies of players in any game: by content, and by what networks would likeliest do where random players get to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from multigrid_rl.competition.copies import Fingerprint, Originals, Similar, Teams, same_content, weights_of
+from multigrid_rl.competition.cup.entries import teams_of
+from multigrid_rl.competition.folders import Part
+from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+from multigrid_rl.players.factories import match_of
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.places import place_of
+from multigrid_rl.trust import strangers
+from multigrid_rl.types import Seats, SeatView
+
+#: Steps of so many games, played at random, that players are compared on; fewest different views of a seat.
+_STEPS, _GAMES, _SEED, _FEWEST = 64, 8, 20_261_123, 100
+#: Share of equal actions from which a player is a near copy; what counts as equal, and as any action at all, as a share
+#: of the range of an action.
+_ALIKE, _EQUAL, _MOVES = 0.9, 0.01, 0.05
+
+
+class Likeness(Originals):
+    """Players that hand-ins for any game are compared with; see :class:`~multigrid_rl.competition.copies.Originals`."""
+
+    watches = False
+
+    def __init__(self, spec: Seats, catalogue: Catalogue, earlier: Iterable[Path] = ()) -> None:
+        self.spec, self.players = spec, {}
+        self._add({name: catalogue.folder(name) for name in catalogue.names() if name not in BUILT_IN})
+        self._add_examples()
+        self._add({f"{folder.parent.name}/{folder.name}": folder for folder in earlier})
+
+    @cached_property
+    def _views(self) -> dict[str, NDArray[Any]]:
+        """What each seat saw (rows, D) when it had a choice in random games, each view once: always the same."""
+        place, seats = place_of(self.spec), self.spec.seats
+        players = {seat: place.scripted(self.spec, "random", seat) for seat in seats}
+        match = match_of(self.spec, players, _GAMES, seed=_SEED)
+        rows: dict[str, list[NDArray[Any]]] = {seat: [] for seat in seats}
+        for _ in range(_STEPS):
+            turn = match.env.deciding() if hasattr(match.env, "deciding") else {}
+            for seat, seen in match.env.observations().items():
+                rows[seat].append(seen[turn[seat]] if seat in turn else seen.copy())
+            match.step({})
+        found = {seat: np.unique(np.concatenate(of), axis=0) for seat, of in rows.items()}
+        legal = {seat: self._agents[seat].legal for seat in seats}
+        return {seat: of[of[:, -legal[seat] :].sum(axis=1) > 1] if legal[seat] else of for seat, of in found.items()}
+
+    @cached_property
+    def _agents(self) -> dict[str, Any]:
+        team_of = {seat: self.spec.team_of(seat) for seat in self.spec.seats}
+        return {agent.name: agent for agent in place_of(self.spec).agents(self.spec, team_of, "dtde", shared=False)}
+
+    @property
+    def by_play(self) -> bool:
+        """Whether the game has enough views to tell players apart; otherwise by content alone."""
+        return max(len(rows) for rows in self._views.values()) >= _FEWEST
+
+    @strangers()
+    def _teams(self, folder: Path) -> Teams:
+        return teams_of(folder, self.spec)[0]
+
+    def of_networks(self, teams: Teams, parts: Iterable[Part]) -> Fingerprint:
+        """Return the fingerprint of a bundle: its players for each team, and all its files."""
+        players = {seat: player for team in teams.values() for seat, player in team.items() if seat in self._views}
+        choices = tuple(
+            self._likeliest(seat, players[seat]) if seat in players else np.zeros((0, 1)) for seat in self.spec.seats
+        )
+        return Fingerprint(weights_of(parts), choices=choices, teams=teams)
+
+    def _likeliest(self, seat: str, player: Any) -> NDArray[Any]:
+        """Return the likeliest actions (rows, A), as shares of their range; no rows if it always does the same."""
+        seen, space = self._views[seat], self._agents[seat].action_space
+        if not isinstance(player, FrozenPlayer) or len(seen) < _FEWEST:
+            return np.zeros((0, 1))
+        outputs, _ = player.outputs(SeatView(seen, None, self.spec.seats.index(seat)), player.initial_state(len(seen)))
+        taken = player.distribution.bounded(player.distribution.mode(outputs))
+        rows = np.asarray(taken, np.float64).reshape(len(seen), -1)
+        rows /= space.high - space.low if isinstance(space, spaces.Box) else space.nvec - 1
+        return rows if rows.std(axis=0).max() >= _MOVES else rows[:0]
+
+    def _near(self, name: str, own: Fingerprint, other: Fingerprint) -> Similar | None:
+        if same_content(own, other):
+            return Similar(name, 0.0)
+        pairs = [(a, b) for a, b in zip(own.choices, other.choices, strict=False) if len(a) and a.shape == b.shape]
+        alike = max((float((np.abs(a - b) <= _EQUAL).all(axis=1).mean()) for a, b in pairs), default=0.0)
+        return Similar(name, max(1 - alike, 1e-6), alike) if alike >= _ALIKE else None
