@@ -98,7 +98,7 @@ def beside(panels: list[tuple[str, Picture]], name: str) -> None:
 def game(_: Path) -> None:
     """Film a game of two frozen players."""
     command = "video blue-master scenario=1v1 --opponent blue-adept --seed 7 --game 16 --force -o"
-    subprocess.run([*PROGRAM, *command.split(), IMAGES / "game-1v1.gif"], check=True)
+    subprocess.run([*PROGRAM, *command.split(), str(IMAGES / "game-1v1.gif")], check=True)
 
 
 def terminal(folder: Path) -> None:
@@ -150,14 +150,14 @@ def last_state(written: str) -> str:
 
 def overlay(folder: Path) -> None:
     """Draw the run over its recipe's curves."""
-    command = [*PROGRAM, "overlay", trained(folder), "-o", IMAGES / "overlay-1v1.png", "--force"]
-    subprocess.run(command, check=True)
+    picture = str(IMAGES / "overlay-1v1.png")
+    subprocess.run([*PROGRAM, "overlay", str(trained(folder)), "-o", picture, "--force"], check=True)
 
 
 def report(folder: Path) -> None:
     """Photograph the page of the run: wide, and as a phone in the dark shows it."""
     run = trained(folder)
-    subprocess.run([*PROGRAM, "report", run], check=True)
+    subprocess.run([*PROGRAM, "report", str(run)], check=True)
     photograph(run / "report.html", "report-run.png", "--window-size=1100,1500")
     photograph(run / "report.html", "report-phone.png", "--window-size=500,1100", "--force-dark-mode",
                "--blink-settings=preferredColorScheme=0")  # fmt: skip

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -25,6 +25,7 @@ from multigrid_rl.files import discard_output
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.text import program
+from multigrid_rl.training.advice import expectation, hint
 from multigrid_rl.training.stages import team_of
 
 #: Seconds between two plain lines.
@@ -138,6 +139,8 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
     own = {key.removeprefix("train."): name for key, name in named.items() if ":" in name or key != "train.model"}
     recipe += "".join(f"; {key} {name}" for key, name in own.items() if name not in default)
     lines = [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
+    known = expectation(config)
+    lines += [] if known is None else [f"expect:   {known}"]
     if game is None:
         given = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())
         lines.append(f"env_id:   {config.scenario.env_id}{given}")
@@ -158,6 +161,7 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
     if train.lr > LARGE_LR:
         usual = "Adam moves every weight by about as much in each of its steps; 1e-4 to 1e-2 is usual"
         lines.append(f"warning:  train.lr={train.lr:g}: {usual}")
+    lines.append(f"network:  {config.model.name} {' x '.join(map(str, config.model.hidden))}, step size {train.lr:g}")
     lines += _learning(config)
     for k, stage in enumerate(config.curriculum):
         ends = [f"after {stage.steps:,} steps"] if stage.steps else []
@@ -193,8 +197,11 @@ def plays(config: RunConfig) -> str:
     return config.scenario.kind.games
 
 
-def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]:
-    """Tell what the run achieved, and what may come next, with the variable that lets it import the user's code."""
+def closing(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequence[str] = ()) -> list[str]:
+    """Tell what the run achieved, a hint if it missed its gates, and what may come next.
+
+    ``changed``: what was set, as ``advice.settings`` tells it.
+    """
     v, gates = verdict, verdict["gates"]
     if v["held"]:
         first = (
@@ -203,7 +210,7 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
         )
     elif gates:
         unmet = [g for g in gates if not g["held"]]
-        words = [f"{g['metric']} {g['comparison']} {g['bound']:g} ({_measured(g['value'])})" for g in unmet]
+        words = [f"{g['metric']} {g['comparison']} {g['bound']:g} ({_measured(g)})" for g in unmet]
         first = f"[bold yellow]NOT HELD[/]: {', '.join(words)}"
     else:
         first = "this scenario has no gates for the seats that learn"
@@ -219,6 +226,7 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
     done = trainer_of(config.train.trainer).counts
     return [
         first,
+        *([] if v["held"] or not gates else [escape(f"hint:     {hint(v, path, config, changed)}")]),
         *_result(v["last_report"]),
         f"{done[0] + ':':<9} {v['env_steps']:,} {done[1]} steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
         f"({v['env_steps_per_s']:,.0f} steps/s)",
@@ -227,8 +235,10 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
     ]
 
 
-def _measured(value: float | None) -> str:
-    return "not measured" if value is None else f"now {value:.3f}"
+def _measured(gate: dict[str, Any]) -> str:
+    if gate["value"] is None:
+        return "not measured"
+    return f"now {gate['value']:.3f}" + (f", not yet for {gate['window']:,} steps" if gate.get("met") else "")
 
 
 def _result(report: dict[str, float]) -> list[str]:
@@ -246,11 +256,14 @@ def progress(screen: Console, config: RunConfig) -> Iterator[Callable[[dict[str,
     live = Live(console=screen, refresh_per_second=4) if screen.is_terminal else None
     known: dict[str, Any] = {}  # the newest value of every metric: some rows carry no episode metrics
     last_line = 0.0
+    expected = expectation(config)
 
     def show(row: dict[str, Any], keeper: GateKeeper) -> None:
         nonlocal last_line
         known.update(row)
         line = headline(known, config)
+        if expected is not None and row["env_steps"] < (expected.steps or 0):
+            line += f" | the recipe's median in {(expected.steps - row['env_steps']) / row['env_steps_per_s']:,.0f} s"
         if live:
             live.update(Group(Text(line), gate_table(keeper)))
         elif keeper.held or time.monotonic() - last_line >= PLAIN_EVERY:

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.files import write_whole
 from multigrid_rl.tables import PREFLIGHTS, STARTS, TRACKERS, find
 from multigrid_rl.text import ConfigError, expected, program, reason
+from multigrid_rl.training.advice import settings
 from multigrid_rl.trust import MISTAKES, mistake, own_place
 from multigrid_rl.types import MultiAgentSpec, RunError
 
@@ -56,7 +57,7 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
     above = next(folder for folder in path.absolute().parents if os.access(folder, os.F_OK))
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise ConfigError(expected("run_dir", f"a folder that can be made in {above}", path))
-    return _run(config, path, None)
+    return _run(config, path, None, settings(overrides))
 
 
 def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
     return stages, seated
 
 
-def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, Any]:
+def _run(config: RunConfig, path: Path, start: Checkpoint | None, changed: Sequence[str] = ()) -> dict[str, Any]:
     from multigrid_rl.training import screen as live
 
     screen = live.live_console()
@@ -147,7 +148,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
                 config, lines = find(PREFLIGHTS, "cluster")(config, path, stages)
                 for line in lines:
                     screen.print(line, markup=False)
-            for line in live.preflight(config, seated, path):
+            for line in [f"set:      {value}" for value in changed] + live.preflight(config, seated, path):
                 screen.print(line, markup=False)
             # Before there is a folder, which would block its own name, and before the signals, one of which Ray takes.
             stack.enter_context(ray_session(config))
@@ -166,7 +167,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
         except OSError as error:
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
             raise RunError(reason(error, path)) from error
-    for line in live.closing(verdict, path, config):
+    for line in live.closing(verdict, path, config, changed):
         screen.print(line)
     if config.scenario.held_out and verdict["ended"] != "interrupted":
         screen.print(_held_out(path), markup=False)
