@@ -10,7 +10,7 @@ BENCH_READY := $(BENCH_VENV)/.ready
 DOCS_VENV ?= .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 # What `make setup` installs beside the package; students need no dev: make setup EXTRAS=control
-EXTRAS ?= dev,control,games
+EXTRAS ?= dev,control,games,web
 
 define CHECK_PYTHON
 $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 12) else f"Python {v[0]}.{v[1]} found; expected 3.10 to 3.12: make PYTHON=python3.11 ...")'
@@ -33,7 +33,7 @@ CHECK_TORCH = $(if $(filter cpu gpu cu1%,$(TORCH)),,$(error TORCH: expected cpu,
 NAME ?= $(error NAME: expected the name of a study: make study NAME=policy-gradients, or another of benchmarks/studies/)
 RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/mine)
 
-.PHONY: help setup train search evaluate cup report test faults robustness soak capacity check bench-setup bench bench-control bench-world bench-growth bench-faces docs explain results study fingerprints prove-multigrid players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test faults robustness soak capacity check bench-setup bench bench-control bench-world bench-growth bench-faces docs pictures explain results study fingerprints prove-multigrid players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -123,6 +123,9 @@ $(DOCS_READY): pyproject.toml
 
 bench-growth: $(READY)  ## what more games, env runners, agents, width and nodes cost
 	$(BIN)/python -m benchmarks.growth $(ARGS)
+
+pictures: $(READY)  ## the pictures of README and docs from this checkout, 2 minutes; ARGS="--only boards terminal"
+	$(BIN)/python -m benchmarks.pictures $(ARGS)
 
 explain: $(READY)  ## make explain SCENARIO=coop: what the sizes of a run are and mean
 	$(BIN)/multigrid-rl explain scenario=$(SCENARIO) $(KEYS) $(ARGS)

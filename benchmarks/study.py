@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.tables import table
 from multigrid_rl.cores import available_cpus
-from multigrid_rl.evaluation.seeds import improvement_interval, iqm, iqm_interval
+from multigrid_rl.evaluation.seeds import improvement_interval, iqm, iqm_interval, permutation_p
 from multigrid_rl.show.figures import add_legend, fill, format_axes, panel_grid, save_figure
 
 STUDIES = Path(__file__).parent / "studies"
@@ -42,6 +43,14 @@ _UPDATES = (
 #: Points of a curve.
 _POINTS = 40
 _RESAMPLES = 2000
+_DEALS = 10_000
+#: Reports behind one mean return where it is asked whether a run recovers.
+_STRETCH = 5
+_RETURN = "return_mean/agent_0"
+_TITLES = {_RETURN: "Mean return of the episodes played", "entropy/agent_0": "Entropy of the policy",
+           "approx_kl/agent_0": "KL of an update, mean of its minibatches"}  # fmt: skip
+_UNITS = {_RETURN: "reward", "approx_kl/agent_0": "nats", "entropy/agent_0": "nats"}
+Curve = tuple[NDArray[Any], NDArray[Any]]
 
 
 class Job(NamedTuple):
@@ -66,6 +75,11 @@ class Study(NamedTuple):
     claims: list[dict[str, Any]]
     before: dict[str, str]  # commands for folders that runs need
     scale: dict[str, float] | None  # returns that make scores of 0 and 1
+
+    @property
+    def metrics(self) -> set[str]:
+        """What the figures of some group show beside returns."""
+        return {name for group in self.groups for name in group.get("metrics", ())}
 
     @property
     def arms(self) -> dict[str, list[str]]:
@@ -162,8 +176,9 @@ class Arm(NamedTuple):
     """Results of one arm, one entry per seed."""
 
     results: list[dict[str, float]]
-    curves: list[tuple[NDArray[Any], NDArray[Any]]]  # environment steps and mean return of each report
+    curves: list[Curve]  # environment steps and mean return of each report
     updates: list[list[float]]  # the values named in ``_UPDATES``
+    others: dict[str, list[Curve]]  # the same of other metrics
 
     def median(self, key: str) -> float:
         """Return the median over seeds; NaN for what runs of before did not keep."""
@@ -179,21 +194,36 @@ class Arm(NamedTuple):
         return np.array([result[mode] for result in self.results])
 
 
-def read_arms(jobs: Sequence[Job]) -> dict[str, Arm]:
+def recovery(returns: NDArray[Any]) -> list[float]:
+    """Return the best mean of ``_STRETCH`` reports in a row, the lowest one after it, and the last one."""
+    means = np.convolve(returns, np.full(_STRETCH, 1 / _STRETCH), "valid") if len(returns) >= _STRETCH else returns
+    if not len(means):
+        return [float("nan")] * 3
+    best = int(means.argmax())
+    return [float(means[best]), float(means[best:].min()), float(means[-1])]
+
+
+def read_arms(jobs: Sequence[Job], metrics: Iterable[str] = ()) -> dict[str, Arm]:
     """Read what finished."""
     arms: dict[str, Arm] = {}
     for job in jobs:
         result = job.folder / "study.json"
         if result.is_file():
-            arm = arms.setdefault(job.arm, Arm([], [], []))
+            arm = arms.setdefault(job.arm, Arm([], [], [], {}))
             arm.results.append(json.loads(result.read_text(encoding="utf-8")))
             with (job.folder / "metrics.jsonl").open(encoding="utf-8") as file:
                 rows = [json.loads(line) for line in file]
-            played = [row for row in rows if row.get("return_mean/agent_0") is not None]
-            steps, returns = ([row[name] for row in played] for name in ("env_steps", "return_mean/agent_0"))
-            arm.curves.append((np.array(steps), np.array(returns)))
+            arm.curves.append(_curve(rows, _RETURN))
+            for metric in metrics:
+                arm.others.setdefault(metric, []).append(_curve(rows, metric))
             arm.updates.append([_summarise(rows, metric, last=last) for _, metric, last in _UPDATES])
     return arms
+
+
+def _curve(rows: list[dict[str, Any]], metric: str) -> Curve:
+    known = [row for row in rows if row.get(metric) is not None]
+    steps, values = ([row[name] for row in known] for name in ("env_steps", metric))
+    return np.array(steps), np.array(values)
 
 
 def _summarise(rows: list[dict[str, Any]], metric: str, *, last: bool) -> float:
@@ -203,22 +233,32 @@ def _summarise(rows: list[dict[str, Any]], metric: str, *, last: bool) -> float:
 
 def draw_group(study: Study, group: dict[str, Any], arms: dict[str, Arm]) -> Figure:
     """Draw the curves of a group: interquartile mean and quartiles over the seeds that were measured at a step."""
-    figure, (axes,) = panel_grid(1, f"{study.title}: {group['title']}")
-    end = 0.0
-    for name in group["arms"]:
-        curves = [curve for curve in arms[name].curves if len(curve[0])] if name in arms else []
-        if not curves:
-            continue
-        steps = np.linspace(min(curve[0][0] for curve in curves), max(curve[0][-1] for curve in curves), _POINTS)
-        grid = np.array([np.interp(steps, *curve, left=np.nan, right=np.nan) for curve in curves])
-        seeds = [row[np.isfinite(row)] for row in grid.T]
-        (line,) = axes.plot(steps, [iqm(row) for row in seeds], label=name, linewidth=1.6)
-        low, high = np.transpose([np.quantile(row, (0.25, 0.75)) for row in seeds])
-        fill(axes, steps, (low, high), 0.15, color=line.get_color())
-        end = max(end, float(steps[-1]))
-    format_axes(axes, "Mean return of the episodes played", "reward", end or 1.0)
+    metrics = (_RETURN, *group.get("metrics", ()))
+    figure, panels = panel_grid(len(metrics), f"{study.title}: {group['title']}")
+    for axes, metric in zip(panels, metrics, strict=True):
+        end = 0.0
+        for name in [name for name in group["arms"] if name in arms]:
+            curves = arms[name].curves if metric == _RETURN else arms[name].others.get(metric, [])
+            end = max(end, _draw_arm(axes, name, [curve for curve in curves if len(curve[0])]))
+        format_axes(axes, _TITLES.get(metric, metric), _UNITS.get(metric, ""), end or 1.0)
+        if metric == "approx_kl/agent_0":
+            axes.set_yscale("log")
+        axes.set_xlabel(group.get("axis", "environment steps"))
     add_legend(figure, 4)
     return figure
+
+
+def _draw_arm(axes: Axes, name: str, curves: list[Curve]) -> float:
+    """Draw the curves of one arm; returns where they end."""
+    if not curves:
+        return 0.0
+    steps = np.linspace(min(curve[0][0] for curve in curves), max(curve[0][-1] for curve in curves), _POINTS)
+    grid = np.array([np.interp(steps, *curve, left=np.nan, right=np.nan) for curve in curves])
+    seeds = [row[np.isfinite(row)] for row in grid.T]
+    (line,) = axes.plot(steps, [iqm(row) for row in seeds], label=name, linewidth=1.6)
+    low, high = np.transpose([np.quantile(row, (0.25, 0.75)) for row in seeds])
+    fill(axes, steps, (low, high), 0.15, color=line.get_color())
+    return float(steps[-1])
 
 
 def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
@@ -243,6 +283,8 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
             rows = [[name, *("-" if np.isnan(x) else f"{x:.4g}" for x in row)] for name, row in medians.items()]
             yield from table(["medians over seeds", *(name for name, *_ in _UPDATES)], rows)
         yield ""
+        if group.get("recovery"):
+            yield from _recoveries(group, arms)
     yield from _claims(study, arms, rng)
 
 
@@ -267,20 +309,42 @@ def _table(study: Study, group: dict[str, Any], arms: dict[str, Arm], rng: np.ra
     yield ""
 
 
+def _recoveries(group: dict[str, Any], arms: dict[str, Arm]) -> Iterator[str]:
+    rows = []
+    for name in [name for name in group["arms"] if name in arms]:
+        found = np.array([recovery(returns) for _, returns in arms[name].curves])
+        back = (found[:, 2] >= found[:, 0] - 100).sum()
+        rows.append([name, *(f"{x:,.0f}" for x in np.nanmedian(found, axis=0)), f"{back} of {len(found)}"])
+    heads = [
+        "medians over seeds",
+        f"best {_STRETCH} reports",
+        "lowest after",
+        "at the end",
+        "ends within 100 of its best",
+    ]
+    yield from table(heads, rows)
+    yield ""
+
+
 def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Iterator[str]:
     claims = [claim for claim in study.claims if claim["better"] in arms and claim["worse"] in arms]
     if not claims:
         return
     rows = []
     yield "## Which is better\n"
-    yield "Probability that a run of the first beats a run of the second, with its 95 % interval.\n"
+    yield (
+        "Probability that a run of the first beats a run of the second, with its 95 % interval; p is that of a "
+        "permutation test of this probability against 1/2, two-sided.\n"
+    )
     for claim in claims:
         mode = claim.get("score", "draw")
         better, worse = ([arms[claim[side]].scores(mode)] for side in ("better", "worse"))
         share, low, high = improvement_interval(better, worse, _RESAMPLES, rng, smaller=False)
         sides = [claim["better"], claim["worse"], _MODES[mode]]
-        rows.append([*sides, f"{share:.2f}", f"{low:.2f} to {high:.2f}", claim["expected"]])
-    yield from table(["first", "second", "score", "probability", "95 %", "expected"], rows, left=(0, 1, 2, 5))
+        p = permutation_p(better, worse, _DEALS, rng, smaller=False)
+        told = "< .001" if p < 0.001 else f"{p:.3f}"
+        rows.append([*sides, f"{share:.2f}", f"{low:.2f} to {high:.2f}", told, claim["expected"]])
+    yield from table(["first", "second", "score", "probability", "95 %", "p", "expected"], rows, left=(0, 1, 2, 6))
 
 
 def _figure_name(study: Study, group: dict[str, Any]) -> str:
@@ -303,7 +367,7 @@ def main() -> None:
     if not options.page_only:
         prepare(study, options.folder / study.name)
     failed = [] if options.page_only else run_study(chosen, options.jobs)
-    arms = read_arms(jobs)
+    arms = read_arms(jobs, study.metrics)
     study = study._replace(groups=[group for group in study.groups if arms.keys() & group["arms"].keys()])
     for group in study.groups:
         save_figure(draw_group(study, group, arms), PAGES / _figure_name(study, group))

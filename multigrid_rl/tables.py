@@ -43,11 +43,21 @@ PROTOCOLS: dict[str, str] = {
     "2": "multigrid_rl.competition.messages:SeatsProtocol",
 }
 
+#: Beginnings of the next table after which a name without a slash is a module, which is imported.
+IMPORTED = ("pettingzoo",)
+
 #: What opens one game of the kind ``pettingzoo``, by what its ``env_id`` begins with: (rest of the id, arguments) ->
 #: ``envs.zoo.Game``.
 GAMES: dict[str, str] = {
     "pettingzoo": "multigrid_rl.envs.zoo:zoo_game",
     "openspiel": "multigrid_rl.envs.openspiel:Spiel",
+}
+
+#: What writes a game of PettingZoo's as text where its own renderer does not, by its ``metadata["name"]``: its
+#: environment, unwrapped -> text.
+TEXTS: dict[str, str] = {
+    "tictactoe_v3": "multigrid_rl.envs.texts:tictactoe",
+    "connect_four_v3": "multigrid_rl.envs.texts:connect_four",
 }
 
 #: Environments that we bring to Gymnasium: arguments of ``gymnasium.register`` by id.
@@ -229,6 +239,16 @@ CHECKPOINTS: dict[str, str] = {
 #: Figures that commands draw, as PNG: a function of what is drawn, then of the file.
 FIGURES: dict[str, str] = {"comparison": "multigrid_rl.show.figures:save_comparison"}
 
+#: Where a person plays a game, by the class that describes it: (game, players of the other seats, what is called with
+#: the session after each game, seed=, options of the verb) -> the session, what plays it, a hint.
+PERSONS: dict[str, str] = {
+    "GameSpec": "multigrid_rl.show.window:window",
+    "ZooSpec": "multigrid_rl.show.terminal:terminal",
+}
+
+#: The same in a browser.
+BROWSERS: dict[str, str] = {"GameSpec": "multigrid_rl.show.browser:browser"}
+
 #: Episodes of an environment that can be drawn: those of a run for its page; one chosen by name.
 FILMS: dict[str, str] = {
     "page": "multigrid_rl.walkers.films:play_own_episodes",
@@ -240,6 +260,8 @@ TRACKERS: dict[str, str] = {
     "csv": "multigrid_rl.ops.trackers:Csv",
     "wandb": "multigrid_rl.ops.trackers:Wandb",
     "mlflow": "multigrid_rl.ops.trackers:Mlflow",
+    "tensorboard-media": "multigrid_rl.show.media:Media",
+    "web": "multigrid_rl.show.live:Web",
 }
 
 #: What a run's provenance says of an input, by the key of the configuration that names it: RunConfig -> plain data.
@@ -261,6 +283,7 @@ VERBS: dict[str, str] = {
     "overlay": "multigrid_rl.show.overlay:overlay",
     "evaluate": "multigrid_rl.cli.evaluate:evaluate",
     "report": "multigrid_rl.show.verbs:report",
+    "watch": "multigrid_rl.show.verbs:watch",
     "video": "multigrid_rl.show.verbs:video",
     "play": "multigrid_rl.show.verbs:play",
     "compare": "multigrid_rl.cli.compare:compare",

@@ -17,7 +17,7 @@ Colour = Literal["blue", "red"]
 
 #: Choices of one part of an action, at most: recorded play keeps a choice in one byte.
 MAX_CHOICES = 256
-#: Team order of the game: blue agents come first wherever there are any (rules, section 2).
+#: Team order of the game: blue agents come first wherever there are any (docs/game.md, section 2).
 TEAM_ORDER: tuple[Colour, ...] = ("blue", "red")
 
 #: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
@@ -44,7 +44,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Rules:
-    """What differs between the two rule sets (rules, section 8).
+    """What differs between the two rule sets (docs/game.md, section 8).
 
     The defaults are the ``fair`` rules; :meth:`classic` follows the recorded original bit for bit.
     """
@@ -59,12 +59,12 @@ class Rules:
 
     @classmethod
     def fair(cls) -> "Rules":
-        """Return the default rules: section 8's right column."""
+        """Return the default rules: the right column there."""
         return cls()
 
     @classmethod
     def classic(cls) -> "Rules":
-        """Return the rules of the recorded original: section 8's left column."""
+        """Return the rules of the recorded original: the left column there."""
         return cls(
             door_test="any",
             order="given",
@@ -82,7 +82,7 @@ RULE_SETS: dict[str, Rules] = {"fair": Rules.fair(), "classic": Rules.classic()}
 
 @dataclass(frozen=True)
 class RewardWeights:
-    """Canonical reward of one agent, as weights on its events (rules, section 5)."""
+    """Canonical reward of one agent, as weights on its events (docs/game.md, section 5)."""
 
     key_pickup: float = 0.5
     ball_pickup: float = 0.5
@@ -95,7 +95,7 @@ class RewardWeights:
 
 @dataclass(frozen=True)
 class GameSpec:
-    """One configuration of the game (rules, section 2)."""
+    """One configuration of the game (docs/game.md, section 2)."""
 
     blue: int = 1
     red: int = 1

@@ -329,6 +329,7 @@ def _rewards(config: RunConfig) -> Iterator[Row]:
     facts = reward_facts(config.train)
     value = "the game's own" if not facts else f"with {' and '.join(dict.fromkeys(name for name, _ in facts))}"
     yield "objective", config.train.objective, "what the policy maximises (train.objective)"
+    yield from config.scenario.kind.rewards()
     yield "training reward", value, "gates and scores always use the game's own"
     for name, said in facts:
         yield name, "added" if name == "bonus" else "instead", said

@@ -13,7 +13,7 @@ from rich.table import Table
 from multigrid_rl.cli.app import console, fail, one_thread, refused
 
 if TYPE_CHECKING:
-    from multigrid_rl.players.cards import Card
+    from multigrid_rl.players.cards import BestResponse, Card
 
 Checkpoints = Annotated[Path | None, typer.Option(help="Folder of frozen players; by default yours, and ours.")]
 Checkpoint = Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")]
@@ -59,7 +59,10 @@ def players(
     screen.print(table)
     screen.print()
     notes = {**WHAT, "win / draw / loss": f"against random, {' or '.join(sorted(games)) or 'not measured'}"}
-    for name, what in {**notes, "beaten": "games won by the best response that `multigrid-rl exploit` found"}.items():
+    for name, what in {
+        **notes,
+        "beaten": "games won, or return earned, by the best response that `multigrid-rl exploit` found",
+    }.items():
         screen.print(f"{name}: {what}")
     if problems:
         raise fail(problems[0])
@@ -75,9 +78,15 @@ def _cells(card: Card) -> tuple[str, str, str, str, str]:
         f"{card.scenario} {' '.join(card.seats)}",
         card.architecture["name"] + (f", {steps / 1e6:.2g}M" if steps else ""),
         "-" if returns is None else f"return {returns.mean:,.0f}",
-        "-" if card.best_response is None else f"{card.best_response.win:.1%}",
+        _beaten(card.best_response),
         card.sha256[:8],
     )
+
+
+def _beaten(best: BestResponse | None) -> str:
+    if best is None:
+        return "-"
+    return f"return {best.return_mean:.3f}" if best.win is None else f"{best.win:.1%}"
 
 
 def rate(

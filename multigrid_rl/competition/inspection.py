@@ -79,7 +79,7 @@ _WHAT = {
 
 
 def _line(key: str, value: object) -> str:
-    return f"  {key:<13}{value}"
+    return f"  {key:<12} {value}"
 
 
 def _about(card: Card, weights: int) -> Iterator[str]:

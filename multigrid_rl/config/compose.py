@@ -99,6 +99,9 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
             check_choice(key, str(value))
             values["cluster"] = read_config_file("cluster", value)
             continue
+        if not name:  # the schema checks it
+            values[key] = value
+            continue
         check_key(key, value, {part: read_config_file(part, {"train": "ppo", "cluster": "local"}[part])})
         values.setdefault(part, {})[name] = value
     return _validated(RunConfig, values)

@@ -118,6 +118,8 @@ def assign(values: dict[str, Any], key: str, value: Any) -> None:
     Raises ``ConfigError``: ``values`` have no such key.
     """
     free = key.startswith((ENV_ARGS, BONUS))
+    if key.startswith(_SEATS):  # an environment of others knows its seats itself
+        free = bool(values.get("scenario", {}).get("env_id"))
     if not free:
         check_key(key, value, values)
     put(values, key, value)

@@ -212,12 +212,16 @@ class EnvironmentKind(Part):
 
     @property
     def sharing(self) -> dict[str, str]:
-        """Seat that learns -> what those have in common that share a network with ``shared=true``: their team."""
+        """Seat -> what those have in common that share a network with ``shared=true``: their team."""
         return self.learning
 
     def seats_of(self, team: str) -> tuple[str, ...]:
         """Return all seats of a team, in index order."""
         return tuple(seat for seat, its in self.learning.items() if its == team)
+
+    def rewards(self) -> list[tuple[str, str, str]]:
+        """Return what is known of its rewards as rows of ``explain``: name, value, meaning."""
+        return []
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for the environments of a run (``config.schema.RunConfig``).

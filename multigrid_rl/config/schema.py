@@ -23,7 +23,7 @@ from multigrid_rl.types import PSI, WITHOUT_VALUES, Schedule
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (
     "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
-    "train.threads",
+    "train.threads", "tracking",
 )  # fmt: skip
 
 
@@ -244,7 +244,8 @@ class RunConfig(Part):
     init: str | None = None
     """player, its folder or run whose policy and normaliser training begins with. null: fresh ones"""
     tracking: str | None = None
-    """csv, wandb or mlflow: where rows go beside metrics.jsonl and TensorBoard; csv writes metrics.csv. null:
+    """csv, wandb, mlflow, tensorboard-media or web: where rows go beside metrics.jsonl and TensorBoard; csv writes
+    metrics.csv, tensorboard-media films and histograms of episodes, web serves a page that follows the run. null:
     nowhere"""
 
     @field_validator("train", mode="before")

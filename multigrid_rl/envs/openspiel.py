@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
-from multigrid_rl.envs.zoo import Happened
+from multigrid_rl.envs.zoo import Happened, How
 from multigrid_rl.text import expected, suggestion
 
 
@@ -27,6 +28,14 @@ def load_game(name: str, arguments: Mapping[str, Any]) -> Any:
         raise ValueError(expected("env_args", f"arguments of {name}", f"{dict(arguments)}: {error}")) from error
 
 
+class Situation(NamedTuple):
+    """What a player knows when it decides."""
+
+    agent: str
+    seen: NDArray[np.float32]  # (D,)
+    flags: NDArray[np.float32]  # (A,) 1 for each legal action
+
+
 class Spiel:
     """One game. Who moves sees its information state, or its observation where the game has no such tensor.
 
@@ -41,6 +50,9 @@ class Spiel:
         ValueError: see :func:`load_game`, or a game without tensors.
     """
 
+    draws: Mapping[How, Mapping[str, Any]] = {"text": {}}
+    fps = 1.0
+
     def __init__(self, name: str, env_args: Mapping[str, Any]) -> None:
         self.game = load_game(name, env_args)
         kind = self.game.get_type()
@@ -49,11 +61,26 @@ class Spiel:
             raise ValueError(expected("env_id", "a game of OpenSpiel's that shows tensors", name))
         self.agents = tuple(f"player_{k}" for k in range(self.game.num_players()))
         self.turns = kind.dynamics == type(kind.dynamics).SEQUENTIAL
+        self._open = kind.information == type(kind.information).PERFECT_INFORMATION
+        self._told = kind.provides_information_state_string
+        self._actions = self.game.num_distinct_actions()
 
     def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:  # noqa: ARG002 - all are alike
         """Return what an agent sees and what it does."""
         size = self.game.information_state_tensor_size() if self._memory else self.game.observation_tensor_size()
         return spaces.Box(-np.inf, np.inf, (size,), np.float32), spaces.Discrete(self.game.num_distinct_actions())
+
+    def drawn(self, how: How, agent: str | None = None) -> str:  # noqa: ARG002 - text alone
+        """Return the state as text; of a game with secrets what ``agent`` knows, while it is played."""
+        state = self.state
+        if self._open or agent is None or state.is_terminal():
+            return str(state)
+        k = self.agents.index(agent)
+        return str(state.information_state_string(k) if self._told else state.observation_string(k))
+
+    def named(self, agent: str, action: int) -> str:
+        """Return OpenSpiel's name of a choice."""
+        return str(self.state.action_to_string(self.agents.index(agent), action))
 
     def start(self, seed: int) -> Happened:
         """Begin an episode."""
@@ -72,22 +99,72 @@ class Spiel:
         return self._next()
 
     def _next(self) -> Happened:
-        state, paid = self.state, np.zeros(len(self.agents))
-        if state.move_number():
-            paid += state.rewards()
+        state = self.state
+        paid = state.rewards() if state.move_number() else [0.0] * len(self.agents)
         while state.is_chance_node():
-            actions, probabilities = zip(*state.chance_outcomes(), strict=True)
-            state.apply_action(int(self._chance.choice(actions, p=probabilities)))
-            paid += state.rewards()
-        now = Happened({}, (), dict(zip(self.agents, paid.tolist(), strict=True)))
+            left = self._chance.random()
+            for action, probability in state.chance_outcomes():  # noqa: B007 - the last one takes the rounding error
+                left -= probability
+                if left < 0:
+                    break
+            state.apply_action(action)
+            paid = [before + more for before, more in zip(paid, state.rewards(), strict=True)]
+        now = Happened({}, (), dict(zip(self.agents, paid, strict=True)))
         if state.is_terminal():
             now.ended = dict.fromkeys(self.agents, True)
             return now
         movers = range(len(self.agents)) if state.is_simultaneous_node() else [state.current_player()]
         now.turn = tuple(self.agents[k] for k in movers if state.legal_actions(k))
         for k in movers:
-            flags = np.zeros(self.game.num_distinct_actions(), np.float32)
-            flags[state.legal_actions(k)] = 1
-            seen = state.information_state_tensor(k) if self._memory else state.observation_tensor(k)
-            now.seen[self.agents[k]] = np.array(seen, np.float32), {"action_mask": flags}
+            seen, flags = self._shown(state, k)
+            now.seen[self.agents[k]] = seen, {"action_mask": flags}
         return now
+
+    def _shown(self, state: Any, k: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return what player ``k`` sees in a position (D,), and flags of its legal actions (A,)."""
+        flags = np.zeros(self._actions, np.float32)
+        flags[state.legal_actions(k)] = 1
+        seen = state.information_state_tensor(k) if self._memory else state.observation_tensor(k)
+        return np.array(seen, np.float32), flags
+
+    def situations(self, most: int) -> dict[str, Situation]:
+        """Return all situations that a player can tell apart, by OpenSpiel's name of each.
+
+        Args:
+            most: positions of the game that are looked at.
+
+        Raises:
+            ValueError: there are more, or the game is none in which OpenSpiel computes best responses.
+        """
+        kind = self.game.get_type()
+        known = kind.chance_mode != type(kind.chance_mode).SAMPLED_STOCHASTIC
+        key = f"env_id=openspiel:{kind.short_name}"
+        if not (self.turns and known and kind.provides_information_state_string):
+            wanted = "a game in turns whose chance is known, to compute best responses"
+            raise ValueError(expected(key, wanted, "one that OpenSpiel computes none in"))
+        found: dict[str, Situation] = {}
+        waiting, looked = [self.game.new_initial_state()], 0
+        while waiting:
+            state, looked = waiting.pop(), looked + 1
+            if looked > most:
+                raise ValueError(expected(key, f"at most {most:,} positions, to compute best responses", "more"))
+            if state.is_terminal():
+                continue
+            if not state.is_chance_node() and (name := state.information_state_string()) not in found:
+                k = state.current_player()
+                found[name] = Situation(self.agents[k], *self._shown(state, k))
+            waiting += [state.child(action) for action in state.legal_actions()]
+        return found
+
+    def best_responses(self, policy: Mapping[str, list[tuple[int, float]]]) -> dict[str, tuple[float, float]]:
+        """Return what each agent earns by ``policy``, and what a best response to it in its place would.
+
+        Args:
+            policy: (action, probability) of all legal actions, by situation.
+        """
+        import pyspiel  # noqa: PLC0415 - an extra
+
+        start, table = self.game.new_initial_state(), pyspiel.TabularPolicy(dict(policy))
+        own = pyspiel.expected_returns(start, table, -1, True)
+        best = [pyspiel.TabularBestResponse(self.game, k, table).value_from_state(start) for k in range(len(own))]
+        return dict(zip(self.agents, zip(own, best, strict=True), strict=True))

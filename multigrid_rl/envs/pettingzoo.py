@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import BrokenEnvError, Episodes, flat_actions, native, reset_seed
-from multigrid_rl.envs.zoo import Happened, Seat, described, failed, open_game
+from multigrid_rl.envs.zoo import Happened, How, Seat, SwappedParts, described, failed, open_game
 from multigrid_rl.text import expected
 from multigrid_rl.trust import MISTAKES, mistake
 from multigrid_rl.types import AgentSpec, BatchedStep, MultiAgentSpec
@@ -40,9 +40,13 @@ class PettingZooEnvs(Episodes):
         seed: of everything random.
         first: number of the first environment.
         auto_reset: reset finished environments at once; otherwise each plays one episode.
+        swapped: groups of seats of which it is drawn anew for each episode who takes whose part.
+        how: environments are to be drawn so.
 
     Attributes:
         turn: (N, A) whose turn it is.
+        games: the environments.
+        played: what each seat did in each step of their running or only episodes, as their ``step`` took it.
         actions: (N, A) choices of the last step, -1 where a seat did nothing; (N, 0) where actions are no choices.
 
     Raises:
@@ -60,17 +64,21 @@ class PettingZooEnvs(Episodes):
         seed: int = 0,
         first: int = 0,
         auto_reset: bool = True,
+        how: How | None = None,
+        swapped: Iterable[tuple[str, ...]] = (),
     ) -> None:
         self.env_id, self.teams, self._first = env_id, teams, first
         self._about = described(env_id, env_args or {}).seats
         self.seats = tuple(self._about)
         super().__init__(num_envs, len(self.seats))
-        self._games = [open_game(env_id, env_args or {}) for _ in range(num_envs)]
+        self.games: list[Any] = [open_game(env_id, env_args or {}, how) for _ in range(num_envs)]
+        if swapped:
+            self.games = [SwappedParts(game, swapped) for game in self.games]
         self._places = {seat: a for a, seat in enumerate(self.seats)}
         self._obs = {seat: np.zeros((num_envs, about.size), np.float32) for seat, about in self._about.items()}
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
         self.turn = np.zeros((num_envs, len(self.seats)), np.bool_)
-        self._played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
+        self.played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
         self._steady, self._auto_reset = not gaps, auto_reset
         single = all(isinstance(about.acts, spaces.Discrete) for about in self._about.values())
         self.actions = np.full((num_envs, len(self.seats) if single else 0), -1, np.int16)
@@ -94,20 +102,21 @@ class PettingZooEnvs(Episodes):
         rewards, ended = np.zeros(mask.shape), np.zeros(mask.shape, np.bool_)
         done, cut = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         self.actions[:] = -1
-        for n, whose in enumerate(mask):
-            if not whose.any():  # it is over
+        for column, seat, its in zip(self.actions.T, self.seats, mask.T, strict=False):  # no columns: no choices
+            np.copyto(column, chosen[seat], casting="unsafe", where=its)
+        for n, whose in enumerate(mask.tolist()):
+            taken = {seat: chosen[seat][n] for seat, its in zip(self.seats, whose, strict=True) if its}
+            if not taken:  # it is over
                 continue
-            taken = {self.seats[a]: chosen[self.seats[a]][n] for a in np.flatnonzero(whose).tolist()}
             now = self._call(n, "step", taken)
-            self._played[n].append(taken)
-            if self.actions.size:
-                self.actions[n, whose] = [int(action) for action in taken.values()]
+            self.played[n].append(taken)
             for seat, paid in now.paid.items():
                 rewards[n, self._places[seat]] = paid
             for seat, good in now.ended.items():
                 ended[n, self._places[seat]] = good
-            done[n] = not now.turn
-            cut[n] = done[n] and not all(now.ended.values())
+            if not now.turn:
+                done[n], cut[n] = True, not all(now.ended.values())
+        self._check()
         self._clock.lap("engine")
         if not np.isfinite(rewards).all():
             n, a = np.argwhere(~np.isfinite(rewards))[0].tolist()
@@ -130,7 +139,7 @@ class PettingZooEnvs(Episodes):
 
     def get_state(self) -> dict[str, Any]:
         """Return the actions since each episode began: environments of strangers cannot be copied."""
-        return {**super().get_state(), "played": [list(rows) for rows in self._played]}
+        return {**super().get_state(), "played": [list(rows) for rows in self.played]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`get_state` was asked: begins the same episodes again and plays the same actions.
@@ -144,7 +153,7 @@ class PettingZooEnvs(Episodes):
         for n, rows in enumerate(state["played"]):
             for taken in rows:
                 self._call(n, "step", taken)
-            self._played[n] = list(rows)
+            self.played[n] = list(rows)
         if any((now != then).any() for now, then in zip(self._obs.values(), shown, strict=True)):
             LOG.warning("env_id=%s: played again, it shows something else: the run goes on, not exactly", self.env_id)
         super().set_state(state)  # beginning counted from zero
@@ -165,31 +174,36 @@ class PettingZooEnvs(Episodes):
             self.turn[which] = False
             return
         for n in np.flatnonzero(which).tolist():
-            self._played[n] = []
+            self.played[n] = []
             now = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
             if not now.turn:
                 raise self._broken(n, "an episode that is over when it begins")
+        self._check()
         self._returns[which] = 0.0
         self._length[which] = 0
 
     def _call(self, n: int, what: str, given: Any) -> Happened:
         """Start environment ``n`` (by a seed) or let it play (actions), and write down who sees what and who moves."""
-        game, before = self._games[n], self.turn[n].copy()
+        game, before = self.games[n], self.turn[n].copy() if self._steady else None
         try:
-            now = game.start(given) if what == "reset" else game.play(given)
+            now: Happened = game.start(given) if what == "reset" else game.play(given)
             for seat, (obs, info) in now.seen.items():
-                self._obs[seat][n] = self._about[seat].read(obs, info)
+                self._about[seat].read(obs, info, self._obs[seat][n])
             self.turn[n] = [seat in now.turn for seat in self.seats]
         except MISTAKES as error:
             raise BrokenEnvError(failed(self.env_id, what, mistake(error))) from error
-        for seat in now.seen:
-            if not np.isfinite(self._obs[seat][n]).all():
-                raise self._broken(n, f"an observation of {seat} that is not finite")
-        if self._steady and what == "step" and (self.turn[n] & ~before).any():
+        if before is not None and what == "step" and (self.turn[n] & ~before).any():
             late = self.seats[int(np.flatnonzero(self.turn[n] & ~before)[0])]
             wanted = f"a network without memory where agents come and go, as {late} does"
             raise BrokenEnvError(expected(f"env_id={self.env_id}: model", wanted, "one with memory"))
         return now
+
+    def _check(self) -> None:
+        """Check what all are shown: one look at many environments takes as long as one at one."""
+        for seat, obs in self._obs.items():
+            if not np.isfinite(obs).all():
+                n = int(np.flatnonzero(~np.isfinite(obs).all(axis=1))[0])
+                raise self._broken(n, f"an observation of {seat} that is not finite")
 
     def _broken(self, n: int, what: str) -> BrokenEnvError:
         where = f"environment {self._first + n}, step {self._length[n] + 1} of its episode {self._episode[n] + 1}"
@@ -218,7 +232,8 @@ class ZooSpec:
         teams: seat -> team, of all seats in index order.
         wins: the team with the largest sum of returns wins.
         symmetric: groups of seats on which the same player can sit.
-        gaps: see :class:`PettingZooEnvs`.
+        gaps, how: see :class:`PettingZooEnvs`.
+        swaps: who of such a group takes whose part is drawn anew for each game.
     """
 
     env_id: str
@@ -227,6 +242,8 @@ class ZooSpec:
     wins: bool
     symmetric: tuple[tuple[str, ...], ...] = ()
     gaps: bool = True
+    how: How | None = None
+    swaps: bool = False
 
     @property
     def seats(self) -> tuple[str, ...]:

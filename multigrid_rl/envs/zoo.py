@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pettingzoo
@@ -32,6 +33,13 @@ _REGISTRIES = {"parallel": pettingzoo.parallel_registry, "aec": pettingzoo.aec_r
 _CHECKS = (OrderEnforcingWrapper, AssertOutOfBoundsWrapper, TerminateIllegalWrapper)
 #: Where an action that is not legal may be said so, and what stands beside it there.
 _LEGAL, _SEEN = "action_mask", "observation"
+#: What the random numbers are for that say who takes whose part.
+_PARTS = 1
+#: How a game is drawn: as text, or as a picture (H, W, 3) uint8.
+How = Literal["text", "picture"]
+#: PettingZoo's ``render_mode`` for each, and steps a second of a game that says none.
+_MODES: dict[How, str] = {"text": "ansi", "picture": "rgb_array"}
+_USUAL_FPS = 4.0
 
 
 @dataclass
@@ -50,10 +58,14 @@ class Game(Protocol):
     Attributes:
         agents: all there may be.
         turns: one moves after the other.
+        draws: how it can be drawn, and the further arguments with which it is built to be drawn so.
+        fps: steps a second at which it is shown.
     """
 
     agents: tuple[str, ...]
     turns: bool
+    draws: Mapping[How, Mapping[str, Any]]
+    fps: float
 
     def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
         """Return what an agent sees and what it does."""
@@ -64,17 +76,24 @@ class Game(Protocol):
     def play(self, actions: dict[str, Any]) -> Happened:
         """Play one step with the actions of whose turn it is."""
 
+    def drawn(self, how: How, agent: str | None = None) -> Any:
+        """Draw it as it stands; as text no more than an ``agent`` may know."""
 
-def open_game(env_id: str, env_args: Mapping[str, Any]) -> Game:
+    def named(self, agent: str, action: int) -> str:
+        """Return the name of a choice: its number where the game has no names."""
+
+
+def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) -> Game:
     """Build one environment.
 
     Args:
         env_id: ``pettingzoo:FAMILY/NAME-vN`` as registered, ``pettingzoo:MODULE`` with ``parallel_env`` or ``env`` in
             it, ``pettingzoo:MODULE:FUNCTION``, or what another entry of ``tables.GAMES`` opens: ``openspiel:GAME``.
         env_args: arguments of it.
+        how: to be drawn so; ``None``: not at all.
 
     Raises:
-        ValueError: one line naming the key and what is wrong.
+        ValueError: one line naming the key and what is wrong, or that it cannot be drawn so.
     """
     if "render_mode" in env_args:
         raise ValueError(expected("env_args", "no render_mode (pages and films ask for it)", env_args["render_mode"]))
@@ -82,7 +101,16 @@ def open_game(env_id: str, env_args: Mapping[str, Any]) -> Game:
     table = entries("games")
     name, build = (rest, find(table, beginning)) if beginning in table else (env_id, zoo_game)
     game: Game = build(name, env_args)
-    return game
+    if how is None:
+        return game
+    if how not in game.draws:
+        got = " or a ".join(game.draws) or "none"
+        raise ValueError(expected(f"env_id={env_id}", f"a game that draws a {how}", got))
+    if how == "picture":  # pygame opens no window, plays no sound and greets nobody on standard output
+        quiet = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+        os.environ.update({**quiet, **os.environ})
+    drawable: Game = build(name, {**env_args, **game.draws[how]})
+    return drawable
 
 
 def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
@@ -96,6 +124,8 @@ def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
         return Turns(_unchecked(env))
     if type(env) is aec_to_parallel_wrapper:
         env.aec_env = _unchecked(env.aec_env)
+        # In each step it asks what every agent sees before it moves, and throws it away.
+        env.aec_env.last = partial(env.aec_env.last, observe=False)
     return Parallel(env)
 
 
@@ -148,22 +178,21 @@ class Seat(NamedTuple):
         """What its network reads."""
         return spaces.Box(-np.inf, np.inf, (self.size,), np.float32)
 
-    def read(self, obs: Any, info: Mapping[str, Any]) -> NDArray[np.float32]:
-        """Return an observation as (D,) numbers. Raises ``ValueError``: it is not of its space's shape."""
+    def read(self, obs: Any, info: Mapping[str, Any], row: NDArray[np.float32]) -> None:
+        """Write an observation into ``row`` (D,). Raises ``ValueError``: it is not of its space's shape."""
         legal = info.get(_LEGAL) if not self.boxed else obs[_LEGAL]
         obs = obs[_SEEN] if self.boxed else obs
+        own = self.size - self.legal
         if isinstance(self.seen, spaces.Box):
-            flat = np.asarray(obs, np.float32)
+            flat = np.asarray(obs)
             if flat.shape != self.seen.shape:
                 raise ValueError(expected("observation", f"shape {self.seen.shape} of its space", flat.shape))
-            flat = flat.reshape(-1)
+            row[:own] = flat.reshape(-1)
         else:
-            flat = np.asarray(spaces.flatten(self.seen, obs), np.float32)
-        if not self.legal:
-            return flat
-        # Who may do anything, or has nothing to decide, need not say so.
-        flags = np.ones(self.legal, np.float32) if legal is None else np.asarray(legal, np.float32).reshape(-1)
-        return np.concatenate([flat, flags])
+            row[:own] = spaces.flatten(self.seen, obs)
+        if self.legal:
+            # Who may do anything, or has nothing to decide, need not say so.
+            row[own:] = 1.0 if legal is None else np.reshape(legal, -1)
 
 
 def _seat(key: str, seen: spaces.Space[Any], acts: spaces.Space[Any], *, told: bool) -> Seat:
@@ -190,10 +219,28 @@ class _Zoo:
     def __init__(self, env: Any) -> None:
         self.env = env
         self.agents = tuple(env.possible_agents)
+        about = getattr(env, "metadata", {})
+        modes, name = about.get("render_modes", ()), about.get("name")
+        self._text = find(entries("texts"), name) if name in entries("texts") else None
+        self.draws: Mapping[How, Mapping[str, Any]] = {
+            **{how: {"render_mode": mode} for how, mode in _MODES.items() if mode in modes},
+            **({} if self._text is None else {"text": {}}),
+        }
+        self.fps = float(about.get("render_fps") or _USUAL_FPS)
 
     def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
         """Return what an agent sees and what it does."""
         return self.env.observation_space(agent), self.env.action_space(agent)
+
+    def drawn(self, how: How, agent: str | None = None) -> Any:  # noqa: ARG002 - its renderers know no agents
+        """Draw it as it stands, by its own renderer or by the one of ``tables.TEXTS``."""
+        if how == "text" and self._text is not None:
+            return self._text(self.env.unwrapped)
+        return self.env.render()
+
+    def named(self, agent: str, action: int) -> str:  # noqa: ARG002 - it has no names
+        """Return the number of a choice."""
+        return str(action)
 
 
 class Parallel(_Zoo):
@@ -274,3 +321,39 @@ def described(env_id: str, env_args: Mapping[str, Any]) -> Described:
 def failed(env_id: str, call: str, got: str) -> str:
     """Return the message for an environment whose ``call`` did not answer as it should."""
     return expected(f"env_id={env_id}: {call}", "an answer as PettingZoo defines it", got)
+
+
+class SwappedParts:
+    """A game in which it is drawn anew for each episode who of a group of alike agents takes whose part.
+
+    Args:
+        game: the game.
+        groups: agents that see and do alike.
+    """
+
+    def __init__(self, game: Game, groups: Iterable[tuple[str, ...]]) -> None:
+        self.game, self.groups = game, tuple(groups)
+        self.agents = game.agents
+
+    def start(self, seed: int) -> Happened:
+        """Begin an episode."""
+        # Not the game's own numbers: its cards must not tell who is who.
+        rng = np.random.default_rng((seed, _PARTS))
+        self._part = {agent: agent for agent in self.agents}
+        for group in self.groups:
+            self._part |= dict(zip(group, (group[k] for k in rng.permutation(len(group))), strict=True))
+        self._whose = {part: agent for agent, part in self._part.items()}
+        return self._told(self.game.start(seed))
+
+    def play(self, actions: dict[str, Any]) -> Happened:
+        """Play one step with the actions of whose turn it is."""
+        return self._told(self.game.play({self._part[agent]: action for agent, action in actions.items()}))
+
+    def _told(self, now: Happened) -> Happened:
+        whose = self._whose
+        return Happened(
+            {whose[part]: its for part, its in now.seen.items()},
+            tuple(whose[part] for part in now.turn),
+            {whose[part]: its for part, its in now.paid.items()},
+            {whose[part]: its for part, its in now.ended.items()},
+        )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.evaluation.replays import GameRecord, record
+from multigrid_rl.evaluation.replays import record
 from multigrid_rl.evaluation.targets import Lineup, Sides, Target, against, run_target
 from multigrid_rl.metrics import games_against, groups, interval_of, wilson_interval
 from multigrid_rl.players.cards import Returns
@@ -207,11 +207,11 @@ def seat_returns(part: Part) -> dict[str, float]:
     return {seat: float(means[column]) for seat, column in zip(part.lineup.own, part.own, strict=True)}
 
 
-def kept_games(evaluation: Evaluation) -> list[GameRecord]:
-    """Return best, median and worst game of each part, by the own return, then by length; of boards alone."""
+def kept_games(evaluation: Evaluation) -> list[Any]:
+    """Return best, median and worst game of each part (of ``replays``), by the own return, then by length."""
     games = []
     for part in evaluation.parts:
-        if not part.played[0].start.size:
+        if not part.lineup.numbered:  # of Gymnasium: films keep their own
             continue
         length, own = part.table.length, part.returns
         # A good game is won fast, a bad one lost fast: of equal returns the longest games come in the middle.

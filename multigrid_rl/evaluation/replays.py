@@ -1,15 +1,21 @@
 """Replays of single games: a game is its specification, seed, number and actions."""
 
+import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.config.scenario import Strict
+from multigrid_rl.envs.base import reset_seed
 from multigrid_rl.players.episodes import Played
-from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.players.places import place_of
+from multigrid_rl.runs.players import check_env
+from multigrid_rl.text import ConfigError, expected, first_error, shown
+from multigrid_rl.trust import user_code
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.engine import World
@@ -52,6 +58,34 @@ class GameRecord(Strict):
         return len(next(iter(self.actions.values())))
 
 
+class ZooRecord(Strict):
+    """One game of PettingZoo's kind; everything random in it follows from ``seed`` and ``game``."""
+
+    format: int = Field(default=1, ge=1, le=1)
+    label: str
+    env_id: str
+    env_args: dict[str, Any]
+    seed: int
+    game: int = Field(ge=0)
+    players: dict[str, str]  # seat -> name of its player
+    actions: dict[str, list[Any]]  # seat -> what its ``step`` took, step after step; None where it did nothing
+    returns: dict[str, float]  # by seat
+    result: str  # who won; "" where nobody can
+
+    @model_validator(mode="after")
+    def _every_seat_acts(self) -> "ZooRecord":
+        if not self.actions or not set(self.actions) == set(self.players) == set(self.returns):
+            raise ValueError(expected("actions", ", ".join(self.players), ", ".join(self.actions)))
+        if len({len(row) for row in self.actions.values()}) != 1 or not self.steps:
+            raise ValueError("actions: expected equally many for every seat, at least one")
+        return self
+
+    @property
+    def steps(self) -> int:
+        """Length of the game."""
+        return len(next(iter(self.actions.values())))
+
+
 class Replay(NamedTuple):
     """A game of ``T`` steps and ``A`` agents; frame 0 is the start, frame ``t`` the state after step ``t``."""
 
@@ -67,11 +101,67 @@ class Replay(NamedTuple):
     winner: int  # 0 red, 1 blue, -1 none
 
 
-def record(spec: GameSpec, played: Played, row: int, *, seed: int, players: dict[str, str], label: str) -> GameRecord:
-    """Record one played game."""
+def record(spec: Any, played: Played, row: int, *, seed: int, players: dict[str, str], label: str) -> Any:
+    """Return the record of one played game: a :class:`GameRecord`, or a :class:`ZooRecord`."""
+    about = {"label": label, "seed": seed, "game": played.first + row, "players": players}
+    if played.moves:
+        returns, winner = played.table.returns[row].tolist(), int(played.table.winner[row])
+        return zoo_record(spec, played.moves[row], returns=returns, winner=winner, **about)
     steps = int(played.table.length[row])
     actions = {seat: "".join(map(str, played.actions[row, :steps, a].tolist())) for a, seat in enumerate(spec.seats)}
-    return GameRecord(label=label, spec=spec, seed=seed, game=played.first + row, players=players, actions=actions)
+    return GameRecord(spec=spec, actions=actions, **about)
+
+
+def zoo_record(spec: Any, moves: list[dict[str, Any]], *, returns: list[float], winner: int, **about: Any) -> ZooRecord:
+    """Record a game of PettingZoo's kind from what each seat did in each step; ``about``: its other fields."""
+    actions = {
+        seat: [np.asarray(step[seat]).tolist() if seat in step else None for step in moves] for seat in spec.seats
+    }
+    teams, can_win = place_of(spec).who(spec).team_names, place_of(spec).who(spec).has_winner
+    result = "" if not can_win else f"{teams[winner]} wins" if winner >= 0 else "drawn"
+    paid = dict(zip(spec.seats, returns, strict=True))
+    return ZooRecord(env_id=spec.env_id, env_args=spec.env_args, actions=actions, returns=paid, result=result, **about)
+
+
+class Shot(NamedTuple):
+    """One moment of a game of PettingZoo's kind."""
+
+    step: int  # steps played
+    taken: dict[str, str]  # seat -> what it did in this step, by name; without those that did nothing
+    totals: dict[str, float]  # seat -> return so far
+    drawn: Any  # text, or a picture (H, W, 3) uint8; None where it is not to be drawn
+
+
+def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
+    """Play a record again; yield its start, every ``every``-th step and its last one, drawn.
+
+    Raises:
+        ConfigError: it comes out otherwise, or its environment cannot be built, played or drawn.
+    """
+    from multigrid_rl.envs.zoo import open_game  # noqa: PLC0415 - it brings an extra
+
+    check_env(f"game {game.game}", game.env_id, game.env_args)
+    key = f"{game.env_id}: game {game.game} of seed {game.seed}"
+    with user_code(key):
+        env, totals = open_game(game.env_id, game.env_args, how), dict.fromkeys(game.players, 0.0)
+        now = env.start(reset_seed(game.seed, game.game, 0))
+        yield Shot(0, {}, dict(totals), env.drawn(how))
+        for t in range(1, game.steps + 1):
+            taken = {seat: _as_taken(env.spaces(seat)[1], game.actions[seat][t - 1]) for seat in now.turn}
+            names = {seat: env.named(seat, it) if isinstance(it, int) else str(it) for seat, it in taken.items()}
+            now = env.play(taken)
+            for seat, paid in now.paid.items():
+                totals[seat] += paid
+            if bool(now.turn) != (t < game.steps):
+                break
+            if t % every == 0 or t == game.steps:
+                yield Shot(t, names, dict(totals), env.drawn(how))
+    if bool(now.turn) or t < game.steps or not np.allclose([*totals.values()], [game.returns[seat] for seat in totals]):
+        raise ConfigError(expected(key, "the same game", "another one: it does not follow from its seed and actions"))
+
+
+def _as_taken(space: Any, action: Any) -> Any:
+    return action if isinstance(action, int) else np.asarray(action, space.dtype)
 
 
 def taken_actions(game: GameRecord) -> NDArray[np.int8]:
@@ -124,6 +214,33 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
     return Replay(**stacked, actions=taken_actions(game), winner=winner)
 
 
+# --- files
+
+
+def read_games(path: Path) -> list[Any]:
+    """Read a file of games (one of each kind): a list, or the ``games`` of a cup's results.
+
+    Raises:
+        ConfigError: unreadable, no games in it, or a damaged one.
+    """
+    wanted = "a list of games as evaluate, cup or play --record wrote it"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(expected(path, wanted, getattr(error, "strerror", error))) from error
+    rows = content.get("games") if isinstance(content, dict) else content
+    if not isinstance(rows, list) or not rows:
+        raise ConfigError(expected(path, wanted, "no games in it"))
+    games: list[Any] = []
+    for row in rows:
+        kind = ZooRecord if isinstance(row, dict) and "env_id" in row else GameRecord
+        try:
+            games.append(kind.model_validate(row))
+        except ValidationError as error:
+            raise ConfigError(f"{path}: game {len(games)}.{first_error(error)}") from error
+    return games
+
+
 # --- one of many
 
 
@@ -136,7 +253,7 @@ def check_game(which: str) -> str:
     raise ConfigError(expected("--game", "best, median or worst, or the number of a game from 0", which))
 
 
-def choose(games: list[GameRecord], which: str | None, source: object) -> GameRecord:
+def choose(games: list[Any], which: str | None, source: object) -> Any:
     """Choose one of ``games``: by its label, by its place in the list from 0, or by how its label begins.
 
     ``best`` is the first game whose label begins with it. The default is ``best`` if there is one, else the first.

@@ -272,13 +272,7 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     trained = run_config(run)
     if not trained.scenario.kind.rivals:
         raise ConfigError(expected(f"{run}: scenario", "a game with opponents", trained.scenario.name))
-    folders = {}
-    for agent in env_factory(trained).specs.agents:
-        folder = run_player(run, agent.module, checkpoint)
-        for seat in agent.seats:
-            if seat not in read_card(folder).seats:
-                raise PlayerError(expected(f"{folder}: seats", f"a player of {seat}", read_card(folder).seats))
-            folders[seat] = f"{folder}/"  # the slash marks a folder, not a name
+    folders = seat_refs(run, trained, checkpoint)
     game = trained.scenario.kind.spec
     teams = [game.team_of(seat) for seat in folders]
     team = "red" if "red" in teams else teams[0]
@@ -295,6 +289,18 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
             name = (config or trained).scenario.name
             raise ConfigError(expected(f"scenario={name}", wanted, f"no player for {seat} in {run}"))
     return Target(run.name, factory, {seat: own[seat] for seat in learning})
+
+
+def seat_refs(run: Path, trained: RunConfig, checkpoint: str | None = None) -> dict[str, str]:
+    """Return the player's folder of each seat that learned in a run. Raises ``PlayerError``: no such checkpoint."""
+    folders = {}
+    for agent in env_factory(trained).specs.agents:
+        folder = run_player(run, agent.module, checkpoint)
+        for seat in agent.seats:
+            if seat not in read_card(folder).seats:
+                raise PlayerError(expected(f"{folder}: seats", f"a player of {seat}", read_card(folder).seats))
+            folders[seat] = f"{folder}/"  # the slash marks a folder, not a name
+    return folders
 
 
 def _game(config: RunConfig) -> MatchFactory:

@@ -20,7 +20,8 @@ def record(
     """Yield episodes in which ``players`` act in place of all agents, as they end.
 
     ``num_envs`` environments play equally many steps, to avoid a bias towards short episodes; unfinished episodes are
-    cut at the end. Steps in which an agent is out of its game are not part of its episode.
+    cut at the end. Steps in which an agent is out of its game are not part of its episode; where agents decide now and
+    then (``learn.decisions``), a decision is paid all that comes before the next one, as in training.
 
     Args:
         factory: recipe of the environments.
@@ -29,9 +30,10 @@ def record(
         num_envs: parallel environments.
         seed: of environments and action sampling.
     """
-    agents, rounds = factory.specs.agents, -(-steps // num_envs)
-    buffers = {agent.name: _EpisodeBuffer(agent, num_envs, seed) for agent in agents}
-    played = turns(factory.build(num_envs, 0), agents, players, seed=seed)
+    agents, rounds, env = factory.specs.agents, -(-steps // num_envs), factory.build(num_envs, 0)
+    gaps = hasattr(env, "deciding")
+    buffers = {agent.name: _EpisodeBuffer(agent, num_envs, seed, gaps=gaps) for agent in agents}
+    played = turns(env, agents, players, seed=seed)
     for number, turn in enumerate(islice(played, rounds), 1):
         for name, buffer in buffers.items():
             buffer.add(turn.observations[name], turn.actions[name], turn.step)
@@ -41,8 +43,8 @@ def record(
 class _EpisodeBuffer:
     """Steps of one agent in ``N`` environments since the start of the oldest unfinished episode."""
 
-    def __init__(self, agent: AgentSpec, num_envs: int, seed: int) -> None:
-        self._agent, self._seed = agent, seed
+    def __init__(self, agent: AgentSpec, num_envs: int, seed: int, *, gaps: bool) -> None:
+        self._agent, self._seed, self._gaps = agent, seed, gaps
         self._width = int(np.prod(agent.observation_space.shape or (1,)))
         self._columns: list[Array] = []
         self._steps = 0
@@ -74,13 +76,19 @@ class _EpisodeBuffer:
             obs, actions, rewards, active, terminated = (
                 column[self._start[k] : self._steps, k] for column in self._columns
             )
-            yield Episode(
-                observations=obs[active],
-                actions=actions[active],
-                rewards=rewards[active],
-                terminated=bool(terminated[active][-1]),
-                truncated=bool(step.truncated[k] and not terminated[active][-1]),
-                final_observation=(final if step.done[k] else after)[k, : self._width],
-                seed=(self._seed, k, int(self._number[k])),
-            )
+            paid, ended = rewards[active], terminated[active]
+            if self._gaps:
+                owner = np.cumsum(active) - 1  # of each step, the decision before it
+                paid = np.bincount(owner[owner >= 0], rewards[owner >= 0], minlength=int(active.sum()))
+                ended = np.array([terminated.any()])
+            if active.any():  # an episode may end before it is an agent's turn
+                yield Episode(
+                    observations=obs[active],
+                    actions=actions[active],
+                    rewards=paid,
+                    terminated=bool(ended[-1]),
+                    truncated=bool(step.truncated[k] and not ended[-1]),
+                    final_observation=(final if step.done[k] else after)[k, : self._width],
+                    seed=(self._seed, k, int(self._number[k])),
+                )
             self._start[k], self._number[k] = self._steps, self._number[k] + 1

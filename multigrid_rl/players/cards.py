@@ -154,15 +154,17 @@ class Strength(Strict):
 
 
 class BestResponse(Strict):
-    """What was reached by training against a player alone: a lower bound of how often it can be beaten."""
+    """What was reached by training against a player alone: a lower bound of how often, or by how much, it is beaten."""
 
     scenario: Text
     env_steps: int  # of each run
-    runs: int  # over seeds, and from both sides
-    episodes: int  # fresh games of the best of them
-    win: float  # share of those that it won, with its 95 % interval
-    low: float
+    runs: int  # over seeds, and from every role
+    episodes: int  # fresh games of the best of them; of returns for each role
+    win: float | None = None  # share of those that it won
+    return_mean: float | None = None  # or what the best of each role earn, averaged over roles
+    low: float  # 95 % interval
     high: float
+    exact: float | None = None  # exploitability (NashConv / seats), where it was computed
     half_steps: int | None  # environment steps after which the first of them won half of its games
     seed: int
 

@@ -27,6 +27,23 @@ class Doors(SeatedKind):
         """The game."""
         return self.game.spec()
 
+    def rewards(self) -> list[tuple[str, str, str]]:
+        """Return the weights of its events, and the bound on a team's return."""
+        from multigrid_rl.world.events import best_return  # noqa: PLC0415 - it brings numba
+
+        spec = self.spec
+        pays, teams = spec.reward, list(dict.fromkeys(map(spec.team_of, self.learning)))
+        ball = f"ball {pays.ball_pickup:g} x {pays.ball_discount:g}, squared each time; " if spec.obstacle else ""
+        fights = f"eliminating {pays.eliminated_opponent:g}, eliminated {pays.got_eliminated:g}; "
+        said = (
+            f"key {pays.key_pickup:g}; {ball}{fights if spec.death_match else ''}"
+            f"pickup in vain {pays.invalid_pickup:g}; "
+            f"success {pays.success:g} - 0.9 x step / {spec.max_steps}, for one of the team (docs/game.md, section 5)"
+        )
+        bounds = " or ".join(f"below {best_return(spec, team):.2f}" for team in teams)
+        best = "all that a team could earn in one game; what play reaches: docs/game.md, section 9"
+        return [("rewards", "of events", said), ("best return", bounds, best)]
+
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's matches."""
         from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it brings torch
@@ -66,6 +83,10 @@ class DoorsPlace:
         from multigrid_rl.world.engine import DoorsEnv, World  # noqa: PLC0415
 
         return DoorsEnv(World(game, num_envs, seed=seed, first_game=first, auto_reset=auto_reset))
+
+    def of_league(self, game: GameSpec) -> GameSpec:
+        """Return the game: its board is symmetric."""
+        return game
 
     def who(self, game: GameSpec) -> MultiAgentSpec:
         """Return who is in a game in which players fill every seat."""

@@ -97,6 +97,8 @@ class Played(NamedTuple):
     fault: PlayerFaultError | None  # of the failed player
     first: int  # number of the first environment
     start: NDArray[np.uint8]  # (N, 128) cell codes of a game's boards at the start; of other environments (N, 0)
+    #: Of games without boards: by environment what each seat did in each step, as it is done again.
+    moves: tuple[list[dict[str, Any]], ...] = ()
 
     def whole(self) -> EpisodeTable:
         """Return the table. Raises ``PlayerFaultError``: a player failed."""
@@ -190,4 +192,4 @@ def play_games(spec: Seats, players: dict[str, Policy], games: int, *, seed: int
     played = play_episodes(match, (), {}, games, seed=seed, first=first_game, keep=True, may_not_end=endless)
     actions = played.actions if played.actions.size else np.zeros((games, 0, len(spec.seats)), np.int8)
     actions[np.arange(actions.shape[1]) >= played.table.length[:, None]] = -1
-    return played._replace(actions=actions, start=start)
+    return played._replace(actions=actions, start=start, moves=tuple(getattr(match.env, "played", ())))

@@ -130,6 +130,13 @@ class FrozenPlayer:
                 output = self.network.logits(torch.from_numpy(tokens))
         return output.numpy(), state
 
+    def probabilities(self, seen: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the probability (N, K) of each choice, drawn, for observations (N, D) without memory."""
+        outputs, _ = self.outputs(SeatView(seen, None, 0), self.initial_state(len(seen)))
+        logits = outputs.astype(np.float64)
+        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+
     @cached_property
     def towers(self) -> Pass | None:
         """The compiled policy over tokens, if there is one; torch computes vectors, as for all players so far."""

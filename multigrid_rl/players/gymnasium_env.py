@@ -34,7 +34,7 @@ class SeatEnv(gymnasium.Env):
 
     * Observation: see :func:`multigrid_rl.world.spaces.observation_space`, or ``flat_space`` there.
     * Action: Discrete(7): left, right, forward, pickup, drop, toggle, done.
-    * Reward: the seat's canonical reward (rules, section 5).
+    * Reward: the seat's canonical reward (docs/game.md, section 5).
     * Terminated: the game is won by anyone or, under ``fair`` rules, this seat is eliminated, though its team mates may
       play on. Truncated: after ``max_steps`` steps. A win in the last step is both.
     * Info: see :func:`multigrid_rl.world.spaces.info`.

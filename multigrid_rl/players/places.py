@@ -45,6 +45,9 @@ class Place(Protocol):
     def environment(self, game: Any, num_envs: int, *, seed: int, first: int, auto_reset: bool = True) -> SeatsEnv:
         """Build ``num_envs`` games by all their seats; without ``auto_reset`` each is played once."""
 
+    def of_league(self, game: Any) -> Any:
+        """Return the game as a league trains in it, where snapshots must be able to take the learners' part."""
+
     def who(self, game: Any) -> MultiAgentSpec:
         """Return who is in a game in which players fill every seat."""
 
@@ -108,6 +111,11 @@ class RandomLegal:
         order = np.cumsum(flags, axis=1)
         wanted = np.minimum(np.floor(uniform * order[:, -1:]) + 1, order[:, -1:])
         return (order < wanted).sum(axis=1)[:, None], None
+
+    def probabilities(self, seen: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the probability (N, K) of each choice for observations (N, D) that end with what is legal."""
+        flags = seen[:, -self._legal :].astype(np.float64)
+        return np.asarray(flags / flags.sum(axis=1, keepdims=True))
 
 
 class SeatByAgent:

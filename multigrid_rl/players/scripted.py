@@ -1,4 +1,4 @@
-"""Players without a network: random, idle, and scripted baselines with full observation (rules, section 9).
+"""Players without a network: random, idle, and scripted baselines with full observation (docs/game.md, section 9).
 
 The key-runner and the hunter find shortest paths over poses (cell and heading) by breadth-first search, once for
 each game and step.

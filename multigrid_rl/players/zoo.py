@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from multigrid_rl.config.scenario import LEARN, OneAgent
+from multigrid_rl.config.scenario import LEAGUE, LEARN, OneAgent
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec, kinds_of
 from multigrid_rl.envs.zoo import described
 from multigrid_rl.players.places import SeatByAgent, SeatedKind, Words
@@ -41,6 +42,15 @@ class PettingZoo(SeatedKind):
                 raise ValueError(expected("symmetric", "groups of agents that see and do alike", list(group)))
         return self
 
+    def _check_pool(self) -> None:
+        """Check that snapshots of who learns can sit where a league plays."""
+        super()._check_pool()
+        for seat in self.pool_seats:
+            alike = {other for group in self.symmetric if seat in group for other in group}
+            if not alike & set(self.learning):
+                wanted = f"a seat that {' or '.join(self.learning)} can take by scenario.symmetric"
+                raise ValueError(expected(f"seats.{seat}", wanted, f"{LEAGUE}; train roles in turns (docs/league.md)"))
+
     @property
     def spec(self) -> ZooSpec:
         """The game."""
@@ -56,14 +66,11 @@ class PettingZoo(SeatedKind):
 
     @property
     def sharing(self) -> dict[str, str]:
-        """Seat that learns -> its kind."""
-        kinds = kinds_of(described(self.env_id, self.env_args).seats)
-        return {seat: kinds[seat] for seat in self.learning}
+        """Seat -> its kind; with a player on the other seats of a kind one learner still is the network of the kind."""
+        return kinds_of(described(self.env_id, self.env_args).seats)
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's games. Raises ``ConfigError``: a network or scheme that does not fit."""
-        from dataclasses import replace  # noqa: PLC0415
-
         from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it brings torch
 
         memory, about = config.model.recurrent, described(self.env_id, self.env_args)
@@ -110,7 +117,13 @@ class ZooPlace(SeatByAgent):
             seed=seed,
             first=first,
             auto_reset=auto_reset,
+            swapped=game.symmetric if game.swaps else (),
+            how=game.how,
         )
+
+    def of_league(self, game: ZooSpec) -> ZooSpec:
+        """Return the game with alike seats that swap parts: who moves first alone learns nothing of moving second."""
+        return replace(game, swaps=True)
 
     def who(self, game: ZooSpec) -> MultiAgentSpec:
         """Return who is in a game in which players fill every seat."""

@@ -32,7 +32,7 @@ class RedBlueDoors(MultiAgentEnv):
     * Observation: ``flat``, one-hot vectors (``world.spaces.flat_space``), which RLlib's default modules read; or
       ``tokens``, MultiDiscrete (D,), which our networks read.
     * Action: Discrete(7): left, right, forward, pickup, drop, toggle, done.
-    * Reward: the canonical reward of the rules, section 5.
+    * Reward: the canonical reward (docs/game.md, section 5).
     * Terminated: all agents when the game is won; under ``fair`` rules an eliminated agent at once, and it leaves
       ``agents``. Truncated: all remaining agents after ``max_steps`` steps. A win in the last step is both. The episode
       is over when no agent is left, though background players may not have finished.
@@ -101,7 +101,7 @@ class RedBlueDoors(MultiAgentEnv):
         """Play one step.
 
         Args:
-            action_dict: an integer 0 to 6 for each of ``agents``; missing ones mean ``done`` (rules, section 3).
+            action_dict: an integer 0 to 6 for each of ``agents``; missing ones mean ``done`` (docs/game.md, section 3).
 
         Returns:
             Observations, rewards, terminated, truncated and infos of the agents that were in the game before the step;

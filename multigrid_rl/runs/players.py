@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,14 @@ from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, runs_code
 from multigrid_rl.players.classes import code_of, in_place_of_agent
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.runs.reader import run_config
-from multigrid_rl.tables import entries
+from multigrid_rl.tables import IMPORTED, entries
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
 from multigrid_rl.trust import CODE, check_code
 from multigrid_rl.types import AgentSpec, MultiAgentSpec
 
 _BOARD = "the red/blue-door game"
+#: The folder of a player's seat among those of a team.
+_SEAT = re.compile(r"(red|blue)_\d")
 #: What may differ between a player's network and one that begins with its weights.
 _FREE = {"log_std", "scale_values"}
 
@@ -86,18 +89,22 @@ def players_for(run: Path, seat: str, checkpoint: str | None = None) -> dict[str
 
 
 def seat_folders(folder: Path) -> dict[str, Path]:
-    """Return the folders of single seats by seat, in order: their cards name these.
-
-    Raises :class:`PlayerError` for one that is a link, or whose card is damaged.
-    """
+    """Return the folders of single seats by seat, in order. Raises :class:`PlayerError` for one that is a link."""
     try:
-        found = [path for path in sorted(folder.iterdir()) if (path / CARD_FILE).is_file()]
+        found = [path for path in sorted(folder.iterdir()) if path.is_dir() and _is_seat(path)]
     except OSError as error:
         raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
     for path in found:
         if path.is_symlink():
             raise PlayerError(expected(path, "a folder", "a symbolic link"))
-    return {path.name: path for path in found if path.name in read_card(path).seats}
+    return {path.name: path for path in found}
+
+
+def _is_seat(folder: Path) -> bool:
+    """Return whether a folder is named after a seat: of red/blue doors, or one that its card names."""
+    with suppress(PlayerError):
+        return bool(_SEAT.fullmatch(folder.name)) or folder.name in read_card(folder).seats
+    return False
 
 
 def is_run(who: str) -> bool:
@@ -183,13 +190,14 @@ def code_of_env(env_id: str | None, env_args: dict[str, Any]) -> list[str]:
     """Return what an environment imports: the module of its id, and whatever its arguments name."""
     beginning, colon, rest = str(env_id).partition(":")
     # What is registered with a library that is installed is no stranger's.
-    named = colon and (beginning not in entries("games") or ("." in rest and "/" not in rest))
+    named = colon and (beginning not in entries("games") or (beginning in IMPORTED and "/" not in rest))
     return [*([str(env_id)] if named else []), *CODE.findall(str(env_args))]
 
 
 def check_env(key: object, env_id: str | None, env_args: dict[str, Any]) -> None:
     """Say which code an environment of a file runs. Raises ``ConfigError`` where that is refused, see ``trust``."""
-    names = [name for name in code_of_env(env_id, env_args) if name != env_id or name.split(":")[0] not in sys.modules]
+    module = next((part for part in str(env_id).split(":") if part not in entries("games")), "")
+    names = [name for name in code_of_env(env_id, env_args) if name != env_id or module not in sys.modules]
     check_code(f"{key}: env_id", names, "an environment of Gymnasium or of this project")
 
 

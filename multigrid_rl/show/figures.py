@@ -383,13 +383,16 @@ def _metric_panel(axes: Axes, sides: _Sides, title: tuple[str, str], rng: np.ran
 
 
 def save_best_responses(player: str, curves: list[dict[str, Any]], path: Path) -> None:
-    """Draw win rates of best responses to a player while they train, as PNG: ``points`` (steps, share) of each."""
+    """Draw how best responses to a player train, as PNG: ``points`` (steps, share of games won or return) of each."""
     figure, (axes,) = panel_grid(1, f"Best responses to {player}")
     for number, curve in enumerate(curves):
         label = f"{curve['team']}, seed {curve['seed']}"
         axes.plot(*zip(*curve["points"], strict=True), label=label, **_SIDES[number % 2], alpha=0.85)
-    axes.axhline(0.5, color=GREY, linewidth=1)
-    format_axes(axes, "games won", "share", max(steps for curve in curves for steps, _ in curve["points"]))
-    axes.set_ylim(0, 1)
+    wins = curves[0].get("measure", "win") == "win"
+    axes.axhline(0.5 if wins else 0.0, color=GREY, linewidth=1)
+    what = ("games won", "share") if wins else ("return of the role", "mean")
+    format_axes(axes, *what, max(steps for curve in curves for steps, _ in curve["points"]))
+    if wins:
+        axes.set_ylim(0, 1)
     add_legend(figure, 3)
     save_figure(figure, path)

@@ -12,11 +12,17 @@ from markupsafe import Markup, escape
 
 from multigrid_rl import __version__
 from multigrid_rl.show import words
+from multigrid_rl.show.pictures import shortened
 
 #: Written into every page: a file with this mark may be overwritten.
 GENERATOR = "multigrid-rl report"
 #: In the order in which they are joined; only the last one has effects, the others are functions.
-SCRIPTS = ("decode.js", "board.js", "replay.js", "page.js")
+SCRIPTS = ("decode.js", "board.js", "steps.js", "replay.js", "page.js")
+#: Where games are written as text.
+TEXT_SCRIPTS = ("texts.js", *SCRIPTS[2:])
+#: Further ones of pages that a server of this machine shows, and what their policy allows beside.
+SERVED = ("live.js", "play.js")
+_CONNECTED = "; connect-src 'self'"
 STYLES = ("page.css", "replay.css")
 
 
@@ -37,7 +43,7 @@ def headed(rows: Markup, heads: list[str]) -> Markup:
 
 _FILTERS = (
     words.bound, words.spelled, words.duration, words.listed, words.metric_title, words.percent, words.plural,
-    words.rounded, words.short, words.signed, headed,
+    words.rounded, words.short, words.signed, headed, shortened,
 )  # fmt: skip
 
 
@@ -57,21 +63,24 @@ def templates() -> Environment:
     return environment
 
 
-def render(template: str, **content: Any) -> str:
+def render(template: str, *, scripts: tuple[str, ...] = SCRIPTS, live: bool = False, **content: Any) -> str:
     """Return a whole page. Pure: the same content gives the same page.
 
     Args:
         template: one that extends ``page.html``.
+        scripts: what replays its ``data``.
+        live: a server of this machine shows it, and says when there is a newer one.
         content: its variables: ``kind`` ("Training run"), ``title`` (the conclusion), ``lead``, ``data`` (of the
             replay, or ``None``), and its own.
     """
-    style, script = asset_text(STYLES), asset_text(SCRIPTS)
+    style, script = asset_text(STYLES), asset_text((*(SERVED if live else ()), *scripts))
     # With hashes no injected script or style runs.
     style_hash, script_hash = (base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script))
     return templates().get_template(template).render(
         content, style=Markup(style), script=Markup(script), version=__version__, generator=GENERATOR,
         policy=f"default-src 'none'; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "
-        "img-src data:; media-src data:; base-uri 'none'; form-action 'none'",
+        f"img-src data:; media-src data:; base-uri 'none'; form-action 'none'{_CONNECTED if live else ''}",
+        live=live,
     )  # fmt: skip
 
 

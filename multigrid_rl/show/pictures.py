@@ -55,7 +55,7 @@ class Strip:
         return np.concatenate([board, np.asarray(image)])
 
     def _agent(self, draw: Any, row: int, line: AgentLine) -> None:
-        colour = GREY if line.out else TEAM_COLOURS[line.seat.partition("_")[0]]
+        colour = GREY if line.out else TEAM_COLOURS.get(line.seat.partition("_")[0], WHITE)
         # Rounded, then added to zero: never "-0.00".
         total = ("" if line.total is None else f"{round(line.total, 2) + 0.0:+.2f}", self._bold, WHITE)
         names = [f"{line.seat} {shortened(line.player)}", line.seat]
@@ -109,10 +109,10 @@ def panel(picture: Picture, lines: list[str]) -> Picture:
 
 
 @lru_cache(maxsize=16)
-def font(size: int, *, bold: bool = False) -> Any:
+def font(size: int, *, bold: bool = False, mono: bool = False) -> Any:
     """Return DejaVu Sans, as it comes with matplotlib."""
     # Imported here: matplotlib takes a quarter of a second, and only its font files are wanted.
     import matplotlib  # noqa: PLC0415 - see above
 
-    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    name = f"DejaVuSans{'Mono' if mono else ''}{'-Bold' if bold else ''}.ttf"
     return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,21 +10,22 @@ from numpy.typing import NDArray
 from multigrid_rl.cli.app import write_file
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.replays import GameRecord
-from multigrid_rl.evaluation.targets import run_target
+from multigrid_rl.evaluation.targets import seat_refs
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import match_of, seat_players
 from multigrid_rl.players.freeze import side
 from multigrid_rl.runs.players import is_run, seat_folders
+from multigrid_rl.runs.reader import run_config
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.types import GameSpec, Policy
-from multigrid_rl.world.constants import ACTIONS, DONE, HEIGHT, WIDTH, other_seat
+from multigrid_rl.types import GameSpec, Policy, Seats, counterpart
+from multigrid_rl.world.constants import ACTIONS, DONE, HEIGHT, WIDTH
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import visible_cells
 
-#: Name of the person in captions and records.
-PERSON = "you"
+#: Names of the person and of a second one in captions and records.
+PERSON, SECOND = "you", "second person"
 
 
 # --- seats
@@ -34,12 +35,12 @@ class OtherPlayers(NamedTuple):
     """All players but the person."""
 
     seat: str  # the person's
-    players: dict[str, Policy]  # by seat, or by team where one acts for all its seats
+    players: dict[str, Policy]  # by seat, or by team where one acts for all its seats; a second person's seat has none
     names: dict[str, str]  # seat -> name of its player, the person included
 
 
-def find_seat(spec: GameSpec, side_wanted: str | None, seat: str | None) -> str:
-    """Find the person's seat: the given one, else the first of the side, else the first red one.
+def find_seat(spec: Seats, side_wanted: str | None, seat: str | None) -> str:
+    """Find the person's seat: the given one, else the first of the side, of red where nothing is said, else of all.
 
     Raises:
         ConfigError: this game has no such seat or side, or the two contradict each other.
@@ -51,16 +52,23 @@ def find_seat(spec: GameSpec, side_wanted: str | None, seat: str | None) -> str:
         if side_wanted not in (None, spec.team_of(seat)):
             raise ConfigError(expected("--seat", f"a seat of --side {side_wanted}", seat))
         return seat
-    own_seats = [s for s in spec.seats if spec.team_of(s) == (side_wanted or "red")]
-    if not own_seats:
+    sides = {spec.team_of(s): s for s in reversed(spec.seats)}
+    if side_wanted is None:
+        return sides.get("red", spec.seats[0])
+    if side_wanted not in sides:
         raise ConfigError(expected("--side", f"a side of {seats}", side_wanted))
-    return own_seats[0]
+    return sides[side_wanted]
 
 
 def find_other_players(
-    scenario: ScenarioConfig, catalogue: Catalogue, seat: str, opponent: str | None, mate: str | None
+    scenario: ScenarioConfig,
+    catalogue: Catalogue,
+    seat: str,
+    opponent: str | None,
+    mate: str | None,
+    second: str | None = None,
 ) -> OtherPlayers:
-    """Fill every seat but the person's.
+    """Fill every seat but the person's, and a second person's.
 
     Args:
         scenario: of the games.
@@ -68,23 +76,30 @@ def find_other_players(
         seat: the person's.
         opponent: a name, a run folder or a bundle; by default an opponent of the scenario, else random.
         mate: the same for team mates; by default the opponent if it can play that seat alone, else random.
+        second: the second person's seat, a team mate's or the only one of the other team.
 
     Raises:
         ConfigError, PlayerError: no seat for them, an unknown or damaged player, or one that cannot play there.
     """
-    spec = scenario.spec
+    spec = scenario.kind.spec
     team = spec.team_of(seat)
     opponent_seats = [s for s in spec.seats if spec.team_of(s) != team]
-    mates = [s for s in spec.seats if spec.team_of(s) == team and s != seat]
+    mates = [s for s in spec.seats if spec.team_of(s) == team and s not in (seat, second)]
+    if second is not None:
+        allowed = [s for s in spec.seats if s != seat and (spec.team_of(s) == team or len(opponent_seats) == 1)]
+        if second not in allowed:
+            raise ConfigError(expected("--second", " or ".join(allowed) or "nothing in this scenario", second))
+        opponent_seats = [s for s in opponent_seats if s != second]
     for option, name, seats in (("opponent", opponent, opponent_seats), ("mate", mate, mates)):
         if name is not None and not seats:
             raise ConfigError(expected(f"--{option}", f"nothing for {scenario.name}, which has no seat for it", name))
-    names, players = {seat: PERSON}, {}
+    names: dict[str, str] = {seat: PERSON, **({} if second is None else {second: SECOND})}
+    players: dict[str, Policy] = {}
     weights = next(iter(scenario.opponents.values()), {"random": 1.0})  # of a mixture the most frequent one
     chosen = opponent or max(weights, key=lambda name: weights[name])
-    if opponent_seats:
-        players = _team(catalogue, chosen, spec, spec.team_of(opponent_seats[0]))
-        names |= {s: _display_name(chosen, players.get(s) or players[spec.team_of(s)]) for s in opponent_seats}
+    for other in dict.fromkeys(map(spec.team_of, opponent_seats)):
+        players |= _team(catalogue, chosen, spec, other)
+    names |= {s: _display_name(chosen, players.get(s) or players[spec.team_of(s)]) for s in opponent_seats}
     for s in mates:
         players[s] = _mate(catalogue, mate, chosen, spec, s)
         names[s] = _display_name(mate or chosen, players[s])
@@ -96,27 +111,27 @@ def _display_name(name: str, player: Policy) -> str:
     return folder.resolve().name if folder.is_dir() and "/" in name and player.name != "random" else player.name
 
 
-def _seated(catalogue: Catalogue, name: str, spec: GameSpec, seat: str) -> LoadedPlayer:
+def _seated(catalogue: Catalogue, name: str, spec: Seats, seat: str) -> LoadedPlayer:
     """Load what a name means for a seat: of a run, or of a folder with a player for each seat, that seat's player."""
     folder = Path(name)
     refs = {}
     if is_run(name):
-        refs = run_target(folder).refs
+        refs = seat_refs(folder, run_config(folder))
     elif folder.is_dir():
         refs = {own: f"{home}/" for own, home in seat_folders(folder).items()}
-    ref = (refs.get(seat) or refs.get(other_seat(seat))) if refs else name
+    ref = (refs.get(seat) or refs.get(counterpart(spec, seat))) if refs else name
     if ref is None:
         raise PlayerError(expected(name, f"a player of {seat} or its counterpart", f"one of {', '.join(refs)}"))
     return catalogue.seat(ref, spec, seat)
 
 
-def _team(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[str, Policy]:
+def _team(catalogue: Catalogue, name: str, spec: Seats, team: str) -> dict[str, Policy]:
     if is_run(name) or (name not in catalogue.names() and Path(name).is_dir()):
         return seat_players(spec, {s: (_seated(catalogue, name, spec, s),) for s in spec.seats_of(team)})
     return side(catalogue, name, spec, team)
 
 
-def _mate(catalogue: Catalogue, wanted: str | None, usual: str, spec: GameSpec, seat: str) -> Policy:
+def _mate(catalogue: Catalogue, wanted: str | None, usual: str, spec: Seats, seat: str) -> Policy:
     name = wanted or usual
     try:
         seated = _seated(catalogue, name, spec, seat)
@@ -148,11 +163,17 @@ class Score(NamedTuple):
 
 
 class Session:
-    """One person's games, one after the other, against the same players. Game ``k`` follows from ``seed`` and ``k``."""
+    """A person's games, one after the other, against the same players. Game ``k`` follows from ``seed`` and ``k``.
+
+    Attributes:
+        persons: seats of persons, the first one's first.
+    """
 
     def __init__(self, spec: GameSpec, others: OtherPlayers, *, seed: int) -> None:
         self.spec, self.others, self.seed = spec, others, seed
         self.agent = spec.seats.index(others.seat)
+        filled = {s for name in others.players for s in (spec.seats_of(name) or (name,))}
+        self.persons = (others.seat, *(s for s in spec.seats if s not in filled and s != others.seat))
         self.score = Score()
         self.records: list[GameRecord] = []
         self._start(0)
@@ -164,6 +185,11 @@ class Session:
         self._taken: list[NDArray[np.int8]] = []
         self.over = False
         self.caption: Caption = self._commentator.start()
+
+    @property
+    def result(self) -> str:
+        """Who won, and how; empty until the end."""
+        return self.caption.result
 
     @property
     def world(self) -> World:
@@ -179,19 +205,26 @@ class Session:
     @property
     def out(self) -> bool:
         """Whether the person has been eliminated; the game may go on without them."""
-        return self.caption.agents[self.agent].out
+        return self.is_out(self.others.seat)
 
-    def step(self, action: int) -> Caption:
-        """Play one step in which the person takes ``action`` (ignored once they are out).
+    def is_out(self, seat: str) -> bool:
+        """Return whether the one on a seat has been eliminated."""
+        return self.caption.agents[self.spec.seats.index(seat)].out
+
+    def step(self, *actions: int) -> Caption:
+        """Play one step in which each of the persons takes an action (ignored once they are out).
 
         Raises:
             ValueError: the game is over, or there is no such action.
         """
         if self.over:
             raise ValueError("step: expected restart() first, got an action in a game that is over")
-        if not 0 <= action < len(ACTIONS):
-            raise ValueError(expected("action", f"0 to {len(ACTIONS) - 1}", action))
-        done = self._match.step({self.others.seat: np.array([DONE if self.out else action], np.int8)}).done
+        for action in actions:
+            if not 0 <= action < len(ACTIONS):
+                raise ValueError(expected("action", f"0 to {len(ACTIONS) - 1}", action))
+        pairs = zip(self.persons, actions, strict=True)
+        taken = {seat: np.array([DONE if self.is_out(seat) else action], np.int8) for seat, action in pairs}
+        done = self._match.step(taken).done
         self._taken.append(self._match.env.actions[0].copy())
         self.caption = self._commentator.step(self.world.outputs, self._taken[-1])
         if done[0]:
@@ -222,13 +255,14 @@ class Session:
             self.score = self.score._replace(unfinished=self.score.unfinished + 1)
         self.over = True
 
-    def seen(self) -> NDArray[np.bool_]:
-        """Return the board cells (16, 8) that the person sees now: all once they are out or the game is over."""
-        if self.over or self.out:
+    def seen(self, seat: str | None = None) -> NDArray[np.bool_]:
+        """Return the board cells (16, 8) that a person sees now: all once they are out or the game is over."""
+        seat = seat or self.others.seat
+        if self.over or self.is_out(seat):
             return np.ones((WIDTH, HEIGHT), np.bool_)
-        return visible_cells(self.world, 0, [self.agent])
+        return visible_cells(self.world, 0, [self.spec.seats.index(seat)])
 
 
-def save_games(records: list[GameRecord], path: Path) -> None:
+def save_games(records: list[Any], path: Path) -> None:
     """Write records as ``video`` reads them; an existing file is replaced as a whole. Raises ``ConfigError``."""
     write_file(path, (json.dumps([game.model_dump() for game in records]) + "\n").encode())

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from multigrid_rl.evaluation.replays import GameRecord, replay
+from multigrid_rl.show.boards import GameDrawing, text_data
 from multigrid_rl.show.captions import Caption, captioned
-from multigrid_rl.show.page import render
+from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, render
+from multigrid_rl.show.video import page_film
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
@@ -22,6 +25,11 @@ from multigrid_rl.world.state import Step
 
 #: Events that the replay lists as moments to jump to.
 _MOMENTS = [c.EV_KEY, c.EV_BALL, c.EV_ELIMINATED, c.EV_VICTIM, c.EV_DOOR, c.EV_DOOR_WIN, c.EV_ELIMINATION_WIN]
+
+
+def frame_rows(*parts: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return frames (T, L) as a page's script reads them, of their parts (T, ...) in the order above."""
+    return np.concatenate([part.astype(np.uint8).reshape(len(part), -1) for part in parts], axis=1)
 
 
 class Pack:
@@ -57,12 +65,11 @@ class Pack:
                 yield world, step
 
         spec, played = game.spec, replay(game, shots())
-        result, tokens = captions[-1].result, played.tokens.reshape(len(played.tokens), -1)
-        parts = (played.cells, played.position, played.heading, played.hand, played.out, tokens)
-        rows = np.concatenate([part.astype(np.uint8) for part in parts], axis=1)  # (T + 1, L), one for each frame
+        result = captions[-1].result
+        rows = frame_rows(played.cells, played.position, played.heading, played.hand, played.out, played.tokens)
         return {
             "title": title or f"{game.label}: {result}",
-            "spec": self._spec(spec),
+            "spec": self.add_spec(spec),
             "players": [self.players.setdefault(game.players[seat], len(self.players)) for seat in spec.seats],
             "steps": game.steps,
             "winner": played.winner,
@@ -89,7 +96,8 @@ class Pack:
             "games": self.games,
         }
 
-    def _spec(self, spec: GameSpec) -> int:
+    def add_spec(self, spec: GameSpec) -> int:
+        """Add what a page must know of a kind of game, once; returns its number."""
         row = {
             "seats": list(spec.seats),
             "teams": [c.BLUE if spec.team_of(seat) == "blue" else c.RED for seat in spec.seats],
@@ -102,8 +110,22 @@ class Pack:
         return self.specs.index(row)
 
 
-def game_page(game: GameRecord) -> str:
-    """Return the page of one game. Raises ``ReplayError`` for a record that is not one whole game."""
+def replays(games: list[Any]) -> dict[str, Any]:
+    """Return what :func:`page.render` needs to replay games (of ``replays``): their ``data``, and its scripts.
+
+    Raises:
+        ValueError: a record that is not one whole game.
+    """
+    if not games or isinstance(games[0], GameRecord):
+        return {"data": Pack.of(games).data() if games else None}
+    texts = text_data(games)
+    return {"data": texts, "scripts": TEXT_SCRIPTS if texts else SCRIPTS}
+
+
+def game_page(game: Any) -> str:
+    """Return the page of one game. Raises ``ValueError`` for a record that is not one whole game."""
     seats = ", ".join(f"{seat} {player}" for seat, player in game.players.items())
     lead = f"{game.label}, game {game.game} of seed {game.seed}: {seats}"
-    return render("game.html", kind="Game", title=game.label, lead=lead, data=Pack.of([game]).data())
+    replayed = replays([game])
+    films = [] if replayed["data"] else [page_film(GameDrawing(game), game.label)]
+    return render("game.html", kind="Game", title=game.label, lead=lead, films=films, **replayed)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from multigrid_rl.cli.app import refuse_to_overwrite, write_file
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
-from multigrid_rl.evaluation.replays import ReplayError, choose
+from multigrid_rl.evaluation.replays import ReplayError, choose, read_games
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.figures import save_best_responses
 from multigrid_rl.show.page import GENERATOR
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
-from multigrid_rl.show.video import read_games, write_video
+from multigrid_rl.show.video import write_video
 from multigrid_rl.text import ConfigError, expected, one_line
 
 LOG = logging.getLogger(__name__)
@@ -80,7 +80,8 @@ def draw_exploit(folder: Path) -> None:
     """
     found, source = json.loads((folder / "exploit.json").read_text(encoding="utf-8")), folder / "games.json"
     save_best_responses(found["player"], found["curves"], folder / "curves.png")
-    write_video(choose(read_games(source), "median", source), folder / "beaten.gif", force=True)
+    if json.loads(source.read_text(encoding="utf-8")):  # games of boards alone are kept
+        write_video(choose(read_games(source), "median", source), folder / "beaten.gif", force=True)
 
 
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from multigrid_rl import tables
-from multigrid_rl.config.scenario import env_factory
+from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.evaluation.evaluation import evaluate, kept_games, seat_returns, summary
-from multigrid_rl.evaluation.replays import GameRecord
+from multigrid_rl.evaluation.replays import ZooRecord
 from multigrid_rl.evaluation.targets import run_target
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.cards import PlayerError
@@ -18,6 +18,7 @@ from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.players import check_env
 from multigrid_rl.runs.reader import Run, read_rows, read_run
 from multigrid_rl.show import EPISODES, GAMES
+from multigrid_rl.show.boards import GameDrawing
 from multigrid_rl.show.reference import Comparison, Reference, changes, compare, load_reference
 from multigrid_rl.show.video import Shown, page_film
 from multigrid_rl.show.words import percent
@@ -39,7 +40,18 @@ class OwnGames:
     seed: int
     agents: tuple[str, ...]  # seats that the policy fills
     rows: list[dict[str, Any]]  # one for each mode: "mode", "seats" (mean return of each), and evaluation.summary's
-    games: list[GameRecord]  # best, median and worst of each mode
+    games: list[Any]  # best, median and worst of each mode (of ``replays``)
+
+    @property
+    def chosen(self) -> dict[str, GameDrawing]:
+        """Games with drawn actions to be filmed, by label: of games that do not write themselves as text."""
+        films = [game for game in self.games if isinstance(game, ZooRecord) and "(stochastic" in game.label]
+        if not films or GameDrawing(films[0]).texts:
+            return {}
+        labels: dict[int, list[str]] = {}
+        for game in films:
+            labels.setdefault(game.game, []).append(game.label.partition(" ")[0])
+        return {" and ".join(labels[game.game]): GameDrawing(game, self.agents) for game in films}
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,11 @@ class RunReport:
         scenario = self.run.config["scenario"]
         return None if scenario.get("game") is not None else str(scenario.get("package"))
 
+    @property
+    def rivals(self) -> bool:
+        """Whether games are played in it, in which others may sit."""
+        return self.package is None or (self.package in packages() and kind_named(self.package).rivals)
+
 
 def read_report(
     folder: Path, *, games: int | None = None, reference: Path | None = None, films: bool = True
@@ -107,16 +124,17 @@ def read_report(
 
 def _with_games(report: RunReport, games: int | None, *, films: bool) -> RunReport:
     """Return the report with fresh games or episodes of its policy, and films of those that can be drawn."""
-    folder, board = report.run.path, report.package is None
+    folder, rivals = report.run.path, report.rivals
     try:
-        play = play_own_games if board else tables.find(tables.FILMS, "page")
-        played = play(folder, games or (GAMES if board else EPISODES), seed=GAMES_SEED)
+        play = play_own_games if rivals else tables.find(tables.FILMS, "page")
+        played = play(folder, games or (GAMES if rivals else EPISODES), seed=GAMES_SEED)
     except (ConfigError, PlayerError, RunError) as error:
         return replace(report, not_played=str(error))
-    report, drawings = replace(report, played=played), getattr(played, "chosen", {})
-    if drawings and not films:
-        return replace(report, not_drawn="the report was written without films")
+    report = replace(report, played=played)
     try:
+        drawings = getattr(played, "chosen", {})
+        if drawings and not films:
+            return replace(report, not_drawn="the report was written without films")
         return replace(report, films=tuple(page_film(drawing, label) for label, drawing in drawings.items()))
     except ConfigError as error:
         return replace(report, not_drawn=str(error))
@@ -130,10 +148,12 @@ def play_own_games(folder: Path, games: int, *, seed: int) -> OwnGames:
     """
     evaluation = evaluate(run_target(folder), episodes=games, seed=seed)
     rows = [{"mode": part.mode, "seats": seat_returns(part), **summary([part])} for part in evaluation.parts]
-    own = evaluation.parts[0].lineup.own
+    own, home = evaluation.parts[0].lineup.own, f"{folder}/"
     # The lineup names them by their files' paths; on the page they are the run.
     kept = [
-        game.model_copy(update={"players": {**game.players, **dict.fromkeys(own, "this run")}})
+        game.model_copy(
+            update={"players": {seat: "this run" if it.startswith(home) else it for seat, it in game.players.items()}}
+        )
         for game in kept_games(evaluation)
     ]
     return OwnGames(seed, own, rows, kept)
@@ -184,6 +204,7 @@ def origin(report: RunReport) -> list[tuple[str, Any]]:
         settings = [(name.capitalize(), text) for name, text in [*reward_facts(options), *settings]]
     rows = [
         ("Scenario", config["scenario"]["name"]),
+        ("Environment", config["scenario"].get("env_id")),
         ("Recipe", config.get("experiment") or "none"),
         ("Scheme", config.get("scheme")),
         ("Network", f"{model.get('name')} {model.get('hidden')}" if model else None),

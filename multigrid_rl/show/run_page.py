@@ -5,7 +5,7 @@ from typing import Any
 from multigrid_rl.gates import Gate
 from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import render
-from multigrid_rl.show.replay import Pack
+from multigrid_rl.show.replay import replays
 from multigrid_rl.show.run_data import RunReport, opponent_words, origin
 from multigrid_rl.show.words import (
     BEHAVIOURS,
@@ -57,8 +57,8 @@ _LEARNER = {
 }
 
 
-def run_page(report: RunReport) -> str:
-    """Return the whole page. Pure: the same report gives the same page."""
+def run_page(report: RunReport, *, live: bool = False) -> str:
+    """Return the whole page, ``live`` of a run that goes on. Pure: the same report gives the same page."""
     run, seats = report.run, _own_seats(report)
     board = report.package is None
     curves = [_gate_chart(report, gate) for gate in report.gates if gate["metric"] in run.series]
@@ -67,6 +67,7 @@ def run_page(report: RunReport) -> str:
     behaviour, never = _behaviour(report, seats) if seats else ([], [])
     return render(
         "run.html",
+        live=live,
         kind=f"Training run \u00b7 {run.config['scenario']['name']} \u00b7 seed {run.config['seed']}",
         title=verdict_title(report),
         lead=verdict_lead(report),
@@ -81,12 +82,12 @@ def run_page(report: RunReport) -> str:
         behaviour=behaviour,
         behaviour_title=behaviour_title(report, seats),
         never=never,
-        stages=_stages(report.totals, report.package),
+        stages=_stages(report),
         stages_title=_stages_title(report.totals),
         learner=_learner(report),
         origin=origin(report),
         opponents=[opponent_words(row) for row in run.provenance.get("opponents") or []],
-        data=Pack.of(report.played.games).data() if board and report.played else None,
+        **replays(report.played.games if report.rivals and report.played else []),
     )
 
 
@@ -164,7 +165,7 @@ def gates_title(gates: list[dict[str, Any]], *, ended: bool) -> str:
 def _curves_title(report: RunReport) -> str:
     rows = [report.compared[gate["metric"]] for gate in report.gates if gate["metric"] in report.compared]
     if not report.gates:
-        return f"Return and length of its {'games' if report.package is None else 'episodes'}"
+        return f"Return and length of its {'games' if report.rivals else 'episodes'}"
     if not rows:
         return "How the gates were reached"
     worse = [metric_title(row.metric).lower() for row in rows if row.end == "worse"]
@@ -212,9 +213,9 @@ def _plain_curves(report: RunReport) -> list[Chart]:
 
 
 def _unit(report: RunReport, metric: str) -> str:
-    """Return a metric's unit; other packages have episodes, not games."""
+    """Return a metric's unit; where nobody else can sit there are episodes, not games."""
     unit = unit_of(metric)
-    return unit if report.package is None else unit.replace("game", "episode")
+    return unit if report.rivals else unit.replace("game", "episode")
 
 
 def _chart(
@@ -236,11 +237,12 @@ def _played_title(report: RunReport) -> str:
     if report.played is None:
         return ""
     row = report.played.rows[0]
-    if report.package is None:
+    if "win" in row:
         low, high = (percent(end, 1) for end in row["win_interval"])
         return f"In {plural(row['episodes'], 'fresh game')} it wins {percent(row['win'])} ({low} to {high})"
     low, high = (short(end) for end in row["return_interval"])
-    count = f"{spelled(row['episodes'])} fresh episode{'s'[: row['episodes'] != 1]}"
+    word = "game" if report.rivals else "episode"
+    count = f"{spelled(row['episodes'])} fresh {word}{'s'[: row['episodes'] != 1]}"
     return f"In {count} it returns {short(row['return_mean'])} ({low} to {high})"
 
 
@@ -254,8 +256,9 @@ def _own_seats(report: RunReport) -> list[str]:
     results = [series[f"{metric}/{seat}"].values for metric in ("win", "defeat") for seat in seats]
     if report.package is not None and not any(values.any() for values in results):
         return []
-    team = "red" if any(seat.startswith("red") for seat in seats) else _team(seats) if seats else ""
-    return [seat for seat in seats if seat.startswith(team)] or seats
+    teams = {seat: _team(report, seat) for seat in seats}
+    team = "red" if "red" in teams.values() else next(iter(teams.values()), "")
+    return [seat for seat in seats if teams[seat] == team]
 
 
 def behaviour_title(report: RunReport, seats: list[str]) -> str:
@@ -271,22 +274,25 @@ def behaviour_title(report: RunReport, seats: list[str]) -> str:
     how = ""
     if share > 0.05 and max(door, eliminated) > 0:
         how = ", mostly " + ("by elimination" if eliminated > door else "by its door")
-    who = seats[0] if len(seats) == 1 else _team(seats)
+    who = seats[0] if len(seats) == 1 else _team(report, seats[0])
     return f"At the end {who} wins {percent(share)} of the games{how}"
 
 
-def _team(seats: list[str]) -> str:
-    return seats[0].rpartition("_")[0] or seats[0]
+def _team(report: RunReport, seat: str) -> str:
+    teams = report.run.config["scenario"].get("teams") or {}
+    usual = seat.rpartition("_")[0] if report.package is None else ""
+    return next((team for team, seats in teams.items() if seat in seats), usual or seat)
 
 
 def _behaviour(report: RunReport, seats: list[str]) -> tuple[list[Chart], list[str]]:
     """Return shares of wins and each kind of event, and the kinds that never happened."""
     series, never, games = report.run.series, [], "share of the games"
     outcomes = {f"{metric}/{seats[0]}": word for metric, word in OUTCOMES.items()}
-    charts = [_chart(report, f"Results of {_team(seats)}", games, outcomes, share=True)]
+    team = _team(report, seats[0])
+    charts = [_chart(report, f"Results of {team}", games, outcomes, share=True)]
     # Opponents that take turns: in one chart at most as many as there are line styles.
     against = [(name, name.split("/", 2)[2]) for name in series if name.startswith(f"win_against/{seats[0]}/")]
-    title = f"Games won by {_team(seats)}, by opponent"
+    title = f"Games won by {team}, by opponent"
     for k in range(0, len(against), 4):
         charts.append(_chart(report, title, games, dict(against[k : k + 4]), share=True, word="against "))
     all_seats = [name.removeprefix("win/") for name in series if name.startswith("win/")]
@@ -316,9 +322,9 @@ def _learner(report: RunReport) -> list[Chart]:
     return charts
 
 
-def _stages(totals: dict[str, float], package: str | None) -> list[tuple[str, float, float, bool]]:
+def _stages(report: RunReport) -> list[tuple[str, float, float, bool]]:
     """Return rows of timing: words, seconds, share, and whether it is a part of the row above."""
-    own = {} if package is None else {"engine": "the environments", "players": ""}
+    totals, own = report.totals, {} if report.rivals else {"engine": "the environments", "players": ""}
     whole = sum(totals.get(name, 0.0) for name, _, _ in _STAGES)
     rows = []
     for name, words, parts in _STAGES if whole else ():

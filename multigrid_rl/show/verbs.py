@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -61,6 +61,36 @@ def report(
     typer.echo(f"wrote {written} ({written.stat().st_size / 1000:,.0f} kB)")
 
 
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run.")],
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve a page that follows the run, to this machine alone.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Of the page; the first free one from 8765 on by default.")
+    ] = None,
+) -> None:
+    """Look at a run while it runs: its newest report as text, or a page that follows it (``--web``)."""
+    if web:
+        from multigrid_rl.show.live import watch_run
+
+        one_thread()
+        watch_run(folder, port, typer.echo)
+        return
+    if port is not None:
+        raise refused("--port", "nothing without --web", port)
+    from multigrid_rl.show.run_data import read_report
+    from multigrid_rl.show.run_page import verdict_title
+    from multigrid_rl.show.words import short
+
+    found = read_report(folder, games=0)
+    typer.echo(verdict_title(found))
+    for gate in found.gates:
+        value = "none" if gate["value"] is None else short(gate["value"])
+        state = "held" if gate["held"] else "met" if gate["met"] else "not met"
+        typer.echo(f"  {gate['metric']:<28}{gate['comparison']} {gate['bound']:<8g}{value:>8}  {state}")
+
+
 def video(
     source: Annotated[
         str, typer.Argument(help="A file or folder with games (games.json, a cup's results.json), a run or a player.")
@@ -82,9 +112,7 @@ def video(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     opponent: Annotated[str | None, typer.Option(help="Of games played now: who fills the other team.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of games played now.")] = 0,
-    side: Annotated[
-        Literal["red", "blue"] | None, typer.Option(help="Of games played now: whom the player or run plays for.")
-    ] = None,
+    side: Annotated[str | None, typer.Option(help="Of games played now: whom the player or run plays for.")] = None,
     mode: Annotated[
         Literal["stochastic", "argmax"], typer.Option(help="Of games played now: draw actions, or take the likeliest.")
     ] = "stochastic",
@@ -95,8 +123,8 @@ def video(
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
 ) -> None:
     """Show one game, or one episode of Gymnasium, as a GIF or MP4, with captions. Never overwrites."""
-    from multigrid_rl.evaluation.replays import check_game, choose
-    from multigrid_rl.show.video import check_video, find_games, read_games, write_video
+    from multigrid_rl.evaluation.replays import check_game, choose, read_games
+    from multigrid_rl.show.video import check_video, find_games, write_video
 
     file = find_games(Path(source))
     if file is not None:
@@ -107,7 +135,7 @@ def video(
         check_game(game or "best")
     check_video(output, fps=fps, tile=tile, force=force)
     if file is None:
-        default_side = side or _default_side(source)
+        default_side: Any = side or _default_side(source)
         one_thread()
         # Imported here: torch takes a second, and a file of games is shown without it.
         from multigrid_rl.evaluation.evaluation import evaluate, kept_games
@@ -130,7 +158,7 @@ def video(
             episodes = episodes or GAMES_TO_CHOOSE_FROM
             evaluation = evaluate(target, episodes=episodes, seed=seed, modes=(mode,), sides=default_side)
             shown = choose(kept_games(evaluation), game, f"{episodes} games of {target.name}")
-    written = write_video(shown, output, fps=fps or 4.0, tile=tile or 32, force=force)
+    written = write_video(shown, output, fps=fps, tile=tile, force=force)
     seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
     typer.echo(f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}")
     _print_written(output, shown.steps, written)
@@ -170,6 +198,8 @@ def _default_side(source: str) -> Sides:
     if not path.exists() and ("/" in source or path.suffix) and not source.startswith("hf:"):
         raise refused(source, "a file of games, a run folder or a player", "no such file or folder")
     card = Catalogue().card_of(source)
+    if card and card.env is not None:
+        return "own"
     seats = card.seats if card else ()
     return "blue" if seats and all(seat.startswith("blue") for seat in seats) else "red"
 
@@ -179,47 +209,61 @@ def play(
     opponent: Annotated[
         str | None, typer.Option(help="A player, or the folder of a run, bundle or agent, on the other team's seats.")
     ] = None,
-    side: Annotated[Literal["red", "blue"] | None, typer.Option(help="Your side; red by default.")] = None,
+    side: Annotated[str | None, typer.Option(help="Your side; red by default, of other games the first.")] = None,
     seat: Annotated[str | None, typer.Option(help="Your seat, for example red_1; the first of your side.")] = None,
     mate: Annotated[str | None, typer.Option(help="Who plays the other seats of your team.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides the games.")] = 0,
     delay: Annotated[
         float | None, typer.Option(help="Seconds after which a step is played without a key; waits for keys without.")
     ] = None,
-    tile: Annotated[int, typer.Option(min=16, max=120, help="Width of one cell in pixels.")] = 48,
+    tile: Annotated[
+        int | None, typer.Option(min=16, max=120, help="Width of one cell in pixels; 48 by default.")
+    ] = None,
     whole_board: Annotated[
         bool, typer.Option("--whole-board", help="Begin with the whole board instead of what your agent sees.")
     ] = False,
     record: Annotated[Path | None, typer.Option(help="File that keeps the games, for `multigrid-rl video`.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file if it exists.")] = False,
+    web: Annotated[bool, typer.Option("--web", help="In a browser of this machine, not in a window.")] = False,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Of the page; the first free one from 8765 on.")
+    ] = None,
+    second: Annotated[str | None, typer.Option(help="Seat of a second person, in another browser window.")] = None,
 ) -> None:
-    """Play a game yourself, in a window, against players."""
+    """Play a game yourself against players, in a window or a browser; in the terminal where it can be text."""
     from multigrid_rl.config.compose import compose
 
     if record is not None:
         refuse_to_overwrite(record, force=force)
     if delay is not None and not 0.05 <= delay <= 60:
         raise refused("--delay", "0.05 to 60 seconds", f"{delay:g}")
+    for option, value, wanted in (("--port", port, True), ("--second", second, True), ("--delay", delay, False)):
+        if value is not None and web != wanted:
+            raise refused(option, f"nothing {'without' if wanted else 'with'} --web", value)
     config = compose(list(overrides or []))
-    spec = config.scenario.spec
+    spec = config.scenario.kind.spec
     one_thread()
     # Imported here: torch takes a second, which a mistake above need not cost.
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.show.play import Session, find_other_players, find_seat, save_games
-    from multigrid_rl.show.window import Window
+    from multigrid_rl.show.play import find_other_players, find_seat, save_games
 
-    own_seat = find_seat(spec, side, seat)
-    others = find_other_players(config.scenario, Catalogue(config.checkpoint_root()), own_seat, opponent, mate)
-    session = Session(spec, others, seed=seed)
+    own_seat, catalogue = find_seat(spec, side, seat), Catalogue(config.checkpoint_root())
+    others = find_other_players(config.scenario, catalogue, own_seat, opponent, mate, second)
 
-    def game_over() -> None:
-        typer.echo(f"game {session.game} of seed {session.seed}: {session.caption.result}")
+    def game_over(session: Any) -> None:
+        typer.echo(f"game {session.game} of seed {session.seed}: {session.result}")
         if record is not None:  # after every game: a window that is killed loses none
             save_games(session.records, record)
 
-    window = Window(session, game_over, tile=tile, delay=delay, whole_board=whole_board)
-    typer.echo(", ".join(f"{s} {name}" for s, name in others.names.items()) + "; press H for help")
-    window.run()
+    ways, kind = tables.BROWSERS if web else tables.PERSONS, type(spec).__name__
+    if kind not in ways:
+        raise refused("--web", "the red/blue-door game", f"{config.scenario.name}, which is played in the terminal")
+    options: dict[str, Any] = {"tile": tile, "delay": delay, "whole_board": whole_board or None}
+    if web:
+        options["port"] = port
+    session, run, help_shown = tables.find(ways, kind)(spec, others, game_over, seed=seed, **options)
+    typer.echo(", ".join(f"{s} {name}" for s, name in others.names.items()) + f"; {help_shown}")
+    run()
     typer.echo(str(session.score))
     if record is not None:
         kept = len(session.records)

@@ -1,7 +1,6 @@
 """A recorded game or episode as a GIF or MP4: step by step with captions below it, in a file or on a page."""
 
 import base64
-import json
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -12,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
-from pydantic import TypeAdapter, ValidationError
 
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.files import unfinished
+from multigrid_rl.show.boards import GameDrawing
 from multigrid_rl.show.captions import Caption, captioned
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
 from multigrid_rl.show.words import plural, short
-from multigrid_rl.text import ConfigError, expected, first_error
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.world.constants import WIDTH
 from multigrid_rl.world.rendering import render_frame
 
@@ -46,7 +45,6 @@ WIDEST, PAGE_WIDTH = 640, 400
 _PAGE_PICTURES = 240
 #: Most bytes of a film on a page.
 PAGE_BYTES = 1_400_000
-_GAMES = TypeAdapter(list[GameRecord])
 
 
 class Film(NamedTuple):
@@ -86,26 +84,6 @@ def find_games(path: Path) -> Path | None:
     return next((path / name for name in GAME_FILES if (path / name).is_file()), None)
 
 
-def read_games(path: Path) -> list[GameRecord]:
-    """Read a file of game records: a list, or the ``games`` of a cup's results.
-
-    Raises:
-        ConfigError: unreadable, no games in it, or a damaged one.
-    """
-    wanted = "a list of games as evaluate, cup or play --record wrote it"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(expected(path, wanted, getattr(error, "strerror", error))) from error
-    rows = content.get("games") if isinstance(content, dict) else content
-    if not isinstance(rows, list) or not rows:
-        raise ConfigError(expected(path, wanted, "no games in it"))
-    try:
-        return _GAMES.validate_python(rows)
-    except ValidationError as error:
-        raise ConfigError(f"{path}: game {first_error(error)}") from error
-
-
 # --- pictures
 
 
@@ -139,10 +117,13 @@ def _episode_film(drawing: Any, label: str, width: int, *, speed: int = 1, fps: 
         strip: Strip | None = None
         for t, so_far, raw in drawing.pictures(every, width):
             picture = resized(raw, width)
-            strip = strip or Strip(picture.shape[1], 0)
-            result = f"return {short(total)} after {plural(steps, 'step')}" if t == steps else ""
-            notes = Notes(f"step {t:,} of {steps:,}", label, f"return {short(so_far)}")
-            yield strip.below(picture, Caption(t, (), result), notes)
+            caption, foot = (
+                (so_far, "") if isinstance(so_far, Caption) else (Caption(t, (), ""), f"return {short(so_far)}")
+            )
+            if t == steps and not caption.result:
+                caption = caption._replace(result=f"return {short(total)} after {plural(steps, 'step')}")
+            strip = strip or Strip(picture.shape[1], len(caption.agents))
+            yield strip.below(picture, caption, Notes(f"step {t:,} of {steps:,}", label, foot))
 
     return Film(shots, 1 + math.ceil(steps / every), fps / skip)
 
@@ -177,14 +158,20 @@ def check_video(path: Path, *, fps: float | None = None, tile: int | None = None
         raise ConfigError(expected("--output", "a new file, or --force", f"{path}, which exists already"))
 
 
-def write_video(game: GameRecord, path: Path, *, fps: float = 4.0, tile: int = 32, force: bool = False) -> Written:
-    """Write a game as ``.gif`` or ``.mp4`` (H.264, yuv420p); ``path`` changes only once the video is complete.
+def write_video(
+    game: Any, path: Path, *, fps: float | None = None, tile: int | None = None, force: bool = False
+) -> Written:
+    """Write a game (of ``replays``) as ``.gif`` or ``.mp4`` (H.264, yuv420p), once it is complete.
 
     Raises:
         ConfigError: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.
     """
     check_video(path, fps=fps, tile=tile, force=force)
-    return write_film(Film(lambda: pictures(game, tile), game.steps + 1, fps), path)
+    if not isinstance(game, GameRecord):
+        if tile is not None:
+            raise ConfigError(expected("--tile", f"nothing for {game.env_id}, which draws itself", tile))
+        return write_episode(GameDrawing(game), path, label=game.label, fps=fps)
+    return write_film(Film(lambda: pictures(game, tile or 32), game.steps + 1, fps or 4.0), path)
 
 
 def write_episode(drawing: Any, path: Path, *, label: str, fps: float | None = None) -> Written:
@@ -199,25 +186,25 @@ def write_episode(drawing: Any, path: Path, *, label: str, fps: float | None = N
     Raises:
         ConfigError: it cannot be drawn or written, or the replay differs from the recording.
     """
-    film = _episode_film(drawing, label, WIDEST, fps=fps)
-    if path.suffix.lower() == ".gif":  # needs its pictures three times: drawn once, and kept
-        shots = list(film.shots())
-        film = film._replace(shots=lambda: iter(shots))
-    return write_film(film, path)
+    return write_film(_episode_film(drawing, label, WIDEST, fps=fps), path)
+
+
+def short_film(drawing: Any, label: str, pictures: int) -> tuple[Film, int]:
+    """Return a film of an episode of about so many pictures, and how many times as fast it goes by."""
+    speed = math.ceil(len(drawing.episode.actions) / (pictures * math.ceil(drawing.fps / FASTEST)))
+    return _episode_film(drawing, label, PAGE_WIDTH, speed=speed), speed
 
 
 def page_film(drawing: Any, label: str) -> Shown:
     """Draw an episode for a page. Raises ``ConfigError``: it cannot be drawn, or the replay differs."""
-    steps = len(drawing.episode.actions)
-    speed = math.ceil(steps / (_PAGE_PICTURES * math.ceil(drawing.fps / FASTEST)))
-    film = _episode_film(drawing, label, PAGE_WIDTH, speed=speed)
+    film, speed = short_film(drawing, label, _PAGE_PICTURES)
     LOG.warning("drawing the %s episode, %s pictures (report --no-films: none)", label, film.frames)
     rate = round(8 * PAGE_BYTES * film.fps / (film.frames + 2 * film.fps))  # bits a second
     with TemporaryDirectory() as folder:
         path = Path(folder) / "film.mp4"
         write_film(film, path, quality=("-crf", "26", "-maxrate", str(rate), "-bufsize", str(rate)))
         data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return Shown(label, drawing.episode.total, steps, speed, data)
+    return Shown(label, drawing.episode.total, len(drawing.episode.actions), speed, data)
 
 
 def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "18")) -> Written:

@@ -9,7 +9,7 @@ import numpy as np
 
 from multigrid_rl.show.captions import Caption
 from multigrid_rl.show.pictures import Notes, Picture, Strip, panel
-from multigrid_rl.show.play import Session
+from multigrid_rl.show.play import OtherPlayers, Session
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
@@ -178,6 +178,15 @@ class Window:
         image = self._pygame.image.frombuffer(np.ascontiguousarray(picture).tobytes(), (width, height), "RGB")
         self._surface.blit(image, (0, 0))
         self._pygame.display.flip()
+
+
+def window(
+    spec: GameSpec, others: OtherPlayers, game_over: Callable[[Session], None], *, seed: int, **options: Any
+) -> tuple[Session, Callable[[], None], str]:
+    """Open a window; returns the games, what plays them, and a hint. Entry of ``tables.PERSONS``."""
+    session = Session(spec, others, seed=seed)
+    given = {name: value for name, value in options.items() if value is not None}
+    return session, Window(session, lambda: game_over(session), **given).run, "press H for help"
 
 
 def _open(pygame: Any, size: tuple[int, int], title: str) -> Any:

@@ -1,4 +1,4 @@
-"""Board, encodings, event names (rules, sections 1 and 3), and the symmetry of the board.
+"""Board, encodings, event names (docs/game.md, sections 1 and 3), and the symmetry of the board.
 
 Inside the engine a cell is one byte, its *code*. ``CELL[code]`` is the public (type, colour, state) triple.
 Teams are numbered 0 red and 1 blue, so that the code of a team's object is ``BASE + team``.

@@ -15,13 +15,15 @@ from multigrid_rl.jit import kernel
 from multigrid_rl.metrics import MetricGroup, Sample
 from multigrid_rl.text import ConfigError, expected, shown, unknown
 from multigrid_rl.trust import import_object, user_code
-from multigrid_rl.types import EpisodeTable, GameSpec, MultiAgentSpec
+from multigrid_rl.types import Colour, EpisodeTable, GameSpec, MultiAgentSpec
 from multigrid_rl.world.constants import EVENTS, NUM_EVENTS
 
 #: Pseudo-event: 1 in every step that the agent plays.
 STEP = "step"
 #: Key for every seat.
 EVERY_SEAT = "all"
+#: Factor of a rewarded ball from which it no longer counts.
+SMALLEST_FACTOR = 1e-9
 
 
 def check_reward(name: str, agents: int) -> None:
@@ -122,3 +124,19 @@ def _absent(config: Any, specs: MultiAgentSpec) -> dict[str, str]:  # noqa: ARG0
 
 
 DOORS = MetricGroup(_NAMES, _samples, _absent, column=False)
+
+
+def best_return(spec: GameSpec, team: Colour) -> float:
+    """Return a bound on what the members of a team earn together in a game, which no play reaches.
+
+    The key, all rewarded pickups of the ball, all eliminations, and a success in step 0 (docs/game.md, section 5). The
+    success of an agent without team mates replaces the reward of its last elimination.
+    """
+    members, opponents = len(spec.seats_of(team)), spec.num_agents - len(spec.seats_of(team))
+    weights = spec.weights_of(spec.seats_of(team)[0])
+    total, factor = weights.key_pickup + weights.success, weights.ball_discount
+    if spec.death_match:
+        total += weights.eliminated_opponent * (opponents if members > 1 else max(opponents - 1, 0))
+    while spec.obstacle and factor > SMALLEST_FACTOR:
+        total, factor = total + weights.ball_pickup * factor, factor**2
+    return total

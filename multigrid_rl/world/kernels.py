@@ -1,4 +1,4 @@
-"""The game: layouts, the two phases of a step, and the loop over games (rules, sections 2 to 6)."""
+"""The game: layouts, the two phases of a step, and the loop over games (docs/game.md, sections 2 to 6)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _place_keys(s: State, f: Flags, g: int) -> None:
 
 @inlined
 def reset_game(s: State, f: Flags, g: int) -> None:
-    """Reset a game from its random stream (rules, section 2)."""
+    """Reset a game from its random stream (docs/game.md, section 2)."""
     for cell in range(len(f.board)):
         s.cells[g, cell] = f.board[cell]
     for a in range(len(f.team)):
@@ -77,7 +77,7 @@ def reset_game(s: State, f: Flags, g: int) -> None:
 def observe(
     s: State, f: Flags, g: int, tables: ViewTables, tokens: NDArray[np.uint8], obs_mission: NDArray[np.int8]
 ) -> None:
-    """Write every agent's observation of game ``g`` (rules, section 4)."""
+    """Write every agent's observation of game ``g`` (docs/game.md, section 4)."""
     agents = len(f.team)
     # Draw the living agents into the board, one cell each, and restore those cells afterwards.
     for a in range(agents):
@@ -96,7 +96,7 @@ def observe(
             s.cells[g, s.position[g, a]] = s.under[g, a]
 
 
-# --- phase one: actions (rules, section 3); phase two: results (rules, section 5)
+# --- phase one: actions (docs/game.md, section 3); phase two: results (docs/game.md, section 5)
 
 
 @inlined
@@ -126,7 +126,7 @@ def _set_mission(s: State, g: int, a: int, mission: int) -> None:
 
 @inlined
 def _toggle_door(s: State, f: Flags, o: Step, g: int, a: int, front: int) -> None:
-    # Section 3 of the rules only covers locked doors. The recordings show that any agent can toggle an unlocked one:
+    # The recordings show that any agent can toggle an unlocked door:
     # v3-CTCE-2v2-Death-Match, episode 44, steps 30 and 31.
     code = int(s.cells[g, front])
     team = (code - c.DOOR_LOCKED) % 2
@@ -272,7 +272,7 @@ def mark_ready(s: State, f: Flags, o: Step, g: int, a: int) -> None:
 
 @inlined
 def report_terminated(s: State, f: Flags, o: Step, g: int, won: bool) -> None:
-    """Set the reported flags (rules, section 6): agents that stay are not reported before the game ends."""
+    """Set the reported flags (docs/game.md, section 6): agents that stay are not reported before the game ends."""
     for a in range(len(f.team)):
         o.terminated[g, a] = won or (f.eliminated_out and s.out[g, a] == np.uint8(1))
 

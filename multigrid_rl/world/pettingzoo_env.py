@@ -49,7 +49,7 @@ class RedBlueDoors(ParallelEnv):
     * Agents: ``spec.seats``, blue first: ``blue_0``, ``red_0`` in 1v1.
     * Observation: see :func:`multigrid_rl.world.spaces.observation_space`, or ``flat_space`` there.
     * Action: Discrete(7): left, right, forward, pickup, drop, toggle, done.
-    * Reward: the canonical reward of the rules, section 5.
+    * Reward: the canonical reward (docs/game.md, section 5).
     * Terminated: all agents when the game is won; under ``fair`` rules an eliminated agent at once, and it leaves
       ``agents``. Truncated: all remaining agents after ``spec.max_steps`` steps. A win in the last step is both.
     * Info: see :func:`multigrid_rl.world.spaces.info`.
@@ -115,7 +115,7 @@ class RedBlueDoors(ParallelEnv):
         """Play one step.
 
         Args:
-            actions: an integer 0 to 6 for each of ``agents``. Missing ones mean ``done`` (rules, section 3);
+            actions: an integer 0 to 6 for each of ``agents``. Missing ones mean ``done`` (docs/game.md, section 3);
                 those of eliminated agents are ignored.
 
         Returns:

@@ -23,7 +23,7 @@ _HIGHEST = int(CELL.max())
 def observation_space(spec: GameSpec) -> spaces.Dict:
     """Return the space of one seat's observation, a new object at each call.
 
-    * ``image``: Box uint8 (V, V, 3), the (type, colour, state) triple of each window cell (rules, sections 1 and 4);
+    * ``image``: Box uint8 (V, V, 3), (type, colour, state) of each window cell (docs/game.md, sections 1 and 4);
     * ``direction``: Discrete(4), the heading: 0 +x, 1 +y, 2 -x, 3 -y;
     * ``mission``: Discrete(4), index in ``constants.MISSIONS``; left out where ``spec.mission_observed`` is false.
     """

@@ -1,4 +1,4 @@
-"""Observation windows (rules, section 4): table lookups, one row of the window at a time.
+"""Observation windows (docs/game.md, section 4): table lookups, one row of the window at a time.
 
 The window of an agent at (cell, heading) always covers the same board cells, so they come from a table. The board's
 outer ring is wall, so clamping coordinates makes cells outside count as wall. How visibility spreads

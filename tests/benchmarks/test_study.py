@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.study import STUDIES, Arm, draw_group, jobs_of, lines_of, read_study
+from benchmarks.study import STUDIES, Arm, draw_group, jobs_of, lines_of, read_study, recovery
 from multigrid_rl.config.compose import compose
 
 NAMES = sorted(path.stem for path in STUDIES.glob("*.yaml"))
@@ -39,7 +39,7 @@ def test_page_compares_arms_by_scores_over_seeds():
 
     def arm(*scores: float) -> Arm:
         results = [{"draw": s, "argmax": s + 1, "env_steps_per_s": 5000.0} for s in scores]
-        return Arm(results, [curve] * len(scores), [[s, 0.01, 0.1, 2.0] for s in scores])
+        return Arm(results, [curve] * len(scores), [[s, 0.01, 0.1, 2.0] for s in scores], {})
 
     page = "\n".join(lines_of(study, {"gae": arm(400, 500, 500, 500), "vpg-20": arm(9, 10, 11, 450)}, "make study"))
     # The middle half of four is two; over training the curve holds 10 up to step 100 and rises to 30: 15 on average.
@@ -53,7 +53,7 @@ def test_page_compares_arms_by_scores_over_seeds():
 def test_curves_begin_and_end_where_something_was_measured():
     study = read_study("policy-gradients")
     short, long = (np.array([100, 200]), np.array([10.0, 30.0])), (np.array([150, 400]), np.array([50.0, 50.0]))
-    figure = draw_group(study, study.groups[0], {next(iter(study.groups[0]["arms"])): Arm([], [short, long], [])})
+    figure = draw_group(study, study.groups[0], {next(iter(study.groups[0]["arms"])): Arm([], [short, long], [], {})})
     steps, means = figure.axes[0].lines[0].get_data()
     assert (steps[0], steps[-1], means[0], means[-1]) == (100, 400, 10, 50)
     assert set(means[steps > 200]) == {50}  # the short one is not held on
@@ -61,4 +61,29 @@ def test_curves_begin_and_end_where_something_was_measured():
 
 def test_run_without_report_has_no_training_score():
     none, some = (np.array([]), np.array([])), (np.array([100, 300]), np.array([10.0, 30.0]))
-    np.testing.assert_allclose(Arm([], [none, some], []).scores("training"), [np.nan, 50 / 3], rtol=1e-3)
+    np.testing.assert_allclose(Arm([], [none, some], [], {}).scores("training"), [np.nan, 50 / 3], rtol=1e-3)
+
+
+def test_recovery_is_of_what_came_after_the_best():
+    fell = np.array([0.0] * 5 + [200.0] * 5 + [-300.0] * 5 + [100.0] * 5)
+    np.testing.assert_allclose(recovery(fell), [200, -300, 100])
+    np.testing.assert_allclose(recovery(fell[::-1]), [200, 0, 0])  # what came before the best does not count
+    assert np.isnan(recovery(np.array([]))).all()
+
+
+def test_page_and_figure_show_what_a_group_asks_for():
+    study = read_study("lunarlander-policy-gradients")
+    group = next(group for group in study.groups if group["name"] == "passes")
+    steps = np.arange(1, 11) * 1000
+    curves = [(steps, np.linspace(-200, 100, 10) + seed) for seed in range(5)]
+    results = [{"draw": 100.0 + seed, "argmax": 0.0, "env_steps_per_s": 1.0} for seed in range(5)]
+    worse = [row | {"draw": -row["draw"]} for row in results]
+    updates, others = [[1.0] * 4] * 5, {"entropy/agent_0": [(steps, np.ones(10))] * 5}
+    arms = {"vpg": Arm(results, curves, updates, others), "vpg-20": Arm(worse, curves, updates, others)}
+    figure = draw_group(study, group, arms)
+    assert [len(axes.lines) for axes in figure.axes[:3]] == [2, 2, 0]  # returns, entropy, and no KL
+    page = "\n".join(lines_of(study, arms, "make study"))
+    assert "| vpg | 35 | 35 | 35 | 5 of 5 |" in page
+    row = next(line for line in page.splitlines() if line.startswith("| vpg | vpg-20 | after training | 1.00 |"))
+    p = float(row.split("|")[6])
+    assert p == pytest.approx(2 / 252, abs=0.004)  # two of 252 deals of ten runs are as far apart

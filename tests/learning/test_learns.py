@@ -27,8 +27,8 @@ def learned(path: Path, learning, *overrides: str) -> list[dict[str, float]]:
 
 def test_red_learns_to_beat_idle_within_131_072_steps(tmp_path, learning):
     reports = learned(tmp_path, learning, "scenario.seats.blue_0=idle", "train.until=131072")
-    # Uniform random play scores 0.3 against idle (more in the first reports: short games finish first). The best there
-    # is 1.461 (rules, section 9).
+    # Uniform random play scores 0.3 against idle (more in the first reports: short games finish first). The best game
+    # there is comes to 1.47 (docs/game.md, section 9).
     assert reports[0]["return_mean/red_0"] < 1.0
     assert reports[0]["episode_len_mean"] > 30
     learning.check("return", reports[-1]["return_mean/red_0"], above=1.3)

@@ -73,7 +73,9 @@ def test_entry_of_table_adds_a_tracker(tmp_path, monkeypatch):
     run.verdict({"ended": "until"})
     run.close()
     assert Diary.heard == [("run", 4), 4, {"ended": "until"}]
-    with pytest.raises(ConfigError, match="tracking: expected csv, wandb, mlflow, diary, got letter"):
+    with pytest.raises(
+        ConfigError, match="tracking: expected csv, wandb, mlflow, tensorboard-media, diary, got letter"
+    ):
         compose(["scenario=1v1", "tracking=letter"])
 
 

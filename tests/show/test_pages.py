@@ -54,9 +54,9 @@ SPECS = {
 def test_script_decodes_packed_games(browser, spec):
     games = games_of(spec, 2)
     data = Pack.of(games).data()
-    page = browser.new_page()
+    page, script = browser.new_page(), asset_text(("decode.js", "steps.js"))
     found = page.evaluate(
-        f"""(data) => {{ {asset_text(("decode.js",)).removeprefix('"use strict";(() => {').removesuffix("})();")}
+        f"""(data) => {{ {script.removeprefix('"use strict";(() => {').removesuffix("})();")}
         return Promise.all(data.games.map(async (packed) => {{
             const game = decodeGame(packed, await inflated(packed.frames), data);
             return game.frames.map((frame, t) => ({{

@@ -152,7 +152,7 @@ def test_no_record_without_finished_game(keys, tmp_path):
     ("args", "message"),
     [
         (["scenario=nowhere"], ", got nowhere"),
-        (["scenario=multigrid", "env_id=MultiGrid-Empty-5x5-v0"], "scenario: expected one of the red/blue-door game"),
+        (["scenario=multigrid", "env_id=MultiGrid-Empty-5x5-v0"], "scenario: expected a game with opponents"),
         (["--opponent", "nobody"], "nobody"),
         (["--seat", "red_3"], "--seat: expected blue_0, red_0, got red_3"),
         (["--delay", "0"], "--delay: expected 0.05 to 60 seconds, got 0"),

@@ -20,7 +20,7 @@ from multigrid_rl.runs.reader import Series
 from multigrid_rl.show import words
 from multigrid_rl.show.cup_page import Cell
 from multigrid_rl.show.figures import PAGE_SIZE, POINTS, Chart, Line, limits, thin
-from multigrid_rl.show.page import SCRIPTS, STYLES, asset_text, headed, render, templates
+from multigrid_rl.show.page import SCRIPTS, SERVED, STYLES, TEXT_SCRIPTS, asset_text, headed, render, templates
 from report_runs import EVIL, EVILS
 
 EMPTY = """{% extends "page.html" %}{% from "parts.html" import facts, section %}
@@ -97,7 +97,7 @@ def test_missing_template_variable_raises():
 
 @pytest.mark.parametrize("evil", EVILS)
 def test_json_cannot_close_its_script_element(evil):
-    text = written(data={"name": evil, "more": ["<!--", evil]})
+    text = str(parts().replay({"name": evil, "more": ["<!--", evil]}))
     block = re.search(r'<script type="application/json" id="replay-data">(.*?)</script>', text, re.DOTALL)
     assert block is not None
     assert not set("<>&") & set(block[1])
@@ -125,12 +125,13 @@ def test_page_has_no_network_references():
 
 
 def test_assets_are_small_and_ascii():
-    for name in (*SCRIPTS, *STYLES):
+    for name in (*SCRIPTS, *TEXT_SCRIPTS, *SERVED, *STYLES):
         text = asset_text((name,))
         assert len(text.splitlines()) <= 400, name
         assert text.isascii(), name
-    assert "</" not in asset_text(SCRIPTS)
-    assert {*SCRIPTS, *STYLES} == {file.name for file in (files("multigrid_rl.show") / "assets").iterdir()}
+    assert "</" not in asset_text((*SCRIPTS, *TEXT_SCRIPTS))
+    ours = {file.name for file in (files("multigrid_rl.show") / "assets").iterdir()}
+    assert {*SCRIPTS, *TEXT_SCRIPTS, *SERVED, *STYLES} == ours
 
 
 # --- words

@@ -17,7 +17,7 @@ from multigrid_rl.config.schema import RunConfig, TrainConfig, to_yaml
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import Rules
 
-# Rules, section 2: name -> (blue, red, obstacle, random keys, death match, max steps, view, mission).
+# docs/game.md, section 2: name -> (blue, red, obstacle, random keys, death match, max steps, view, mission).
 ALONE_V2 = {"Red-Single": (0, 1, False, False, False, 1000, 7, False)}
 ALONE_V2["Red-Single-with-Obstacle"] = (0, 1, True, False, False, 1000, 7, False)
 ALONE_V3 = {"Red-Single": (0, 1, False, False, False, 1280, 5, True)}

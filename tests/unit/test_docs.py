@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import best_returns
+from benchmarks.best_returns import SCENARIOS
 from benchmarks.house import ADDONS
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.metrics import glossary
-from multigrid_rl.types import Board
+from multigrid_rl.types import Board, GameSpec, RewardWeights
 from multigrid_rl.world import constants as c
+from multigrid_rl.world.events import best_return
 from multigrid_rl.world.views import view_tables
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +110,55 @@ def test_the_docs_have_the_order_of_cells_in_a_view():
             assert seen[pose + 3, i * size + j] == c.cell_index(x + right, y - ahead)
     for n in range(size):
         assert seen[pose, size // 2 * size + size - 1 - n] == c.cell_index(x + n, y)
+
+
+def game_page() -> str:
+    return (ROOT / "docs" / "game.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_the_game_has_every_scenario_as_it_is():
+    told = re.findall(r"^\| `([\w-]+)` \| (\d) \| (\d) \| (.*) \|$", game_page(), re.MULTILINE)
+    yes = {True: "yes", False: "no"}
+    for name, blue, red, rest in told:
+        spec = load_scenario(name).spec
+        keys = "random" if spec.random_keys else "fixed"
+        rows = [yes[spec.obstacle], keys, yes[spec.death_match], spec.max_steps, spec.view_size,
+                yes[spec.mission_observed]]  # fmt: skip
+        assert (int(blue), int(red), rest) == (spec.blue, spec.red, " | ".join(map(str, rows)))
+    assert {name for name, *_ in told} == set(SCENARIOS)
+
+
+def test_the_page_of_the_game_has_the_rewards_as_they_are():
+    page, pays = game_page(), RewardWeights()
+    balls = [pays.ball_pickup * pays.ball_discount ** (2**k) for k in range(5)]
+    for number in (f"| {pays.key_pickup} |", f"| {pays.eliminated_opponent} |", f"| {pays.got_eliminated:g} |",
+                   f"| {pays.invalid_pickup} |", ", ".join(f"{ball:.3g}" for ball in balls), "1.5087"):  # fmt: skip
+        assert number in page
+    both = best_return(GameSpec(blue=0, obstacle=True, death_match=False), "red")
+    assert both == pytest.approx(0.5 + 1.5087 + 1, abs=5e-5)
+    assert [row for row in c.ACTIONS if f"| {row} |" not in page] == []
+    assert [mission for mission in c.MISSIONS if mission not in " ".join(page.split())] == []
+
+
+def test_cited_sections_of_the_game_exist():
+    """Code and configurations cite ``docs/game.md, section N``."""
+    sections = set(re.findall(r"^## (\d+)\. ", game_page(), re.MULTILINE))
+    files = [file for room in ("multigrid_rl", "configs", "tests", "benchmarks") for file in (ROOT / room).rglob("*.*")]
+    texts = [file.read_text(encoding="utf-8") for file in files if file.suffix in (".py", ".yaml")]
+    cited = [
+        re.findall(r"\d+", part) for text in texts for part in re.findall(r"game\.md, sections?([\d, and]+)", text)
+    ]
+    assert len(cited) >= 20
+    assert {number for numbers in cited for number in numbers} <= sections
+
+
+@pytest.mark.parametrize(("name", "total", "steps"), [("single", 1.4883, 13), ("2v2-deathmatch", 2.4923, 11)])
+def test_best_returns_are_found_by_search(name, total, steps):
+    (world,) = best_returns.games_of(load_scenario(name).spec)
+    best = best_returns.search(world, world.spec.num_agents - 1)
+    assert (round(best.total, 4), best.steps) == (total, steps)
+    assert best.total < best_return(world.spec, "red")
+    assert f"| {total:.4f} | {total:.4f} | {steps} | 1 |" in game_page()
 
 
 def test_lists_stay_lists_on_the_site():

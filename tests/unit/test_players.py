@@ -71,7 +71,7 @@ def test_scripted_players_reject_view_without_board(name):
         BUILT_IN[name](FAIR).act(blank_view(3), None, Streams(1, np.arange(3, dtype=np.int64)))
 
 
-# --- strengths (rules, section 9)
+# --- strengths (docs/game.md, section 9)
 
 
 def test_key_runner_against_uniform_matches_original():

@@ -1,4 +1,4 @@
-"""Whole games: the plans of section 9, missions on the way, truncation, and who step answers for."""
+"""Whole games: the plans of docs/game.md, section 9, missions on the way, truncation, and who step answers for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbered cases of section 7: what happens when several agents act in one step."""
+"""The numbered cases of docs/game.md, section 7: what happens when several agents act in one step."""
 
 from __future__ import annotations
 

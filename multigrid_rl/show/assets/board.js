@@ -3,6 +3,7 @@
 const TILE = 100;
 const TEAM = ["red", "blue"];
 const LETTER = ["R", "B"];
+const UNEVENTFUL = "Nothing but moves: nobody took anything, opened a door or was eliminated.";
 let patterns = 0;
 
 /** Hatchings of one drawing; ids are its own, so that many drawings can share a page. */
@@ -180,11 +181,6 @@ function carriedWords(code) {
 
 const HEADINGS = ["right", "down", "left", "up"];
 
-function line(name) {
-  const value = html("dd");
-  return { value, parts: [html("dt", null, name), value] };
-}
-
 /** Panel of agent a; `draw(game, t)` shows a frame. */
 function makePanel(game, data, a) {
   const { spec } = game;
@@ -210,49 +206,4 @@ function makePanel(game, data, a) {
     if (rows.mission) show(rows.mission.value, data.missions[frame.tokens[a][spec.view * spec.view + 1]]);
   };
   return { element, draw };
-}
-
-function figureOf(value) {
-  return Math.abs(value) < 5e-4 ? "0" : value.toFixed(3).replace("-", "\u2212");
-}
-
-/** The list of moments worth a look; each is a button that goes there. */
-function makeMoments(game, go) {
-  const list = html("ol", { class: "moments" });
-  const buttons = game.moments.map(([t, a]) => {
-    const words = game.words[t - 1][a].split(", ").slice(1).join(", ") || game.words[t - 1][a];
-    const element = html("button", { type: "button", onclick: () => go(t) },
-      html("span", { class: "when" }, `step ${t}`),
-      html("span", { class: `seat ${TEAM[game.spec.teams[a]]}` }, game.spec.seats[a]),
-      html("span", { class: "what" }, words));
-    list.append(html("li", null, element));
-    return { t, element };
-  });
-  const draw = (now) => {
-    let last = null;
-    for (const { t, element } of buttons) {
-      element.classList.toggle("ahead", t > now);
-      if (t <= now) last = element.parentNode;
-      if (t === now) element.setAttribute("aria-current", "step");
-      else element.removeAttribute("aria-current");
-    }
-    // Only the list moves: scrollIntoView would move the page as well.
-    if (list.clientHeight) list.scrollTop = last ? last.offsetTop - list.offsetTop - list.clientHeight / 2 : 0;
-  };
-  const element = html("details", { class: "told", open: true },
-    html("summary", null, `Moments (${game.moments.length})`),
-    game.moments.length ? list : html("p", null, "Nothing but moves: nobody took anything, opened a door or was eliminated."));
-  return { element, draw };
-}
-
-/** One step in words, for those who hear it. */
-function spokenStep(game, t) {
-  const said = [`Step ${t} of ${game.steps}.`];
-  game.spec.seats.forEach((seat, a) => {
-    if (t === 0) return;
-    const paid = game.paid[t][a];
-    said.push(`${seat}: ${game.words[t - 1][a]}${paid ? `, reward ${signed(paid)}` : ""}.`);
-  });
-  if (t === game.steps) said.push(`${game.result}.`);
-  return said.join(" ");
 }

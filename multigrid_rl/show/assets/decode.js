@@ -9,11 +9,15 @@ const AGENT = 15;
 /** Steps in x and y of each heading: +x, +y, -x, -y. */
 const AHEAD = [[1, 0], [0, 1], [-1, 0], [0, -1]];
 
-/** Bytes of a text in base64, decompressed. */
-async function inflated(text) {
-  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+/** One frame, made of its bytes. */
+function decodeFrame(spec, row) {
+  const agents = spec.seats.length;
+  const tokens = spec.view * spec.view + 2;
+  const part = (k) => row.subarray(CELLS + k * agents, CELLS + (k + 1) * agents);
+  return {
+    cells: row.subarray(0, CELLS), position: part(0), heading: part(1), hand: part(2), out: part(3),
+    tokens: spec.seats.map((_, a) => row.subarray(row.length - (agents - a) * tokens).subarray(0, tokens)),
+  };
 }
 
 /**
@@ -26,16 +30,8 @@ async function inflated(text) {
 function decodeGame(game, bytes, data) {
   const spec = data.specs[game.spec];
   const agents = spec.seats.length;
-  const tokens = spec.view * spec.view + 2;
-  const length = CELLS + agents * (4 + tokens);
-  const frames = Array.from({ length: game.steps + 1 }, (_, t) => {
-    const row = bytes.subarray(t * length, (t + 1) * length);
-    const part = (k) => row.subarray(CELLS + k * agents, CELLS + (k + 1) * agents);
-    return {
-      cells: row.subarray(0, CELLS), position: part(0), heading: part(1), hand: part(2), out: part(3),
-      tokens: spec.seats.map((_, a) => row.subarray(length - (agents - a) * tokens).subarray(0, tokens)),
-    };
-  });
+  const length = bytes.length / (game.steps + 1);
+  const frames = Array.from({ length: game.steps + 1 }, (_, t) => decodeFrame(spec, bytes.subarray(t * length, (t + 1) * length)));
   const words = [];
   const paid = frames.map(() => spec.seats.map(() => 0));
   for (const [t, a, value] of game.rewards) paid[t + 1][a] = value;

@@ -124,18 +124,17 @@ function makePlot(root) {
 
 /* Starts what the page holds. */
 
-async function start() {
-  document.querySelectorAll(".plot").forEach(makePlot);
-  const root = document.getElementById("replay");
-  const block = document.getElementById("replay-data");
-  if (!root || !block) return;
+async function begin(root) {
+  root.querySelectorAll(".plot").forEach(makePlot);
+  const place = root.querySelector("#replay");
+  if (!place) return;
   if (typeof DecompressionStream === "undefined") {
-    show(root, html("p", { class: "note" }, "The replay needs a browser of 2023 or later; everything else on this page does not."));
+    show(place, html("p", { class: "note" }, "The replay needs a browser of 2023 or later; everything else on this page does not."));
     return;
   }
-  const data = JSON.parse(block.textContent);
+  const data = JSON.parse(place.parentNode.querySelector("#replay-data").textContent);
   data.bytes = await Promise.all(data.games.map((game) => inflated(game.frames)));
-  const replay = makeReplay(root, data);
+  const replay = makeReplay(place, data);
   document.querySelectorAll("[data-game]").forEach((link) => link.addEventListener("click", (event) => {
     event.preventDefault();
     document.getElementById("games").scrollIntoView({ block: "start" });
@@ -143,4 +142,7 @@ async function start() {
   }));
 }
 
-start();
+const table = document.getElementById("table");
+if (table) makeTable(table, JSON.parse(document.getElementById("table-data").textContent));
+else if (document.body.dataset.live === undefined) begin(document);
+else follow(begin);

@@ -153,7 +153,7 @@ function makeReplay(root, data) {
   const bar = html("div", { class: "bar" },
     html("div", { class: "buttons", role: "group", "aria-label": "Playback" }, parts.first, parts.back, parts.play, parts.next, parts.last),
     html("div", { class: "scrub" }, parts.ticks, parts.scrubber), parts.counter, field("Speed", parts.speed),
-    html("label", { class: "field tick" }, parts.sight, html("span", null, "What agents see")));
+    board.sight && html("label", { class: "field tick" }, parts.sight, html("span", null, "What agents see")));
   const keys = html("p", { class: "keys" }, "Keys: ", ...[["Space", "play"], ["\u2190 \u2192", "step"], ["Home End", "jump"], ["+ \u2212", "speed"]]
     .flatMap(([key, does]) => [html("kbd", null, key), ` ${does}  `]));
   const scene = html("div", { class: "scene" }, html("div", { class: "left" }, stage, result, bar, keys), panels, told);

@@ -1,0 +1,197 @@
+"""The pictures of README and docs, made from this checkout: ``make pictures``; ``--only boards terminal`` makes some.
+
+A run of 1v1 is trained for those that show one. Pages are photographed by a Chromium, where one is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+from rich.console import Console
+from rich.text import Text
+
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.show.pictures import font
+from multigrid_rl.world import constants as c
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.rendering import render_frame
+from multigrid_rl.world.views import view_tables
+
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
+PROGRAM = [sys.executable, "-m", "multigrid_rl.cli.main"]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+#: Nothing but the page: no window, no service in the background.
+QUIET = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking " \
+        "--disable-component-update --disable-sync --hide-scrollbars"  # fmt: skip
+PAPER, INK, TILE, GAP = (255, 255, 255), (40, 40, 44), 24, 16
+#: A terminal's letters as SVG, without rich's fonts, which come from the network.
+SVG = """<svg viewBox="0 0 {terminal_width} {terminal_height}" xmlns="http://www.w3.org/2000/svg">
+<style>.{unique_id}-matrix {{ font-family: Menlo, Consolas, DejaVu Sans Mono, monospace; font-size: {char_height}px;
+line-height: {line_height}px }}
+{styles}</style>
+<defs>{lines}</defs>
+<rect width="{terminal_width}" height="{terminal_height}" rx="6" fill="#17181c"/>
+<g transform="translate(9, 9)">{backgrounds}<g class="{unique_id}-matrix">{matrix}</g></g>
+</svg>
+"""
+Picture = NDArray[np.uint8]
+
+
+def boards(_: Path) -> None:
+    """Draw the start of three scenarios."""
+    names = ("single-obstacle", "1v1", "2v2")
+    starts = [World(load_scenario(name).spec, 1, seed=5) for name in names]
+    panels = [(name, render_frame(world, 0, TILE)) for name, world in zip(names, starts, strict=True)]
+    beside(panels, "game-boards.png")
+
+
+def views(_: Path) -> None:
+    """Draw a game, and what each agent sees of it."""
+    world = World(load_scenario("1v1").spec, 1, seed=8)
+    for action in (c.FORWARD, c.FORWARD, c.LEFT):
+        world.step(np.array([[action, action]], np.int8))
+    seen = [(f"what {seat} sees", view_of(world, a)) for a, seat in reversed(list(enumerate(world.spec.seats)))]
+    beside([("the board", render_frame(world, 0, TILE)), *seen], "game-views.png")
+
+
+def view_of(world: World, agent: int) -> Picture:
+    """Cut an agent's window out of a frame, turned so that ahead is up; what it does not see is grey."""
+    size, frame = world.spec.view_size, render_frame(world, 0, TILE)
+    tokens = world.outputs.tokens[0, agent, : size * size]
+    pose = int(world.state.position[0, agent]) * 4 + int(world.state.heading[0, agent])
+    picture = np.zeros((size * TILE, size * TILE, 3), np.uint8)
+    for k, cell in enumerate(view_tables(size).cells[pose]):
+        i, j = divmod(k, size)
+        x, y = divmod(int(cell), c.HEIGHT)
+        tile = frame[y * TILE : (y + 1) * TILE, x * TILE : (x + 1) * TILE]
+        turned = np.rot90(tile, int(world.state.heading[0, agent]) + 1)
+        picture[j * TILE : (j + 1) * TILE, i * TILE : (i + 1) * TILE] = turned if tokens[k] else (205, 205, 210)
+    return picture
+
+
+def beside(panels: list[tuple[str, Picture]], name: str) -> None:
+    """Write pictures side by side, each under its title."""
+    widths = [max(picture.shape[1], round(font(15).getlength(title))) + GAP for title, picture in panels]
+    height = 28 + max(picture.shape[0] for _, picture in panels)
+    image = Image.new("RGB", (sum(widths) - GAP, height), PAPER)
+    draw, left = ImageDraw.Draw(image), 0
+    for (title, picture), width in zip(panels, widths, strict=True):
+        draw.text((left, 4), title, font=font(15), fill=INK)
+        image.paste(Image.fromarray(picture), (left, 28))
+        left += width
+    image.save(IMAGES / name, optimize=True)
+
+
+def game(_: Path) -> None:
+    """Film a game of two frozen players."""
+    command = "video blue-master scenario=1v1 --opponent blue-adept --seed 7 --game 16 --force -o"
+    subprocess.run([*PROGRAM, *command.split(), IMAGES / "game-1v1.gif"], check=True)
+
+
+def terminal(folder: Path) -> None:
+    """Train in a terminal, and keep what stands in it at the end."""
+    command = ["multigrid-rl", "train", "scenario=1v1", "run_dir=runs/mine"]
+    text = screen_of(command, folder)
+    console = Console(record=True, width=118, file=Path(os.devnull).open("w"))  # noqa: SIM115
+    console.print(Text(f"$ {' '.join(command)}"), Text.from_ansi(f"{text}\n"), sep="\n")
+    drawn = console.export_svg(code_format=SVG, unique_id="t")
+    (IMAGES / "train-1v1.svg").write_text(drawn, encoding="utf-8")
+
+
+def screen_of(command: list[str], folder: Path) -> str:
+    """Run a command in a terminal of 116 columns; returns what it shows at the end, with its colours."""
+    written = b""
+
+    def read(number: int) -> bytes:
+        nonlocal written
+        part = os.read(number, 65536)
+        written += part
+        return part
+
+    here, path = Path.cwd(), os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    os.chdir(folder)
+    os.environ |= {"COLUMNS": "116", "LINES": "60", "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), "PATH": path}
+    try:
+        if pty.spawn(command, read):
+            raise SystemExit(f"{' '.join(command)}: expected exit status 0")
+    finally:
+        os.chdir(here)
+    return last_state(written.decode())
+
+
+def last_state(written: str) -> str:
+    """Follow the moves of the cursor that a live table makes; returns the lines that are left, colours kept."""
+    lines, row = [""], 0
+    for part in re.split(r"(\x1b\[\d*A|\x1b\[2K|\x1b\[\?25[lh]|\r|\n)", written):
+        if part.endswith("A") and part.startswith("\x1b["):
+            row = max(0, row - int(part[2:-1] or 1))
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif part and not part.startswith("\x1b[?25") and part != "\r":
+            lines[row] += part
+    return "\n".join(lines).rstrip()
+
+
+def overlay(folder: Path) -> None:
+    """Draw the run over its recipe's curves."""
+    command = [*PROGRAM, "overlay", trained(folder), "-o", IMAGES / "overlay-1v1.png", "--force"]
+    subprocess.run(command, check=True)
+
+
+def report(folder: Path) -> None:
+    """Photograph the page of the run: wide, and as a phone in the dark shows it."""
+    run = trained(folder)
+    subprocess.run([*PROGRAM, "report", run], check=True)
+    photograph(run / "report.html", "report-run.png", "--window-size=1100,1500")
+    photograph(run / "report.html", "report-phone.png", "--window-size=500,1100", "--force-dark-mode",
+               "--blink-settings=preferredColorScheme=0")  # fmt: skip
+
+
+def photograph(page: Path, name: str, *options: str) -> None:
+    """Take a picture of a page by a browser, or say that there is none."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        print(f"{name}: left as it is, expected one of {', '.join(BROWSERS)}")
+        return
+    shot = [browser, *QUIET.split(), *options, f"--screenshot={IMAGES / name}", page.resolve().as_uri()]
+    subprocess.run(shot, check=True, capture_output=True, timeout=120)
+    Image.open(IMAGES / name).convert("P", palette=Image.Palette.ADAPTIVE, colors=128).save(
+        IMAGES / name, optimize=True
+    )
+
+
+def trained(folder: Path) -> Path:
+    """Return the run that the pictures show, trained unless it is there."""
+    run = folder / "runs" / "mine"
+    if not run.exists():
+        terminal(folder)
+    return run
+
+
+PICTURES: dict[str, Callable[[Path], None]] = {
+    "boards": boards, "views": views, "game": game, "terminal": terminal, "overlay": overlay, "report": report,
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=PICTURES, default=list(PICTURES))
+    with tempfile.TemporaryDirectory() as place:
+        for wanted in parser.parse_args().only:
+            PICTURES[wanted](Path(place))

@@ -1,0 +1,159 @@
+"""The page of a run while it runs: its report, written anew whenever the run reports, and changed in place."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.runs.checkpoints import checkpoints_in
+from multigrid_rl.runs.reader import read_run
+from multigrid_rl.show.overlay import curves_folder
+from multigrid_rl.show.page import render
+from multigrid_rl.show.run_data import GAMES_SEED, play_own_games, read_report
+from multigrid_rl.show.run_page import run_page
+from multigrid_rl.show.server import ALIVE, HEADERS, LOOK, address, application, listen, serve
+from multigrid_rl.text import ConfigError, expected, one_line
+from multigrid_rl.types import RunError
+
+#: Seconds in which a page that is open gets the verdict.
+_LAST = 2.0
+#: Fresh games of the newest checkpoint's policy, in each mode.
+GAMES = 50
+
+
+class LiveRun:
+    """The newest page of a run that may still be running. Its folder is read, never written.
+
+    Args:
+        folder: of the run; it need not have reported yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = Lock()
+        self._page, self._written = "", ""  # and of what state of the folder
+        self._played: Any = None
+        self._played_of = ""  # checkpoint
+
+    def state(self) -> str:
+        """Return what tells one state of the folder from another: what has been reported, and the newest checkpoint."""
+        files = (self.folder / name for name in ("metrics.jsonl", "verdict.json"))
+        sizes = [file.stat().st_size if file.is_file() else 0 for file in files]
+        return " ".join([*map(str, sizes), self._checkpoint()])
+
+    def _checkpoint(self) -> str:
+        found = checkpoints_in(self.folder / "checkpoints")
+        return found[-1].name if found else ""
+
+    def page(self) -> str:
+        """Return the page, written anew where the folder has changed."""
+        with self._lock:
+            state = self.state()
+            if state != self._written:
+                self._page, self._written = self._write(), state
+            return self._page
+
+    def _write(self) -> str:
+        try:
+            recipe = read_run(self.folder).config.get("experiment")
+            curves = curves_folder() / f"{recipe}.json"
+            found = read_report(self.folder, games=0, reference=curves if recipe and curves.is_file() else None)
+        except ConfigError as error:
+            return render("waiting.html", live=True, kind="Training run", title="No report yet", lead=one_line(error))
+        return run_page(replace(found, played=self._games()), live=True)
+
+    def _games(self) -> Any:
+        """Return games of the newest checkpoint, played once for each."""
+        newest = self._checkpoint()
+        if newest != self._played_of:
+            self._played_of = newest
+            try:
+                self._played = play_own_games(self.folder, GAMES, seed=GAMES_SEED)
+            except (ConfigError, PlayerError, RunError):
+                self._played = None  # of an environment without games, or a checkpoint that has gone meanwhile
+        return self._played
+
+
+def app_of(run: LiveRun) -> Any:
+    """Return the application: the page, and a stream that says when there is a newer one. Raises ``ConfigError``."""
+    from starlette.responses import HTMLResponse, StreamingResponse  # noqa: PLC0415 - an extra
+
+    async def page(_: Any) -> Any:
+        return HTMLResponse(await asyncio.to_thread(run.page), headers=HEADERS)
+
+    async def events(request: Any) -> Any:
+        async def news() -> AsyncIterator[str]:
+            known, looks = "", 0
+            while not request.app.state.ending():
+                state = await asyncio.to_thread(run.state)
+                if state != known:
+                    known = state
+                    yield "event: report\ndata:\n\n"
+                elif looks % ALIVE == 0:
+                    yield ": \n\n"
+                looks += 1
+                await asyncio.sleep(LOOK)
+
+        return StreamingResponse(news(), media_type="text/event-stream", headers=HEADERS)
+
+    return application({"/": page, "/events": events})
+
+
+def watch_run(folder: Path, port: int | None, say: Any) -> None:
+    """Serve the page of a run until Ctrl-C, stepping back for the run.
+
+    Args:
+        folder: of the run.
+        port: of this machine; ``None``: the first free one.
+        say: is handed the line with its address.
+
+    Raises:
+        ConfigError: no folder of a run, a port in use, the extra ``web`` is missing.
+    """
+    if not (folder / "config.yaml").is_file():
+        raise ConfigError(expected(folder, "the folder of a run", "no config.yaml in it"))
+    app, listening = app_of(LiveRun(folder)), listen(port)
+    say(f"{address(listening)} shows {folder} while it runs; Ctrl-C ends the page, not the run")
+    serve(app, listening, nice=10)
+
+
+class Web:
+    """A tracker that shows a run's page while it runs: an entry of ``tables.TRACKERS``."""
+
+    @classmethod
+    def check(cls) -> None:
+        """Raise ``ConfigError`` where the extra ``web`` is not installed, or no port is free."""
+        application({})
+        listen(None).close()
+
+    def begin(self, folder: Path, values: dict[str, Any]) -> None:  # noqa: ARG002 - as the others
+        """Start the server, as a process that ends with the run's."""
+        listening = listen(None)
+        self.port: int = listening.getsockname()[1]
+        listening.close()
+        command = [
+            sys.executable,
+            "-m",
+            "multigrid_rl.cli.main",
+            "watch",
+            str(folder),
+            "--web",
+            "--port",
+            str(self.port),
+        ]
+        self._server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Do nothing: the page reads the folder."""
+
+    def end(self, verdict: dict[str, Any] | None) -> None:
+        """End the server, when it has had time to show the verdict. ``watch`` shows a run that has ended."""
+        time.sleep(_LAST if verdict is not None else 0)
+        self._server.terminate()
+        self._server.wait()

@@ -1,0 +1,112 @@
+"""Episodes in TensorBoard, ``tracking=tensorboard-media``: a film, and histograms of returns and lengths."""
+
+import logging
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from multigrid_rl import tables
+from multigrid_rl.evaluation.evaluation import Evaluation, evaluate, kept_games
+from multigrid_rl.evaluation.targets import find_target
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.runs.checkpoints import checkpoints_in
+from multigrid_rl.show import EPISODES
+from multigrid_rl.show.run_data import GAMES_SEED
+from multigrid_rl.show.video import Film, pictures, short_film, write_film
+from multigrid_rl.text import ConfigError, one_line
+from multigrid_rl.types import RunError
+
+LOG = logging.getLogger(__name__)
+#: Most pictures of an episode of Gymnasium: TensorBoard loads all films of a run at once.
+_PICTURES = 60
+_TILE, _BINS = 32, 20
+
+
+class Media:
+    """Plays whole episodes with drawn actions after each checkpoint, and shows the median one.
+
+    They are a run of their own in TensorBoard, which reads one file of a folder at a time: ``tensorboard/media``.
+    Where episodes cannot be played or drawn, the run goes on without, with one warning.
+    """
+
+    @classmethod
+    def check(cls) -> None:
+        """Need nothing that is not installed with the package."""
+
+    def begin(self, folder: Path, values: dict[str, Any]) -> None:  # noqa: ARG002 - as other trackers
+        """Wait for the first checkpoint that is not there yet."""
+        self._folder, self._warned = folder, False
+        self._last = self._newest()
+        self._writer = EventFileWriter(str(folder / "tensorboard" / "media"))
+
+    def _newest(self) -> Path | None:
+        return next(reversed(checkpoints_in(self._folder / "checkpoints")), None)
+
+    def row(self, row: dict[str, Any]) -> None:  # noqa: ARG002 - as other trackers
+        """Show the policy of a new checkpoint, if there is one."""
+        newest = self._newest()
+        if newest is not None and newest != self._last:
+            self._last = newest
+            try:
+                self._show(newest)
+            except (ConfigError, PlayerError, RunError, OSError) as error:
+                if not self._warned:
+                    LOG.warning("tracking=tensorboard-media: %s; the run goes on without", one_line(error))
+                self._warned = True
+
+    def end(self, verdict: dict[str, Any] | None) -> None:
+        """Show the last checkpoint, which a run that did not break off has just written."""
+        if verdict is not None:
+            self.row({})
+        self._writer.close()
+
+    def _show(self, checkpoint: Path) -> None:
+        target = find_target(str(self._folder), checkpoint=checkpoint.name)
+        found = evaluate(target, episodes=EPISODES, seed=GAMES_SEED, modes=("stochastic",))
+        (table,) = (part.table for part in found.parts)
+        values = [_histogram("episodes/return", table.returns[:, 0]), _histogram("episodes/length", table.length)]
+        step = int(checkpoint.name.removeprefix("step_"))
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+        shown = Summary(value=[_image("episodes/median", _median(found))])
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=shown))
+        self._writer.flush()
+
+
+def _median(found: Evaluation) -> Film:
+    """Return the film of the median episode. Raises ``ConfigError``: it cannot be drawn."""
+    games = kept_games(found)
+    if games:
+        game = games[1]  # best, median, worst
+        return Film(lambda: pictures(game, _TILE), game.steps + 1, 4.0)
+    label, drawing = tables.find(tables.FILMS, "pick")(
+        found.target, "median", EPISODES, seed=found.seed, mode="stochastic"
+    )
+    return short_film(drawing, label, _PICTURES)[0]
+
+
+def _image(tag: str, film: Film) -> Summary.Value:
+    """Return a film as TensorBoard's image: an animated GIF moves there."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "film.gif"
+        written = write_film(film, path)
+        image = Summary.Image(
+            height=written.height, width=written.width, colorspace=3, encoded_image_string=path.read_bytes()
+        )
+    return Summary.Value(tag=tag, image=image)
+
+
+def _histogram(tag: str, values: NDArray[Any]) -> Summary.Value:
+    counts, edges = np.histogram(values, _BINS)
+    told = HistogramProto(
+        min=float(values.min()), max=float(values.max()), num=len(values), sum=float(values.sum()),
+        sum_squares=float(np.square(values, dtype=np.float64).sum()), bucket_limit=edges[1:].tolist(),
+        bucket=counts.tolist(),
+    )  # fmt: skip
+    return Summary.Value(tag=tag, histo=told)

@@ -1,0 +1,132 @@
+"""Games of PettingZoo's kind in the terminal: a person reads them as text and types actions."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import typer
+from gymnasium import spaces
+
+from multigrid_rl.cli.app import refused
+from multigrid_rl.envs.pettingzoo import ZooSpec
+from multigrid_rl.envs.zoo import described, open_game
+from multigrid_rl.evaluation.replays import ZooRecord, zoo_record
+from multigrid_rl.players.factories import match_of
+from multigrid_rl.players.places import place_of
+from multigrid_rl.show.play import OtherPlayers, Score
+from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.types import EpisodeTable
+
+#: What ends all games, as do Ctrl-C and the end of the input.
+QUIT = "q"
+
+
+def terminal(
+    spec: ZooSpec, others: OtherPlayers, game_over: Callable[["Session"], None], *, seed: int, **options: Any
+) -> tuple["Session", Callable[[], None], str]:
+    """Begin to play in the terminal; returns the games, what plays them, and a hint. Entry of ``tables.PERSONS``.
+
+    Raises:
+        ConfigError: the game does not write itself as text.
+    """
+    for option, value in options.items():
+        if value is not None:
+            raise refused(f"--{option.replace('_', '-')}", f"nothing for {spec.env_id}, played in the terminal", value)
+    acts = described(spec.env_id, spec.env_args).seats[others.seat].acts
+    try:
+        open_game(spec.env_id, spec.env_args, "text")
+        if not isinstance(acts, spaces.Discrete):
+            raise ValueError(expected(others.seat, "Discrete actions", acts))
+    except ValueError as error:
+        raise ConfigError(f"{error}: it cannot be played in the terminal") from error
+    session = Session(replace(spec, how="text"), others, seed=seed)
+    return session, lambda: session.run(game_over), f"{QUIT} quits"
+
+
+class Session:
+    """One person's games, one after the other, against the same players. Game ``k`` follows from ``seed`` and ``k``.
+
+    Args:
+        spec: the game, to be drawn as text.
+        others: players of all other seats.
+        seed: of the games.
+    """
+
+    def __init__(self, spec: ZooSpec, others: OtherPlayers, *, seed: int) -> None:
+        self.spec, self.others, self.seed, self.game = spec, others, seed, 0
+        self.score, self.result = Score(), ""
+        self.records: list[ZooRecord] = []
+        self._about = described(spec.env_id, spec.env_args).seats
+
+    def run(self, game_over: Callable[["Session"], None]) -> None:
+        """Play until the person quits; ``game_over`` is called after every game that has ended."""
+        try:
+            while True:
+                self._play()
+                game_over(self)
+                self.game += 1
+                _typed(f"Enter: next game, {QUIT}: quit ")
+        except (KeyboardInterrupt, EOFError):
+            typer.echo()  # what is printed next is not to stand behind the question
+
+    def _play(self) -> None:
+        """Play one game; while it goes on it counts as left unfinished."""
+        own, done = self.others.seat, False
+        match = match_of(self.spec, self.others.players, 1, seed=self.seed, first=self.game, auto_reset=False)
+        env: Any = match.env
+        game = env.games[0]
+        while not done:
+            names = {seat: self._names(env, seat) for seat, its in env.deciding().items() if its[0]}
+            action = 0
+            if own in names:
+                typer.echo(game.drawn("text", own))
+                action = self._choice(names[own])
+            done = bool(match.step({own: np.array([[action]])}).done[0])
+            self.score = self.score._replace(unfinished=1)
+            for seat, taken in env.played[0][-1].items():
+                if seat != own:
+                    typer.echo(f"{seat} ({self.others.names[seat]}): {names[seat].get(str(taken), taken)}")
+        typer.echo(game.drawn("text"))
+        self._finish(match.drain_episodes(), env.played[0])
+
+    def _names(self, env: Any, seat: str) -> dict[str, str]:
+        """Return number -> name of the legal choices of a seat; of what is no single choice nothing."""
+        about = self._about[seat]
+        if not isinstance(about.acts, spaces.Discrete):
+            return {}
+        legal = env.observations()[seat][0, -about.legal :] if about.legal else np.ones(about.acts.n)
+        numbers = (np.flatnonzero(legal) + about.acts.start).tolist()
+        return {str(number): env.games[0].named(seat, number) for number in numbers}
+
+    def _choice(self, names: dict[str, str]) -> int:
+        """Ask until the number or the name of a legal choice is typed; returns it counted from 0, as networks do."""
+        listed = ", ".join(number if number == name else f"{number} {name}" for number, name in names.items())
+        by_word = {**{name.lower(): number for number, name in names.items()}, **{number: number for number in names}}
+        while (typed := _typed(f"{self.others.seat} ({listed}): ").lower()) not in by_word:
+            typer.echo(expected("action", listed, shown(typed)))
+        return int(by_word[typed]) - int(self._about[self.others.seat].acts.start)
+
+    def _finish(self, table: EpisodeTable, moves: list[dict[str, Any]]) -> None:
+        who, spec = place_of(self.spec).who(self.spec), self.spec
+        returns, winner = table.returns[0].tolist(), int(table.winner[0])
+        won, drawn, lost, _ = self.score
+        self.score = Score(won, drawn, lost)
+        own, how = who.team_names.index(spec.team_of(self.others.seat)), "played"
+        if who.has_winner:
+            self.score = Score(won + (winner == own), drawn + (winner < 0), lost + (winner not in (own, -1)))
+            how = "drawn" if winner < 0 else "won" if winner == own else "lost"
+        label = f"{len(self.records) + 1}: {how} as {self.others.seat}"
+        about = {"label": label, "seed": self.seed, "game": self.game, "players": self.others.names}
+        self.records.append(zoo_record(spec, moves, returns=returns, winner=winner, **about))
+        self.result = self.records[-1].result or ", ".join(
+            f"{seat} {paid:.6g}" for seat, paid in self.records[-1].returns.items()
+        )
+
+
+def _typed(question: str) -> str:
+    """Return what a person types. Raises ``EOFError``: they quit."""
+    text = input(question).strip()
+    if text.lower() == QUIT:
+        raise EOFError
+    return text
