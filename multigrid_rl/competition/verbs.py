@@ -248,7 +248,7 @@ def _show_results(outcome: CupResults, screen: Console) -> None:
     screen.print(f"winner: {', '.join(row.name for row in outcome.table if row.rank == 1) or 'none'}")
     for cycle in outcome.cycles:
         screen.print(f"cycle: {' beats '.join([*cycle, cycle[0]])}")
-    screen.print(_earned(outcome) if outcome.returns else _standings(outcome))
+    screen.print(_standings(outcome) if outcome.rated else _earned(outcome))
     for entry in outcome.entries:
         if entry.name in outcome.unranked:
             screen.print(f"not ranked, no finished game: {entry.name}: {entry.reason}")

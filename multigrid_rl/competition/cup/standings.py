@@ -132,6 +132,7 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
         games=[game for pairing in pairings for game in pairing.kept],
         versions=versions,
         teams=_teams(config),
+        rated=config.rated,
         returns=[] if config.rated else _earned(ranked, counted, config),
     )
     digest = hashlib.sha256(found.model_dump_json().encode())
