@@ -250,7 +250,7 @@ def draw_group(study: Study, group: dict[str, Any], arms: dict[str, Arm]) -> Fig
             end = max(end, _draw_arm(axes, name, [curve for curve in curves if len(curve[0])]))
         format_axes(axes, _TITLES.get(metric, metric), _UNITS.get(metric, ""), end or 1.0)
         if metric == "approx_kl/agent_0":
-            axes.set_yscale("log")
+            axes.set(yscale="log", ylim=(1e-5, 1e2))  # a policy that has collapsed moves by more, or by nothing
         axes.set_xlabel(group.get("axis", "environment steps"))
     add_legend(figure, 4)
     return figure
