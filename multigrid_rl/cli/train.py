@@ -30,7 +30,10 @@ def train(
     """Train the learning seats of a scenario and judge them by its gates."""
     from multigrid_rl.training.start import resume_training, run_training
 
-    given = [*(overrides or []), *(["tracking=web"] if web else [])]
+    given = list(overrides or [])
+    if web:
+        typed = [word for word in given if word.startswith("tracking=")]
+        given.append(f"{typed[-1]},web" if typed else "tracking=web")
     if until is not None:
         if not math.isfinite(until) or until != int(until):
             raise refused("--until", "a whole number of environment steps", until)

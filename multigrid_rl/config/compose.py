@@ -120,7 +120,8 @@ def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
 
     Raises ``ConfigError``: no such key, or an object that no name stands for.
     """
-    return [f"{_whole_key(name)}={written(named(value))}" for name, value in values.items()]
+    several = {name: list(map(named, value)) for name, value in values.items() if isinstance(value, list | tuple)}
+    return [f"{_whole_key(name)}={written(named(value))}" for name, value in {**values, **several}.items()]
 
 
 def _whole_key(name: str) -> str:

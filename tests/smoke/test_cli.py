@@ -321,11 +321,11 @@ def test_preflight_of_gymnasium_environment():
 
 def test_live_line_shows_returns_where_nothing_is_won():
     row = {f"timing/{name}_s": 1.0 for name in (*STAGES, "other")} | {"env_steps": 1000, "env_steps_per_s": 10.0}
-    row |= {"win/agent_0": 0.0, "return_mean/agent_0": -1234.5}
+    row |= {"return_mean/agent_0": -1234.5}
     line = live.headline(row, compose(["scenario=gymnasium"]))
     assert line.endswith("| agent_0 mean return -1,234.50")
     assert "wins" not in line
-    assert live.headline(row, compose(["scenario=1v1"])).endswith("| agent_0 wins 0%")
+    assert live.headline({**row, "win/a": 0.0}, compose(["scenario=1v1"])).endswith("| a wins 0%")
     row |= {"learner/a/policy_loss": -0.5, "learner/b/policy_loss": 0.25, "learner/a/vf_loss": 12.3456, "x_loss": 1.0}
     assert live.headline(row, compose(["scenario=gymnasium"])).endswith("| loss: policy -0.125, values 12.3")
 
