@@ -24,8 +24,9 @@ from multigrid_rl.types import Seats, SeatView
 #: Steps of so many games, played at random, that players are compared on; fewest different views of a seat.
 _STEPS, _GAMES, _SEED, _FEWEST = 64, 8, 20_261_123, 100
 #: Share of equal actions from which a player is a near copy; what counts as equal, and as any action at all, as a share
-#: of the range of an action.
-_ALIKE, _EQUAL, _MOVES = 0.9, 0.01, 0.05
+#: of the range of an action. Of 36 players of tic-tac-toe no two of different seeds had more than 0.903; weights shaken
+#: by a tenth of their spread leave 0.961.
+_ALIKE, _EQUAL, _MOVES = 0.95, 0.01, 0.05
 
 
 class Likeness(Originals):

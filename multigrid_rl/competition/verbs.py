@@ -107,6 +107,10 @@ def cup(
         check_agents(entries)
         originals = originals_of(played, spec)
         try:
+            if not originals.by_play:
+                console(120).print(
+                    f"copies are found by content alone: {name} has too few positions to tell players apart"
+                )
             with exclusive_lock(place), warnings_on_screen():
                 _play(find_copies(entries, originals, config, refuse=not allow_copies), config, place)
         except (ScratchError, OSError) as error:
@@ -209,8 +213,10 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     from multigrid_rl.competition.cup.standings import results
 
     screen, began = console(120), time.perf_counter()
-    pairings = f"{len(meetings(entries, config))} pairings, {config.games} games each"
-    screen.print(f"cup of {len(entries)} entries in {config.scenario}: {pairings}, in {folder}")
+    pairings = f"{len(meetings(entries, config))} {'pairings' if len(config.sides) > 1 else 'play'}"
+    screen.print(
+        f"cup of {len(entries)} entries in {config.scenario}: {pairings}, {config.games} games each, in {folder}"
+    )
     for entry in entries:
         screen.print(f"  {entry.name}: {entry.about if entry.problem is None else f'cannot play: {entry.problem}'}")
         if entry.same_as:

@@ -86,6 +86,7 @@ def _leaderboard(results: CupResults) -> str:
     margin = 0.04 * (high - low) or 1.0
     shown = shown_games(results)
     met = len(results.teams) > 1
+    noun = "game" if met else "episode"
     return render(
         "leaderboard.html",
         kind=f"{'Cup' if met else 'Leaderboard'} \u00b7 {results.scenario}",
@@ -95,7 +96,7 @@ def _leaderboard(results: CupResults) -> str:
         rows=rows,
         sides=list(dict.fromkeys(side for row in rows for side in row.sides)),
         scale=Scale(low - margin, high + margin),
-        games_title=f"{plural(sum(row.games for row in rows), 'game')} of {plural(len(rows), 'entry', 'entries')}",
+        games_title=f"{plural(sum(row.games for row in rows), noun)} of {plural(len(rows), 'entry', 'entries')}",
         entries=[(by_name[name], f"{places.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names],
         unranked=[by_name[name] for name in results.unranked],
         made_with=", ".join(f"{name} {version}" for name, version in results.versions.items()),
@@ -172,7 +173,9 @@ def side_sentence(cells: "list[Cell]", first: str = "red", other: str = "blue") 
     side, easier = (first, share) if share >= 0.5 else (other, 1 - share)
     if easier < 0.52:
         return f"Neither side has an advantage: {side} takes {percent(easier)} of the points"
-    return f"{side[:1].upper()}{side[1:]} has the advantage: it takes {percent(easier)} of the points"
+    return (
+        f"{side.capitalize() if side.isalpha() else side} has the advantage: it takes {percent(easier)} of the points"
+    )
 
 
 def history_sentence(history: list[PairResult]) -> str:
