@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -325,13 +326,13 @@ class Shown(NamedTuple):
     left_out: int  # games that did not fit
 
 
-def sides_of(game: GameRecord | ZooRecord, teams: list[str]) -> tuple[str, str]:
+def sides_of(game: GameRecord | ZooRecord, teams: Sequence[str] = ("red", "blue")) -> tuple[str, str]:
     """Return the entries on the first side of a game, or alone on one, and on the other."""
     by_seats = {team: name for team in teams for seat, name in game.players.items() if team in seat}
     if set(by_seats) == set(teams):
         return by_seats[teams[0]], by_seats[teams[-1]]
     fewest = [name for name, _ in reversed(Counter(game.players.values()).most_common())]
-    names = fewest if teams == ["alone", "others"] else list(dict.fromkeys(game.players.values()))
+    names = fewest if teams[0] == "alone" else list(dict.fromkeys(game.players.values()))
     return names[0], names[-1]
 
 
