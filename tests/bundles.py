@@ -54,7 +54,9 @@ def bundle(
     return path
 
 
-def game_bundle(path: Path, seat: str, seed: int = 1, *overrides: str, seats: tuple[str, ...] = ()) -> Path:
+def game_bundle(
+    path: Path, seat: str, seed: int = 1, *overrides: str, seats: tuple[str, ...] = (), noise: float = 0.0
+) -> Path:
     """A sound bundle with a small network for a seat, and ``seats``, of any game that ``overrides`` say."""
     scenario = compose(list(overrides)).scenario
     spec = scenario.kind.spec
@@ -62,6 +64,10 @@ def game_bundle(path: Path, seat: str, seed: int = 1, *overrides: str, seats: tu
     net = network_of(agent, {**MLP, "log_std": 0.0}, seed)
     with torch.no_grad():
         net.policy[-1].weight.mul_(200.0)
+        for weight in net.parameters():
+            weight.add_(
+                noise * weight.abs().mean() * torch.randn(weight.shape, generator=torch.Generator().manual_seed(7))
+            )
     about = {"name": path.name, "architecture": MLP, "scenario": scenario.name, "env": env_signature(scenario)}
     about |= {"seats": [seat, *seats], "provenance": {"seed": seed}}
     write_player(path, net.state_dict(), {**about, **signature(agent, None)})
