@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from multigrid_rl.config.scenario import Strict
-from multigrid_rl.evaluation.replays import GameRecord, ZooRecord
+from multigrid_rl.evaluation.replays import AnyRecord
 from multigrid_rl.text import ConfigError, expected, first_error
 
 RESULTS_FILE = "results.json"
@@ -145,7 +145,7 @@ class CupResults(Strict):
     sides: list[SideResult]
     cycles: list[list[str]]  # each beats the next, the last beats the first, all beyond doubt (interval above 1/2)
     surprises: list[Surprise] = Field(default=[])
-    games: list[GameRecord | ZooRecord]  # to look at; `label` says why
+    games: list[AnyRecord]  # to look at; `label` says why
     versions: dict[str, str]
     sha256: str = ""  # over all that is here and every pairing's file
     #: What the first side and the other are called; one name where nobody meets.

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,6 +87,7 @@ def _leaderboard(results: CupResults) -> str:
     margin = 0.04 * (high - low) or 1.0
     shown = shown_games(results)
     met = len(results.teams) > 1
+    noun = "game" if met else "episode"
     return render(
         "leaderboard.html",
         kind=f"{'Cup' if met else 'Leaderboard'} \u00b7 {results.scenario}",
@@ -95,7 +97,7 @@ def _leaderboard(results: CupResults) -> str:
         rows=rows,
         sides=list(dict.fromkeys(side for row in rows for side in row.sides)),
         scale=Scale(low - margin, high + margin),
-        games_title=f"{plural(sum(row.games for row in rows), 'game')} of {plural(len(rows), 'entry', 'entries')}",
+        games_title=f"{plural(sum(row.games for row in rows), noun)} of {plural(len(rows), 'entry', 'entries')}",
         entries=[(by_name[name], f"{places.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names],
         unranked=[by_name[name] for name in results.unranked],
         made_with=", ".join(f"{name} {version}" for name, version in results.versions.items()),
@@ -172,7 +174,9 @@ def side_sentence(cells: "list[Cell]", first: str = "red", other: str = "blue") 
     side, easier = (first, share) if share >= 0.5 else (other, 1 - share)
     if easier < 0.52:
         return f"Neither side has an advantage: {side} takes {percent(easier)} of the points"
-    return f"{side[:1].upper()}{side[1:]} has the advantage: it takes {percent(easier)} of the points"
+    return (
+        f"{side.capitalize() if side.isalpha() else side} has the advantage: it takes {percent(easier)} of the points"
+    )
 
 
 def history_sentence(history: list[PairResult]) -> str:
@@ -322,13 +326,13 @@ class Shown(NamedTuple):
     left_out: int  # games that did not fit
 
 
-def sides_of(game: GameRecord | ZooRecord, teams: list[str]) -> tuple[str, str]:
+def sides_of(game: GameRecord | ZooRecord, teams: Sequence[str] = ("red", "blue")) -> tuple[str, str]:
     """Return the entries on the first side of a game, or alone on one, and on the other."""
     by_seats = {team: name for team in teams for seat, name in game.players.items() if team in seat}
     if set(by_seats) == set(teams):
         return by_seats[teams[0]], by_seats[teams[-1]]
     fewest = [name for name, _ in reversed(Counter(game.players.values()).most_common())]
-    names = fewest if teams == ["alone", "others"] else list(dict.fromkeys(game.players.values()))
+    names = fewest if teams[0] == "alone" else list(dict.fromkeys(game.players.values()))
     return names[0], names[-1]
 
 

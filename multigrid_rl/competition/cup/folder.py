@@ -19,7 +19,7 @@ from multigrid_rl.competition.folders import write_parts
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.scenario import ScenarioConfig, Strict
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Earned, Standing, unless
-from multigrid_rl.evaluation.replays import GameRecord, ZooRecord
+from multigrid_rl.evaluation.replays import AnyRecord
 from multigrid_rl.files import csv_text, unfinished, write_whole
 from multigrid_rl.players.alone import game_of
 from multigrid_rl.players.cards import PlayerError
@@ -51,7 +51,7 @@ class Pairing(Strict):
     reason: str | None = None  # why games were forfeited
     out: bool = False  # not played: an entry was out of the cup before
     seconds: dict[str, float] = Field(default={})  # agent -> what its start and its answers took
-    kept: list[GameRecord | ZooRecord] = Field(default=[])  # to look at
+    kept: list[AnyRecord] = Field(default=[])  # to look at
     side: str = Field(default="", exclude_if=unless(""))
 
     @model_validator(mode="after")
