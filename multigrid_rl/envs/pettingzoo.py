@@ -19,7 +19,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, reset_seed
-from multigrid_rl.envs.zoo import Game, Happened, How, Seat, SwappedParts, described, failed, open_game
+from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, SwappedParts, described, failed, open_game
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import mistake
 from multigrid_rl.types import AgentSpec, BatchedStep, MultiAgentSpec
@@ -35,7 +35,8 @@ class PettingZooEnvs(Episodes):
     its episode and the actions alone, as far as the environment keeps PettingZoo's seeding.
 
     Args:
-        env_id, env_args: see :func:`~multigrid_rl.envs.zoo.open_game`.
+        env_id, env_args: see :func:`~multigrid_rl.envs.zoo.open_game`; episodes are truncated after
+            ``max_episode_steps``.
         num_envs: how many environments ``N``.
         teams: team of each seat, as numbers; ``None``: nobody wins.
         gaps: seats decide now and then (``learn.decisions``); otherwise each decides in every step until it leaves.
@@ -84,7 +85,7 @@ class PettingZooEnvs(Episodes):
         self.turn = np.zeros((num_envs, len(self.seats)), np.bool_)
         self._paid, self._limit = np.zeros(self.turn.shape), TimeLimit()
         self.played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
-        self._steady, self._auto_reset = not gaps, auto_reset
+        self._steady, self._auto_reset, self._most = not gaps, auto_reset, (env_args or {}).get(LIMIT, np.inf)
         single = all(isinstance(about.acts, spaces.Discrete) for about in self._about.values())
         self.actions = np.full((num_envs, len(self.seats) if single else 0), -1, np.int16)
         if gaps:
@@ -120,6 +121,9 @@ class PettingZooEnvs(Episodes):
                 ended[n, self._places[seat]] = good
             if not now.turn:
                 done[n], cut[n] = True, not all(now.ended.values())
+        late = ~done & mask.any(axis=1) & (self._length + 1 >= self._most)
+        done |= late
+        cut |= late
         self._check("step")
         self._clock.lap("engine")
         if not np.isfinite(rewards).all():

@@ -34,6 +34,8 @@ Array = NDArray[Any]
 _REGISTRIES = {"parallel": pettingzoo.parallel_registry, "aec": pettingzoo.aec_registry}
 #: Wrappers that complain of actions out of order, out of bounds or against the rules, and change nothing else.
 _CHECKS = (OrderEnforcingWrapper, AssertOutOfBoundsWrapper, TerminateIllegalWrapper)
+#: Argument of every environment: an episode is truncated after so many steps.
+LIMIT = "max_episode_steps"
 #: Where is said which choices are legal.
 _LEGAL = "action_mask"
 #: What the random numbers are for that say who takes whose part.
@@ -95,7 +97,7 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
     Args:
         env_id: ``pettingzoo:FAMILY/NAME-vN`` as registered, ``pettingzoo:MODULE`` with ``parallel_env`` or ``env`` in
             it, ``pettingzoo:MODULE:FUNCTION``, or what another entry of ``tables.GAMES`` opens: ``openspiel:GAME``.
-        env_args: arguments of it.
+        env_args: arguments of it; ``max_episode_steps`` is not told to it: see :class:`PettingZooEnvs`.
         how: to be drawn so; ``None``: not at all.
 
     Raises:
@@ -103,6 +105,9 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
     """
     if env_args.get("render_mode") is not None:
         raise ValueError(expected("env_args", "no render_mode (pages and films ask for it)", env_args["render_mode"]))
+    most, env_args = env_args.get(LIMIT, 1), {key: value for key, value in env_args.items() if key != LIMIT}
+    if type(most) is not int or most < 1:
+        raise ValueError(expected(f"env_args.{LIMIT}", "a whole number of at least 1", most))
     beginning, _, rest = env_id.partition(":")
     table = entries("games")
     name, build = (rest, find(table, beginning)) if beginning in table else (env_id, zoo_game)
