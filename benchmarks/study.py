@@ -47,6 +47,8 @@ _UPDATES = (
 _POINTS = 40
 _RESAMPLES = 2000
 _DEALS = 10_000
+#: Seeds of an arm from which a p is told.
+_ENOUGH = 5
 _RETURN = "return_mean/agent_0"
 _TITLES = {_RETURN: "Mean return of the episodes played", "entropy/agent_0": "Entropy of the policy",
            "approx_kl/agent_0": "KL of an update, mean of its minibatches"}  # fmt: skip
@@ -353,6 +355,7 @@ def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Ite
         sides = [claim["better"], claim["worse"], _MODES[mode] + cut]
         p = permutation_p(better, worse, _DEALS, rng, smaller=False)
         told = "< .001" if p < 0.001 else f"{p:.3f}"
+        told = told if min(len(*better), len(*worse)) >= _ENOUGH else "too few seeds"
         rows.append([*sides, f"{share:.2f}", f"{low:.2f} to {high:.2f}", told, claim["expected"]])
     yield from table(["first", "second", "score", "probability", "95 %", "p", "expected"], rows, left=(0, 1, 2, 6))
 
