@@ -163,6 +163,16 @@ def report(folder: Path) -> None:
                "--blink-settings=preferredColorScheme=0")  # fmt: skip
 
 
+def cup(folder: Path) -> None:
+    """Photograph the page of a cup of players that are here."""
+    (folder / "submissions").mkdir()
+    guests = [word for name in ("blue-rookie", "blue-adept", "blue-master", "key-runner") for word in ("--with", name)]
+    out = folder / "runs" / "cup"
+    command = [*PROGRAM, "cup", str(folder / "submissions"), "--scenario", "1v1", "--games", "200", *guests, "-o"]
+    subprocess.run([*command, str(out)], check=True)
+    photograph(out / "report.html", "report-cup.png", "--window-size=1100,1100")
+
+
 def photograph(page: Path, name: str, *options: str) -> None:
     """Take a picture of a page by a browser, or say that there is none."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -186,6 +196,7 @@ def trained(folder: Path) -> Path:
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "boards": boards, "views": views, "game": game, "terminal": terminal, "overlay": overlay, "report": report,
+    "cup": cup,
 }  # fmt: skip
 
 
