@@ -14,7 +14,6 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused
-from multigrid_rl.config.recipes import FILES
 from multigrid_rl.tables import CHECKPOINTS, PAGES, find, has, load
 from multigrid_rl.text import ConfigError, reason
 from multigrid_rl.trust import agents_trusted, strangers, trusting_agents
@@ -116,6 +115,7 @@ def cup(
 def _game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[ScenarioConfig, Seats, list[str]]:
     """Return what is played, its game, and the overrides that say so; by default as in the run ``folder``, or 1v1."""
     from multigrid_rl.competition.cup.folder import scenario_of
+    from multigrid_rl.config.recipes import FILES
     from multigrid_rl.players.alone import game_of
     from multigrid_rl.runs.reader import run_config
 
