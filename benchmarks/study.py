@@ -47,6 +47,8 @@ _UPDATES = (
 _POINTS = 40
 _RESAMPLES = 2000
 _DEALS = 10_000
+#: Seeds of an arm from which a p is told.
+_ENOUGH = 5
 _RETURN = "return_mean/agent_0"
 _TITLES = {_RETURN: "Mean return of the episodes played", "entropy/agent_0": "Entropy of the policy",
            "approx_kl/agent_0": "KL of an update, mean of its minibatches"}  # fmt: skip
@@ -250,7 +252,7 @@ def draw_group(study: Study, group: dict[str, Any], arms: dict[str, Arm]) -> Fig
             end = max(end, _draw_arm(axes, name, [curve for curve in curves if len(curve[0])]))
         format_axes(axes, _TITLES.get(metric, metric), _UNITS.get(metric, ""), end or 1.0)
         if metric == "approx_kl/agent_0":
-            axes.set_yscale("log")
+            axes.set(yscale="log", ylim=(1e-5, 1e2))  # a policy that has collapsed moves by more, or by nothing
         axes.set_xlabel(group.get("axis", "environment steps"))
     add_legend(figure, 4)
     return figure
@@ -353,6 +355,7 @@ def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Ite
         sides = [claim["better"], claim["worse"], _MODES[mode] + cut]
         p = permutation_p(better, worse, _DEALS, rng, smaller=False)
         told = "< .001" if p < 0.001 else f"{p:.3f}"
+        told = told if min(len(*better), len(*worse)) >= _ENOUGH else "too few seeds"
         rows.append([*sides, f"{share:.2f}", f"{low:.2f} to {high:.2f}", told, claim["expected"]])
     yield from table(["first", "second", "score", "probability", "95 %", "p", "expected"], rows, left=(0, 1, 2, 6))
 

@@ -123,6 +123,7 @@ class Network:
         central: its critic may read more than its actor.
         legal: it leaves out choices that are not legal.
         vectors: it reads vectors of floats, not only tokens.
+        images: it reads images, where an environment shows such.
         options: switches of ``model`` that it has over vectors.
         activations: those that it has; ``None``: it is not asked.
     """
@@ -133,6 +134,7 @@ class Network:
     central: bool = False
     legal: bool = False
     vectors: bool = False
+    images: bool = False
     options: tuple[str, ...] = ()
     activations: tuple[str, ...] | None = ("tanh",)
 
@@ -165,7 +167,7 @@ NETWORKS: dict[str, Network] = {
         activations=("tanh", "relu", "elu", "silu"),
     ),
     "embedding": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
-    "cnn": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
+    "cnn": Network("multigrid_rl.models.cells:build", towers=True, legal=True, images=True, options=("scale_values",)),
     "gru": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
     "lstm": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
 }

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 Colour = Literal["blue", "red"]
 
-#: Choices of one part of an action, at most: recorded play keeps a choice in one byte.
-MAX_CHOICES = 256
+#: Choices of one part of an action, at most, and those that recorded play keeps, in one byte.
+MAX_CHOICES, MAX_RECORDED = 8192, 256
+#: Numbers of one observation, at most.
+MAX_NUMBERS = 100_000
 #: Team order of the game: blue agents come first wherever there are any (docs/game.md, section 2).
 TEAM_ORDER: tuple[Colour, ...] = ("blue", "red")
 
@@ -304,6 +306,7 @@ class AgentSpec:
     action_space: spaces.Space[Any]  # what it decides in one step, for all its seats
     critic_space: spaces.Space[Any] | None = None  # what only its critic reads as well; it comes behind the observation
     legal: int = 0  # so many numbers at the end of its observation say which choices are legal
+    image: tuple[int, ...] = ()  # the first numbers of its observation are an image: height, width, channels
 
     @property
     def observation_size(self) -> int:

@@ -200,6 +200,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             self.close()
             self._forget()
         self._games = games
+        self._owed = np.zeros((games, self.members))
         return np.arange(games)
 
     def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:

@@ -1,6 +1,10 @@
 """What environments of other packages share: episodes, their seeds and their ends, and what a state must fit."""
 
+import os
+import signal
+import threading
 from abc import ABC, abstractmethod
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -13,10 +17,41 @@ from multigrid_rl.types import MAX_CHOICES, BatchedStep, Clock, EpisodeTable, Ru
 
 #: The one agent of a Gymnasium environment, and its team.
 AGENT, TEAM = "agent_0", "agents"
+#: Packages by the modules that they hold, where the names differ.
+PACKAGE_OF = {"Box2D": "box2d", "ale_py": "ale-py"}
+#: Environment variable: seconds that one start or step of a stranger's environment may take; 0: as long as it likes.
+SECONDS = "MULTIGRID_RL_ENV_SECONDS"
+_PATIENCE = 120.0
 
 
 class BrokenEnvError(RunError):
     """An environment showed or paid something that is not finite; nothing can be learned from that."""
+
+
+class TimeLimit:
+    """Raises ``TimeoutError`` within a block that takes too long: see :data:`SECONDS`.
+
+    By a signal, which interrupts Python wherever it is: in the main thread alone, and not on Windows.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        main = threading.current_thread() is threading.main_thread()
+        if main and hasattr(signal, "SIGALRM") and signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, _too_late):
+            self._seconds = float(os.environ.get(SECONDS) or _PATIENCE)
+            signal.signal(signal.SIGALRM, _too_late)
+
+    def __enter__(self) -> None:
+        if self._seconds and threading.get_ident() == threading.main_thread().ident:
+            signal.setitimer(signal.ITIMER_REAL, self._seconds)
+
+    def __exit__(self, *error: object) -> None:
+        if self._seconds:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _too_late(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    raise TimeoutError(f"no answer in time; {SECONDS} says how many seconds it may take")
 
 
 def episode_sequence(seed: int, number: int, episode: int) -> np.random.SeedSequence:

@@ -82,6 +82,9 @@ class Spiel:
         """Return OpenSpiel's name of a choice."""
         return str(self.state.action_to_string(self.agents.index(agent), action))
 
+    def close(self) -> None:
+        """Do nothing: it holds no window."""
+
     def start(self, seed: int) -> Happened:
         """Begin an episode."""
         self.state, self._chance = self.game.new_initial_state(), np.random.default_rng(seed)

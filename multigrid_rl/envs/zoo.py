@@ -1,7 +1,7 @@
 """One environment of PettingZoo's kind, parallel or turn by turn, and how others look like one.
 
-What an agent sees becomes a vector of floats, flattened as Gymnasium does it; flags of the legal choices, where a game
-has such, come behind it: those of ``{"observation", "action_mask"}``, or of ``info["action_mask"]``.
+What an agent sees becomes a vector of floats, flattened as Gymnasium does it; pixels of a byte become 0 to 1. Flags of
+the legal choices, where a game has such, come behind it: ``action_mask`` of a dictionary that it sees, or of its info.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pkgutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -21,18 +23,21 @@ from numpy.typing import NDArray
 from pettingzoo.utils.conversions import aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper, TerminateIllegalWrapper
 
-from multigrid_rl.envs.base import unfit_actions
+from multigrid_rl.envs.base import PACKAGE_OF, TimeLimit, flat_actions, unfit_actions
 from multigrid_rl.tables import entries, find
-from multigrid_rl.text import expected, suggestion
-from multigrid_rl.trust import MISTAKES, look_in_working_folder, mistake
+from multigrid_rl.text import ConfigError, expected, suggestion
+from multigrid_rl.trust import look_in_working_folder, mistake
+from multigrid_rl.types import MAX_NUMBERS
 
 Array = NDArray[Any]
 #: Where environments are registered, by how their agents move.
 _REGISTRIES = {"parallel": pettingzoo.parallel_registry, "aec": pettingzoo.aec_registry}
 #: Wrappers that complain of actions out of order, out of bounds or against the rules, and change nothing else.
 _CHECKS = (OrderEnforcingWrapper, AssertOutOfBoundsWrapper, TerminateIllegalWrapper)
-#: Where an action that is not legal may be said so, and what stands beside it there.
-_LEGAL, _SEEN = "action_mask", "observation"
+#: Argument of every environment: an episode is truncated after so many steps.
+LIMIT = "max_episode_steps"
+#: Where is said which choices are legal.
+_LEGAL = "action_mask"
 #: What the random numbers are for that say who takes whose part.
 _PARTS = 1
 #: How a game is drawn: as text, or as a picture (H, W, 3) uint8.
@@ -82,6 +87,9 @@ class Game(Protocol):
     def named(self, agent: str, action: int) -> str:
         """Return the name of a choice: its number where the game has no names."""
 
+    def close(self) -> None:
+        """Let go of windows, threads and files."""
+
 
 def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) -> Game:
     """Build one environment.
@@ -89,14 +97,17 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
     Args:
         env_id: ``pettingzoo:FAMILY/NAME-vN`` as registered, ``pettingzoo:MODULE`` with ``parallel_env`` or ``env`` in
             it, ``pettingzoo:MODULE:FUNCTION``, or what another entry of ``tables.GAMES`` opens: ``openspiel:GAME``.
-        env_args: arguments of it.
+        env_args: arguments of it; ``max_episode_steps`` is not told to it: see :class:`PettingZooEnvs`.
         how: to be drawn so; ``None``: not at all.
 
     Raises:
         ValueError: one line naming the key and what is wrong, or that it cannot be drawn so.
     """
-    if "render_mode" in env_args:
+    if env_args.get("render_mode") is not None:
         raise ValueError(expected("env_args", "no render_mode (pages and films ask for it)", env_args["render_mode"]))
+    most, env_args = env_args.get(LIMIT, 1), {key: value for key, value in env_args.items() if key != LIMIT}
+    if type(most) is not int or most < 1:
+        raise ValueError(expected(f"env_args.{LIMIT}", "a whole number of at least 1", most))
     beginning, _, rest = env_id.partition(":")
     table = entries("games")
     name, build = (rest, find(table, beginning)) if beginning in table else (env_id, zoo_game)
@@ -118,8 +129,16 @@ def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
     build = _maker(name)
     try:
         env = build(**env_args)
-    except MISTAKES as error:
-        raise ValueError(expected("env_args", f"arguments of {name}", f"{env_args}: {mistake(error)}")) from error
+    except ModuleNotFoundError as error:
+        raise ValueError(_missing(name, error)) from error
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+        raise ValueError(expected("env_args", f"arguments of {name}", f"{dict(env_args)}: {mistake(error)}")) from error
+    if not (getattr(env, "possible_agents", None) and hasattr(env, "reset")):
+        got = f"{name}: {type(env).__name__} without any"
+        raise ValueError(expected("env_id", "an environment of PettingZoo's with possible_agents", got))
+    if getattr(env, "render_mode", None) == "human":
+        wanted = "render_mode: null, as this environment opens a window by itself"
+        raise ValueError(expected("env_args", wanted, dict(env_args)))
     if hasattr(env, "agent_iter"):
         return Turns(_unchecked(env))
     if type(env) is aec_to_parallel_wrapper:
@@ -149,9 +168,8 @@ def _maker(name: str) -> Callable[..., Any]:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        hint = f" (pip install {str(error.name).partition('.')[0]})"
-        raise ValueError(expected("env_id", "a module that is installed", f"{name}: {error}{hint}")) from error
-    except (*MISTAKES, SyntaxError) as error:
+        raise ValueError(_missing(name, error)) from error
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
         raise ValueError(expected("env_id", "a module that can be imported", f"{name}: {mistake(error)}")) from error
     wanted = [function] if colon else ["parallel_env", "env"]
     build = next((getattr(found, part) for part in wanted if callable(getattr(found, part, None))), None)
@@ -159,6 +177,18 @@ def _maker(name: str) -> Callable[..., Any]:
         raise ValueError(expected("env_id", f"a module with {' or '.join(wanted)}", name))
     made: Callable[..., Any] = build
     return made
+
+
+def _missing(name: str, error: ModuleNotFoundError) -> str:
+    """Say what to install, or which module of an installed package was meant."""
+    folder, _, module = str(error.name).rpartition(".")
+    package = sys.modules.get(folder)
+    if package is None:
+        lacking = str(error.name).partition(".")[0]
+        hint = f" (pip install {PACKAGE_OF.get(lacking, lacking)})"
+    else:
+        hint = suggestion(module, [one.name for one in pkgutil.iter_modules(package.__path__)])
+    return expected("env_id", "a module that is installed", f"{name}: {error}{hint}")
 
 
 # --- what a seat sees and does
@@ -171,43 +201,68 @@ class Seat(NamedTuple):
     acts: spaces.Space[Any]  # its own action space
     size: int  # D: numbers of the flattened observation, flags included
     legal: int  # how many of them, the last ones, say which choices are legal
-    boxed: bool  # observation and flags come in a dictionary
+    unit: int  # what is 1 of it
+    boxed: str  # where the observation stands in a dictionary with flags; " ": it is all the rest; empty: no such one
 
     @property
     def space(self) -> spaces.Box:
         """What its network reads."""
         return spaces.Box(-np.inf, np.inf, (self.size,), np.float32)
 
+    @property
+    def image(self) -> tuple[int, ...]:
+        """Height, width and channels, where it sees an image: the first numbers; empty where it does not."""
+        shape = self.seen.shape if isinstance(self.seen, spaces.Box) else ()
+        return shape if len(shape) == 3 else ()
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Where the flags of each part of an action begin."""
+        return (0, *np.cumsum(flat_actions(self.acts).nvec)[:-1].tolist())
+
     def read(self, obs: Any, info: Mapping[str, Any], row: NDArray[np.float32]) -> None:
-        """Write an observation into ``row`` (D,). Raises ``ValueError``: it is not of its space's shape."""
-        legal = info.get(_LEGAL) if not self.boxed else obs[_LEGAL]
-        obs = obs[_SEEN] if self.boxed else obs
+        """Write an observation into ``row`` (D,). Raises ``ConfigError``: it is not of its space."""
+        legal = obs[_LEGAL] if self.boxed else info.get(_LEGAL)
+        if self.boxed:
+            obs = obs[self.boxed] if self.boxed in obs else {key: obs[key] for key in obs if key != _LEGAL}
         own = self.size - self.legal
         if isinstance(self.seen, spaces.Box):
             flat = np.asarray(obs)
             if flat.shape != self.seen.shape:
-                raise ValueError(expected("observation", f"shape {self.seen.shape} of its space", flat.shape))
+                raise ConfigError(expected("observation", f"shape {self.seen.shape} of its space", flat.shape))
             row[:own] = flat.reshape(-1)
+            if self.unit != 1:
+                row[:own] /= self.unit
         else:
             row[:own] = spaces.flatten(self.seen, obs)
         if self.legal:
+            if isinstance(legal, tuple):
+                legal = np.concatenate(legal)
             # Who may do anything, or has nothing to decide, need not say so.
+            if legal is not None and np.size(legal) != self.legal:
+                raise ConfigError(expected(_LEGAL, f"{self.legal} flags", np.size(legal)))
             row[own:] = 1.0 if legal is None else np.reshape(legal, -1)
 
 
 def _seat(key: str, seen: spaces.Space[Any], acts: spaces.Space[Any], *, told: bool) -> Seat:
     """Describe a seat. Raises ``ValueError``: spaces that no network here reads or fills."""
-    boxed = isinstance(seen, spaces.Dict) and set(seen) == {_SEEN, _LEGAL}
-    seen = seen[_SEEN] if isinstance(seen, spaces.Dict) and boxed else seen
+    boxed = ""
+    if isinstance(seen, spaces.Dict) and _LEGAL in seen.spaces:
+        rest = {name: space for name, space in seen.items() if name != _LEGAL}
+        boxed, seen = next(iter(rest.items())) if len(rest) == 1 else (" ", spaces.Dict(rest))
     wanted = unfit_actions(acts)
     if wanted:
         raise ValueError(expected(key, wanted, acts))
-    if not seen.is_np_flattenable:
+    if not getattr(seen, "is_np_flattenable", False) or isinstance(seen, spaces.Text):
         raise ValueError(expected(key, "observations that can be flattened", seen))
-    if boxed and not isinstance(acts, spaces.Discrete):
-        raise ValueError(expected(key, f"Discrete actions with {_LEGAL}", acts))
-    legal = int(acts.n) if (boxed or told) and isinstance(acts, spaces.Discrete) else 0
-    return Seat(seen, acts, spaces.flatdim(seen) + legal, legal, boxed)
+    if (boxed or told) and isinstance(acts, spaces.Box):
+        raise ValueError(expected(key, f"choices with {_LEGAL}", acts))
+    legal = int(flat_actions(acts).nvec.sum()) if boxed or told else 0
+    size = spaces.flatdim(seen) + legal
+    if size > MAX_NUMBERS:
+        raise ValueError(expected(key, f"observations of at most {MAX_NUMBERS:,} numbers", f"{size:,}"))
+    pixels = isinstance(seen, spaces.Box) and seen.dtype == np.uint8 and seen.high.max() == 255
+    return Seat(seen, acts, size, legal, 255 if pixels else 1, boxed)
 
 
 # --- one environment of PettingZoo's, parallel or turn by turn
@@ -242,23 +297,33 @@ class _Zoo:
         """Return the number of a choice."""
         return str(action)
 
+    def close(self) -> None:
+        """Let go of windows, threads and files."""
+        self.env.close()
+
 
 class Parallel(_Zoo):
-    """Agents that move at the same time."""
+    """Agents that move at the same time (https://pettingzoo.farama.org/api/parallel/)."""
 
     turns = False
 
     def start(self, seed: int) -> Happened:
         """Begin an episode."""
         seen, infos = self.env.reset(seed=seed)
-        return Happened({agent: (obs, infos.get(agent, {})) for agent, obs in seen.items()}, tuple(self.env.agents))
+        return Happened(self._shown(seen, infos), tuple(self.env.agents))
 
     def play(self, actions: dict[str, Any]) -> Happened:
         """Play one step."""
         seen, paid, ended, cut, infos = self.env.step(actions)
+        for what, told in (("reward", paid), ("termination", ended), ("truncation", cut)):
+            if not told.keys() >= actions.keys():
+                raise ConfigError(expected(f"{min(actions.keys() - told.keys())}: {what}", "one", "none"))
         over = {agent: ended[agent] for agent in ended if ended[agent] or cut.get(agent)}
-        shown = {agent: (obs, infos.get(agent, {})) for agent, obs in seen.items()}
-        return Happened(shown, tuple(self.env.agents), dict(paid), over)
+        return Happened(self._shown(seen, infos), tuple(self.env.agents), dict(paid), over)
+
+    def _shown(self, seen: dict[str, Any], infos: dict[str, Any]) -> dict[str, tuple[Any, Mapping[str, Any]]]:
+        # What belongs to no agent may stand beside, as "common" does in PettingZoo's own test.
+        return {agent: (seen[agent], infos.get(agent, {})) for agent in self.agents if agent in seen}
 
 
 class Turns(_Zoo):
@@ -304,10 +369,12 @@ class Described(NamedTuple):
 def _described(env_id: str, env_args: str) -> Described:
     game = open_game(env_id, json.loads(env_args))
     try:
-        # Who is not to move first need not be shown yet: where one is told what is legal, all are.
-        told = any(_LEGAL in info for _, info in game.start(0).seen.values())
-        found = {agent: game.spaces(agent) for agent in game.agents}
-    except MISTAKES as error:
+        with TimeLimit():
+            # Who is not to move first need not be shown yet: where one is told what is legal, all are.
+            told = any(_LEGAL in info for _, info in game.start(0).seen.values())
+            found = {agent: game.spaces(agent) for agent in game.agents}
+            game.close()
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
         raise ValueError(failed(env_id, "reset", mistake(error))) from error
     seats = {agent: _seat(f"env_id={env_id}: {agent}", *of, told=told) for agent, of in found.items()}
     return Described(seats, game.turns)

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.envs.base import reset_seed
@@ -84,6 +84,14 @@ class ZooRecord(Strict):
     def steps(self) -> int:
         """Length of the game."""
         return len(next(iter(self.actions.values())))
+
+
+def _kind(game: Any) -> str:
+    return "other" if isinstance(game, ZooRecord) or (isinstance(game, dict) and "env_id" in game) else "board"
+
+
+#: A game of either kind.
+AnyRecord = Annotated[Annotated[GameRecord, Tag("board")] | Annotated[ZooRecord, Tag("other")], Discriminator(_kind)]
 
 
 class Replay(NamedTuple):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import stat
@@ -23,7 +24,7 @@ from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
 from multigrid_rl.text import ConfigError, expected, first_error, printable, shown
 from multigrid_rl.trust import check_code
-from multigrid_rl.types import MAX_CHOICES, AgentSpec
+from multigrid_rl.types import MAX_CHOICES, MAX_NUMBERS, AgentSpec
 from multigrid_rl.world.constants import NUM_CODES
 
 MODEL_FILE = "model.safetensors"
@@ -73,14 +74,18 @@ class ObservationSignature(Strict):
     view_size: int | None = Field(default=None, ge=1, le=99)
     #: Number of values of each token; or else the length of a vector of floats.
     categories: list[Annotated[int, Field(ge=1, le=256)]] | None = Field(default=None, min_length=1, max_length=1000)
-    size: int | None = Field(default=None, ge=1, le=100_000)
+    size: int | None = Field(default=None, ge=1, le=MAX_NUMBERS)
     #: So many of these numbers, the last ones, say which choices are legal.
-    legal: int = Field(default=0, ge=0, le=MAX_CHOICES)
+    legal: int = Field(default=0, ge=0, le=MAX_NUMBERS)
+    #: Height, width and channels of the image that the first of them are.
+    image: list[Annotated[int, Field(ge=1, le=MAX_NUMBERS)]] | None = Field(default=None, min_length=3, max_length=3)
 
     @model_validator(mode="after")
     def _tokens_or_vector(self) -> "ObservationSignature":
         if (self.categories is None) == (self.size is None):
             raise ValueError("expected exactly one of categories and size")
+        if self.image is not None and math.prod(self.image) + self.legal != self.size:
+            raise ValueError(expected("image", f"sides of {(self.size or 0) - self.legal} numbers", self.image))
         return self
 
     def __str__(self) -> str:
@@ -207,7 +212,8 @@ class Card(Strict):
     @model_validator(mode="after")
     def _bounds(self) -> "Card":
         box, legal = self.actions, self.observation.legal
-        if legal and (legal != box or legal >= (self.observation.size or 0)):
+        choices = sum(box) if isinstance(box, list) else box
+        if legal and (legal != choices or legal >= (self.observation.size or 0)):
             raise ValueError(expected("observation.legal", "0, or as many as there are choices", legal))
         if isinstance(box, BoxSignature):
             if len(box.low) != len(box.high) or not np.less(*box.bounds).all():
@@ -238,7 +244,8 @@ def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
     reads, acts = signature_of(agent.observation_space), agent.action_space
     observation: dict[str, Any] = {"view_size": view_size, "categories": reads}
     if isinstance(reads, int):
-        observation = {"size": reads, **({"legal": agent.legal} if agent.legal else {})}
+        more = {"legal": agent.legal, "image": list(agent.image)}
+        observation = {"size": reads, **{key: value for key, value in more.items() if value}}
     if isinstance(acts, spaces.Box):
         bounds = {"low": acts.low.tolist(), "high": acts.high.tolist()}
         finite = {side: [x if np.isfinite(x) else None for x in values] for side, values in bounds.items()}
@@ -366,7 +373,8 @@ def _network(card: Card) -> nn.Module:
     reads: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (seen.size or 0,))
     if seen.categories is not None:
         reads = spaces.MultiDiscrete(seen.categories)
-    agent = AgentSpec(card.name, card.name, tuple(card.seats), reads, card.action_space, legal=seen.legal)
+    image = tuple(seen.image or ())
+    agent = AgentSpec(card.name, card.name, tuple(card.seats), reads, card.action_space, legal=seen.legal, image=image)
     return network_of(agent, {**card.architecture, "log_std": 0.0})
 
 

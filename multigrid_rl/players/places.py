@@ -107,15 +107,20 @@ class RandomLegal:
             return (low + uniform * (high - low)).astype(np.float32), None
         if not self._legal:
             return (uniform * space.nvec).astype(np.int64), None
-        flags = np.asarray(view.tokens[:, -self._legal :])
-        order = np.cumsum(flags, axis=1)
-        wanted = np.minimum(np.floor(uniform * order[:, -1:]) + 1, order[:, -1:])
-        return (order < wanted).sum(axis=1)[:, None], None
+        flags = np.split(view.tokens[:, -self._legal :], np.cumsum(space.nvec)[:-1], axis=1)
+        return np.stack([_among(*part) for part in zip(flags, uniform.T, strict=True)], axis=1), None
 
     def probabilities(self, seen: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the probability (N, K) of each choice for observations (N, D) that end with what is legal."""
         flags = seen[:, -self._legal :].astype(np.float64)
         return np.asarray(flags / flags.sum(axis=1, keepdims=True))
+
+
+def _among(flags: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return one of the choices (N,) that ``flags`` (N, K) allow, each as likely, by numbers (N,) in [0, 1)."""
+    order = np.cumsum(flags, axis=1)
+    wanted = np.minimum(np.floor(uniform * order[:, -1]) + 1, order[:, -1])
+    return np.asarray((order < wanted[:, None]).sum(axis=1), np.int64)
 
 
 class SeatByAgent:

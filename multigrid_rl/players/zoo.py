@@ -74,8 +74,10 @@ class PettingZoo(SeatedKind):
         from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it brings torch
 
         memory, about = config.model.recurrent, described(self.env_id, self.env_args)
-        legal = any(seat.legal for seat in about.seats.values())
+        learns = [about.seats[seat] for seat in self.learning]
+        legal, images = any(seat.legal for seat in learns), all(seat.image for seat in learns)
         for key, good, wanted, got in (
+            ("model", images or not config.model.entry.images, "mlp, as not all seats see images", config.model.name),
             ("model", not (memory and about.turns), f"a network without memory, as {self.env_id} has turns", "memory"),
             ("model", not legal or config.model.entry.legal, "mlp with legal actions", config.model.name),
             ("scheme", config.scheme == "dtde", "dtde with this package", config.scheme),

@@ -15,7 +15,7 @@ from multigrid_rl.competition.agents import AgentPlayer
 from multigrid_rl.competition.cup.entries import UNREADABLE, CupConfig, Entry, reason_of
 from multigrid_rl.competition.cup.folder import Meeting, Pairing, begin, begun, blamed, load_pairing, meetings
 from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
-from multigrid_rl.evaluation.replays import GameRecord, record
+from multigrid_rl.evaluation.replays import GameRecord, ZooRecord, record
 from multigrid_rl.files import write_whole
 from multigrid_rl.players.episodes import Played, play_games
 from multigrid_rl.players.match import PlayerFaultError
@@ -251,15 +251,16 @@ def _outcomes(config: CupConfig, played: Played, own: NDArray[Any], others: list
     return ["DRB"[int(ahead)] for ahead in np.sign(np.sign(own - np.stack(others)).sum(axis=0))]
 
 
-def _kept(meeting: Meeting, config: CupConfig, played: Played) -> list[GameRecord]:
-    # One game for each outcome that occurred, the one of median length; of boards alone.
-    if not played.start.size:
+def _kept(meeting: Meeting, config: CupConfig, played: Played) -> list[GameRecord | ZooRecord]:
+    # One game for each outcome that occurred, the one of median length, where games can be played again.
+    if not (played.start.size or played.moves):
         return []
     spec, at = config.spec, {team: entry.name for entry, team in meeting.teams(config)}
     names = config.who.team_names
     who = " - ".join(f"{at[team]} ({team})" for team in config.sides)
     kept = []
-    for code, label in (*((k, f"{team} wins") for k, team in enumerate(names)), (-1, "drawn")):
+    labels = [f"{team} wins" for team in names] + ["drawn" if config.rated else "played"]
+    for code, label in zip((*range(len(names)), -1), labels, strict=True):
         games = np.flatnonzero((played.table.winner == code) & played.finished)
         if len(games):
             order = games[np.argsort(played.table.length[games], kind="stable")]
