@@ -262,8 +262,9 @@ def progress(screen: Console, config: RunConfig) -> Iterator[Callable[[dict[str,
         nonlocal last_line
         known.update(row)
         line = headline(known, config)
-        if expected is not None and row["env_steps"] < (expected.steps or 0):
-            line += f" | the recipe's median in {(expected.steps - row['env_steps']) / row['env_steps_per_s']:,.0f} s"
+        left = (expected.steps or 0) - row["env_steps"] if expected is not None else 0
+        if left > row["env_steps_per_s"]:
+            line += f" | recipe's median in {left / row['env_steps_per_s']:,.0f} s"
         if live:
             live.update(Group(Text(line), gate_table(keeper)))
         elif keeper.held or time.monotonic() - last_line >= PLAIN_EVERY:
