@@ -99,7 +99,8 @@ def test_explains_every_scenario():
 
 
 def test_tells_what_the_game_pays_and_allows():
-    assert [rows_of(f"scenario={name}").get("best return") for name in ("1v1", "single-obstacle", "2v2", "cartpole")] == [
+    names = ("1v1", "single-obstacle", "2v2", "cartpole")
+    assert [rows_of(f"scenario={name}").get("best return") for name in names] == [
         "below 1.50", "below 3.01", "below 4.01", None,
     ]  # fmt: skip
     said = call("explain", "scenario=coop").output
