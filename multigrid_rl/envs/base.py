@@ -147,7 +147,7 @@ class OwnReward:
 
 
 class Episodes(ABC):
-    """Keeps the books of ``num_envs`` environments without background players: episodes by ``seats``, and seconds."""
+    """Tracks episodes by ``seats``, and seconds, of ``num_envs`` environments without background players."""
 
     def __init__(self, num_envs: int, seats: int) -> None:
         self.num_envs = num_envs

@@ -350,7 +350,7 @@ def read_network(source: Source, card: Card) -> nn.Module:
     found = sha256_of(data)
     if found != card.sha256:
         wanted = f"{card.sha256[:16]}... of its card"
-        raise PlayerError(expected(f"{path}: sha256", wanted, f"{found[:16]}...: changed since it was frozen"))
+        raise PlayerError(expected(f"{path}: sha256", wanted, f"{found[:16]}...: changed since it was written"))
     weights = _weights(path, data)
     try:
         if not _ordinary(card):

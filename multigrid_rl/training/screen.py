@@ -26,7 +26,7 @@ from multigrid_rl.gates import GateKeeper
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.text import program
 from multigrid_rl.training.advice import expectation, hint
-from multigrid_rl.training.stages import team_of
+from multigrid_rl.training.stages import thread_tuner
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
@@ -187,7 +187,7 @@ def recipe_of(config: RunConfig) -> str:
 
 def _learning(config: RunConfig) -> list[str]:
     """Tell what is learned from, and who plays and computes."""
-    threads = f"learner:  {team_of(config).describe()}, {config.learner_threads} of torch"
+    threads = f"learner:  {thread_tuner(config).describe()}, {config.learner_threads} of torch"
     lines: list[str] = trainer_of(config.train.trainer).describe(config, threads, plays(config))
     return lines
 
@@ -213,7 +213,7 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Seq
         words = [f"{g['metric']} {g['comparison']} {g['bound']:g} ({_measured(g)})" for g in unmet]
         first = f"[bold yellow]NOT HELD[/]: {', '.join(words)}"
     else:
-        first = "this scenario has no gates for the seats that learn"
+        first = f"no gates for {', '.join(config.scenario.learning)} in {config.scenario.name}"
     if v["stage"] < v["stages"] - 1:
         first = f"ended in stage {v['stage'] + 1} of {v['stages']}; the gates of the last one were not judged yet"
     if v["ended"] == "interrupted":
@@ -262,8 +262,9 @@ def progress(screen: Console, config: RunConfig) -> Iterator[Callable[[dict[str,
         nonlocal last_line
         known.update(row)
         line = headline(known, config)
-        if expected is not None and row["env_steps"] < (expected.steps or 0):
-            line += f" | the recipe's median in {(expected.steps - row['env_steps']) / row['env_steps_per_s']:,.0f} s"
+        left = (expected.steps or 0) - row["env_steps"] if expected is not None else 0
+        if left > row["env_steps_per_s"]:
+            line += f" | recipe's median in {left / row['env_steps_per_s']:,.0f} s"
         if live:
             live.update(Group(Text(line), gate_table(keeper)))
         elif keeper.held or time.monotonic() - last_line >= PLAIN_EVERY:

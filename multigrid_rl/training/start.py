@@ -219,7 +219,7 @@ def _held_out(run: Path) -> str:
         "{} {:.1%} ({:.1%} to {:.1%})".format(name, row["win"], *row["win_interval"]) for name, row in rows.items()
     )
     mean = sum(row["win"] for row in rows.values()) / len(rows)
-    return f"held out: wins {mean:.1%} on average of {HELD_OUT_GAMES} games against each whom it had not met: {shares}"
+    return f"held out: wins {mean:.1%} on average of {HELD_OUT_GAMES} games against each held-out player: {shares}"
 
 
 @contextmanager
