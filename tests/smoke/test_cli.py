@@ -14,6 +14,7 @@ from bundles import edit, everything, make_player
 from commands import call, complaint
 from multigrid_rl.cli.main import app
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card
@@ -347,6 +348,7 @@ def run(tmp_path, root) -> Path:
     players.mkdir(parents=True)
     make_player(tmp_path / "elsewhere", "blue_0").rename(players / "blue_0")
     (tmp_path / "run" / "checkpoints" / "latest").write_text("step_000000001\n")
+    (tmp_path / "run" / "config.yaml").write_text(to_yaml(compose(["scenario=1v1-selfplay"])))
     return tmp_path / "run"
 
 
