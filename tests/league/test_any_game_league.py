@@ -73,7 +73,10 @@ def test_learned_bound_of_a_trained_player_stays_below_the_exact_one(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["random", "scenario=tictactoe", "--exact"], "--exact: expected a game of OpenSpiel's (env_id=openspiel:GAME)"),
+        (
+            ["random", "scenario=tictactoe", "--exact"],
+            "--exact: expected a game of OpenSpiel's (env_id=openspiel:GAME)",
+        ),
         (["random", "scenario=1v1", "--exact"], "--exact: expected a game of OpenSpiel's (env_id=openspiel:GAME)"),
         (["random", "env_id=openspiel:goofspiel", "--exact"], "expected a game in turns whose chance is known"),
         (["random", "scenario=leduc", "--exact"], "expected at most 1,000 positions"),
@@ -104,7 +107,9 @@ def test_league_swaps_parts_and_knows_who_is_ahead_where_nobody_wins(tmp_path):
 def test_league_of_roles_is_refused(tmp_path):
     (tmp_path / "league.yaml").write_text(LEAGUE.replace("symmetric: [[player_0, player_1]]", "symmetric: []"))
     message = complaint(call("train", f"scenario={tmp_path / 'league.yaml'}", f"run_dir={tmp_path / 'run'}"))
-    assert "scenario.seats.player_1: expected a seat that player_0 can take by scenario.symmetric, got league" in message
+    assert (
+        "scenario.seats.player_1: expected a seat that player_0 can take by scenario.symmetric, got league" in message
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -124,6 +129,8 @@ def test_parts_are_drawn_for_each_episode_and_nothing_else_changes():
         step = env.step({seat: np.ones(400, np.int64) for seat in seats})
         step = env.step({seat: np.ones(400, np.int64) for seat in seats})
         assert step.done.all()
-    lengths, returns = zip(*((t.length, t.returns) for t in (env.drain_episodes() for env in first.values())), strict=True)
+    lengths, returns = zip(
+        *((t.length, t.returns) for t in (env.drain_episodes() for env in first.values())), strict=True
+    )
     np.testing.assert_array_equal(*lengths)
     np.testing.assert_array_equal(np.where(moves[True][:, None], returns[1], returns[1][:, ::-1]), returns[0])
