@@ -244,9 +244,8 @@ class RunConfig(Part):
     init: str | None = None
     """player, its folder or run whose policy and normaliser training begins with. null: fresh ones"""
     tracking: str | None = None
-    """csv, wandb, mlflow, tensorboard-media or web: where rows go beside metrics.jsonl and TensorBoard; csv writes
-    metrics.csv, tensorboard-media films and histograms of episodes, web serves a page that follows the run. null:
-    nowhere"""
+    """csv (metrics.csv), wandb, mlflow, tensorboard-media (films and histograms of episodes) or web (a page that shows
+    it): where rows go beside metrics.jsonl and TensorBoard. null: nowhere"""
 
     @field_validator("train", mode="before")
     @classmethod
@@ -308,8 +307,7 @@ class RunConfig(Part):
                 self.require(whole, "scheme", f"dtde, as not every agent of team {team} learns")
         if self.shared:
             self.require(self.scheme != "ctce", "shared", "false, as under ctce a team is one agent")
-            groups = list(scenario.kind.sharing.values())
-            several = len(set(groups)) < len(groups)
+            several = len(set(scenario.kind.sharing.values())) < len(scenario.kind.sharing)
             self.require(several, "shared", f"false, as no team of {scenario.name} has two agents that learn")
 
     def _check_objective(self) -> None:
