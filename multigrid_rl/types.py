@@ -95,8 +95,23 @@ class RewardWeights:
     got_eliminated: float = -1.0
 
 
+class Seats(Protocol):
+    """A game with seats, whatever it is: :class:`GameSpec`, or ``envs.pettingzoo.ZooSpec``. See ``tables.PLACES``."""
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """Seat names in index order."""
+
+    def team_of(self, seat: str) -> str:
+        """Return the team of a seat. Raises ``ValueError`` for a seat that the game does not have."""
+
+    def seats_of(self, team: str) -> tuple[str, ...]:
+        """Return the seats of a team, in index order."""
+        return tuple(seat for seat in self.seats if self.team_of(seat) == team)
+
+
 @dataclass(frozen=True)
-class GameSpec:
+class GameSpec(Seats):
     """One configuration of the game (docs/game.md, section 2)."""
 
     blue: int = 1
@@ -134,36 +149,9 @@ class GameSpec:
             raise ValueError(f"seat: expected {', '.join(self.seats)}, got {seat!r}")
         return "blue" if seat.startswith("blue") else "red"
 
-    def seats_of(self, team: str) -> tuple[str, ...]:
-        """Return the seats of a team, in index order."""
-        return tuple(seat for seat in self.seats if self.team_of(seat) == team)
-
     def weights_of(self, seat: str) -> RewardWeights:
         """Return the reward weights of a seat."""
         return dict(self.seat_reward).get(seat, self.reward)
-
-
-class Seats(Protocol):
-    """A game with seats, whatever it is: :class:`GameSpec`, or ``envs.pettingzoo.ZooSpec``. See ``tables.PLACES``."""
-
-    @property
-    def seats(self) -> tuple[str, ...]:
-        """Seat names in index order."""
-
-    def team_of(self, seat: str) -> str:
-        """Return the team of a seat. Raises ``ValueError`` for a seat that the game does not have."""
-
-    def seats_of(self, team: str) -> tuple[str, ...]:
-        """Return the seats of a team, in index order."""
-
-
-def counterpart(game: Seats, seat: str) -> str:
-    """Return the seat of the other team at the same place, ``blue_0`` for ``red_0``; itself without such a team."""
-    team = game.team_of(seat)
-    others = [other for other in dict.fromkeys(map(game.team_of, game.seats)) if other != team]
-    if len(others) != 1 or len(game.seats_of(others[0])) != len(game.seats_of(team)):
-        return seat
-    return game.seats_of(others[0])[game.seats_of(team).index(seat)]
 
 
 class Clock:
@@ -342,11 +330,7 @@ class MultiAgentSpec:
         return tuple(seat for seat, other in zip(self.seats, self.teams, strict=True) if other == team)
 
     def agent_of(self, module: str) -> AgentSpec:
-        """Return the first agent that ``module`` plays (all of them read and do the same).
-
-        Raises:
-            StopIteration: no such module.
-        """
+        """Return the first agent that ``module`` plays (all read and do the same). Raises ``StopIteration``: none."""
         return next(agent for agent in self.agents if agent.module == module)
 
 

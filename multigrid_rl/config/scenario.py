@@ -1,5 +1,6 @@
 """Schema of a scenario: its game or environment, the player of each seat, gates, and a league of opponents."""
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -356,3 +357,8 @@ def env_factory(config: Any, hashes: dict[str, str] | None = None) -> EnvFactory
 def env_signature(scenario: ScenarioConfig) -> dict[str, Any] | None:
     """Return the environment's entry in a card; ``None`` for the red/blue-door game."""
     return None if scenario.kind.board else scenario.model_dump(include={"package", "env_id", "env_args", "agents"})
+
+
+def task_of(env_id: str) -> str:
+    """Return what is played in an environment: its id without module and version."""
+    return re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])

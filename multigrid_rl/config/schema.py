@@ -316,8 +316,7 @@ class RunConfig(Part):
                 self.require(whole, "scheme", f"dtde, as not every agent of team {team} learns")
         if self.shared:
             self.require(self.scheme != "ctce", "shared", "false, as under ctce a team is one agent")
-            groups = list(scenario.kind.sharing.values())
-            several = len(set(groups)) < len(groups)
+            several = len(set(scenario.kind.sharing.values())) < len(scenario.kind.sharing)
             self.require(several, "shared", f"false, as no team of {scenario.name} has two agents that learn")
 
     def _check_objective(self) -> None:

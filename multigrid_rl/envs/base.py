@@ -176,12 +176,16 @@ class Episodes(ABC):
 
     def _finish(self, done: NDArray[np.bool_], winners: Any = -1) -> None:
         """Write down the episodes of ``done`` (N,) and which team won them, -1 where none did, and begin afresh."""
-        count = int(done.sum())
-        winner = np.broadcast_to(winners, count).astype(np.int8)
-        events, nothing = np.zeros((count, self._returns.shape[1], 0)), np.zeros((count, 0), np.int16)
-        self._finished.append(EpisodeTable(self._length[done], self._returns[done], events, winner, nothing))
+        self._finished.append(self._table(done, winners))
         self._episode[done] += 1
         self._begin(done)
+
+    def _table(self, which: NDArray[np.bool_], winners: Any = -1) -> EpisodeTable:
+        """Return rows of the episodes in ``which`` (N,) as they stand."""
+        count = int(which.sum())
+        events, nothing = np.zeros((count, self._returns.shape[1], 0)), np.zeros((count, 0), np.int16)
+        winner = np.broadcast_to(winners, count).astype(np.int8)
+        return EpisodeTable(self._length[which], self._returns[which], events, winner, nothing)
 
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call; there are no event columns."""

@@ -22,7 +22,7 @@ from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_act
 from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, SwappedParts, described, failed, open_game
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import mistake
-from multigrid_rl.types import AgentSpec, BatchedStep, MultiAgentSpec
+from multigrid_rl.types import AgentSpec, BatchedStep, MultiAgentSpec, Seats
 
 LOG = logging.getLogger(__name__)
 Array = NDArray[Any]
@@ -254,7 +254,7 @@ def kinds_of(seats: Mapping[str, Seat]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class ZooSpec:
+class ZooSpec(Seats):
     """One game of PettingZoo's kind: an entry of ``tables.PLACES`` says how players are seated in it.
 
     Args:
@@ -285,10 +285,6 @@ class ZooSpec:
         if seat not in self.teams:
             raise ValueError(expected("seat", ", ".join(self.seats), repr(seat)))
         return self.teams[seat]
-
-    def seats_of(self, team: str) -> tuple[str, ...]:
-        """Return the seats of a team, in index order."""
-        return tuple(seat for seat, its in self.teams.items() if its == team)
 
     def specs(self, learning: Iterable[str] = (), *, shared: bool = False) -> MultiAgentSpec:
         """Return who is in the game; seats of a kind play one network if it is ``shared``."""

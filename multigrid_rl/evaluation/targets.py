@@ -16,12 +16,12 @@ from multigrid_rl.players.classes import OwnActor, code_of, in_place_of_agent
 from multigrid_rl.players.episodes import Played, play_episodes, play_games
 from multigrid_rl.players.factories import MatchFactory, seat_players
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.places import place_of
+from multigrid_rl.players.places import counterpart, place_of
 from multigrid_rl.runs.players import code_of_run, config_of, env_player, is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import opponent_hashes, run_config
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import check_code
-from multigrid_rl.types import EnvFactory, MultiAgentSpec, Policy, counterpart
+from multigrid_rl.types import EnvFactory, MultiAgentSpec, Policy
 
 Sides = Literal["own", "other", "red", "blue", "both"]
 #: Environments of other packages that are played side by side.

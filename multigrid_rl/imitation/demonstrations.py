@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 from safetensors import SafetensorError, safe_open
 
-from multigrid_rl.config.scenario import Strict
+from multigrid_rl.config.scenario import Strict, task_of
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import (
     ActionSignature,
@@ -29,7 +29,6 @@ from multigrid_rl.players.cards import (
     Text,
     read_plain_file,
     signature,
-    task_of,
 )
 from multigrid_rl.text import ConfigError, expected, first_error, shown
 from multigrid_rl.types import MAX_RECORDED, AgentSpec

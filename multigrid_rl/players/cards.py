@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +31,7 @@ CARD_FILE = "card.json"
 MAX_MODEL_BYTES = 5_000_000
 MAX_CARD_BYTES = 1_000_000
 #: A network within these bounds is built at once, one beyond them only when its file has the right shapes.
-_UNITS, _LAYERS, _TOKENS = 512, 4, 200
+_UNITS, _LAYERS, _TOKENS, _NUMBERS = 512, 4, 200, 20_000
 #: Not blocking: to open a named pipe would wait for a writer. Windows has neither flag.
 _OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 
@@ -128,11 +127,6 @@ class EnvSignature(Strict):
         if value not in packages():
             raise ValueError(f"expected one of {', '.join(packages())}, got {value}")
         return value
-
-
-def task_of(env_id: str) -> str:
-    """Return what is played in an environment: its id without module and version."""
-    return re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])
 
 
 class Returns(Strict):
@@ -242,18 +236,16 @@ def space_of(acts: int | list[int] | BoxSignature, members: int) -> spaces.Box |
 def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
     """Return the parts of a card that say what a player reads and decides."""
     reads, acts = signature_of(agent.observation_space), agent.action_space
-    observation: dict[str, Any] = {"view_size": view_size, "categories": reads}
-    if isinstance(reads, int):
-        more = {"legal": agent.legal, "image": list(agent.image)}
-        observation = {"size": reads, **{key: value for key, value in more.items() if value}}
+    vector = {"size": reads, "legal": agent.legal, "image": list(agent.image)}
+    tokens = {"view_size": view_size, "categories": reads}
+    observation = {key: value for key, value in vector.items() if value} if isinstance(reads, int) else tokens
     if isinstance(acts, spaces.Box):
         bounds = {"low": acts.low.tolist(), "high": acts.high.tolist()}
         finite = {side: [x if np.isfinite(x) else None for x in values] for side, values in bounds.items()}
         return {"observation": observation, "actions": finite}
-    choices = acts.nvec.tolist()
-    members = len(agent.seats)
-    alike = len(choices) == members
-    return {"observation": observation, "actions": choices[0] if alike else choices, "members": members}
+    choices, members = acts.nvec.tolist(), len(agent.seats)
+    actions = choices[0] if len(choices) == members else choices
+    return {"observation": observation, "actions": actions, "members": members}
 
 
 def check_agent(card: Card, agent: AgentSpec) -> None:
@@ -370,18 +362,17 @@ def _network(card: Card) -> nn.Module:
     if ":" in name:
         check_code("architecture.name", [name], "a network of this project")
     seen = card.observation
-    reads: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (seen.size or 0,))
-    if seen.categories is not None:
-        reads = spaces.MultiDiscrete(seen.categories)
-    image = tuple(seen.image or ())
-    agent = AgentSpec(card.name, card.name, tuple(card.seats), reads, card.action_space, legal=seen.legal, image=image)
+    vector = spaces.Box(-np.inf, np.inf, (seen.size or 0,))
+    reads = vector if seen.categories is None else spaces.MultiDiscrete(seen.categories)
+    seats, image = tuple(card.seats), tuple(seen.image or ())
+    agent = AgentSpec(card.name, card.name, seats, reads, card.action_space, legal=seen.legal, image=image)
     return network_of(agent, {**card.architecture, "log_std": 0.0})
 
 
 def _ordinary(card: Card) -> bool:
     """Whether any network of this size may be built before its file was compared: a hundred megabytes at most."""
     hidden, categories = card.architecture.get("hidden"), card.observation.categories or []
-    if card.architecture.get("head") is not None:
+    if card.architecture.get("head") is not None or (card.observation.size or 0) > _NUMBERS:
         return False
     if not isinstance(hidden, list) or not all(type(units) is int and units <= _UNITS for units in hidden):
         return False

@@ -81,6 +81,15 @@ def sides_of(game: Seats) -> tuple[str, ...]:
     return tuple(team for team in place_of(game).who(game).team_names if game.seats_of(team))
 
 
+def counterpart(game: Seats, seat: str) -> str:
+    """Return the seat of the other team at the same place, ``blue_0`` for ``red_0``; itself without such a team."""
+    team = game.team_of(seat)
+    others = [other for other in dict.fromkeys(map(game.team_of, game.seats)) if other != team]
+    if len(others) != 1 or len(game.seats_of(others[0])) != len(game.seats_of(team)):
+        return seat
+    return game.seats_of(others[0])[game.seats_of(team).index(seat)]
+
+
 class RandomLegal:
     """Draws every legal choice, or number within the bounds, with the same probability.
 

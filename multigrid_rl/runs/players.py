@@ -12,7 +12,7 @@ from torch import Tensor
 
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.recipes import names_in
-from multigrid_rl.config.scenario import env_signature, kind_named
+from multigrid_rl.config.scenario import env_signature, kind_named, task_of
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import (
     CARD_FILE,
@@ -22,7 +22,6 @@ from multigrid_rl.players.cards import (
     check_agent,
     read_card,
     read_network,
-    task_of,
 )
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, runs_code
 from multigrid_rl.players.classes import code_of, in_place_of_agent
