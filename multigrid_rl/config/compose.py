@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.overrides import assign, check_key, is_text, named_elsewhere, parse, written
 from multigrid_rl.config.recipes import (
+    RESUMABLE,
     check_choice,
     expand_overrides,
     group_values,
@@ -19,7 +20,7 @@ from multigrid_rl.config.recipes import (
     whole_scenario,
 )
 from multigrid_rl.config.scenario import ScenarioConfig
-from multigrid_rl.config.schema import RESUMABLE, RunConfig, TrainConfig
+from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.tables import SHORT_KEYS
 from multigrid_rl.text import ConfigError, expected, first_error, one_line, suggestion
 from multigrid_rl.trust import CODE

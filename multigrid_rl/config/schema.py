@@ -21,12 +21,6 @@ from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import CODE
 from multigrid_rl.types import PSI, WITHOUT_VALUES, Schedule
 
-#: What may change when a run goes on, beside the cluster.
-RESUMABLE = (
-    "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
-    "train.threads", "tracking",
-)  # fmt: skip
-
 
 class TrainConfig(Part):
     """PPO and its batch."""
@@ -245,14 +239,12 @@ class RunConfig(Part):
     init: str | None = None
     """player, its folder or run whose policy and normaliser training begins with. null: fresh ones"""
     tracking: str | None = None
-    """csv, wandb, mlflow, tensorboard-media, web, module:Class, or several with commas: where rows go beside
-    metrics.jsonl and TensorBoard; csv writes metrics.csv, tensorboard-media films and histograms of episodes, web
-    serves a page that follows the run. null: nowhere"""
+    """csv, web, tensorboard-media, wandb, mlflow or module:Class, with commas: where rows go, too. null: nowhere"""
 
     @property
     def trackers(self) -> tuple[str, ...]:
         """Names of what takes rows, of an entry of ``tables.TRACKERS`` or ``module:Class``."""
-        return tuple(filter(None, re.split(r"[\s,\[\]\"']+", self.tracking or "")))
+        return tuple(re.findall(r"[^\s,\[\]\"']+", self.tracking or ""))
 
     @field_validator("train", mode="before")
     @classmethod
@@ -260,8 +252,7 @@ class RunConfig(Part):
         """Validate ``train`` with the sections of its trainer, also in files older than ``train.trainer``."""
         if not isinstance(values, dict):
             return values
-        values = dict(values)
-        runner = values.pop("runner", "batched")
+        runner = (values := dict(values)).pop("runner", "batched")
         if runner != "batched":
             wanted = "no such key: train again without it, or run RLlib's own by `python -m benchmarks.stock`"
             raise ValueError(expected("runner", wanted, runner))
@@ -275,9 +266,9 @@ class RunConfig(Part):
     def _fits_together(self) -> "RunConfig":
         train, model = self.train, self.model
         self.require(bool(self.scenario.learning), "scenario.seats", "learn on at least one seat")
+        rows = ", ".join([*TRACKERS, "module:Class or several with commas"])
         for name in self.trackers:
-            known = name in TRACKERS or CODE.fullmatch(name) is not None
-            self.require(known, "tracking", ", ".join([*TRACKERS, "module:Class or several with commas"]), name)
+            self.require(name in TRACKERS or CODE.fullmatch(name) is not None, "tracking", rows, name)
         self._check_scheme()
         self._check_objective()
         trainer = trainer_of(train.trainer)

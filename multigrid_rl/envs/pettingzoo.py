@@ -19,7 +19,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, reset_seed
-from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, SwappedParts, described, failed, open_game
+from multigrid_rl.envs.parts import SwappedParts
+from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, described, failed, open_game
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import mistake
 from multigrid_rl.types import AgentSpec, BatchedStep, MultiAgentSpec, Seats

@@ -127,7 +127,8 @@ class AlonePlace(SeatByAgent):
     def fits(self, game: AloneSpec, card: Card, seat: str) -> bool:
         """Return that nothing is mirrored. Raises ``PlayerError``: the player cannot play it."""
         from multigrid_rl.config.scenario import task_of  # noqa: PLC0415
-        from multigrid_rl.players.cards import PlayerError, check_agent  # noqa: PLC0415
+        from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
+        from multigrid_rl.players.frozen import check_agent  # noqa: PLC0415
 
         trained = "the red/blue-door game" if card.env is None else card.env.env_id
         if task_of(trained) != task_of(game.env_id):

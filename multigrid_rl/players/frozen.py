@@ -11,9 +11,9 @@ from torch import nn
 
 from multigrid_rl.fast import Pass, compile_network, step
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
-from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError
+from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
 from multigrid_rl.text import expected, shown
-from multigrid_rl.types import GameSpec, SeatView, UniformSource
+from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, other_seat, other_side
 from multigrid_rl.world.state import token_categories
 
@@ -148,6 +148,16 @@ class FrozenPlayer:
         """Draw actions with their log-probabilities and entropies from ``outputs`` (N, outputs)."""
         drawn = self.distribution.draw(outputs, rng)  # also if greedy, so that a game's stream advances equally
         return drawn._replace(actions=self.distribution.mode(outputs)) if self.greedy else drawn
+
+
+def check_agent(card: Card, agent: AgentSpec) -> None:
+    """Raise :class:`PlayerError` unless the player's spaces are the agent's."""
+    wanted = signature(agent, card.observation.view_size)
+    needed = Card.model_validate({**card.model_dump(), **wanted})
+    for part, value in wanted.items():
+        if getattr(card, part) != getattr(needed, part):
+            got = card.model_dump(exclude_none=True)[part]
+            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {value}, got {got}")
 
 
 def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:

@@ -19,13 +19,12 @@ from multigrid_rl.players.cards import (
     Card,
     EnvSignature,
     PlayerError,
-    check_agent,
     read_card,
     read_network,
 )
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, runs_code
 from multigrid_rl.players.classes import code_of, in_place_of_agent
-from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.tables import IMPORTED, entries
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
