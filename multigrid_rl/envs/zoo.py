@@ -238,13 +238,13 @@ class Seat(NamedTuple):
                 row[:own] /= self.unit
         else:
             row[:own] = spaces.flatten(self.seen, obs)
-        if self.legal:
-            if isinstance(legal, tuple):
-                legal = np.concatenate(legal)
-            # Who may do anything, or has nothing to decide, need not say so.
-            if legal is not None and np.size(legal) != self.legal:
-                raise ConfigError(expected(_LEGAL, f"{self.legal} flags", np.size(legal)))
-            row[own:] = 1.0 if legal is None else np.reshape(legal, -1)
+        if self.legal and legal is None:
+            row[own:] = 1.0  # who may do anything, or has nothing to decide, need not say so
+        elif self.legal:
+            flags = np.concatenate(legal) if isinstance(legal, tuple) else np.asarray(legal).reshape(-1)
+            if len(flags) != self.legal:
+                raise ConfigError(expected(_LEGAL, f"{self.legal} flags", len(flags)))
+            row[own:] = flags
 
 
 def _seat(key: str, seen: spaces.Space[Any], acts: spaces.Space[Any], *, told: bool) -> Seat:
