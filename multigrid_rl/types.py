@@ -162,11 +162,11 @@ class Clock:
         self._since = time.perf_counter()
 
     def begin(self) -> None:
-        """Begin: what went before belongs to no part."""
+        """Start timing."""
         self._since = time.perf_counter()
 
     def lap(self, part: str) -> None:
-        """Add what went since the last mark to ``part``."""
+        """Add the time since the last lap to ``part``."""
         now = time.perf_counter()
         self._seconds[part] = self._seconds.get(part, 0.0) + now - self._since
         self._since = now
@@ -188,7 +188,7 @@ class RunError(RuntimeError):
 
 
 class Board(NamedTuple):
-    """The whole board of ``N`` games: privileged knowledge that only scripted yardstick players read."""
+    """The whole board of ``N`` games: privileged knowledge that only scripted baselines read."""
 
     cells: NDArray[np.uint8]  # (N, 128) cell codes, index x * 8 + y, agents not drawn in
     position: NDArray[np.uint8]  # (N, A) cell index

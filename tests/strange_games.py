@@ -61,6 +61,35 @@ class Relay(ParallelEnv):
         return seen, paid, ended, cut, {agent: {} for agent in mine}
 
 
+class Auction(ParallelEnv):
+    """Three bidders: who bids most without an equal gets what the lot is worth, less the bid."""
+
+    def __init__(self):
+        self.metadata, self.possible_agents = {"name": "auction"}, ["bidder_0", "bidder_1", "bidder_2"]
+
+    def observation_space(self, agent):
+        return BOX
+
+    def action_space(self, agent):
+        return spaces.Discrete(4)
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.worth = list(self.possible_agents), np.random.default_rng(seed).uniform(1, 5)
+        return {agent: np.array([self.worth, k], np.float32) for k, agent in enumerate(self.agents)}, {}
+
+    def step(self, actions):
+        bids = list(actions.values())
+        best = max((bid for bid in bids if bids.count(bid) == 1), default=-1)
+        paid = {agent: self.worth - bid if bid == best else 0.0 for agent, bid in actions.items()}
+        over, self.agents = dict.fromkeys(self.agents, True), []
+        seen = {agent: np.zeros(2, np.float32) for agent in actions}
+        return seen, paid, over, dict.fromkeys(actions, False), {agent: {} for agent in actions}
+
+
+def auction(**options):
+    return Auction(**options)
+
+
 def relay(**options):
     return Relay(**options)
 

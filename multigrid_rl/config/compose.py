@@ -99,6 +99,9 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
             check_choice(key, str(value))
             values["cluster"] = read_config_file("cluster", value)
             continue
+        if not name:  # the schema checks it
+            values[key] = value
+            continue
         check_key(key, value, {part: read_config_file(part, {"train": "ppo", "cluster": "local"}[part])})
         values.setdefault(part, {})[name] = value
     return _validated(RunConfig, values)
@@ -117,7 +120,8 @@ def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
 
     Raises ``ConfigError``: no such key, or an object that no name stands for.
     """
-    return [f"{_whole_key(name)}={written(named(value))}" for name, value in values.items()]
+    several = {name: list(map(named, value)) for name, value in values.items() if isinstance(value, list | tuple)}
+    return [f"{_whole_key(name)}={written(named(value))}" for name, value in {**values, **several}.items()]
 
 
 def _whole_key(name: str) -> str:

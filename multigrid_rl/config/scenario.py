@@ -257,7 +257,7 @@ class ScenarioConfig(Part):
     game: GameConfig | None = None
     """the red/blue-door game. null: the environment of package and env_id"""
     package: str | None = None
-    """kind of the environment: gymnasium, multigrid or unity. null: the red/blue-door game"""
+    """kind of the environment: gymnasium, multigrid, pettingzoo or unity. null: the red/blue-door game"""
     env_id: str | None = None
     """registered id, or module:Id; unity: name of the behaviour that learns, or any. Same as env_id=..."""
     env_args: dict[str, Any] = {}

@@ -5,6 +5,7 @@ below its field, from which `make reference-pages` writes the comments in yaml a
 """
 
 import math
+import re
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,7 +24,7 @@ from multigrid_rl.types import PSI, WITHOUT_VALUES, Schedule
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (
     "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
-    "train.threads",
+    "train.threads", "tracking",
 )  # fmt: skip
 
 
@@ -244,8 +245,14 @@ class RunConfig(Part):
     init: str | None = None
     """player, its folder or run whose policy and normaliser training begins with. null: fresh ones"""
     tracking: str | None = None
-    """csv (metrics.csv), wandb, mlflow, tensorboard-media (films and histograms of episodes) or web (a page that shows
-    it): where rows go beside metrics.jsonl and TensorBoard. null: nowhere"""
+    """csv, wandb, mlflow, tensorboard-media, web, module:Class, or several with commas: where rows go beside
+    metrics.jsonl and TensorBoard; csv writes metrics.csv, tensorboard-media films and histograms of episodes, web
+    serves a page that follows the run. null: nowhere"""
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Names of what takes rows, of an entry of ``tables.TRACKERS`` or ``module:Class``."""
+        return tuple(filter(None, re.split(r"[\s,\[\]\"']+", self.tracking or "")))
 
     @field_validator("train", mode="before")
     @classmethod
@@ -268,7 +275,9 @@ class RunConfig(Part):
     def _fits_together(self) -> "RunConfig":
         train, model = self.train, self.model
         self.require(bool(self.scenario.learning), "scenario.seats", "learn on at least one seat")
-        self.require(self.tracking in (None, *TRACKERS), "tracking", ", ".join(TRACKERS))
+        for name in self.trackers:
+            known = name in TRACKERS or CODE.fullmatch(name) is not None
+            self.require(known, "tracking", ", ".join([*TRACKERS, "module:Class or several with commas"]), name)
         self._check_scheme()
         self._check_objective()
         trainer = trainer_of(train.trainer)

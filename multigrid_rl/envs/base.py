@@ -153,10 +153,11 @@ class OwnReward:
 
 
 class Episodes(ABC):
-    """Keeps the books of ``num_envs`` environments without background players: episodes by ``seats``, and seconds."""
+    """Tracks episodes by ``seats``, and seconds, of ``num_envs`` environments without background players."""
 
     def __init__(self, num_envs: int, seats: int) -> None:
         self.num_envs = num_envs
+        self.actions = np.full((num_envs, 0), -1, np.int16)
         self._clock = Clock()
         self._returns = np.zeros((num_envs, seats))
         self._length = np.zeros(num_envs, np.int32)
@@ -196,6 +197,19 @@ class Episodes(ABC):
         """Return the episodes that finished since the last call; there are no event columns."""
         rows, self._finished = [EpisodeTable.empty(self._returns.shape[1], 0), *self._finished], []
         return EpisodeTable.concatenate(rows)
+
+    def boards(self) -> NDArray[np.uint8]:
+        """Return nothing (N, 0): it is played again by its actions."""
+        return np.zeros((self.num_envs, 0), np.uint8)
+
+    def restart(self, which: NDArray[np.bool_]) -> None:
+        """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
+        self._episode[which] += 1
+        self._begin(which)
+
+    def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
+        """Return rows of the unfinished episodes in ``which`` (N,), without a winner."""
+        return self._table(which)
 
     def drain_seconds(self) -> dict[str, float]:
         """Return the seconds spent on the ``engine`` since the last call; there are no background players."""

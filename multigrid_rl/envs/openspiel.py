@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +38,25 @@ class Situation(NamedTuple):
     flags: NDArray[np.float32]  # (A,) 1 for each legal action
 
 
+@dataclass
+class Position:
+    """One position of a game, and those after it that were played: half of the time of a small game goes into them."""
+
+    state: Any  # OpenSpiel's, which nobody changes
+    paid: list[float]  # by whatever led here, for each player
+    chance: list[tuple[int, float]] = field(default_factory=list)  # its actions with their probabilities, if it moves
+    over: bool = False
+    turn: tuple[str, ...] = ()
+    seen: dict[str, Any] = field(default_factory=dict)
+    after: dict[Any, Position] = field(default_factory=dict)
+
+
+#: First positions, and for how many more there is room, by game and arguments: all games of a process share them.
+_KNOWN: dict[tuple[str, str], tuple[Position, list[int]]] = {}
+#: Numbers of observations that are kept with them.
+_NUMBERS = 5_000_000
+
+
 class Spiel:
     """One game. Who moves sees its information state, or its observation where the game has no such tensor.
 
@@ -50,6 +71,9 @@ class Spiel:
         ValueError: see :func:`load_game`, or a game without tensors.
     """
 
+    draws: Mapping[How, Mapping[str, Any]] = {"text": {}}
+    fps = 1.0
+
     def __init__(self, name: str, env_args: Mapping[str, Any]) -> None:
         self.game = load_game(name, env_args)
         kind = self.game.get_type()
@@ -60,9 +84,14 @@ class Spiel:
         self.turns = kind.dynamics == type(kind.dynamics).SEQUENTIAL
         self._open = kind.information == type(kind.information).PERFECT_INFORMATION
         self._told = kind.provides_information_state_string
-        self.draws: Mapping[How, Mapping[str, Any]] = {"text": {}}
-        self.fps = 1.0
         self._actions = self.game.num_distinct_actions()
+        key = name, json.dumps(dict(env_args), sort_keys=True)
+        if key not in _KNOWN:
+            drawn = kind.chance_mode == type(kind.chance_mode).SAMPLED_STOCHASTIC  # positions that are not repeated
+            room = 0 if drawn else _NUMBERS // self.spaces("")[0].shape[0]
+            _KNOWN[key] = self._position(self.game.new_initial_state()), [room]
+        self._first, self._room = _KNOWN[key]
+        self._now = self._first
 
     def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:  # noqa: ARG002 - all are alike
         """Return what an agent sees and what it does."""
@@ -82,45 +111,63 @@ class Spiel:
         return str(self.state.action_to_string(self.agents.index(agent), action))
 
     def close(self) -> None:
-        """Do nothing: text is drawn on nothing."""
+        """Do nothing: it holds no window."""
+
+    @property
+    def state(self) -> Any:
+        """The present position, of OpenSpiel's."""
+        return self._now.state
 
     def start(self, seed: int) -> Happened:
         """Begin an episode."""
-        self.state, self._chance = self.game.new_initial_state(), np.random.default_rng(seed)
-        return self._next()
+        self._now, self._chance = self._first, np.random.default_rng(seed)
+        return self._next(self._now.paid)
 
     def play(self, actions: dict[str, Any]) -> Happened:
         """Play one step."""
-        if self.state.is_simultaneous_node():
-            nothing = [0] * len(self.agents)
-            for agent, action in actions.items():
-                nothing[self.agents.index(agent)] = int(action)
-            self.state.apply_actions(nothing)
+        if self._now.state.is_simultaneous_node():
+            self._go(tuple(int(actions.get(agent, 0)) for agent in self.agents))
         else:
-            self.state.apply_action(int(actions[self.agents[self.state.current_player()]]))
-        return self._next()
+            self._go(int(actions[self.agents[self._now.state.current_player()]]))
+        return self._next(self._now.paid)
 
-    def _next(self) -> Happened:
-        state = self.state
-        paid = state.rewards() if state.move_number() else [0.0] * len(self.agents)
-        while state.is_chance_node():
+    def _next(self, paid: list[float]) -> Happened:
+        while self._now.chance:
             left = self._chance.random()
-            for action, probability in state.chance_outcomes():  # noqa: B007 - the last one takes the rounding error
+            for action, probability in self._now.chance:  # noqa: B007 - the last one takes the rounding error
                 left -= probability
                 if left < 0:
                     break
-            state.apply_action(action)
-            paid = [before + more for before, more in zip(paid, state.rewards(), strict=True)]
-        now = Happened({}, (), dict(zip(self.agents, paid, strict=True)))
-        if state.is_terminal():
+            self._go(action)
+            paid = [before + more for before, more in zip(paid, self._now.paid, strict=True)]
+        now = Happened(self._now.seen, self._now.turn, dict(zip(self.agents, paid, strict=True)))
+        if self._now.over:
             now.ended = dict.fromkeys(self.agents, True)
-            return now
-        movers = range(len(self.agents)) if state.is_simultaneous_node() else [state.current_player()]
-        now.turn = tuple(self.agents[k] for k in movers if state.legal_actions(k))
-        for k in movers:
-            seen, flags = self._shown(state, k)
-            now.seen[self.agents[k]] = seen, {"action_mask": flags}
         return now
+
+    def _go(self, action: int | tuple[int, ...]) -> None:
+        """Go to the position after an action, or after those of all players at once."""
+        known = self._now.after.get(action)
+        if known is None:
+            state = self._now.state.clone()
+            apply = state.apply_actions if isinstance(action, tuple) else state.apply_action
+            apply(action)
+            known = self._position(state)
+            if self._room[0] > 0:
+                self._room[0] -= 1
+                self._now.after[action] = known
+        self._now = known
+
+    def _position(self, state: Any) -> Position:
+        paid = state.rewards() if state.move_number() else [0.0] * len(self.agents)
+        if state.is_chance_node():
+            return Position(state, paid, state.chance_outcomes())
+        if state.is_terminal():
+            return Position(state, paid, over=True)
+        movers = range(len(self.agents)) if state.is_simultaneous_node() else [state.current_player()]
+        turn = tuple(self.agents[k] for k in movers if state.legal_actions(k))
+        shown = {self.agents[k]: self._shown(state, k) for k in movers}
+        return Position(state, paid, turn=turn, seen={a: (s, {"action_mask": f}) for a, (s, f) in shown.items()})
 
     def _shown(self, state: Any, k: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return what player ``k`` sees in a position (D,), and flags of its legal actions (A,)."""

@@ -19,10 +19,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, reset_seed
-from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, described, failed, open_game
+from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, SwappedParts, described, failed, open_game
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import mistake
-from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec, Seats
+from multigrid_rl.types import AgentSpec, BatchedStep, MultiAgentSpec, Seats
 
 LOG = logging.getLogger(__name__)
 Array = NDArray[Any]
@@ -43,11 +43,13 @@ class PettingZooEnvs(Episodes):
         seed: of everything random.
         first: number of the first environment.
         auto_reset: reset finished environments at once; otherwise each plays one episode.
+        swapped: groups of seats of which it is drawn anew for each episode who takes whose part.
         how: environments are to be drawn so.
 
     Attributes:
         turn: (N, A) whose turn it is.
         games: the environments.
+        played: what each seat did in each step of their running or only episodes, as their ``step`` took it.
         actions: (N, A) choices of the last step, -1 where a seat did nothing; (N, 0) where actions are no choices.
 
     Raises:
@@ -66,20 +68,23 @@ class PettingZooEnvs(Episodes):
         first: int = 0,
         auto_reset: bool = True,
         how: How | None = None,
+        swapped: Iterable[tuple[str, ...]] = (),
     ) -> None:
         self.env_id, self.teams, self._first = env_id, teams, first
         self._about = described(env_id, env_args or {}).seats
         self.seats = tuple(self._about)
         super().__init__(num_envs, len(self.seats))
-        self.games = [open_game(env_id, env_args or {}, how) for _ in range(num_envs)]
+        self.games: list[Any] = [open_game(env_id, env_args or {}, how) for _ in range(num_envs)]
         weakref.finalize(self, _close, self.games)
+        if swapped:
+            self.games = [SwappedParts(game, swapped) for game in self.games]
         self._places = {seat: a for a, seat in enumerate(self.seats)}
         self._parts = {seat: about.parts for seat, about in self._about.items() if about.legal}
         self._obs = {seat: np.zeros((num_envs, about.size), np.float32) for seat, about in self._about.items()}
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
         self.turn = np.zeros((num_envs, len(self.seats)), np.bool_)
         self._paid, self._limit = np.zeros(self.turn.shape), TimeLimit()
-        self._played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
+        self.played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
         self._steady, self._auto_reset, self._most = not gaps, auto_reset, (env_args or {}).get(LIMIT, np.inf)
         single = all(isinstance(about.acts, spaces.Discrete) for about in self._about.values())
         self.actions = np.full((num_envs, len(self.seats) if single else 0), -1, np.int16)
@@ -112,7 +117,7 @@ class PettingZooEnvs(Episodes):
                 if not taken:  # it is over
                     continue
                 now = self._call(n, "step", taken)
-                self._played[n].append(taken)
+                self.played[n].append(taken)
                 for seat, good in now.ended.items():
                     ended[n, self._places[seat]] = good
                 if not now.turn:
@@ -143,7 +148,7 @@ class PettingZooEnvs(Episodes):
 
     def get_state(self) -> dict[str, Any]:
         """Return the actions since each episode began: environments of strangers cannot be copied."""
-        return {**super().get_state(), "played": [list(rows) for rows in self._played]}
+        return {**super().get_state(), "played": [list(rows) for rows in self.played]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`get_state` was asked: begins the same episodes again and plays the same actions.
@@ -158,7 +163,7 @@ class PettingZooEnvs(Episodes):
             for n, rows in enumerate(state["played"]):
                 for taken in rows:
                     self._call(n, "step", taken)
-                self._played[n] = list(rows)
+                self.played[n] = list(rows)
         if any((now != then).any() for now, then in zip(self._obs.values(), shown, strict=True)):
             LOG.warning("env_id=%s: played again, it shows something else: the run goes on, not exactly", self.env_id)
         super().set_state(state)  # beginning counted from zero
@@ -174,30 +179,13 @@ class PettingZooEnvs(Episodes):
         best = sums.max(axis=0)
         return np.where((sums == best).sum(axis=0) == 1, sums.argmax(axis=0), -1).astype(np.int8)
 
-    def boards(self) -> NDArray[np.uint8]:
-        """Return nothing (N, 0): a game of others is played again by its actions."""
-        return np.zeros((self.num_envs, 0), np.uint8)
-
-    def moves(self) -> list[list[dict[str, Any]]]:
-        """Return what each seat did in each step of each environment's episode, as its ``step`` took it."""
-        return self._played
-
-    def restart(self, which: NDArray[np.bool_]) -> None:
-        """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
-        self._episode[which] += 1
-        self._begin(which)
-
-    def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
-        """Return rows of the unfinished episodes in ``which`` (N,), without a winner."""
-        return self._table(which)
-
     def _begin(self, which: NDArray[np.bool_]) -> None:
         if not self._auto_reset and self._episode.any():  # each plays once
             self.turn[which] = False
             return
         with self._limit:
             for n in np.flatnonzero(which).tolist():
-                self._played[n] = []
+                self.played[n] = []
                 now = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
                 if not now.turn:
                     raise self._broken(n, "reset", "an episode that is over when it begins")
@@ -214,7 +202,7 @@ class PettingZooEnvs(Episodes):
         game, before, seat = self.games[n], self.turn[n].copy() if self._steady else None, ""
         try:
             self._limit.calls += 1
-            now = game.start(given) if what == "reset" else game.play(given)
+            now: Happened = game.start(given) if what == "reset" else game.play(given)
             for seat, (obs, info) in now.seen.items():
                 self._about[seat].read(obs, info, self._obs[seat][n])
             for seat, paid in now.paid.items() if what == "step" else ():
@@ -278,6 +266,7 @@ class ZooSpec(Seats):
         wins: the team with the largest sum of returns wins.
         symmetric: groups of seats on which the same player can sit.
         gaps, how: see :class:`PettingZooEnvs`.
+        swaps: who of such a group takes whose part is drawn anew for each game.
     """
 
     env_id: str
@@ -287,6 +276,7 @@ class ZooSpec(Seats):
     symmetric: tuple[tuple[str, ...], ...] = ()
     gaps: bool = True
     how: How | None = None
+    swaps: bool = False
 
     @property
     def seats(self) -> tuple[str, ...]:

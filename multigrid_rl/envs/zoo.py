@@ -11,7 +11,7 @@ import json
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple, Protocol
@@ -38,6 +38,8 @@ _CHECKS = (OrderEnforcingWrapper, AssertOutOfBoundsWrapper, TerminateIllegalWrap
 LIMIT = "max_episode_steps"
 #: Where is said which choices are legal.
 _LEGAL = "action_mask"
+#: What the random numbers are for that say who takes whose part.
+_PARTS = 1
 #: How a game is drawn: as text, or as a picture (H, W, 3) uint8.
 How = Literal["text", "picture"]
 #: PettingZoo's ``render_mode`` for each, and steps a second of a game that says none.
@@ -113,16 +115,11 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
     if how is None:
         return game
     if how not in game.draws:
-        raise ValueError(
-            expected(f"env_id={env_id}", f"a game that draws a {how}", " or a ".join(game.draws) or "none")
-        )
+        got = " or a ".join(game.draws) or "none"
+        raise ValueError(expected(f"env_id={env_id}", f"a game that draws a {how}", got))
     if how == "picture":  # pygame opens no window, plays no sound and greets nobody on standard output
-        for key, value in (
-            ("SDL_VIDEODRIVER", "dummy"),
-            ("SDL_AUDIODRIVER", "dummy"),
-            ("PYGAME_HIDE_SUPPORT_PROMPT", "1"),
-        ):
-            os.environ.setdefault(key, value)
+        quiet = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+        os.environ.update({**quiet, **os.environ})
     drawable: Game = build(name, {**env_args, **game.draws[how]})
     return drawable
 
@@ -391,3 +388,39 @@ def described(env_id: str, env_args: Mapping[str, Any]) -> Described:
 def failed(env_id: str, call: str, got: str) -> str:
     """Return the message for an environment whose ``call`` did not answer as it should."""
     return expected(f"env_id={env_id}: {call}", "an answer as PettingZoo defines it", got)
+
+
+class SwappedParts:
+    """A game in which it is drawn anew for each episode who of a group of alike agents takes whose part.
+
+    Args:
+        game: the game.
+        groups: agents that see and do alike.
+    """
+
+    def __init__(self, game: Game, groups: Iterable[tuple[str, ...]]) -> None:
+        self.game, self.groups = game, tuple(groups)
+        self.agents = game.agents
+
+    def start(self, seed: int) -> Happened:
+        """Begin an episode."""
+        # Not the game's own numbers: its cards must not tell who is who.
+        rng = np.random.default_rng((seed, _PARTS))
+        self._part = {agent: agent for agent in self.agents}
+        for group in self.groups:
+            self._part |= dict(zip(group, (group[k] for k in rng.permutation(len(group))), strict=True))
+        self._whose = {part: agent for agent, part in self._part.items()}
+        return self._told(self.game.start(seed))
+
+    def play(self, actions: dict[str, Any]) -> Happened:
+        """Play one step with the actions of whose turn it is."""
+        return self._told(self.game.play({self._part[agent]: action for agent, action in actions.items()}))
+
+    def _told(self, now: Happened) -> Happened:
+        whose = self._whose
+        return Happened(
+            {whose[part]: its for part, its in now.seen.items()},
+            tuple(whose[part] for part in now.turn),
+            {whose[part]: its for part, its in now.paid.items()},
+            {whose[part]: its for part, its in now.ended.items()},
+        )

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.envs.base import reset_seed
@@ -86,8 +86,12 @@ class ZooRecord(Strict):
         return len(next(iter(self.actions.values())))
 
 
-#: A game of any kind: of red/blue doors, or one with an ``env_id``.
-Record = GameRecord | ZooRecord
+def _kind(game: Any) -> str:
+    return "other" if isinstance(game, ZooRecord) or (isinstance(game, dict) and "env_id" in game) else "board"
+
+
+#: A game of either kind.
+AnyRecord = Annotated[Annotated[GameRecord, Tag("board")] | Annotated[ZooRecord, Tag("other")], Discriminator(_kind)]
 
 
 class Replay(NamedTuple):
@@ -106,7 +110,7 @@ class Replay(NamedTuple):
 
 
 def record(spec: Any, played: Played, row: int, *, seed: int, players: dict[str, str], label: str) -> Any:
-    """Return the :data:`Record` of one played game."""
+    """Return the record of one played game: a :class:`GameRecord`, or a :class:`ZooRecord`."""
     about = {"label": label, "seed": seed, "game": played.first + row, "players": players}
     if played.moves:
         returns, winner = played.table.returns[row].tolist(), int(played.table.winner[row])
@@ -160,7 +164,6 @@ def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
                 break
             if t % every == 0 or t == game.steps:
                 yield Shot(t, names, dict(totals), env.drawn(how))
-        env.close()
     if bool(now.turn) or t < game.steps or not np.allclose([*totals.values()], [game.returns[seat] for seat in totals]):
         raise ConfigError(expected(key, "the same game", "another one: it does not follow from its seed and actions"))
 
@@ -223,7 +226,7 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
 
 
 def read_games(path: Path) -> list[Any]:
-    """Read a file of games (``replays.Record``): a list, or the ``games`` of a cup's results.
+    """Read a file of games (one of each kind): a list, or the ``games`` of a cup's results.
 
     Raises:
         ConfigError: unreadable, no games in it, or a damaged one.

@@ -285,7 +285,7 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     learning = [seat for seat in factory.spec.seats if seat not in factory.opponents]
     for seat in learning:
         if seat not in own:
-            wanted = f"a scenario in which {', '.join(own)} learn, or scenario.seats.{seat}=PLAYER"
+            wanted = f"a scenario with learning seats {', '.join(own)}, or scenario.seats.{seat}=PLAYER"
             name = (config or trained).scenario.name
             raise ConfigError(expected(f"scenario={name}", wanted, f"no player for {seat} in {run}"))
     return Target(run.name, factory, {seat: own[seat] for seat in learning})

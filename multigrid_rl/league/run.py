@@ -41,12 +41,17 @@ class RunLeague(League):
         super().__init__(scenario.league, seed)
         self._run = run
         self._column = [seat for seat, _ in specs.pools].index(scenario.kind.pool_seats[0])
-        self._team = specs.team_names.index(specs.teams[specs.seats.index(specs.learning[0])])
+        team = specs.teams[specs.seats.index(specs.learning[0])]
+        self._team, self._winner = specs.team_names.index(team), specs.has_winner
+        self._own = np.equal(specs.teams, team)  # (A,)
         self._files: dict[int, dict[str, PlayerFiles]] = {}
 
     def take(self, table: EpisodeTable) -> dict[str, float]:
         """Take the games of an iteration; returns metrics of the league."""
         scores = np.where(table.winner < 0, 0.5, (table.winner == self._team).astype(float))
+        if not self._winner:  # who earns more is ahead, where nobody wins
+            returns = table.returns
+            scores = (np.sign(returns[:, self._own].sum(axis=1) - returns[:, ~self._own].sum(axis=1)) + 1) / 2
         self.record(table.players[:, self._column], scores)
         return self.metrics()
 

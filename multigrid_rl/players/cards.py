@@ -248,6 +248,16 @@ def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
     return {"observation": observation, "actions": actions, "members": members}
 
 
+def check_agent(card: Card, agent: AgentSpec) -> None:
+    """Raise :class:`PlayerError` unless the player's spaces are the agent's."""
+    wanted = signature(agent, card.observation.view_size)
+    needed = Card.model_validate({**card.model_dump(), **wanted})
+    for part, value in wanted.items():
+        if getattr(card, part) != getattr(needed, part):
+            got = card.model_dump(exclude_none=True)[part]
+            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {value}, got {got}")
+
+
 def sha256_of(data: bytes) -> str:
     """Return the hexadecimal sha256."""
     return hashlib.sha256(data).hexdigest()
@@ -332,7 +342,7 @@ def read_network(source: Source, card: Card) -> nn.Module:
     found = sha256_of(data)
     if found != card.sha256:
         wanted = f"{card.sha256[:16]}... of its card"
-        raise PlayerError(expected(f"{path}: sha256", wanted, f"{found[:16]}...: changed since it was frozen"))
+        raise PlayerError(expected(f"{path}: sha256", wanted, f"{found[:16]}...: changed since it was written"))
     weights = _weights(path, data)
     try:
         if not _ordinary(card):

@@ -84,6 +84,10 @@ class DoorsPlace:
 
         return DoorsEnv(World(game, num_envs, seed=seed, first_game=first, auto_reset=auto_reset))
 
+    def of_league(self, game: GameSpec) -> GameSpec:
+        """Return the game: its board is symmetric."""
+        return game
+
     def who(self, game: GameSpec) -> MultiAgentSpec:
         """Return who is in a game in which players fill every seat."""
         from multigrid_rl.world.events import game_specs  # noqa: PLC0415

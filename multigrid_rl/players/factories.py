@@ -125,7 +125,8 @@ class MatchFactory:
             if self.roster is not None:
                 pool.update(self._snapshots(self.roster), self.roster.weights, pool.initial_state(0))
             players[str(self.spec.team_of(self.league[0]))] = pool
-        match = match_of(self.spec, players, num_envs, seed=self.seed, first=first)
+        spec = place_of(self.spec).of_league(self.spec) if self.league else self.spec
+        match = match_of(spec, players, num_envs, seed=self.seed, first=first)
         shaping = self.training_reward()
         if shaping is not None:
             match.env.shaping = shaping

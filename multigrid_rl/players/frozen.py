@@ -81,9 +81,10 @@ class FrozenPlayer:
 
     def sample(self, outputs: NDArray[np.float32], rng: UniformSource) -> NDArray[Any]:
         """Draw actions (N,), of a team (N, C), or bounded numbers (N, A), from ``outputs`` (N, outputs)."""
-        return self._taken(self.choose(outputs, rng).actions)
+        return self.taken(self.choose(outputs, rng).actions)
 
-    def _taken(self, chosen: NDArray[Any]) -> NDArray[Any]:
+    def taken(self, chosen: NDArray[Any]) -> NDArray[Any]:
+        """Return chosen actions (N, C) or (N, A) as the environment takes them: (N,) where there is one choice."""
         actions = self.distribution.bounded(chosen)
         if not isinstance(self.distribution, Categorical):
             return actions
@@ -114,7 +115,7 @@ class FrozenPlayer:
             SeatView(rows, None, 0), self.initial_state(len(rows)) if state is None else state
         )
         chosen = self.distribution.mode(outputs) if rng is None else self.distribution.draw(outputs, rng).actions
-        actions = self._taken(chosen)
+        actions = self.taken(chosen)
         return actions if seen.ndim > 1 else actions[0], state
 
     def outputs(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:

@@ -1,6 +1,7 @@
 """Several players for one seat, one drawn for each game; players of seats as one of a team; snapshots of a learner."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -11,7 +12,7 @@ from multigrid_rl.fast.towers import Stack
 from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card
 from multigrid_rl.players.catalogue import Seating, load_frozen
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.places import counterpart
+from multigrid_rl.players.places import counterpart, place_of
 from multigrid_rl.text import expected
 from multigrid_rl.types import Board, Policy, Seats, SeatView, UniformSource
 from multigrid_rl.world.constants import other_side
@@ -236,9 +237,13 @@ def snapshot_player(name: str, files: Mapping[str, PlayerFiles], spec: Seats, se
     cards = {module: read_card(source) for module, source in files.items()}
     members: list[Policy] = []
     for seat in seats:
-        module = next((m for m, card in cards.items() if counterpart(spec, seat) in card.seats), None)
-        if module is None:
-            raise PlayerError(expected(f"league/{name}", f"a network of {counterpart(spec, seat)}", ", ".join(cards)))
+        own = counterpart(spec, seat)  # the seat at the same place; or another one whose player can sit here
+        for module in sorted(cards, key=lambda module: own not in cards[module].seats):
+            with suppress(PlayerError):
+                place_of(spec).fits(spec, cards[module], seat)
+                break
+        else:
+            raise PlayerError(expected(f"league/{name}", f"a network of {own}", ", ".join(cards)))
         loaded = load_frozen(name, files[module], cards[module], spec, seat)
         if loaded.members > 1:
             return loaded.player

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from multigrid_rl.config.scenario import LEARN, OneAgent
+from multigrid_rl.config.scenario import LEAGUE, LEARN, OneAgent
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec, kinds_of
 from multigrid_rl.envs.zoo import described
-from multigrid_rl.players.places import SeatedKind, Words
+from multigrid_rl.players.places import SeatByAgent, SeatedKind, Words
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Policy, SeatView, UniformSource
+from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import Card
@@ -43,6 +42,15 @@ class PettingZoo(SeatedKind):
                 raise ValueError(expected("symmetric", "groups of agents that see and do alike", list(group)))
         return self
 
+    def _check_pool(self) -> None:
+        """Check that snapshots of who learns can sit where a league plays."""
+        super()._check_pool()
+        for seat in self.pool_seats:
+            alike = {other for group in self.symmetric if seat in group for other in group}
+            if not alike & set(self.learning):
+                wanted = f"a seat that {' or '.join(self.learning)} can take by scenario.symmetric"
+                raise ValueError(expected(f"seats.{seat}", wanted, f"{LEAGUE}; train roles in turns (docs/league.md)"))
+
     @property
     def spec(self) -> ZooSpec:
         """The game."""
@@ -63,8 +71,6 @@ class PettingZoo(SeatedKind):
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's games. Raises ``ConfigError``: a network or scheme that does not fit."""
-        from dataclasses import replace  # noqa: PLC0415
-
         from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it brings torch
 
         memory, about = config.model.recurrent, described(self.env_id, self.env_args)
@@ -89,49 +95,7 @@ class PettingZoo(SeatedKind):
         )
 
 
-class RandomLegal:
-    """Draws every legal choice, or number within the bounds, with the same probability.
-
-    Args:
-        agent: what its seat sees and does.
-    """
-
-    name = "random"
-
-    def __init__(self, agent: AgentSpec) -> None:
-        self._space, self._legal = agent.action_space, agent.legal
-
-    def initial_state(self, games: int) -> None:
-        """Return nothing: it has no memory."""
-
-    def reset_state(self, state: None, done: NDArray[np.bool_]) -> None:
-        """Return nothing."""
-
-    def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[Any], None]:  # noqa: ARG002
-        """Return choices (N, C) or numbers (N, A)."""
-        space, uniform = self._space, rng.uniform(int(np.prod(self._space.shape)))
-        if hasattr(space, "low"):
-            low, high = (np.clip(bound, -10, 10) for bound in (space.low, space.high))
-            return (low + uniform * (high - low)).astype(np.float32), None
-        if not self._legal:
-            return (uniform * space.nvec).astype(np.int64), None
-        flags = np.split(view.tokens[:, -self._legal :], np.cumsum(space.nvec)[:-1], axis=1)
-        return np.stack([_among(*part) for part in zip(flags, uniform.T, strict=True)], axis=1), None
-
-    def probabilities(self, seen: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the probability (N, K) of each choice for observations (N, D) that end with what is legal."""
-        flags = seen[:, -self._legal :].astype(np.float64)
-        return np.asarray(flags / flags.sum(axis=1, keepdims=True))
-
-
-def _among(flags: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return one of the choices (N,) that ``flags`` (N, K) allow, each as likely, by numbers (N,) in [0, 1)."""
-    order = np.cumsum(flags, axis=1)
-    wanted = np.minimum(np.floor(uniform * order[:, -1]) + 1, order[:, -1])
-    return np.asarray((order < wanted[:, None]).sum(axis=1), np.int64)
-
-
-class ZooPlace:
+class ZooPlace(SeatByAgent):
     """How players are seated in games of PettingZoo's kind; see ``players.places.Place``."""
 
     protocol = "2"
@@ -155,8 +119,13 @@ class ZooPlace:
             seed=seed,
             first=first,
             auto_reset=auto_reset,
+            swapped=game.symmetric if game.swaps else (),
             how=game.how,
         )
+
+    def of_league(self, game: ZooSpec) -> ZooSpec:
+        """Return the game with alike seats that swap parts: who moves first alone learns nothing of moving second."""
+        return replace(game, swaps=True)
 
     def who(self, game: ZooSpec) -> MultiAgentSpec:
         """Return who is in a game in which players fill every seat."""
@@ -197,27 +166,6 @@ class ZooPlace:
             if not good:
                 raise PlayerError(expected(f"player {card.name} does not fit seat {seat}: {part}", wanted, got))
         return False
-
-    def scripted(self, game: ZooSpec, name: str, seat: str) -> Policy:
-        """Make the one built-in player. Raises ``PlayerError`` for another."""
-        from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
-
-        if name != RandomLegal.name:
-            wanted = f"{RandomLegal.name}, a folder or module:Class in {game.env_id}"
-            raise PlayerError(expected("player", wanted, name))
-        return RandomLegal(*game.specs([seat or game.seats[0]]).agents)
-
-    def own_class(self, game: ZooSpec, code: str, seat: str) -> Policy:
-        """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import in_place_of_agent  # noqa: PLC0415
-
-        return in_place_of_agent(code, *game.specs([seat]).agents)
-
-    def own(self, game: ZooSpec, name: str, player: Any, seat: str) -> Policy:
-        """Take a player that was handed over as an object, and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import acting  # noqa: PLC0415
-
-        return acting(name, player, *game.specs([seat]).agents)
 
 
 #: Entry of ``tables.PLACES``.

@@ -161,7 +161,7 @@ def check_video(path: Path, *, fps: float | None = None, tile: int | None = None
 def write_video(
     game: Any, path: Path, *, fps: float | None = None, tile: int | None = None, force: bool = False
 ) -> Written:
-    """Write a game (``replays.Record``) as ``.gif`` or ``.mp4`` (H.264, yuv420p), once it is complete.
+    """Write a game (of ``replays``) as ``.gif`` or ``.mp4`` (H.264, yuv420p), once it is complete.
 
     Raises:
         ConfigError: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.
