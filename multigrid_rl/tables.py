@@ -49,7 +49,7 @@ IMPORTED = ("pettingzoo",)
 #: What opens one game of the kind ``pettingzoo``, by what its ``env_id`` begins with: (rest of the id, arguments) ->
 #: ``envs.zoo.Game``.
 GAMES: dict[str, str] = {
-    "pettingzoo": "multigrid_rl.envs.zoo:zoo_game",
+    "pettingzoo": "multigrid_rl.envs.farama:zoo_game",
     "openspiel": "multigrid_rl.envs.openspiel:Spiel",
 }
 

@@ -29,29 +29,35 @@ class BrokenEnvError(RunError):
 
 
 class TimeLimit:
-    """Raises ``TimeoutError`` within a block that takes too long: see :data:`SECONDS`.
+    """Raises ``TimeoutError`` within a block in which one call takes too long: see :data:`SECONDS`.
 
     By a signal, which interrupts Python wherever it is: in the main thread alone, and not on Windows.
+
+    Attributes:
+        calls: how many began; whoever makes them counts.
     """
 
     def __init__(self) -> None:
-        self._seconds = 0.0
-        main = threading.current_thread() is threading.main_thread()
-        if main and hasattr(signal, "SIGALRM") and signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, _too_late):
+        self.calls, self._seen, self._seconds = 0, -1, 0.0
+        if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGALRM"):
             self._seconds = float(os.environ.get(SECONDS) or _PATIENCE)
-            signal.signal(signal.SIGALRM, _too_late)
 
     def __enter__(self) -> None:
-        if self._seconds and threading.get_ident() == threading.main_thread().ident:
-            signal.setitimer(signal.ITIMER_REAL, self._seconds)
+        # Two calls of the system for many of an environment: it looks now and then whether a new one has begun.
+        main = threading.get_ident() == threading.main_thread().ident
+        if self._seconds and main and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
+            signal.signal(signal.SIGALRM, self._look)
+            signal.setitimer(signal.ITIMER_REAL, self._seconds, self._seconds)
 
     def __exit__(self, *error: object) -> None:
-        if self._seconds:
+        if self._seconds and signal.getsignal(signal.SIGALRM) == self._look:
             signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
-
-def _too_late(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    raise TimeoutError(f"no answer in time; {SECONDS} says how many seconds it may take")
+    def _look(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self.calls == self._seen:
+            raise TimeoutError(f"no answer in time; {SECONDS} says how many seconds it may take")
+        self._seen = self.calls
 
 
 def episode_sequence(seed: int, number: int, episode: int) -> np.random.SeedSequence:
@@ -203,9 +209,7 @@ class Episodes(ABC):
 
     def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
         """Return rows of the unfinished episodes in ``which`` (N,), without a winner."""
-        count = int(which.sum())
-        events, nothing = np.zeros((count, self._returns.shape[1], 0)), np.zeros((count, 0), np.int16)
-        return EpisodeTable(self._length[which], self._returns[which], events, np.full(count, -1, np.int8), nothing)
+        return self._table(which)
 
     def drain_seconds(self) -> dict[str, float]:
         """Return the seconds spent on the ``engine`` since the last call; there are no background players."""

@@ -112,16 +112,17 @@ class PettingZooEnvs(Episodes):
         self.actions[:] = -1
         for column, seat, its in zip(self.actions.T, self.seats, mask.T, strict=False):  # no columns: no choices
             np.copyto(column, chosen[seat], casting="unsafe", where=its)
-        for n, whose in enumerate(mask.tolist()):
-            taken = {seat: chosen[seat][n] for seat, its in zip(self.seats, whose, strict=True) if its}
-            if not taken:  # it is over
-                continue
-            now = self._call(n, "step", taken)
-            self.played[n].append(taken)
-            for seat, good in now.ended.items():
-                ended[n, self._places[seat]] = good
-            if not now.turn:
-                done[n], cut[n] = True, not all(now.ended.values())
+        with self._limit:
+            for n, whose in enumerate(mask.tolist()):
+                taken = {seat: chosen[seat][n] for seat, its in zip(self.seats, whose, strict=True) if its}
+                if not taken:  # it is over
+                    continue
+                now = self._call(n, "step", taken)
+                self.played[n].append(taken)
+                for seat, good in now.ended.items():
+                    ended[n, self._places[seat]] = good
+                if not now.turn:
+                    done[n], cut[n] = True, not all(now.ended.values())
         late = ~done & mask.any(axis=1) & (self._length + 1 >= self._most)
         done |= late
         cut |= late
@@ -159,10 +160,11 @@ class PettingZooEnvs(Episodes):
         super().set_state(state)
         shown = [obs.copy() for obs in self._obs.values()]
         self._begin(np.ones(self.num_envs, np.bool_))
-        for n, rows in enumerate(state["played"]):
-            for taken in rows:
-                self._call(n, "step", taken)
-            self.played[n] = list(rows)
+        with self._limit:
+            for n, rows in enumerate(state["played"]):
+                for taken in rows:
+                    self._call(n, "step", taken)
+                self.played[n] = list(rows)
         if any((now != then).any() for now, then in zip(self._obs.values(), shown, strict=True)):
             LOG.warning("env_id=%s: played again, it shows something else: the run goes on, not exactly", self.env_id)
         super().set_state(state)  # beginning counted from zero
@@ -182,11 +184,12 @@ class PettingZooEnvs(Episodes):
         if not self._auto_reset and self._episode.any():  # each plays once
             self.turn[which] = False
             return
-        for n in np.flatnonzero(which).tolist():
-            self.played[n] = []
-            now = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
-            if not now.turn:
-                raise self._broken(n, "reset", "an episode that is over when it begins")
+        with self._limit:
+            for n in np.flatnonzero(which).tolist():
+                self.played[n] = []
+                now = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
+                if not now.turn:
+                    raise self._broken(n, "reset", "an episode that is over when it begins")
         self._check("reset")
         self._returns[which] = 0.0
         self._length[which] = 0
@@ -199,15 +202,15 @@ class PettingZooEnvs(Episodes):
         """
         game, before, seat = self.games[n], self.turn[n].copy() if self._steady else None, ""
         try:
-            with self._limit:
-                now: Happened = game.start(given) if what == "reset" else game.play(given)
+            self._limit.calls += 1
+            now: Happened = game.start(given) if what == "reset" else game.play(given)
             for seat, (obs, info) in now.seen.items():
                 self._about[seat].read(obs, info, self._obs[seat][n])
             for seat, paid in now.paid.items() if what == "step" else ():
                 self._paid[n, self._places[seat]] = paid
-            seat = next((seat for seat in now.turn if seat not in now.seen), "")
-            if seat:
-                raise ConfigError(expected("agent", f"an observation, and one of {', '.join(self.seats)}", "none"))
+            for seat in now.turn:
+                if seat not in now.seen:
+                    raise ConfigError(expected("agent", f"an observation, and one of {', '.join(self.seats)}", "none"))
         except (Exception, SystemExit) as error:  # a stranger's code may raise anything
             who = seat or (next(iter(given)) if what == "step" and len(given) == 1 else "")
             raise self._broken(n, f"{what}: {who}" if who else what, mistake(error)) from error

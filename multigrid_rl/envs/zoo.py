@@ -1,4 +1,4 @@
-"""One environment of PettingZoo's kind, parallel or turn by turn, and how others look like one.
+"""What a game of PettingZoo's kind is, whoever brings it, and what its seats see and do.
 
 What an agent sees becomes a vector of floats, flattened as Gymnasium does it; pixels of a byte become 0 to 1. Flags of
 the legal choices, where a game has such, come behind it: ``action_mask`` of a dictionary that it sees, or of its info.
@@ -6,43 +6,30 @@ the legal choices, where a game has such, come behind it: ``action_mask`` of a d
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import pkgutil
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
-import pettingzoo
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo.utils.conversions import aec_to_parallel_wrapper
-from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper, TerminateIllegalWrapper
 
-from multigrid_rl.envs.base import PACKAGE_OF, TimeLimit, flat_actions, unfit_actions
+from multigrid_rl.envs.base import TimeLimit, flat_actions, unfit_actions
 from multigrid_rl.tables import entries, find
-from multigrid_rl.text import ConfigError, expected, suggestion
-from multigrid_rl.trust import look_in_working_folder, mistake
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import mistake
 from multigrid_rl.types import MAX_NUMBERS
 
 Array = NDArray[Any]
-#: Where environments are registered, by how their agents move.
-_REGISTRIES = {"parallel": pettingzoo.parallel_registry, "aec": pettingzoo.aec_registry}
-#: Wrappers that complain of actions out of order, out of bounds or against the rules, and change nothing else.
-_CHECKS = (OrderEnforcingWrapper, AssertOutOfBoundsWrapper, TerminateIllegalWrapper)
 #: Argument of every environment: an episode is truncated after so many steps.
 LIMIT = "max_episode_steps"
 #: Where is said which choices are legal.
 _LEGAL = "action_mask"
 #: How a game is drawn: as text, or as a picture (H, W, 3) uint8.
 How = Literal["text", "picture"]
-#: PettingZoo's ``render_mode`` for each, and steps a second of a game that says none.
-_MODES: dict[How, str] = {"text": "ansi", "picture": "rgb_array"}
-_USUAL_FPS = 4.0
 
 
 @dataclass
@@ -108,7 +95,7 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
         raise ValueError(expected(f"env_args.{LIMIT}", "a whole number of at least 1", most))
     beginning, _, rest = env_id.partition(":")
     table = entries("games")
-    name, build = (rest, find(table, beginning)) if beginning in table else (env_id, zoo_game)
+    name, build = (rest, find(table, beginning)) if beginning in table else (env_id, find(table, "pettingzoo"))
     game: Game = build(name, env_args)
     if how is None:
         return game
@@ -120,76 +107,6 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
         os.environ.update({**quiet, **os.environ})
     drawable: Game = build(name, {**env_args, **game.draws[how]})
     return drawable
-
-
-def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
-    """Build a PettingZoo environment: a ``ParallelEnv`` where there is one, else an ``AECEnv``."""
-    build = _maker(name)
-    try:
-        env = build(**env_args)
-    except ModuleNotFoundError as error:
-        raise ValueError(_missing(name, error)) from error
-    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
-        raise ValueError(expected("env_args", f"arguments of {name}", f"{dict(env_args)}: {mistake(error)}")) from error
-    if not (getattr(env, "possible_agents", None) and hasattr(env, "reset")):
-        got = f"{name}: {type(env).__name__} without any"
-        raise ValueError(expected("env_id", "an environment of PettingZoo's with possible_agents", got))
-    if getattr(env, "render_mode", None) == "human":
-        wanted = "render_mode: null, as this environment opens a window by itself"
-        raise ValueError(expected("env_args", wanted, dict(env_args)))
-    if hasattr(env, "agent_iter"):
-        return Turns(_unchecked(env))
-    if type(env) is aec_to_parallel_wrapper:
-        env.aec_env = _unchecked(env.aec_env)
-        # In each step it asks what every agent sees before it moves, and throws it away.
-        env.aec_env.last = partial(env.aec_env.last, observe=False)
-    return Parallel(env)
-
-
-def _unchecked(env: Any) -> Any:
-    """Return an environment without those of PettingZoo's wrappers that check who plays it: we play by its rules."""
-    # They take more than half of the time of a small game.
-    while type(env) in _CHECKS:
-        env = env.env
-    return env
-
-
-def _maker(name: str) -> Callable[..., Any]:
-    if "/" in name:
-        kind = next((kind for kind, known in _REGISTRIES.items() if name in known), None)
-        if kind is None:
-            known = sorted({one for of in _REGISTRIES.values() for one in of})
-            raise ValueError(expected("env_id", "a registered environment", f"{name}{suggestion(name, known)}"))
-        return partial(pettingzoo.make, kind, name)
-    module, colon, function = name.partition(":")
-    look_in_working_folder()
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ValueError(_missing(name, error)) from error
-    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
-        raise ValueError(expected("env_id", "a module that can be imported", f"{name}: {mistake(error)}")) from error
-    wanted = [function] if colon else ["parallel_env", "env"]
-    build = next((getattr(found, part) for part in wanted if callable(getattr(found, part, None))), None)
-    if build is None:
-        raise ValueError(expected("env_id", f"a module with {' or '.join(wanted)}", name))
-    made: Callable[..., Any] = build
-    return made
-
-
-def _missing(name: str, error: ModuleNotFoundError) -> str:
-    """Say what to install, or which module of an installed package was meant."""
-    folder, _, module = str(error.name).rpartition(".")
-    package = sys.modules.get(folder)
-    if package is None:
-        lacking = str(error.name).partition(".")[0]
-        hint = f" (pip install {PACKAGE_OF.get(lacking, lacking)})"
-    else:
-        hint = suggestion(module, [one.name for one in pkgutil.iter_modules(package.__path__)])
-    return expected("env_id", "a module that is installed", f"{name}: {error}{hint}")
-
-
-# --- what a seat sees and does
 
 
 class Seat(NamedTuple):
@@ -233,13 +150,13 @@ class Seat(NamedTuple):
                 row[:own] /= self.unit
         else:
             row[:own] = spaces.flatten(self.seen, obs)
-        if self.legal:
-            if isinstance(legal, tuple):
-                legal = np.concatenate(legal)
-            # Who may do anything, or has nothing to decide, need not say so.
-            if legal is not None and np.size(legal) != self.legal:
-                raise ConfigError(expected(_LEGAL, f"{self.legal} flags", np.size(legal)))
-            row[own:] = 1.0 if legal is None else np.reshape(legal, -1)
+        if self.legal and legal is None:
+            row[own:] = 1.0  # who may do anything, or has nothing to decide, need not say so
+        elif self.legal:
+            flags = np.concatenate(legal) if isinstance(legal, tuple) else np.asarray(legal).reshape(-1)
+            if len(flags) != self.legal:
+                raise ConfigError(expected(_LEGAL, f"{self.legal} flags", len(flags)))
+            row[own:] = flags
 
 
 def _seat(key: str, seen: spaces.Space[Any], acts: spaces.Space[Any], *, told: bool) -> Seat:
@@ -261,99 +178,6 @@ def _seat(key: str, seen: spaces.Space[Any], acts: spaces.Space[Any], *, told: b
         raise ValueError(expected(key, f"observations of at most {MAX_NUMBERS:,} numbers", f"{size:,}"))
     pixels = isinstance(seen, spaces.Box) and seen.dtype == np.uint8 and seen.high.max() == 255
     return Seat(seen, acts, size, legal, 255 if pixels else 1, boxed)
-
-
-# --- one environment of PettingZoo's, parallel or turn by turn
-
-
-class _Zoo:
-    """An environment of PettingZoo's."""
-
-    def __init__(self, env: Any) -> None:
-        self.env = env
-        self.agents = tuple(env.possible_agents)
-        about = getattr(env, "metadata", {})
-        modes, name = about.get("render_modes", ()), about.get("name")
-        self._text = find(entries("texts"), name) if name in entries("texts") else None
-        self.draws: Mapping[How, Mapping[str, Any]] = {
-            **{how: {"render_mode": mode} for how, mode in _MODES.items() if mode in modes},
-            **({} if self._text is None else {"text": {}}),
-        }
-        self.fps = float(about.get("render_fps") or _USUAL_FPS)
-
-    def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-        """Return what an agent sees and what it does."""
-        return self.env.observation_space(agent), self.env.action_space(agent)
-
-    def drawn(self, how: How, agent: str | None = None) -> Any:  # noqa: ARG002 - its renderers know no agents
-        """Draw it as it stands, by its own renderer or by the one of ``tables.TEXTS``."""
-        if how == "text" and self._text is not None:
-            return self._text(self.env.unwrapped)
-        return self.env.render()
-
-    def named(self, agent: str, action: int) -> str:  # noqa: ARG002 - it has no names
-        """Return the number of a choice."""
-        return str(action)
-
-    def close(self) -> None:
-        """Let go of windows, threads and files."""
-        self.env.close()
-
-
-class Parallel(_Zoo):
-    """Agents that move at the same time (https://pettingzoo.farama.org/api/parallel/)."""
-
-    turns = False
-
-    def start(self, seed: int) -> Happened:
-        """Begin an episode."""
-        seen, infos = self.env.reset(seed=seed)
-        return Happened(self._shown(seen, infos), tuple(self.env.agents))
-
-    def play(self, actions: dict[str, Any]) -> Happened:
-        """Play one step."""
-        seen, paid, ended, cut, infos = self.env.step(actions)
-        for what, told in (("reward", paid), ("termination", ended), ("truncation", cut)):
-            if not told.keys() >= actions.keys():
-                raise ConfigError(expected(f"{min(actions.keys() - told.keys())}: {what}", "one", "none"))
-        over = {agent: ended[agent] for agent in ended if ended[agent] or cut.get(agent)}
-        return Happened(self._shown(seen, infos), tuple(self.env.agents), dict(paid), over)
-
-    def _shown(self, seen: dict[str, Any], infos: dict[str, Any]) -> dict[str, tuple[Any, Mapping[str, Any]]]:
-        # What belongs to no agent may stand beside, as "common" does in PettingZoo's own test.
-        return {agent: (seen[agent], infos.get(agent, {})) for agent in self.agents if agent in seen}
-
-
-class Turns(_Zoo):
-    """Agents that move one after the other (https://pettingzoo.farama.org/api/aec/)."""
-
-    turns = True
-
-    def start(self, seed: int) -> Happened:
-        """Begin an episode."""
-        self.env.reset(seed=seed)
-        return self._next()
-
-    def play(self, actions: dict[str, Any]) -> Happened:
-        """Play one move."""
-        self.env.step(actions[self.env.agent_selection])
-        return self._next()
-
-    def _next(self) -> Happened:
-        # Who has ended is asked once more, for nothing but what it is owed.
-        now = Happened({}, ())
-        env = self.env
-        while env.agents:
-            agent = env.agent_selection
-            obs, paid, ended, cut, info = env.last()
-            now.seen[agent] = obs, info
-            now.paid[agent] = now.paid.get(agent, 0.0) + paid
-            if not (ended or cut):
-                now.turn = (agent,)
-                break
-            now.ended[agent] = ended
-            env.step(None)
-        return now
 
 
 class Described(NamedTuple):

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.scenario import ScenarioConfig, env_factory, kind_named, packages
+from multigrid_rl.config.scenario import ScenarioConfig, env_factory, kind_named, packages, task_of
 from multigrid_rl.envs.grouping import GroupedEnv
 from multigrid_rl.players.places import SeatByAgent, Words
 from multigrid_rl.text import ConfigError, expected
@@ -126,7 +126,6 @@ class AlonePlace(SeatByAgent):
 
     def fits(self, game: AloneSpec, card: Card, seat: str) -> bool:
         """Return that nothing is mirrored. Raises ``PlayerError``: the player cannot play it."""
-        from multigrid_rl.config.scenario import task_of  # noqa: PLC0415
         from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
         from multigrid_rl.players.frozen import check_agent  # noqa: PLC0415
 

@@ -40,6 +40,7 @@ def test_snippets_run_in_empty_folder(heading, tmp_path, monkeypatch):
     files, lines = _sections()[heading]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("MULTIGRID_RL_PLAYERS", str(tmp_path / "players"))
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
