@@ -33,7 +33,7 @@ CHECK_TORCH = $(if $(filter cpu gpu cu1%,$(TORCH)),,$(error TORCH: expected cpu,
 NAME ?= $(error NAME: expected the name of a study: make study NAME=policy-gradients, or another of benchmarks/studies/)
 RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/mine)
 
-.PHONY: help setup train search evaluate cup report test faults robustness soak capacity check bench-setup bench bench-control bench-world bench-growth bench-faces docs pictures explain results study fingerprints prove-multigrid players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test faults robustness soak capacity check bench-setup bench bench-control bench-games bench-world bench-growth bench-faces docs pictures explain results study fingerprints prove-multigrid players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -102,6 +102,9 @@ bench: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## spe
 
 bench-faces: $(READY) $(BENCH_READY)  ## TorchRL, SuperSuit and Stable-Baselines3 on our environments; speed of the vector face
 	$(BENCH_VENV)/bin/python -m benchmarks.peers.faces $(ARGS)
+
+bench-games: $(READY) $(BENCH_READY)  ## training on simple spread against RLlib's own PPO and Stable-Baselines3 with SuperSuit
+	$(BIN)/python -m benchmarks.games --peers $(BENCH_VENV) $(ARGS)
 
 bench-world: $(READY)  ## speed of the game engine, 4 minutes; the last line is JSON
 	$(BIN)/python -m benchmarks.world $(ARGS)

@@ -69,8 +69,8 @@ def _played(spec: GameSpec, layer: Layer, actor: int, step: int) -> tuple[Layer,
     """Play every action but ``done`` from every state; returns states of games that go on, and returns of those won."""
     came_from = np.repeat(np.arange(len(layer.score)), c.DONE)
     world = World(spec, len(came_from), auto_reset=False)
-    for array, before in zip(world.state, layer.state, strict=True):
-        array[...] = before[came_from]
+    for name, array in world.state._asdict().items():
+        array[...] = getattr(layer.state, name)[came_from]
     actions = np.full((len(came_from), spec.num_agents), c.DONE, np.int8)
     actions[:, actor] = np.arange(len(came_from)) % c.DONE
     played = world.step(actions)

@@ -98,7 +98,7 @@ def beside(panels: list[tuple[str, Picture]], name: str) -> None:
 def game(_: Path) -> None:
     """Film a game of two frozen players."""
     command = "video blue-master scenario=1v1 --opponent blue-adept --seed 7 --game 16 --force -o"
-    subprocess.run([*PROGRAM, *command.split(), IMAGES / "game-1v1.gif"], check=True)
+    subprocess.run([*PROGRAM, *command.split(), str(IMAGES / "game-1v1.gif")], check=True)
 
 
 def terminal(folder: Path) -> None:
@@ -150,17 +150,27 @@ def last_state(written: str) -> str:
 
 def overlay(folder: Path) -> None:
     """Draw the run over its recipe's curves."""
-    command = [*PROGRAM, "overlay", trained(folder), "-o", IMAGES / "overlay-1v1.png", "--force"]
-    subprocess.run(command, check=True)
+    picture = str(IMAGES / "overlay-1v1.png")
+    subprocess.run([*PROGRAM, "overlay", str(trained(folder)), "-o", picture, "--force"], check=True)
 
 
 def report(folder: Path) -> None:
     """Photograph the page of the run: wide, and as a phone in the dark shows it."""
     run = trained(folder)
-    subprocess.run([*PROGRAM, "report", run], check=True)
+    subprocess.run([*PROGRAM, "report", str(run)], check=True)
     photograph(run / "report.html", "report-run.png", "--window-size=1100,1500")
     photograph(run / "report.html", "report-phone.png", "--window-size=500,1100", "--force-dark-mode",
                "--blink-settings=preferredColorScheme=0")  # fmt: skip
+
+
+def cup(folder: Path) -> None:
+    """Photograph the page of a cup of players that are here."""
+    (folder / "submissions").mkdir()
+    guests = [word for name in ("blue-rookie", "blue-adept", "blue-master", "key-runner") for word in ("--with", name)]
+    out = folder / "runs" / "cup"
+    command = [*PROGRAM, "cup", str(folder / "submissions"), "--scenario", "1v1", "--games", "200", *guests, "-o"]
+    subprocess.run([*command, str(out)], check=True)
+    photograph(out / "report.html", "report-cup.png", "--window-size=1100,1100")
 
 
 def photograph(page: Path, name: str, *options: str) -> None:
@@ -186,6 +196,7 @@ def trained(folder: Path) -> Path:
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "boards": boards, "views": views, "game": game, "terminal": terminal, "overlay": overlay, "report": report,
+    "cup": cup,
 }  # fmt: skip
 
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tables import table
-from multigrid_rl.evaluation.evaluation import MODES, evaluate
-from multigrid_rl.evaluation.targets import run_target
-from multigrid_rl.metrics import outcome_shares
+from multigrid_rl.config.scenario import env_factory
+from multigrid_rl.evaluation.evaluation import MODES, Part, evaluate
+from multigrid_rl.evaluation.targets import find_target, run_target
+from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import read_run, run_config
 from multigrid_rl.show.reference import build_reference, save_reference
 from multigrid_rl.text import expected
-from multigrid_rl.world.constants import BLUE, RED
 
 RESULTS = Path("docs/results")
 CURVES = Path("configs/recipe/curves")
@@ -42,6 +42,7 @@ class Study:
         seeds: how many, from 0 on.
         required: what has to be shown, or empty for "best result".
         recipe: whose reference curve these runs make, if any.
+        against: players that the exported policy meets on all seats that it can take, :data:`CHECK_EPISODES` on each.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Study:
     seeds: int = 2
     required: str = ""
     recipe: str = ""
+    against: tuple[str, ...] = ()
 
 
 GATED = "at least 9 of 10 seeds, median under {} steps"
@@ -71,12 +73,29 @@ STUDIES = (
     Study("2v2-ctde", ("scenario=2v2", "scheme=ctde", "train.until=1000000")),
     Study("2v2-vs-adept", ("experiment=2v2-vs-adept",), recipe="2v2-vs-adept"),
     Study("2v2-deathmatch", ("scenario=2v2-deathmatch",), recipe="2v2-deathmatch"),
+    Study(
+        "tictactoe",
+        ("scenario=tictactoe",),
+        10,
+        "the likeliest moves lose none of 1,000 games against perfect play on either seat, at least 9 of 10 seeds",
+        against=("examples.board_games:PerfectTicTacToe", "random"),
+    ),
+    Study(
+        "connect-four",
+        ("scenario=connect-four",),
+        10,
+        "at least 99 % of the games won against random, 90 % against one move of foresight, on both seats",
+        against=("random", "examples.board_games:OneMoveConnectFour"),
+    ),
+    Study("simple-spread", ("scenario=simple-spread",), 10),
+    Study("simple-tag", ("scenario=simple-tag",), 10),
 )
 
 
 #: Pages of speed, by name: what they tell and the command that makes them.
 SPEED = {
     "bench-training": ("training against RLlib's own PPO and Stable-Baselines3, memory, where the time goes", "bench"),
+    "bench-games": ("training on simple spread against RLlib's own PPO and Stable-Baselines3", "bench-games"),
     "bench-growth": ("what more games, env runners, agents, width and nodes cost", "bench-growth"),
     "bench-control": ("MuJoCo's bodies, Box2D and CartPole against Gymnasium and EnvPool", "bench-control"),
     "bench-world": ("the game engine over games, views, agents and threads", "bench-world"),
@@ -114,6 +133,7 @@ def one_run(study: Study, seed: int, folder: Path) -> dict[str, Any]:
     row: dict[str, Any] = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
     row["provenance"] = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
     row["policy"] = {mode: policy_check(run, mode) for mode in MODES}
+    row["matches"] = [match for opponent in study.against for match in matches(run, opponent)]
     text = f"held at {row['env_steps_to_held']:,}" if row["held"] else f"not held within {row['env_steps']:,}"
     print(f"{study.name} seed {seed}: {text} ({row['env_steps_per_s']:,.0f} steps/s)", flush=True)
     return row
@@ -121,21 +141,33 @@ def one_run(study: Study, seed: int, folder: Path) -> dict[str, Any]:
 
 def policy_check(run: Path, mode: Any) -> dict[str, Any]:
     """Length, returns and wins of the exported policies over fresh games."""
-    config = run_config(run)
-    table = evaluate(run_target(run), episodes=CHECK_EPISODES, seed=CHECK_SEED, modes=(mode,)).parts[0].table
-    spec = config.scenario.spec
-    means = table.returns.mean(axis=0)
-    team = next(iter(config.scenario.learning.values()))
-    win, draw, loss = outcome_shares(table.winner, RED if team == "red" else BLUE)
+    learning, spec = run_config(run).scenario.learning, run_config(run).scenario.kind.spec
+    part = evaluate(run_target(run), episodes=CHECK_EPISODES, seed=CHECK_SEED, modes=(mode,)).parts[0]
+    means = part.table.returns.mean(axis=0)
+    team = next(iter(learning.values()))
     return {
-        "episodes": table.episodes,
-        "length": float(table.length.mean()),
-        "returns": {seat: float(means[spec.seats.index(seat)]) for seat in config.scenario.learning},
+        "episodes": part.table.episodes,
+        "length": float(part.table.length.mean()),
+        "returns": {seat: float(means[spec.seats.index(seat)]) for seat in learning},
         "team_return": float(means[[spec.seats.index(seat) for seat in spec.seats_of(team)]].sum()),
-        "win": win,
-        "draw": draw,
-        "loss": loss,
+        **outcomes(part),
     }
+
+
+def matches(run: Path, opponent: str) -> list[dict[str, Any]]:
+    """Wins, draws and losses of the exported policy against a player, by mode and side."""
+    folder = run_player(run, next(iter(env_factory(run_config(run)).specs.modules)))
+    target = find_target(f"{folder}/", opponent=opponent)
+    games = CHECK_EPISODES * len(target.teams())
+    return [
+        {"opponent": opponent, "actions": part.mode, "as": part.lineup.team, **outcomes(part)}
+        for part in evaluate(target, episodes=games, seed=CHECK_SEED).parts
+    ]
+
+
+def outcomes(part: Part) -> dict[str, float]:
+    """Shares of games that the judged team won, drew and lost."""
+    return {name: float((part.results == value).mean()) for name, value in (("win", 1), ("draw", 0), ("loss", -1))}
 
 
 def page(summary: dict[str, Any]) -> str:
@@ -157,6 +189,7 @@ def page(summary: dict[str, Any]) -> str:
         "",
         *_policies(rows),
         "",
+        *_matches(rows),
     ]
     return "\n".join(lines)
 
@@ -210,6 +243,23 @@ def _policies(rows: list[dict[str, Any]]) -> list[str]:
             lines.append([*cells, f"{its['team_return']:.3f}", *(f"{its[k]:.1%}" for k in ("win", "draw", "loss"))])
     text = f"The exported policies over {rows[0]['policy'][modes[0]]['episodes']} fresh games each:"
     return [text, "", *table(heads, lines, left=(1,))]
+
+
+def _matches(rows: list[dict[str, Any]]) -> list[str]:
+    """One row for each opponent, kind of actions and seat: the worst and the median seed."""
+    lines = []
+    for number, first in enumerate(rows[0]["matches"]):
+        found = [row["matches"][number] for row in rows]
+        losses = sorted(match["loss"] for match in found)
+        wins = sorted(match["win"] for match in found)
+        cells = [f"{share:.1%}" for share in (statistics.median(wins), wins[0], statistics.median(losses), losses[-1])]
+        unbeaten = sum(loss == 0 for loss in losses)
+        lines.append([first["opponent"], first["actions"], first["as"], *cells, f"{unbeaten} of {len(rows)}"])
+    if not lines:
+        return []
+    heads = ["opponent", "actions", "seat", "won: median", "lowest", "lost: median", "highest", "seeds that lost none"]
+    text = f"The exported policies against others, {CHECK_EPISODES} fresh games on each seat, over the seeds:"
+    return [text, "", *table(heads, lines, left=(0, 1, 2)), ""]
 
 
 def summary(rows: list[str], speed: Collection[str] = ()) -> str:

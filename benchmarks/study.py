@@ -31,8 +31,11 @@ from multigrid_rl.show.figures import add_legend, fill, format_axes, panel_grid,
 
 STUDIES = Path(__file__).parent / "studies"
 PAGES = Path(__file__).parent.parent / "docs" / "results"
+#: Reports behind one mean return where it is asked whether a run recovers.
+_STRETCH = 5
 #: What a claim compares.
-_MODES = {"draw": "after training", "argmax": "after training, likeliest action", "training": "over training"}
+_MODES = {"draw": "after training", "argmax": "after training, likeliest action", "training": "over training",
+          "last": f"last {_STRETCH} reports"}  # fmt: skip
 #: Columns about a run's updates: name, metric, and whether the last value counts or the mean.
 _UPDATES = (
     ("length at the end", "episode_len_mean", True),
@@ -44,8 +47,8 @@ _UPDATES = (
 _POINTS = 40
 _RESAMPLES = 2000
 _DEALS = 10_000
-#: Reports behind one mean return where it is asked whether a run recovers.
-_STRETCH = 5
+#: Seeds of an arm from which a p is told.
+_ENOUGH = 5
 _RETURN = "return_mean/agent_0"
 _TITLES = {_RETURN: "Mean return of the episodes played", "entropy/agent_0": "Entropy of the policy",
            "approx_kl/agent_0": "KL of an update, mean of its minibatches"}  # fmt: skip
@@ -184,14 +187,20 @@ class Arm(NamedTuple):
         """Return the median over seeds; NaN for what runs of before did not keep."""
         return float(np.median([result.get(key, float("nan")) for result in self.results]))
 
-    def scores(self, mode: str = "draw") -> NDArray[np.float64]:
-        """Return a number for each seed: the mean return of fresh episodes after training, or over ``training``."""
-        if mode == "training":
-            grids = (np.linspace(0, steps[-1], 500) if len(steps) else steps for steps, _ in self.curves)
-            return np.array(
-                [np.interp(g, *c).mean() if len(g) else np.nan for g, c in zip(grids, self.curves, strict=True)]
-            )
-        return np.array([result[mode] for result in self.results])
+    def scores(self, mode: str = "draw", until: float = np.inf) -> NDArray[np.float64]:
+        """Return a number for each seed.
+
+        Args:
+            mode: of ``_MODES``: mean return of fresh episodes after training, over training, or of its last reports.
+            until: environment steps at which training is taken to end.
+        """
+        if mode not in ("training", "last"):
+            return np.array([result[mode] for result in self.results])
+        curves = [(steps[steps <= until], values[steps <= until]) for steps, values in self.curves]
+        if mode == "last":
+            return np.array([recovery(values)[2] for _, values in curves])
+        grids = (np.linspace(0, steps[-1], 500) if len(steps) else steps for steps, _ in curves)
+        return np.array([np.interp(g, *c).mean() if len(g) else np.nan for g, c in zip(grids, curves, strict=True)])
 
 
 def recovery(returns: NDArray[Any]) -> list[float]:
@@ -233,16 +242,17 @@ def _summarise(rows: list[dict[str, Any]], metric: str, *, last: bool) -> float:
 
 def draw_group(study: Study, group: dict[str, Any], arms: dict[str, Arm]) -> Figure:
     """Draw the curves of a group: interquartile mean and quartiles over the seeds that were measured at a step."""
-    metrics = (_RETURN, *group.get("metrics", ()))
+    metrics, until = (_RETURN, *group.get("metrics", ())), group.get("until", np.inf)
     figure, panels = panel_grid(len(metrics), f"{study.title}: {group['title']}")
     for axes, metric in zip(panels, metrics, strict=True):
         end = 0.0
         for name in [name for name in group["arms"] if name in arms]:
             curves = arms[name].curves if metric == _RETURN else arms[name].others.get(metric, [])
+            curves = [(steps[steps <= until], values[steps <= until]) for steps, values in curves]
             end = max(end, _draw_arm(axes, name, [curve for curve in curves if len(curve[0])]))
         format_axes(axes, _TITLES.get(metric, metric), _UNITS.get(metric, ""), end or 1.0)
         if metric == "approx_kl/agent_0":
-            axes.set_yscale("log")
+            axes.set(yscale="log", ylim=(1e-5, 1e2))  # a policy that has collapsed moves by more, or by nothing
         axes.set_xlabel(group.get("axis", "environment steps"))
     add_legend(figure, 4)
     return figure
@@ -338,11 +348,14 @@ def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Ite
     )
     for claim in claims:
         mode = claim.get("score", "draw")
-        better, worse = ([arms[claim[side]].scores(mode)] for side in ("better", "worse"))
+        until = claim.get("until", np.inf)
+        better, worse = ([arms[claim[side]].scores(mode, until)] for side in ("better", "worse"))
         share, low, high = improvement_interval(better, worse, _RESAMPLES, rng, smaller=False)
-        sides = [claim["better"], claim["worse"], _MODES[mode]]
+        cut = f", {until:,} steps" if "until" in claim else ""
+        sides = [claim["better"], claim["worse"], _MODES[mode] + cut]
         p = permutation_p(better, worse, _DEALS, rng, smaller=False)
         told = "< .001" if p < 0.001 else f"{p:.3f}"
+        told = told if min(len(*better), len(*worse)) >= _ENOUGH else "too few seeds"
         rows.append([*sides, f"{share:.2f}", f"{low:.2f} to {high:.2f}", told, claim["expected"]])
     yield from table(["first", "second", "score", "probability", "95 %", "p", "expected"], rows, left=(0, 1, 2, 6))
 

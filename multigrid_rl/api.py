@@ -1,4 +1,4 @@
-"""The Python API, for notebooks and scripts (docs/python.md): five names, and the run that training returns.
+"""The Python API, for notebooks and scripts (docs/python.md): seven names, and the run that training returns.
 
 Values are those of the command line, players also classes and objects. Mistakes raise a one-line ``ValueError``.
 """
@@ -17,7 +17,7 @@ import torch
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, default_run_dir, keyword_overrides, load_scenario, named
 from multigrid_rl.evaluation.evaluation import Mode, kept_games, summary
-from multigrid_rl.evaluation.evaluation import evaluate as play
+from multigrid_rl.evaluation.evaluation import evaluate as play_games
 from multigrid_rl.evaluation.replays import GameRecord, choose
 from multigrid_rl.evaluation.targets import Target, find_target
 from multigrid_rl.players.catalogue import Catalogue
@@ -26,7 +26,7 @@ from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
 from multigrid_rl.runs.players import is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
 from multigrid_rl.text import ConfigError, expected, unknown
-from multigrid_rl.training.start import resume_training, run_training
+from multigrid_rl.training.start import RowCallback, resume_training, run_training
 from multigrid_rl.types import Policy
 from multigrid_rl.world.pettingzoo_env import RedBlueDoors, parallel_env
 
@@ -79,9 +79,7 @@ class Run(os.PathLike[str]):
         Raises:
             ValueError: a run of another package's environment, or an unknown opponent.
         """
-        torch.set_num_threads(1)  # small networks gain nothing from more
-        evaluation = play(_judged(self, [], opponent), episodes=episodes, seed=seed, modes=("stochastic",))
-        return Replay(choose(kept_games(evaluation), game, f"{episodes} games of {self.path}"))
+        return play(self, opponent, game=game, episodes=episodes, seed=seed)
 
 
 class Replay:
@@ -101,11 +99,40 @@ class Replay:
         return f'<iframe srcdoc="{html.escape(self.page)}" style="width:100%;height:46rem;border:0"></iframe>'
 
 
+def play(
+    who: PlayerLike,
+    opponent: PlayerLike | None = None,
+    *overrides: str,
+    game: str = "median",
+    episodes: int = 100,
+    seed: int = 0,
+) -> Replay:
+    """Let two players play fresh games, and return one of them to step through, as notebooks show it.
+
+    Args:
+        who: as for :func:`evaluate`.
+        opponent: player on every seat of the other team; by default whom the scenario or the run has there.
+        overrides: of the game: ``"scenario=2v2"``.
+        game: ``best``, ``median`` or ``worst``, as seen by ``who``.
+        episodes: games that are played.
+        seed: decides the games.
+
+    Raises:
+        ValueError: a mistake, in one line; an environment of another package.
+    """
+    torch.set_num_threads(1)  # small networks gain nothing from more
+    evaluation = play_games(
+        _judged(who, list(overrides), opponent), episodes=episodes, seed=seed, modes=("stochastic",)
+    )
+    return Replay(choose(kept_games(evaluation), game, f"{episodes} games of {_name(who, {})}"))
+
+
 def train(
     scenario: str | None = None,
     *overrides: str,
     resume: str | os.PathLike[str] | None = None,
     players: Mapping[str, PlayerLike | Mapping[Any, float]] | None = None,
+    callback: RowCallback | None = None,
     **values: Any,
 ) -> Run:
     """Train and return the run; it prints as it goes, and Ctrl-C (or a notebook's stop) ends it with a checkpoint.
@@ -117,6 +144,7 @@ def train(
         overrides: as on the command line: ``"train.bonus.all.step=-0.01"``.
         resume: a run to continue from its newest whole checkpoint; ``until`` is its new number of steps in all.
         players: by seat: a player, or a mixture of players with their weights.
+        callback: takes each row of the run (``metrics.jsonl``); a true answer ends it, with a checkpoint and a verdict.
         values: keys of the configuration by their last name (``lr``, ``hidden``, ``seed``, ``run_dir``, ...); a class
             or function stands for its ``module:name``.
 
@@ -128,11 +156,11 @@ def train(
     settings += [f"scenario.seats.{seat}={_seated(who)}" for seat, who in (players or {}).items()]
     settings += keyword_overrides(values)
     if resume is not None:
-        resume_training(Path(resume), settings)
+        resume_training(Path(resume), settings, callback)
         return Run(resume)
     config = compose(settings)
     run_dir = config.run_dir or default_run_dir(config, datetime.now())
-    run_training([*settings, f"run_dir={run_dir}"])
+    run_training([*settings, f"run_dir={run_dir}"], callback)
     return Run(run_dir)
 
 
@@ -158,7 +186,7 @@ def evaluate(
         ValueError: a mistake, in one line.
     """
     torch.set_num_threads(1)  # small networks gain nothing from more
-    evaluation = play(_judged(who, list(overrides), opponent), episodes=episodes, seed=seed, modes=(mode,))
+    evaluation = play_games(_judged(who, list(overrides), opponent), episodes=episodes, seed=seed, modes=(mode,))
     return summary(evaluation.parts)
 
 
@@ -169,7 +197,7 @@ def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
 
     Args:
         who: a player, a run (its player of that seat), or a folder with a player.
-        seat: where it will sit: ``red_0`` by default, elsewhere than in the red/blue-door game the first agent.
+        seat: where it will sit; by default the first that a run trained, else ``red_0`` or the game's first.
         scenario: its game; by default a run's or a player's own environment, else 1v1.
 
     Raises:
@@ -181,12 +209,31 @@ def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
         if seat is not None and seat not in players:
             raise ConfigError(unknown("seat", seat, players))
         return players[seat or next(iter(players))]
-    seat = seat or "red_0"
     trained = None if not is_run(name) or scenario is not None else run_config(Path(name)).scenario
-    spec = (trained or load_scenario(scenario or "1v1")).spec
+    spec = (trained or load_scenario(scenario or "1v1")).kind.spec
+    seat = seat or (
+        next(iter(trained.learning)) if trained else next(s for s in ("red_0", *spec.seats) if s in spec.seats)
+    )
     spec.team_of(seat)
     ref = f"{run_player(Path(name), seat)}/" if is_run(name) else name
     return Catalogue().seat(ref, spec, seat).player
+
+
+def load_policy(who: PlayerLike, seat: str | None = None, *, scenario: str | None = None) -> FrozenPlayer:
+    """Load a trained policy, of a run of any kind: ``load_policy(run).predict(observation)``.
+
+    Args:
+        who: a run, or a folder with a trained player, or its name.
+        seat: whose; by default the first that the run trained. A team's policy acts for all its members.
+        scenario: its game, as for :func:`load_player`.
+
+    Raises:
+        ValueError: a mistake, in one line; a player that was not trained.
+    """
+    player = load_player(who, seat, scenario=scenario)
+    if not isinstance(player, FrozenPlayer):
+        raise ConfigError(expected("player", "one that was trained", player.name))
+    return player
 
 
 def make(

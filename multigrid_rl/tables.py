@@ -34,6 +34,7 @@ ENV_IDS: dict[str, str] = {
 PLACES: dict[str, str] = {
     "GameSpec": "multigrid_rl.players.doors:PLACE",
     "ZooSpec": "multigrid_rl.players.zoo:PLACE",
+    "AloneSpec": "multigrid_rl.players.alone:PLACE",
 }
 
 #: What programs of strangers are told about a game, and may answer: a class made from a game and seats of one team.
@@ -122,6 +123,7 @@ class Network:
         central: its critic may read more than its actor.
         legal: it leaves out choices that are not legal.
         vectors: it reads vectors of floats, not only tokens.
+        images: it reads images, where an environment shows such.
         options: switches of ``model`` that it has over vectors.
         activations: those that it has; ``None``: it is not asked.
     """
@@ -132,6 +134,7 @@ class Network:
     central: bool = False
     legal: bool = False
     vectors: bool = False
+    images: bool = False
     options: tuple[str, ...] = ()
     activations: tuple[str, ...] | None = ("tanh",)
 
@@ -164,7 +167,7 @@ NETWORKS: dict[str, Network] = {
         activations=("tanh", "relu", "elu", "silu"),
     ),
     "embedding": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
-    "cnn": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
+    "cnn": Network("multigrid_rl.models.cells:build", towers=True, legal=True, images=True, options=("scale_values",)),
     "gru": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
     "lstm": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
 }

@@ -103,7 +103,11 @@ def own_place(error: BaseException) -> str:
 
 def mistake(error: BaseException) -> str:
     """Return what a user's code raised, in one line: class, message, and the last line of a file of the user's own."""
-    return f"{type(error).__name__}: {one_line(error)}{own_place(error)}"
+    return (
+        one_line(error)
+        if isinstance(error, ConfigError)
+        else f"{type(error).__name__}: {one_line(error)}{own_place(error)}"
+    )
 
 
 @contextmanager

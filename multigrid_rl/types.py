@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 Colour = Literal["blue", "red"]
 
-#: Choices of one part of an action, at most: recorded play keeps a choice in one byte.
-MAX_CHOICES = 256
+#: Choices of one part of an action, at most, and those that recorded play keeps, in one byte.
+MAX_CHOICES, MAX_RECORDED = 8192, 256
+#: Numbers of one observation, at most.
+MAX_NUMBERS = 100_000
 #: Team order of the game: blue agents come first wherever there are any (docs/game.md, section 2).
 TEAM_ORDER: tuple[Colour, ...] = ("blue", "red")
 
@@ -93,8 +95,23 @@ class RewardWeights:
     got_eliminated: float = -1.0
 
 
+class Seats(Protocol):
+    """A game with seats, whatever it is: :class:`GameSpec`, or ``envs.pettingzoo.ZooSpec``. See ``tables.PLACES``."""
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """Seat names in index order."""
+
+    def team_of(self, seat: str) -> str:
+        """Return the team of a seat. Raises ``ValueError`` for a seat that the game does not have."""
+
+    def seats_of(self, team: str) -> tuple[str, ...]:
+        """Return the seats of a team, in index order."""
+        return tuple(seat for seat in self.seats if self.team_of(seat) == team)
+
+
 @dataclass(frozen=True)
-class GameSpec:
+class GameSpec(Seats):
     """One configuration of the game (docs/game.md, section 2)."""
 
     blue: int = 1
@@ -132,36 +149,9 @@ class GameSpec:
             raise ValueError(f"seat: expected {', '.join(self.seats)}, got {seat!r}")
         return "blue" if seat.startswith("blue") else "red"
 
-    def seats_of(self, team: str) -> tuple[str, ...]:
-        """Return the seats of a team, in index order."""
-        return tuple(seat for seat in self.seats if self.team_of(seat) == team)
-
     def weights_of(self, seat: str) -> RewardWeights:
         """Return the reward weights of a seat."""
         return dict(self.seat_reward).get(seat, self.reward)
-
-
-class Seats(Protocol):
-    """A game with seats, whatever it is: :class:`GameSpec`, or ``envs.pettingzoo.ZooSpec``. See ``tables.PLACES``."""
-
-    @property
-    def seats(self) -> tuple[str, ...]:
-        """Seat names in index order."""
-
-    def team_of(self, seat: str) -> str:
-        """Return the team of a seat. Raises ``ValueError`` for a seat that the game does not have."""
-
-    def seats_of(self, team: str) -> tuple[str, ...]:
-        """Return the seats of a team, in index order."""
-
-
-def counterpart(game: Seats, seat: str) -> str:
-    """Return the seat of the other team at the same place, ``blue_0`` for ``red_0``; itself without such a team."""
-    team = game.team_of(seat)
-    others = [other for other in dict.fromkeys(map(game.team_of, game.seats)) if other != team]
-    if len(others) != 1 or len(game.seats_of(others[0])) != len(game.seats_of(team)):
-        return seat
-    return game.seats_of(others[0])[game.seats_of(team).index(seat)]
 
 
 class Clock:
@@ -172,11 +162,11 @@ class Clock:
         self._since = time.perf_counter()
 
     def begin(self) -> None:
-        """Begin: what went before belongs to no part."""
+        """Start timing."""
         self._since = time.perf_counter()
 
     def lap(self, part: str) -> None:
-        """Add what went since the last mark to ``part``."""
+        """Add the time since the last lap to ``part``."""
         now = time.perf_counter()
         self._seconds[part] = self._seconds.get(part, 0.0) + now - self._since
         self._since = now
@@ -198,7 +188,7 @@ class RunError(RuntimeError):
 
 
 class Board(NamedTuple):
-    """The whole board of ``N`` games: privileged knowledge that only scripted yardstick players read."""
+    """The whole board of ``N`` games: privileged knowledge that only scripted baselines read."""
 
     cells: NDArray[np.uint8]  # (N, 128) cell codes, index x * 8 + y, agents not drawn in
     position: NDArray[np.uint8]  # (N, A) cell index
@@ -304,6 +294,7 @@ class AgentSpec:
     action_space: spaces.Space[Any]  # what it decides in one step, for all its seats
     critic_space: spaces.Space[Any] | None = None  # what only its critic reads as well; it comes behind the observation
     legal: int = 0  # so many numbers at the end of its observation say which choices are legal
+    image: tuple[int, ...] = ()  # the first numbers of its observation are an image: height, width, channels
 
     @property
     def observation_size(self) -> int:
@@ -339,11 +330,7 @@ class MultiAgentSpec:
         return tuple(seat for seat, other in zip(self.seats, self.teams, strict=True) if other == team)
 
     def agent_of(self, module: str) -> AgentSpec:
-        """Return the first agent that ``module`` plays (all of them read and do the same).
-
-        Raises:
-            StopIteration: no such module.
-        """
+        """Return the first agent that ``module`` plays (all read and do the same). Raises ``StopIteration``: none."""
         return next(agent for agent in self.agents if agent.module == module)
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.compose import compose, load_scenario
+from multigrid_rl.config.scenario import env_signature
 from multigrid_rl.files import data_root
-from multigrid_rl.models.registry import build
-from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, sha256_of, write_player
+from multigrid_rl.models.registry import build, network_of
+from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, sha256_of, signature, write_player
 from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.places import place_of
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.state import token_categories
@@ -49,6 +51,26 @@ def bundle(
         "provenance": {"seed": seed, "env_steps": 10 * seed},
     }
     write_player(path, network(members, seed, spec).state_dict(), {**card, **changes})
+    return path
+
+
+def game_bundle(
+    path: Path, seat: str, seed: int = 1, *overrides: str, seats: tuple[str, ...] = (), noise: float = 0.0
+) -> Path:
+    """A sound bundle with a small network for a seat, and ``seats``, of any game that ``overrides`` say."""
+    scenario = compose(list(overrides)).scenario
+    spec = scenario.kind.spec
+    (agent,) = place_of(spec).agents(spec, {seat: spec.team_of(seat)}, "dtde", shared=False)
+    net = network_of(agent, {**MLP, "log_std": 0.0}, seed)
+    with torch.no_grad():
+        net.policy[-1].weight.mul_(200.0)
+        for weight in net.parameters():
+            weight.add_(
+                noise * weight.abs().mean() * torch.randn(weight.shape, generator=torch.Generator().manual_seed(7))
+            )
+    about = {"name": path.name, "architecture": MLP, "scenario": scenario.name, "env": env_signature(scenario)}
+    about |= {"seats": [seat, *seats], "provenance": {"seed": seed}}
+    write_player(path, net.state_dict(), {**about, **signature(agent, None)})
     return path
 
 

@@ -22,7 +22,7 @@ ACTIONS = {
     "double": spaces.Box(-1.0, 3.0, (2, 2), np.float64),
     "unbounded": spaces.Box(-np.inf, np.inf, (2,), np.float32),
     "text": spaces.Text(3),
-    "many": spaces.Discrete(257),
+    "many": spaces.Discrete(8193),
     "offset": spaces.MultiDiscrete([3, 200], start=[10, -2]),
     "binary": spaces.MultiBinary((2, 3)),
     "whole": spaces.Box(-2, 3, (2,), np.int64),

@@ -5,6 +5,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
@@ -25,6 +26,8 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 #: Exit statuses (docs/judging.md): failure of the machine or its disk, internal error. Python's own for both is 1,
 #: which means "not passed" here.
 LOST, CRASHED = 3, 70
+#: Keys that may be written as options, too, and options that may be written as keys.
+CHOICES = ("scenario", "scheme", "experiment", "model", "train", "cluster", "seed")
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
 #: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
@@ -33,6 +36,11 @@ _UsageError: Any = typer.BadParameter.__base__
 
 class Commands(TyperGroup):
     """Prints a wrong verb, option or argument in one line, as every other error."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return a verb and its words, in which a scenario may be written either way."""
+        name, command, words = super().resolve_command(ctx, args)
+        return name, command, words if command is None else either_way(command.params, words)
 
     def main(
         self,
@@ -56,17 +64,40 @@ class Commands(TyperGroup):
         sys.exit(status if isinstance(status, int) else 0)
 
 
+def either_way(params: Sequence[Any], words: Sequence[str]) -> list[str]:
+    """Return a verb's words with ``scenario=x`` for ``--scenario x`` or the reverse, whichever its ``params`` take."""
+    names, options = {part.name for part in params}, {name for part in params for name in part.opts}
+    kept, moved, rest = list[str](), list[str](), iter(words)
+    for word in rest:
+        key, sign, value = word.removeprefix("--").partition("=")
+        option, typed = f"--{key}", word.startswith("--")
+        takes = {option, key, "overrides"} & {*options, *names}
+        if key not in CHOICES or not takes or not (sign or typed) or (typed and option in options):
+            kept.append(word)
+            continue
+        value = value if sign else next(rest, "")
+        if option in takes:
+            kept += [option, value]
+        elif key in takes:  # its one argument
+            kept.append(value)
+        else:
+            moved.append(f"{key}={value}")
+    return [*kept, *moved]  # behind a player or run, which stands first
+
+
 def _usage(error: Any) -> str:
     """Return what was wrong, with the options that there are, or the override that was meant."""
+    from multigrid_rl.config.overrides import named_elsewhere
     from multigrid_rl.config.recipes import GROUPS
     from multigrid_rl.text import expected, unknown
 
     option = getattr(error, "option_name", None)
     if option is None or not getattr(error, "ctx", None):
         return str(error.format_message()).replace("Input should be a valid", "expected a").partition(", unable")[0]
-    key, takes = option.lstrip("-"), error.ctx.command.params
-    if key in GROUPS and any(part.name == "overrides" for part in takes):
-        return expected(option, f"no option but an override (did you mean {key}=...?)", option)
+    key, takes = option.lstrip("-").replace("-", "_"), error.ctx.command.params
+    meant = [key] if key in GROUPS else named_elsewhere(key)
+    if meant and any(part.name == "overrides" for part in takes):
+        return expected(option, f"no option but an override (did you mean {meant[0]}=...?)", option)
     names = [name for part in takes for name in part.opts if name.startswith("--")]
     return unknown(option, option, [*names, "--help"])
 
@@ -92,6 +123,8 @@ def _guarded(verb: Verb) -> Verb:
             return verb(*arguments, **options)
         except typer.Exit:
             raise
+        except BdbQuit as error:  # `q` in a debugger
+            raise typer.Exit(LOST) from error
         except SystemExit as error:
             # Rich exits with status 1 when the reader of a pipe has closed it.
             if isinstance(error.__context__, BrokenPipeError):

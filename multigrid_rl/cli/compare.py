@@ -48,7 +48,7 @@ def compare(
     reps: Annotated[int, typer.Option(min=1000, help="Bootstrap samples.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
 ) -> None:
-    """Say what two sets of runs over seeds differ in, and how surely: IQM, intervals, share of pairs."""
+    """Compare two sets of runs: IQM, confidence intervals, probability of improvement."""
     import numpy as np
 
     from multigrid_rl.evaluation.sets import check_sets, compare_sets, notes, places_of, read_set, seeds_of

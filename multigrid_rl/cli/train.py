@@ -23,11 +23,17 @@ def train(
     require_gates: Annotated[
         bool, typer.Option("--require-gates", help="Leave with status 1 unless all gates were held.")
     ] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="tracking=web: a page of this machine that follows the run.")
+    ] = False,
 ) -> None:
     """Train the learning seats of a scenario and judge them by its gates."""
     from multigrid_rl.training.start import resume_training, run_training
 
     given = list(overrides or [])
+    if web:
+        typed = [word for word in given if word.startswith("tracking=")]
+        given.append(f"{typed[-1]},web" if typed else "tracking=web")
     if until is not None:
         if not math.isfinite(until) or until != int(until):
             raise refused("--until", "a whole number of environment steps", until)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator
 
 from multigrid_rl.competition.folders import Part, read_parts, sha256_of_parts
-from multigrid_rl.competition.messages import Asked, Conversation, check_ready, encoded, parsed
+from multigrid_rl.competition.messages import Asked, DoorsProtocol, check_ready, encoded
 from multigrid_rl.competition.process import AgentProcess, ProcessError, TooSlowError
 from multigrid_rl.competition.sandbox import Limits, sandboxed
 from multigrid_rl.config.scenario import Strict
@@ -132,7 +132,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         answers: steps that it answered in these games.
         thought_s: seconds that its answers took.
         hears: rewards are told to it, see :meth:`hear`.
-        debug: what its last answer said about itself, if anything.
+        says: the protocol; its ``debug`` is what the last answer said about itself.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self.agent, self.spec, self.limits = agent, spec, limits
         self.name, self.sha256 = agent.name or agent.title, agent.sha256
         self.seats, self.members, self.scenario = seats, len(seats), scenario
-        self._says: Conversation = find(PROTOCOLS, place_of(spec).protocol)(spec, seats)
-        self.hears = self._says.hears
+        self.says: DoorsProtocol = find(PROTOCOLS, place_of(spec).protocol)(spec, seats)
+        self.hears = self.says.hears
         # Nothing that it could know the games by: they follow from seeds that it is not sent.
         self.seed = int(agent.sha256[:8], 16) if seed is None else seed
         self._process: AgentProcess | None = None
@@ -158,7 +158,6 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
     def _forget(self) -> None:
         self.answers = 0
         self.thought_s = 0.0
-        self.debug: Any = None
         self._games = 0
         self._known: set[int] = set()  # games that it was asked about and whose end it was not yet sent
         self._over: list[tuple[int, NDArray[np.float64]]] = []  # their numbers, and the rewards not yet told
@@ -176,7 +175,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self._forget()
         self._games = games
         self._owed = np.zeros((games, self.members))
-        message = encoded(self._says.hello(self.scenario, games, self.seed))
+        message = encoded(self.says.hello(self.scenario, games, self.seed))
         try:
             self._process = AgentProcess(self.agent.file.command, self.agent.parts, self.limits, self.seed)
             check_ready(self._process.ask(message, self.limits.start_s + self._process.began - time.monotonic()))
@@ -201,6 +200,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             self.close()
             self._forget()
         self._games = games
+        self._owed = np.zeros((games, self.members))
         return np.arange(games)
 
     def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -232,7 +232,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             self.start(self._games)
         turn = np.ones((len(state), self.members), np.bool_) if view.turn is None else view.turn
         rows = np.flatnonzero((state >= 0) & turn.any(axis=1))
-        actions = np.tile(self._says.idle, (len(state), 1))
+        actions = np.tile(self.says.idle, (len(state), 1))
         if len(rows):
             games = state[rows]
             asked = Asked(self.answers, games, view.tokens[rows], turn[rows], self._owed[games])
@@ -243,14 +243,13 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
 
     def _ask(self, asked: Asked) -> NDArray[Any]:
         assert self._process is not None
-        message = self._ended() + self._says.act(asked)
+        message = self._ended() + self.says.act(asked)
         left = self.limits.total_s - self.thought_s
         begin = time.monotonic()
         try:
             line = self._process.ask(message, min(self.limits.step_s, left))
             self.thought_s += time.monotonic() - begin
-            actions = self._says.read(line, asked)
-            self.debug = parsed(line).get("debug")
+            actions = self.says.read(line, asked)
         except TooSlowError as error:
             each, total = self.limits.step_s, self.limits.total_s
             reason = f"more than {total:g} s for all answers" if left < each else f"no answer within {each:g} s"
@@ -266,7 +265,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         if not over:
             return b""
         games, rewards = zip(*over, strict=True)
-        return encoded(self._says.end(list(games), np.stack(rewards)))
+        return encoded(self.says.end(list(games), np.stack(rewards)))
 
     def _failed(self, when: str, reason: object) -> PlayerFaultError:
         if self._process is not None:

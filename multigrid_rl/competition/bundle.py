@@ -119,6 +119,7 @@ def load_team(
     if not seats:
         raise PlayerError(expected(f"{folder}: team", f"one with seats among {', '.join(spec.seats)}", team))
     if folder_kind(folder) == "agent":
+        check_programs(folder, spec)
         player = AgentPlayer(read_agent(folder, folder.resolve().name), spec, seats, limits)
         return {team if len(seats) > 1 else seats[0]: player}
     homes = bundle_folders(folder)
@@ -139,6 +140,13 @@ def load_team(
     if failure is not None and not (partly and players):
         raise failure
     return players
+
+
+def check_programs(key: object, spec: Seats) -> None:
+    """Raise ``PlayerError`` where programs play no seat of a game."""
+    if not place_of(spec).protocol:
+        wanted = f"a bundle, as {place_of(spec).title(spec)} has no seats for programs"
+        raise PlayerError(expected(key, wanted, "an agent"))
 
 
 def _home(folder: Path, homes: dict[str, Path], alike: tuple[str, ...]) -> Path:

@@ -96,7 +96,7 @@ class Similar(NamedTuple):
         return f"{self.name} ({near if self.apart else 'the same'})"
 
 
-def watch(spec: GameSpec, team: str, agent: Policy, games: int, seed: int) -> Answers | None:
+def watch(spec: Any, team: str, agent: Policy, games: int, seed: int) -> Answers | None:
     """Let an agent play the first steps of as many games as in a pairing or an exam, but 200 at least.
 
     It plays ``team`` against scripted players; a fault of it ends the games. Returns what it answered before, in the

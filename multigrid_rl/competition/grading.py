@@ -2,11 +2,12 @@
 
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 from pydantic import Field, ValidationError, model_validator
@@ -14,7 +15,6 @@ from pydantic import Field, ValidationError, model_validator
 from multigrid_rl.competition.agents import AgentPlayer, is_agent
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
 from multigrid_rl.competition.copies import Answers, Originals, watch
-from multigrid_rl.competition.cup.folder import game_of
 from multigrid_rl.competition.folders import folder_sha256
 from multigrid_rl.competition.likeness import Likeness
 from multigrid_rl.competition.measures import ENTROPY, Metered, known_metrics, measured
@@ -24,19 +24,22 @@ from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig
 from multigrid_rl.evaluation.evaluation import Mode
 from multigrid_rl.evaluation.seeds import Interval
 from multigrid_rl.files import data_root, read_plain_yaml
+from multigrid_rl.metrics import groups
+from multigrid_rl.players.alone import game_of
 from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.classes import code_of
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import PlayerFaultError
+from multigrid_rl.players.places import place_of, sides_of
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
 from multigrid_rl.trust import agents_trusted, check_code, strangers
-from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError
-from multigrid_rl.world.constants import other_seat
+from multigrid_rl.types import EpisodeTable, Policy, RunError, Seats
 
-#: Games of an exam: of bundles by default, which play some thousand a second, and of programs at most.
-EPISODES, PROGRAM_EPISODES = 20_000, 1_000
+#: Games of an exam: of bundles by default, which play some thousand a second, and of programs at most; the default of
+#: games of others, and of episodes in which nobody meets.
+EPISODES, PROGRAM_EPISODES, GAMES, ALONE = 20_000, 1_000, 1_000, 100
 #: Of programs: an answer is for all games of an exam's side, and all answers for one opponent from one side.
 LIMITS = Limits(step_s=10.0, total_s=300.0)
 
@@ -125,7 +128,8 @@ class Rubric(Part):
 
     scenario: str
     mode: Mode = "stochastic"
-    team: Literal["red", "blue"] = "red"
+    #: What the bundle plays for; the first one of a game without red.
+    team: str = "red"
     seed: int = Field(default_factory=lambda: secrets.randbits(62), ge=0, lt=2**63)
     pass_points: float
     hand_in: Literal["bundle", "agent", "both"] = "both"
@@ -151,10 +155,10 @@ class Rubric(Part):
         """Hash of everything but the seed, and of whether copies are graded."""
         return sha256_of(self.model_dump_json(exclude={"seed", "refuse_known"}).encode())
 
-    def teams_of(self, exam: Exam) -> list[str]:
-        """Return the teams that the bundle plays for in an exam."""
-        other = other_seat(self.team)
-        return {"own": [str(self.team)], "other": [other], "both": [self.team, other]}[exam.sides]
+    def teams_of(self, exam: Exam, sides: Sequence[str]) -> list[str]:
+        """Return those of a game's ``sides`` that the bundle plays for in an exam."""
+        others = [side for side in sides if side != self.team]
+        return {"own": [self.team], "other": others, "both": [self.team, *others]}[exam.sides]
 
 
 def read_rubric(path: Path) -> Rubric:
@@ -169,22 +173,39 @@ def read_rubric(path: Path) -> Rubric:
         raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, ValueError) as error:
         raise ConfigError(expected(path, "a rubric in yaml", getattr(error, "strerror", error))) from error
-    scenario = load_scenario(rubric.scenario)
-    if not scenario.kind.board:
-        for number, exam in enumerate(rubric.exams):
-            for key, value, wanted in (("opponent", exam.opponent, None), ("sides", exam.sides, "own")):
-                if value != wanted:
-                    words = f"{wanted or 'null'}, as in scenario={rubric.scenario} nobody meets"
-                    raise ConfigError(expected(f"{path}: exams.{number}.{key}", words, value))
-        return rubric
-    spec = scenario.spec
     for number, exam in enumerate(rubric.exams):
-        for team in rubric.teams_of(exam):
-            if not spec.seats_of(team):
-                there = "team with seats in " + rubric.scenario
-                raise ConfigError(expected(f"{path}: exams.{number}.sides", f"a {there}", f"{exam.sides}: {team}"))
-            opponents(exam.opponent, other_seat(team), spec, path.parent)
+        _check_exam(rubric, exam, f"{path}: exams.{number}")
+    spec = _game(rubric)[1]
+    sides = sides_of(spec)
+    if rubric.team not in sides:
+        if "team" in rubric.model_fields_set:
+            raise ConfigError(expected(f"{path}: team", " or ".join(sides), rubric.team))
+        rubric = rubric.model_copy(update={"team": sides[0]})
+    for exam in rubric.exams:
+        for team in rubric.teams_of(exam, sides):
+            rivals(exam.opponent, team, spec, path.parent)
     return rubric
+
+
+def _check_exam(rubric: Rubric, exam: Exam, key: str) -> None:
+    """Raise ``ConfigError`` for what an exam asks that there is not in its game."""
+    scenario, spec = _game(rubric)
+    for name, wanted in ({"opponent": None, "sides": "own"} if len(sides_of(spec)) == 1 else {}).items():
+        if getattr(exam, name) != wanted:
+            words = f"{wanted or 'null'}, as in scenario={rubric.scenario} nobody meets"
+            raise ConfigError(expected(f"{key}.{name}", words, getattr(exam, name)))
+    asked, who = SimpleNamespace(scenario=scenario), place_of(spec).who(spec)
+    absent = {name: why for group in groups("metrics") for name, why in group.absent(asked, who).items()}
+    for check in exam.checks:
+        if check.metric in absent:
+            raise ConfigError(
+                expected(f"{key}.checks", "a metric of this scenario", f"{check.metric}: {absent[check.metric]}")
+            )
+
+
+def _game(rubric: Rubric) -> tuple[ScenarioConfig, Seats]:
+    scenario = load_scenario(rubric.scenario)
+    return scenario, game_of(scenario, [f"scenario={rubric.scenario}"])
 
 
 @dataclass(frozen=True)
@@ -203,13 +224,23 @@ class Examiner:
 
     rubric: Rubric
     folder: Path
-    originals: Any  # Originals, or what has its methods
+    originals: Originals
     limits: Limits = LIMITS
 
     @cached_property
-    def spec(self) -> GameSpec:
+    def spec(self) -> Seats:
         """The game."""
-        return load_scenario(self.rubric.scenario).spec
+        return _game(self.rubric)[1]
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Its teams."""
+        return sides_of(self.spec)
+
+    def episodes(self, exam: Exam) -> int:
+        """Return how many games an exam has, of all sides together."""
+        by_default = EPISODES if place_of(self.spec).built_in else GAMES if len(self.sides) > 1 else ALONE
+        return exam.episodes if "episodes" in exam.model_fields_set else by_default
 
     def grade(self, bundle: Path) -> dict[str, Any]:
         """Play all exams and count points.
@@ -227,7 +258,7 @@ class Examiner:
         sha256 = folder_sha256(bundle) if program else bundle_sha256(bundle)
         with strangers():
             load_team(bundle, self.spec, rubric.team)
-        watched = self._watched(bundle) if program else {}
+        watched = self._watched(bundle) if program and self.originals.watches else {}
         copies = self.originals.similar(self.originals.fingerprint(bundle), watched=watched)
         if copies and rubric.refuse_known:
             raise PlayerError(expected(bundle, "an original player", f"a copy of {copies[0]}"))
@@ -294,9 +325,9 @@ class Examiner:
     def _watched(self, agent: Path) -> dict[str, Answers | None]:
         """Let an agent play the first steps of as many games as in the first exam, for each team it is graded as."""
         rubric, first = self.rubric, self.rubric.exams[0]
-        games = min(first.episodes, PROGRAM_EPISODES) // len(rubric.teams_of(first))
+        games = min(self.episodes(first), PROGRAM_EPISODES) // len(rubric.teams_of(first, self.sides))
         found = {}
-        for team in {team for exam in rubric.exams for team in rubric.teams_of(exam)}:
+        for team in {team for exam in rubric.exams for team in rubric.teams_of(exam, self.sides)}:
             (player,) = load_team(agent, self.spec, team, limits=self.limits).values()
             with kill_descendants(), cast("AgentPlayer", player):
                 found[team] = watch(self.spec, team, player, games, rubric.seed ^ 1)
@@ -304,15 +335,15 @@ class Examiner:
 
     def _play_exam(self, bundle: Path, exam: Exam, number: int, program: bool) -> dict[str, Any]:
         spec, rubric = self.spec, self.rubric
-        teams = rubric.teams_of(exam)
+        teams = rubric.teams_of(exam, self.sides)
         tables: list[tuple[str, EpisodeTable]] = []
         meters: list[Metered] = []
-        episodes = min(exam.episodes, PROGRAM_EPISODES) if program else exam.episodes
+        episodes = min(self.episodes(exam), PROGRAM_EPISODES) if program else self.episodes(exam)
         for team in teams:
             with strangers():
                 own = load_team(bundle, spec, team, greedy=rubric.mode == "argmax", limits=self.limits)
             own = {seat: Metered(its) if isinstance(its, FrozenPlayer) else its for seat, its in own.items()}
-            others = opponents(exam.opponent, other_seat(team), spec, self.folder)
+            others = rivals(exam.opponent, team, spec, self.folder)
             # Each exam has its own games; the two sides of one exam share them.
             table = play_games(spec, {**own, **others}, episodes // len(teams), seed=rubric.seed + number).whole()
             tables.append((team, table))
@@ -331,39 +362,36 @@ class Examiner:
         }
 
 
-def originals_of(scenario: ScenarioConfig, earlier: Iterable[Path] = ()) -> Originals:
-    """Return the project's players and ``earlier`` hand-ins, which hand-ins in a scenario may be copies of."""
+def originals_of(scenario: ScenarioConfig, spec: Seats, earlier: Iterable[Path] = ()) -> Originals:
+    """Return the project's players and ``earlier`` hand-ins, which hand-ins for a game may be copies of."""
     comparing = Originals if scenario.kind.board else Likeness
-    return comparing(game_of(scenario), Catalogue(data_root() / "checkpoints"), earlier)
+    return comparing(spec, Catalogue(data_root() / "checkpoints"), earlier)
 
 
 def examiner_of(rubric: Rubric, folder: Path, earlier: list[Path], limits: Limits = LIMITS) -> Examiner:
     """Return who grades by a rubric: with the project's players and ``earlier`` hand-ins to find copies of."""
-    scenario = load_scenario(rubric.scenario)
-    originals = originals_of(scenario, earlier)
-    if scenario.kind.board:
-        return Examiner(rubric, folder, originals, limits)
-    from multigrid_rl.competition.returns import EnvExaminer  # noqa: PLC0415 - it builds on this module
-
-    return EnvExaminer(rubric, folder, originals, limits)
+    return Examiner(rubric, folder, originals_of(*_game(rubric), earlier), limits)
 
 
 def _since(began: float) -> float:
     return round(time.perf_counter() - began, 3)
 
 
-def opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dict[str, Policy]:
+def rivals(name: str | None, team: str, spec: Seats, beside: Path) -> dict[str, Policy]:
+    """Load players for the seats of all teams but ``team``; see :func:`opponents`. Raises ``ConfigError``."""
+    others = [other for other in sides_of(spec) if other != team]
+    if bool(others) == (name is None):
+        raise ConfigError(expected("opponent", "a player" if others else "none in a scenario with one team", name))
+    return {seat: player for other in others for seat, player in opponents(str(name), other, spec, beside).items()}
+
+
+def opponents(name: str, team: str, spec: Seats, beside: Path) -> dict[str, Policy]:
     """Load players for the seats of ``team`` by name, or from the rubric's own folder, which students never see."""
-    seats = spec.seats_of(team)
-    if bool(seats) == (name is None):
-        raise ConfigError(expected("opponent", "a player" if seats else "none in a scenario with one team", name))
-    if name is None:
-        return {}
     catalogue = Catalogue()
     if code_of(name) is not None or is_agent(beside / name):
         check_code("opponent", [name], "a player of this project")
     if name in BUILT_IN or code_of(name) is not None:
-        return {seat: catalogue.seat(name, spec, seat).player for seat in seats}
+        return {seat: catalogue.seat(name, spec, seat).player for seat in spec.seats_of(team)}
     try:
         return load_team(catalogue.folder(name) if name in catalogue.entries else beside / name, spec, team)
     except PlayerError as error:

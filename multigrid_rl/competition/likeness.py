@@ -24,8 +24,12 @@ from multigrid_rl.types import Seats, SeatView
 #: Steps of so many games, played at random, that players are compared on; fewest different views of a seat.
 _STEPS, _GAMES, _SEED, _FEWEST = 64, 8, 20_261_123, 100
 #: Share of equal actions from which a player is a near copy; what counts as equal, and as any action at all, as a share
-#: of the range of an action.
-_ALIKE, _EQUAL, _MOVES = 0.9, 0.01, 0.05
+#: of the range of an action. Of 36 players of tic-tac-toe no two that were trained from different seeds had more than
+#: 0.903; weights shaken by a tenth of their spread leave 0.961.
+_ALIKE, _EQUAL, _MOVES = 0.95, 0.01, 0.05
+#: Share of choices that follow one order of preference from which a player has learned nothing that could be copied:
+#: of the same 36 the trained ones had 0.27 to 0.7, those of 20,000 steps and fewer up to 0.99.
+_UNTRAINED = 0.8
 
 
 class Likeness(Originals):
@@ -78,13 +82,17 @@ class Likeness(Originals):
         return Fingerprint(weights_of(parts), choices=choices, teams=teams)
 
     def _likeliest(self, seat: str, player: Any) -> NDArray[Any]:
-        """Return the likeliest actions (rows, A), as shares of their range; no rows if it always does the same."""
+        """Return the likeliest actions (rows, A), as shares of their range; no rows if it has learned nothing."""
         seen, space = self._views[seat], self._agents[seat].action_space
         if not isinstance(player, FrozenPlayer) or len(seen) < _FEWEST:
             return np.zeros((0, 1))
         outputs, _ = player.outputs(SeatView(seen, None, self.spec.seats.index(seat)), player.initial_state(len(seen)))
         taken = player.distribution.bounded(player.distribution.mode(outputs))
         rows = np.asarray(taken, np.float64).reshape(len(seen), -1)
+        if rows.shape[1] == 1 and not isinstance(space, spaces.Box):
+            legal = seen[:, -self._agents[seat].legal :] > 0 if self._agents[seat].legal else np.ones(outputs.shape)
+            if (_by_order(outputs, legal > 0) == rows[:, 0]).mean() >= _UNTRAINED:
+                return rows[:0]
         rows /= space.high - space.low if isinstance(space, spaces.Box) else space.nvec - 1
         return rows if rows.std(axis=0).max() >= _MOVES else rows[:0]
 
@@ -94,3 +102,11 @@ class Likeness(Originals):
         pairs = [(a, b) for a, b in zip(own.choices, other.choices, strict=False) if len(a) and a.shape == b.shape]
         alike = max((float((np.abs(a - b) <= _EQUAL).all(axis=1).mean()) for a, b in pairs), default=0.0)
         return Similar(name, max(1 - alike, 1e-6), alike) if alike >= _ALIKE else None
+
+
+def _by_order(outputs: NDArray[Any], legal: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the choices (rows,) of a player that always has the same preferences: the mean ones of ``outputs``."""
+    scores = np.where(legal, outputs, -np.inf)
+    scores = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+    means = np.where(legal, scores, 0.0).sum(axis=0) / np.maximum(legal.sum(axis=0), 1)
+    return np.asarray(np.where(legal, means, -np.inf).argmax(axis=1))

@@ -3,6 +3,7 @@
 import math
 import re
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +13,9 @@ from multigrid_rl.evaluation.seeds import Interval
 from multigrid_rl.metrics import groups, interval_of, samples_of
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.places import place_of
 from multigrid_rl.text import expected
-from multigrid_rl.types import EpisodeTable, GameSpec, SeatView, UniformSource
-from multigrid_rl.world.events import game_specs
+from multigrid_rl.types import EpisodeTable, Seats, SeatView, UniformSource
 
 #: Cannot be measured for a program, which answers with an action alone.
 ENTROPY = "entropy/*"
@@ -27,14 +28,14 @@ def known_metrics() -> list[str]:
 
 
 def measured(
-    metric: str, spec: GameSpec, tables: list[tuple[str, EpisodeTable]], meters: "list[Metered]"
+    metric: str, spec: Seats, tables: list[tuple[str, EpisodeTable]], meters: "list[Metered]"
 ) -> list[Interval]:
     """Measure one of :func:`known_metrics` over the games of all sides, for each seat (team) that ``*`` stands for."""
     if metric == ENTROPY:
         return [Interval(meter.mean, meter.mean, meter.mean) for meter in meters]
     sides = []  # of each side the values (M,) of every seat of the bundle
     for team, table in tables:
-        samples = samples_of(table, game_specs(spec), (*spec.seats_of(team), team))
+        samples = samples_of(table, place_of(spec).who(spec), (*spec.seats_of(team), team))
         sides.append([sample.values for name, sample in samples.items() if fnmatchcase(name, metric)])
     return [Interval(*interval_of(np.concatenate(values))) for values in zip(*sides, strict=True)]
 
@@ -57,7 +58,7 @@ class Metered:
         """Mean entropy of the decisions so far; NaN before the first."""
         return self.total / self.decisions if self.decisions else float("nan")
 
-    def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:
+    def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[Any], torch.Tensor]:
         """Return actions (N,), of a team (N, C), exactly those of the player.
 
         Raises:
@@ -65,16 +66,15 @@ class Metered:
         """
         outputs, state = self.player.outputs(view, state)
         drawn = self.player.choose(outputs, rng)
-        if view.board is not None:
-            seats = slice(view.seat, view.seat + self.player.members)
-            living = view.board.out[:, seats] == 0  # eliminated seats and finished games make no decision
-            entropy = drawn.entropy.reshape(living.shape)
-            added = float((entropy * living).sum())
-            if not math.isfinite(added):
-                raise PlayerError(
-                    expected(self.name, "finite entropy in every decision", "network outputs without probabilities")
-                )
-            self.total += added
-            self.decisions += int(living.any(axis=1).sum())
-        actions = drawn.actions.astype(np.int8)
-        return (actions[:, 0] if self.player.members == 1 else actions), state
+        seats = slice(view.seat, view.seat + self.player.members)
+        living = view.turn  # eliminated seats, finished games and those in which another moves make no decision
+        if living is None:
+            living = np.ones((len(view.tokens), 1), np.bool_) if view.board is None else view.board.out[:, seats] == 0
+        added = float((drawn.entropy.reshape(len(living), -1) * living).sum())
+        if not math.isfinite(added):
+            raise PlayerError(
+                expected(self.name, "finite entropy in every decision", "network outputs without probabilities")
+            )
+        self.total += added
+        self.decisions += int(living.any(axis=1).sum())
+        return self.player.taken(drawn.actions), state

@@ -4,9 +4,8 @@ A protocol is an entry of ``tables.PROTOCOLS``; which one a game speaks, its pla
 """
 
 import json
-from abc import ABC, abstractmethod
 from base64 import b64encode
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -58,70 +57,21 @@ def check_ready(line: bytes) -> None:
         raise unexpected("answer", '{"type":"ready"}', shown(line))
 
 
-class Conversation(ABC):
-    """What is said to a program that plays seats of one team of a game.
-
-    Attributes:
-        seats: those seats.
-        hears: rewards are told.
-        idle: (W,) what is done in a game about which nothing is asked.
-    """
-
-    hears: ClassVar[bool]
-    seats: tuple[str, ...]
-    idle: NDArray[Any]
-
-    @abstractmethod
-    def hello(self, scenario: str | None, games: int, seed: int) -> dict[str, Any]:
-        """Return the first message; a ``scenario`` of ``None``: what the game is called."""
-
-    @abstractmethod
-    def act(self, asked: Asked) -> bytes:
-        """Encode what the seats see whose turn it is."""
-
-    @abstractmethod
-    def end(self, games: list[int], rewards: NDArray[np.float64]) -> dict[str, Any]:
-        """Return the message about games (n,) that are over, and ``rewards`` (n, C) since each seat was last asked."""
-
-    @abstractmethod
-    def _take(self, chosen: NDArray[Any], c: int, action: Any, seen: NDArray[Any]) -> str | None:
-        """Put the action of the ``c``-th seat into ``chosen`` (W,), or say what is expected in its place."""
-
-    def read(self, line: bytes, asked: Asked) -> NDArray[Any]:
-        """Return the actions (n, W) of an answer. Raises :class:`ProcessError`."""
-        actions = parsed(line).get("actions")
-        if not isinstance(actions, list):
-            raise unexpected("answer", '{"actions":[...]}', shown(line))
-        if len(actions) != len(asked.games):
-            raise unexpected("actions", f"one for each of the {len(asked.games)} games", len(actions))
-        chosen = np.tile(self.idle, (len(actions), 1))
-        for k, entry in enumerate(actions):
-            for seat, action in self._by_seat(entry, asked, k).items():
-                wanted = self._take(chosen[k], self.seats.index(seat), action, asked.seen[k])
-                if wanted:
-                    raise unexpected(f"game {asked.games[k]}: {seat}", wanted, shown(json.dumps(action)))
-        return chosen
-
-    def _by_seat(self, entry: Any, asked: Asked, k: int) -> dict[str, Any]:
-        """Return one game's actions by seat. Raises :class:`ProcessError`: not those whose turn it is."""
-        alone = len(self.seats) == 1 and not isinstance(entry, dict)
-        by_seat = {self.seats[0]: entry} if alone else entry
-        due = [seat for seat, turn in zip(self.seats, asked.turn[k], strict=True) if turn]
-        if not isinstance(by_seat, dict) or by_seat.keys() != set(due):
-            wanted = f"an action for each of {', '.join(due)}"
-            raise unexpected(f"game {asked.games[k]}", wanted, shown(json.dumps(entry)))
-        return by_seat
-
-
-class DoorsProtocol(Conversation):
+class DoorsProtocol:
     """Protocol 1: red/blue doors, where every seat acts in every step and sees cells; no rewards are told.
 
     Args:
         spec: the game.
         seats: those of one team that the program plays.
+
+    Attributes:
+        hears: rewards are told.
+        idle: (W,) what is done in a game about which nothing is asked.
+        debug: what the last answer said about itself, if anything.
     """
 
     hears = False
+    debug: Any = None
 
     def __init__(self, spec: GameSpec, seats: tuple[str, ...]) -> None:
         self.spec: Any = spec
@@ -159,10 +109,37 @@ class DoorsProtocol(Conversation):
         return f'{{"image":[{columns}],"direction":{seen[-2]}{mission}}}'
 
     def end(self, games: list[int], rewards: NDArray[np.float64]) -> dict[str, Any]:  # noqa: ARG002 - see ``hears``
-        """Return the message about games that are over."""
+        """Return the message about games (n,) that are over, and ``rewards`` (n, C) since each seat was last asked."""
         return {"type": "end", "games": games}
 
+    def read(self, line: bytes, asked: Asked) -> NDArray[Any]:
+        """Return the actions (n, W) of an answer. Raises :class:`ProcessError`."""
+        answer = parsed(line)
+        actions, self.debug = answer.get("actions"), answer.get("debug")
+        if not isinstance(actions, list):
+            raise unexpected("answer", '{"actions":[...]}', shown(line))
+        if len(actions) != len(asked.games):
+            raise unexpected("actions", f"one for each of the {len(asked.games)} games", len(actions))
+        chosen = np.tile(self.idle, (len(actions), 1))
+        for k, entry in enumerate(actions):
+            for seat, action in self._by_seat(entry, asked, k).items():
+                wanted = self._take(chosen[k], self.seats.index(seat), action, asked.seen[k])
+                if wanted:
+                    raise unexpected(f"game {asked.games[k]}: {seat}", wanted, shown(json.dumps(action)))
+        return chosen
+
+    def _by_seat(self, entry: Any, asked: Asked, k: int) -> dict[str, Any]:
+        """Return one game's actions by seat. Raises :class:`ProcessError`: not those whose turn it is."""
+        alone = len(self.seats) == 1 and not isinstance(entry, dict)
+        by_seat = {self.seats[0]: entry} if alone else entry
+        due = [seat for seat, turn in zip(self.seats, asked.turn[k], strict=True) if turn]
+        if not isinstance(by_seat, dict) or by_seat.keys() != set(due):
+            wanted = f"an action for each of {', '.join(due)}"
+            raise unexpected(f"game {asked.games[k]}", wanted, shown(json.dumps(entry)))
+        return by_seat
+
     def _take(self, chosen: NDArray[Any], c: int, action: Any, seen: NDArray[Any]) -> str | None:  # noqa: ARG002
+        """Put the action of the ``c``-th seat into ``chosen`` (W,), or say what is expected in its place."""
         # By type: a bool is an int to Python, and 2.0 equals 2.
         if type(action) is not int or not 0 <= action < len(ACTIONS):
             return f"an integer 0 to {len(ACTIONS) - 1}"
@@ -170,8 +147,8 @@ class DoorsProtocol(Conversation):
         return None
 
 
-class SeatsProtocol(Conversation):
-    """Protocol 2: any game with seats. Observations are numbers; legal choices and rewards are told.
+class SeatsProtocol(DoorsProtocol):
+    """Protocol 2: any game with seats, as protocol 1, but that it tells numbers, legal choices and rewards.
 
     Args:
         spec: the game.
@@ -220,14 +197,13 @@ class SeatsProtocol(Conversation):
     def _shown(self, legal: int, seen: NDArray[np.float32]) -> list[dict[str, Any]]:
         """Return what one seat sees in each game (n, D)."""
         numbers, flags = seen[:, : seen.shape[1] - legal], seen[:, seen.shape[1] - legal :]
-        rows: list[Any] = _plain(numbers)
-        if numbers.shape[1] > MOST_NUMBERS:
-            rows = [b64encode(row.astype("<f4").tobytes()).decode() for row in numbers]
+        long = numbers.shape[1] > MOST_NUMBERS
+        rows = [b64encode(row.astype("<f4").tobytes()).decode() for row in numbers] if long else _plain(numbers)
         may = [{"legal": np.flatnonzero(row).tolist()} if legal else {} for row in flags]
         return [{"observation": row, **its} for row, its in zip(rows, may, strict=True)]
 
     def end(self, games: list[int], rewards: NDArray[np.float64]) -> dict[str, Any]:
-        """Return the message about games (n,) that are over, and ``rewards`` (n, C) since each seat was last asked."""
+        """Return the message about games that are over, with their last rewards."""
         paid = [dict(zip(self.seats, row, strict=True)) for row in rewards.tolist()]
         return {"type": "end", "games": games, "rewards": paid}
 

@@ -14,7 +14,6 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused
-from multigrid_rl.config.recipes import FILES
 from multigrid_rl.tables import CHECKPOINTS, PAGES, find, has, load
 from multigrid_rl.text import ConfigError, reason
 from multigrid_rl.trust import agents_trusted, strangers, trusting_agents
@@ -24,7 +23,9 @@ if TYPE_CHECKING:
 
     from multigrid_rl.competition.cup.entries import CupConfig, Entry
     from multigrid_rl.competition.cup.folder import Pairing
+    from multigrid_rl.config.scenario import ScenarioConfig
     from multigrid_rl.evaluation.cup_results import CupResults
+    from multigrid_rl.types import Seats
 
 
 #: What is said where agents are trusted.
@@ -71,12 +72,11 @@ def cup(
     """Round robin of all entries from all sides; resumes, and takes late entries; the last line is JSON."""
     from multigrid_rl.competition.cup.cup import check_agents
     from multigrid_rl.competition.cup.entries import CupConfig, find_copies, find_entries
-    from multigrid_rl.competition.cup.folder import game_of, read_manifest, scenario_of
+    from multigrid_rl.competition.cup.folder import read_manifest
     from multigrid_rl.competition.folders import ScratchError, exclusive_lock
     from multigrid_rl.competition.grading import originals_of
     from multigrid_rl.competition.sandbox import Limits, check_not_bound
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.runs.reader import run_config
     from multigrid_rl.training.screen import warnings_on_screen
     from multigrid_rl.types import RunError
 
@@ -87,12 +87,8 @@ def cup(
         return
     folder, overrides = _only(folders)
     with ended_by_signals("the same command resumes the cup"), trusting_agents(trusted):
-        if scenario is None and not overrides:
-            scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
-        if scenario is not None and (overrides or scenario.endswith(FILES)):
-            overrides = [f"scenario={scenario}", *overrides]
-        played = scenario_of(str(scenario), overrides)
-        spec, name = game_of(played), played.name
+        played, spec, overrides = _game(folder, scenario, overrides)
+        name = played.name
         place = output or Path("runs") / "cups" / f"{folder.resolve().name}-{name}"
         check_not_bound(folder, place)
         before = read_manifest(place)  # a resumed cup keeps its settings, unless others are given
@@ -104,14 +100,31 @@ def cup(
             config = replace(config, agents_key=before.agents_key)
         entries = find_entries(folder, list(also or ()), Catalogue(), config)
         check_agents(entries)
-        originals = originals_of(played)
+        originals = originals_of(played, spec)
         try:
+            if not originals.by_play:
+                console(120).print(f"copies are found by content alone: {name} has too few positions for more")
             with exclusive_lock(place), warnings_on_screen():
                 _play(find_copies(entries, originals, config, refuse=not allow_copies), config, place)
         except (ScratchError, OSError) as error:
             failure = RunError(reason(error, place)) if isinstance(error, OSError) else error
             failure.hint = "finished pairings are kept; the same command resumes the cup"
             raise failure from error
+
+
+def _game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[ScenarioConfig, Seats, list[str]]:
+    """Return what is played, its game, and the overrides that say so; by default as in the run ``folder``, or 1v1."""
+    from multigrid_rl.competition.cup.folder import scenario_of
+    from multigrid_rl.config.recipes import FILES
+    from multigrid_rl.players.alone import game_of
+    from multigrid_rl.runs.reader import run_config
+
+    if scenario is None and not overrides:
+        scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
+    if scenario is not None and (overrides or scenario.endswith(FILES)):
+        overrides = [f"scenario={scenario}", *overrides]
+    played = scenario_of(str(scenario), overrides)
+    return played, game_of(played, overrides or [f"scenario={scenario}"]), overrides
 
 
 def _only(folders: list[Path]) -> tuple[Path, list[str]]:
@@ -208,8 +221,10 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     from multigrid_rl.competition.cup.standings import results
 
     screen, began = console(120), time.perf_counter()
-    pairings = f"{len(meetings(entries, config))} pairings, {config.games} games each"
-    screen.print(f"cup of {len(entries)} entries in {config.scenario}: {pairings}, in {folder}")
+    pairings = f"{len(meetings(entries, config))} {'pairings' if len(config.sides) > 1 else 'play'}"
+    screen.print(
+        f"cup of {len(entries)} entries in {config.scenario}: {pairings}, {config.games} games each, in {folder}"
+    )
     for entry in entries:
         screen.print(f"  {entry.name}: {entry.about if entry.problem is None else f'cannot play: {entry.problem}'}")
         if entry.same_as:
@@ -247,7 +262,7 @@ def _show_results(outcome: CupResults, screen: Console) -> None:
     screen.print(f"winner: {', '.join(row.name for row in outcome.table if row.rank == 1) or 'none'}")
     for cycle in outcome.cycles:
         screen.print(f"cycle: {' beats '.join([*cycle, cycle[0]])}")
-    screen.print(_earned(outcome) if outcome.returns else _standings(outcome))
+    screen.print(_standings(outcome) if outcome.rated else _earned(outcome))
     for entry in outcome.entries:
         if entry.name in outcome.unranked:
             screen.print(f"not ranked, no finished game: {entry.name}: {entry.reason}")

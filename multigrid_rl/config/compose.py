@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.overrides import assign, check_key, is_text, named_elsewhere, parse, written
 from multigrid_rl.config.recipes import (
+    RESUMABLE,
     check_choice,
     expand_overrides,
     group_values,
@@ -19,7 +20,7 @@ from multigrid_rl.config.recipes import (
     whole_scenario,
 )
 from multigrid_rl.config.scenario import ScenarioConfig
-from multigrid_rl.config.schema import RESUMABLE, RunConfig, TrainConfig
+from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.tables import SHORT_KEYS
 from multigrid_rl.text import ConfigError, expected, first_error, one_line, suggestion
 from multigrid_rl.trust import CODE
@@ -99,6 +100,9 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
             check_choice(key, str(value))
             values["cluster"] = read_config_file("cluster", value)
             continue
+        if not name:  # the schema checks it
+            values[key] = value
+            continue
         check_key(key, value, {part: read_config_file(part, {"train": "ppo", "cluster": "local"}[part])})
         values.setdefault(part, {})[name] = value
     return _validated(RunConfig, values)
@@ -117,7 +121,8 @@ def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
 
     Raises ``ConfigError``: no such key, or an object that no name stands for.
     """
-    return [f"{_whole_key(name)}={written(named(value))}" for name, value in values.items()]
+    several = {name: list(map(named, value)) for name, value in values.items() if isinstance(value, list | tuple)}
+    return [f"{_whole_key(name)}={written(named(value))}" for name, value in {**values, **several}.items()]
 
 
 def _whole_key(name: str) -> str:

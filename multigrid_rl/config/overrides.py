@@ -23,7 +23,7 @@ SHORT = {
 #: Paths and names, which are taken as they were typed: they may hold characters that mean something to Hydra.
 _TEXTS = (
     "run_dir", "checkpoints", "data", "init", "address", "cluster.address", "search.space", "scenario.env_path",
-    "env_path",
+    "env_path", "tracking",
 )  # fmt: skip
 #: Players and mixtures of players, by seat or as anchors of a league.
 _SEATS, _ANCHORS = "scenario.seats.", "scenario.league.anchors"

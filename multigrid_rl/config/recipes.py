@@ -24,6 +24,11 @@ from multigrid_rl.tables import ENV_IDS, NAMING_CODE, SECTIONS
 from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.trust import CODE, check_code, safe
 
+#: What may change when a run goes on, beside the cluster.
+RESUMABLE = (
+    "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
+    "train.threads", "tracking",
+)  # fmt: skip
 #: Keys that no file may set where code is refused: code to import, folders (a run's state is unpickled) and machines.
 TRUSTED_ONLY = (
     "train.shaping", "run_dir", "checkpoints", "data", "init", "cluster", "address", "scenario.env_path", "env_path",

@@ -1,5 +1,6 @@
 """Schema of a scenario: its game or environment, the player of each seat, gates, and a league of opponents."""
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -256,7 +257,7 @@ class ScenarioConfig(Part):
     game: GameConfig | None = None
     """the red/blue-door game. null: the environment of package and env_id"""
     package: str | None = None
-    """kind of the environment: gymnasium, multigrid or unity. null: the red/blue-door game"""
+    """kind of the environment: gymnasium, multigrid, pettingzoo or unity. null: the red/blue-door game"""
     env_id: str | None = None
     """registered id, or module:Id; unity: name of the behaviour that learns, or any. Same as env_id=..."""
     env_args: dict[str, Any] = {}
@@ -356,3 +357,8 @@ def env_factory(config: Any, hashes: dict[str, str] | None = None) -> EnvFactory
 def env_signature(scenario: ScenarioConfig) -> dict[str, Any] | None:
     """Return the environment's entry in a card; ``None`` for the red/blue-door game."""
     return None if scenario.kind.board else scenario.model_dump(include={"package", "env_id", "env_args", "agents"})
+
+
+def task_of(env_id: str) -> str:
+    """Return what is played in an environment: its id without module and version."""
+    return re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])

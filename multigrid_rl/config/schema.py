@@ -5,6 +5,7 @@ below its field, from which `make reference-pages` writes the comments in yaml a
 """
 
 import math
+import re
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,12 +20,6 @@ from multigrid_rl.tables import SECTIONS, TRACKERS, TRAINERS, find, installed
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import CODE
 from multigrid_rl.types import PSI, WITHOUT_VALUES, Schedule
-
-#: What may change when a run goes on, beside the cluster.
-RESUMABLE = (
-    "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
-    "train.threads",
-)  # fmt: skip
 
 
 class TrainConfig(Part):
@@ -244,9 +239,12 @@ class RunConfig(Part):
     init: str | None = None
     """player, its folder or run whose policy and normaliser training begins with. null: fresh ones"""
     tracking: str | None = None
-    """csv, wandb, mlflow, tensorboard-media or web: where rows go beside metrics.jsonl and TensorBoard; csv writes
-    metrics.csv, tensorboard-media films and histograms of episodes, web serves a page that follows the run. null:
-    nowhere"""
+    """csv, web, tensorboard-media, wandb, mlflow or module:Class, with commas: where rows go, too. null: nowhere"""
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Names of what takes rows, of an entry of ``tables.TRACKERS`` or ``module:Class``."""
+        return tuple(re.findall(r"[^\s,\[\]\"']+", self.tracking or ""))
 
     @field_validator("train", mode="before")
     @classmethod
@@ -254,8 +252,7 @@ class RunConfig(Part):
         """Validate ``train`` with the sections of its trainer, also in files older than ``train.trainer``."""
         if not isinstance(values, dict):
             return values
-        values = dict(values)
-        runner = values.pop("runner", "batched")
+        runner = (values := dict(values)).pop("runner", "batched")
         if runner != "batched":
             wanted = "no such key: train again without it, or run RLlib's own by `python -m benchmarks.stock`"
             raise ValueError(expected("runner", wanted, runner))
@@ -269,7 +266,9 @@ class RunConfig(Part):
     def _fits_together(self) -> "RunConfig":
         train, model = self.train, self.model
         self.require(bool(self.scenario.learning), "scenario.seats", "learn on at least one seat")
-        self.require(self.tracking in (None, *TRACKERS), "tracking", ", ".join(TRACKERS))
+        rows = ", ".join([*TRACKERS, "module:Class or several with commas"])
+        for name in self.trackers:
+            self.require(name in TRACKERS or CODE.fullmatch(name) is not None, "tracking", rows, name)
         self._check_scheme()
         self._check_objective()
         trainer = trainer_of(train.trainer)
@@ -308,8 +307,7 @@ class RunConfig(Part):
                 self.require(whole, "scheme", f"dtde, as not every agent of team {team} learns")
         if self.shared:
             self.require(self.scheme != "ctce", "shared", "false, as under ctce a team is one agent")
-            groups = list(scenario.kind.sharing.values())
-            several = len(set(groups)) < len(groups)
+            several = len(set(scenario.kind.sharing.values())) < len(scenario.kind.sharing)
             self.require(several, "shared", f"false, as no team of {scenario.name} has two agents that learn")
 
     def _check_objective(self) -> None:

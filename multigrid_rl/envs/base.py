@@ -1,6 +1,10 @@
 """What environments of other packages share: episodes, their seeds and their ends, and what a state must fit."""
 
+import os
+import signal
+import threading
 from abc import ABC, abstractmethod
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -13,10 +17,41 @@ from multigrid_rl.types import MAX_CHOICES, BatchedStep, Clock, EpisodeTable, Ru
 
 #: The one agent of a Gymnasium environment, and its team.
 AGENT, TEAM = "agent_0", "agents"
+#: Packages by the modules that they hold, where the names differ.
+PACKAGE_OF = {"Box2D": "box2d", "ale_py": "ale-py"}
+#: Environment variable: seconds that one start or step of a stranger's environment may take; 0: as long as it likes.
+SECONDS = "MULTIGRID_RL_ENV_SECONDS"
+_PATIENCE = 120.0
 
 
 class BrokenEnvError(RunError):
     """An environment showed or paid something that is not finite; nothing can be learned from that."""
+
+
+class TimeLimit:
+    """Raises ``TimeoutError`` within a block that takes too long: see :data:`SECONDS`.
+
+    By a signal, which interrupts Python wherever it is: in the main thread alone, and not on Windows.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        main = threading.current_thread() is threading.main_thread()
+        if main and hasattr(signal, "SIGALRM") and signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, _too_late):
+            self._seconds = float(os.environ.get(SECONDS) or _PATIENCE)
+            signal.signal(signal.SIGALRM, _too_late)
+
+    def __enter__(self) -> None:
+        if self._seconds and threading.get_ident() == threading.main_thread().ident:
+            signal.setitimer(signal.ITIMER_REAL, self._seconds)
+
+    def __exit__(self, *error: object) -> None:
+        if self._seconds:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _too_late(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    raise TimeoutError(f"no answer in time; {SECONDS} says how many seconds it may take")
 
 
 def episode_sequence(seed: int, number: int, episode: int) -> np.random.SeedSequence:
@@ -112,10 +147,11 @@ class OwnReward:
 
 
 class Episodes(ABC):
-    """Keeps the books of ``num_envs`` environments without background players: episodes by ``seats``, and seconds."""
+    """Tracks episodes by ``seats``, and seconds, of ``num_envs`` environments without background players."""
 
     def __init__(self, num_envs: int, seats: int) -> None:
         self.num_envs = num_envs
+        self.actions = np.full((num_envs, 0), -1, np.int16)
         self._clock = Clock()
         self._returns = np.zeros((num_envs, seats))
         self._length = np.zeros(num_envs, np.int32)
@@ -140,17 +176,36 @@ class Episodes(ABC):
 
     def _finish(self, done: NDArray[np.bool_], winners: Any = -1) -> None:
         """Write down the episodes of ``done`` (N,) and which team won them, -1 where none did, and begin afresh."""
-        count = int(done.sum())
-        winner = np.broadcast_to(winners, count).astype(np.int8)
-        events, nothing = np.zeros((count, self._returns.shape[1], 0)), np.zeros((count, 0), np.int16)
-        self._finished.append(EpisodeTable(self._length[done], self._returns[done], events, winner, nothing))
+        self._finished.append(self._table(done, winners))
         self._episode[done] += 1
         self._begin(done)
+
+    def _table(self, which: NDArray[np.bool_], winners: Any = -1) -> EpisodeTable:
+        """Return rows of the episodes in ``which`` (N,) as they stand."""
+        count = int(which.sum())
+        events, nothing = np.zeros((count, self._returns.shape[1], 0)), np.zeros((count, 0), np.int16)
+        winner = np.broadcast_to(winners, count).astype(np.int8)
+        return EpisodeTable(self._length[which], self._returns[which], events, winner, nothing)
 
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call; there are no event columns."""
         rows, self._finished = [EpisodeTable.empty(self._returns.shape[1], 0), *self._finished], []
         return EpisodeTable.concatenate(rows)
+
+    def boards(self) -> NDArray[np.uint8]:
+        """Return nothing (N, 0): it is played again by its actions."""
+        return np.zeros((self.num_envs, 0), np.uint8)
+
+    def restart(self, which: NDArray[np.bool_]) -> None:
+        """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
+        self._episode[which] += 1
+        self._begin(which)
+
+    def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
+        """Return rows of the unfinished episodes in ``which`` (N,), without a winner."""
+        count = int(which.sum())
+        events, nothing = np.zeros((count, self._returns.shape[1], 0)), np.zeros((count, 0), np.int16)
+        return EpisodeTable(self._length[which], self._returns[which], events, np.full(count, -1, np.int8), nothing)
 
     def drain_seconds(self) -> dict[str, float]:
         """Return the seconds spent on the ``engine`` since the last call; there are no background players."""

@@ -17,7 +17,16 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
 from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
-from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, OwnReward, SingleAgentEnvs, flat_actions, unfit_actions
+from multigrid_rl.envs.base import (
+    AGENT,
+    PACKAGE_OF,
+    TEAM,
+    BrokenEnvError,
+    OwnReward,
+    SingleAgentEnvs,
+    flat_actions,
+    unfit_actions,
+)
 from multigrid_rl.tables import BATCHED, find, has
 from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.trust import MISTAKES, look_in_working_folder, mistake
@@ -28,8 +37,6 @@ LOG = logging.getLogger(__name__)
 ANSWERS = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
 #: Random steps in which a training reward of the user's own is tried.
 _TRIED = 20
-#: Packages by the modules that they hold, where the names differ.
-PACKAGE_OF = {"Box2D": "box2d", "ale_py": "ale-py"}
 
 
 def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> gymnasium.Env[Any, Any]:

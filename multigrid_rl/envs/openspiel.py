@@ -71,6 +71,9 @@ class Spiel:
         ValueError: see :func:`load_game`, or a game without tensors.
     """
 
+    draws: Mapping[How, Mapping[str, Any]] = {"text": {}}
+    fps = 1.0
+
     def __init__(self, name: str, env_args: Mapping[str, Any]) -> None:
         self.game = load_game(name, env_args)
         kind = self.game.get_type()
@@ -81,8 +84,6 @@ class Spiel:
         self.turns = kind.dynamics == type(kind.dynamics).SEQUENTIAL
         self._open = kind.information == type(kind.information).PERFECT_INFORMATION
         self._told = kind.provides_information_state_string
-        self.draws: Mapping[How, Mapping[str, Any]] = {"text": {}}
-        self.fps = 1.0
         self._actions = self.game.num_distinct_actions()
         key = name, json.dumps(dict(env_args), sort_keys=True)
         if key not in _KNOWN:
@@ -110,7 +111,7 @@ class Spiel:
         return str(self.state.action_to_string(self.agents.index(agent), action))
 
     def close(self) -> None:
-        """Do nothing: text is drawn on nothing."""
+        """Do nothing: it holds no window."""
 
     @property
     def state(self) -> Any:

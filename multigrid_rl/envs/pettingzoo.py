@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import re
+import weakref
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +18,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.base import BrokenEnvError, Episodes, flat_actions, native, reset_seed
-from multigrid_rl.envs.zoo import Happened, How, Seat, SwappedParts, described, failed, open_game
-from multigrid_rl.text import expected
-from multigrid_rl.trust import MISTAKES, mistake
-from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec
+from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, reset_seed
+from multigrid_rl.envs.parts import SwappedParts
+from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, described, failed, open_game
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import mistake
+from multigrid_rl.types import AgentSpec, BatchedStep, MultiAgentSpec, Seats
 
 LOG = logging.getLogger(__name__)
 Array = NDArray[Any]
@@ -33,7 +36,8 @@ class PettingZooEnvs(Episodes):
     its episode and the actions alone, as far as the environment keeps PettingZoo's seeding.
 
     Args:
-        env_id, env_args: see :func:`~multigrid_rl.envs.zoo.open_game`.
+        env_id, env_args: see :func:`~multigrid_rl.envs.zoo.open_game`; episodes are truncated after
+            ``max_episode_steps``.
         num_envs: how many environments ``N``.
         teams: team of each seat, as numbers; ``None``: nobody wins.
         gaps: seats decide now and then (``learn.decisions``); otherwise each decides in every step until it leaves.
@@ -46,6 +50,7 @@ class PettingZooEnvs(Episodes):
     Attributes:
         turn: (N, A) whose turn it is.
         games: the environments.
+        played: what each seat did in each step of their running or only episodes, as their ``step`` took it.
         actions: (N, A) choices of the last step, -1 where a seat did nothing; (N, 0) where actions are no choices.
 
     Raises:
@@ -71,14 +76,17 @@ class PettingZooEnvs(Episodes):
         self.seats = tuple(self._about)
         super().__init__(num_envs, len(self.seats))
         self.games: list[Any] = [open_game(env_id, env_args or {}, how) for _ in range(num_envs)]
+        weakref.finalize(self, _close, self.games)
         if swapped:
             self.games = [SwappedParts(game, swapped) for game in self.games]
         self._places = {seat: a for a, seat in enumerate(self.seats)}
+        self._parts = {seat: about.parts for seat, about in self._about.items() if about.legal}
         self._obs = {seat: np.zeros((num_envs, about.size), np.float32) for seat, about in self._about.items()}
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
         self.turn = np.zeros((num_envs, len(self.seats)), np.bool_)
-        self._played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
-        self._steady, self._auto_reset = not gaps, auto_reset
+        self._paid, self._limit = np.zeros(self.turn.shape), TimeLimit()
+        self.played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
+        self._steady, self._auto_reset, self._most = not gaps, auto_reset, (env_args or {}).get(LIMIT, np.inf)
         single = all(isinstance(about.acts, spaces.Discrete) for about in self._about.values())
         self.actions = np.full((num_envs, len(self.seats) if single else 0), -1, np.int16)
         if gaps:
@@ -93,12 +101,13 @@ class PettingZooEnvs(Episodes):
         """Play one step; ``actions`` holds (N,) choices, (N, C) of several parts or (N, A) numbers for each seat.
 
         Raises:
-            BrokenEnvError: an environment raises, or shows or pays what is no number.
+            BrokenEnvError: an environment raises, takes too long, or shows or pays what is no number.
         """
         mask, count = self.turn.copy(), self.num_envs
         chosen = {seat: native(about.acts, actions[seat]) for seat, about in self._about.items()}
         self._clock.begin()
-        rewards, ended = np.zeros(mask.shape), np.zeros(mask.shape, np.bool_)
+        self._paid = rewards = np.zeros(mask.shape)
+        ended = np.zeros(mask.shape, np.bool_)
         done, cut = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         self.actions[:] = -1
         for column, seat, its in zip(self.actions.T, self.seats, mask.T, strict=False):  # no columns: no choices
@@ -108,18 +117,19 @@ class PettingZooEnvs(Episodes):
             if not taken:  # it is over
                 continue
             now = self._call(n, "step", taken)
-            self._played[n].append(taken)
-            for seat, paid in now.paid.items():
-                rewards[n, self._places[seat]] = paid
+            self.played[n].append(taken)
             for seat, good in now.ended.items():
                 ended[n, self._places[seat]] = good
             if not now.turn:
                 done[n], cut[n] = True, not all(now.ended.values())
-        self._check()
+        late = ~done & mask.any(axis=1) & (self._length + 1 >= self._most)
+        done |= late
+        cut |= late
+        self._check("step")
         self._clock.lap("engine")
         if not np.isfinite(rewards).all():
             n, a = np.argwhere(~np.isfinite(rewards))[0].tolist()
-            raise self._broken(n, f"a reward of {rewards[n, a]} for {self.seats[a]}")
+            raise self._broken(n, f"step: {self.seats[a]}", f"a reward of {rewards[n, a]}")
         self._returns += rewards
         self._length += mask.any(axis=1)
         if done.any():
@@ -138,7 +148,7 @@ class PettingZooEnvs(Episodes):
 
     def get_state(self) -> dict[str, Any]:
         """Return the actions since each episode began: environments of strangers cannot be copied."""
-        return {**super().get_state(), "played": [list(rows) for rows in self._played]}
+        return {**super().get_state(), "played": [list(rows) for rows in self.played]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`get_state` was asked: begins the same episodes again and plays the same actions.
@@ -152,7 +162,7 @@ class PettingZooEnvs(Episodes):
         for n, rows in enumerate(state["played"]):
             for taken in rows:
                 self._call(n, "step", taken)
-            self._played[n] = list(rows)
+            self.played[n] = list(rows)
         if any((now != then).any() for now, then in zip(self._obs.values(), shown, strict=True)):
             LOG.warning("env_id=%s: played again, it shows something else: the run goes on, not exactly", self.env_id)
         super().set_state(state)  # beginning counted from zero
@@ -168,66 +178,69 @@ class PettingZooEnvs(Episodes):
         best = sums.max(axis=0)
         return np.where((sums == best).sum(axis=0) == 1, sums.argmax(axis=0), -1).astype(np.int8)
 
-    def boards(self) -> NDArray[np.uint8]:
-        """Return nothing (N, 0): a game of others is played again by its actions."""
-        return np.zeros((self.num_envs, 0), np.uint8)
-
-    def moves(self) -> list[list[dict[str, Any]]]:
-        """Return what each seat did in each step of each environment's episode, as its ``step`` took it."""
-        return self._played
-
-    def restart(self, which: NDArray[np.bool_]) -> None:
-        """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
-        self._episode[which] += 1
-        self._begin(which)
-
-    def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
-        """Return rows of the unfinished episodes in ``which`` (N,), without a winner."""
-        count = int(which.sum())
-        events, nothing = np.zeros((count, len(self.seats), 0)), np.zeros((count, 0), np.int16)
-        return EpisodeTable(self._length[which], self._returns[which], events, np.full(count, -1, np.int8), nothing)
-
     def _begin(self, which: NDArray[np.bool_]) -> None:
         if not self._auto_reset and self._episode.any():  # each plays once
             self.turn[which] = False
             return
         for n in np.flatnonzero(which).tolist():
-            self._played[n] = []
+            self.played[n] = []
             now = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
             if not now.turn:
-                raise self._broken(n, "an episode that is over when it begins")
-        self._check()
+                raise self._broken(n, "reset", "an episode that is over when it begins")
+        self._check("reset")
         self._returns[which] = 0.0
         self._length[which] = 0
 
     def _call(self, n: int, what: str, given: Any) -> Happened:
-        """Start environment ``n`` (by a seed) or let it play (actions), and write down who sees what and who moves."""
-        game, before = self.games[n], self.turn[n].copy() if self._steady else None
+        """Start environment ``n`` (by a seed) or let it play (actions), and write down what it shows and pays to whom.
+
+        Raises:
+            BrokenEnvError: it fails, or its answer is none.
+        """
+        game, before, seat = self.games[n], self.turn[n].copy() if self._steady else None, ""
         try:
-            now: Happened = game.start(given) if what == "reset" else game.play(given)
+            with self._limit:
+                now: Happened = game.start(given) if what == "reset" else game.play(given)
             for seat, (obs, info) in now.seen.items():
                 self._about[seat].read(obs, info, self._obs[seat][n])
-            self.turn[n] = [seat in now.turn for seat in self.seats]
-        except MISTAKES as error:
-            raise BrokenEnvError(failed(self.env_id, what, mistake(error))) from error
+            for seat, paid in now.paid.items() if what == "step" else ():
+                self._paid[n, self._places[seat]] = paid
+            seat = next((seat for seat in now.turn if seat not in now.seen), "")
+            if seat:
+                raise ConfigError(expected("agent", f"an observation, and one of {', '.join(self.seats)}", "none"))
+        except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+            who = seat or (next(iter(given)) if what == "step" and len(given) == 1 else "")
+            raise self._broken(n, f"{what}: {who}" if who else what, mistake(error)) from error
+        self.turn[n] = [seat in now.turn for seat in self.seats]
         if before is not None and what == "step" and (self.turn[n] & ~before).any():
             late = self.seats[int(np.flatnonzero(self.turn[n] & ~before)[0])]
             wanted = f"a network without memory where agents come and go, as {late} does"
             raise BrokenEnvError(expected(f"env_id={self.env_id}: model", wanted, "one with memory"))
         return now
 
-    def _check(self) -> None:
-        """Check what all are shown: one look at many environments takes as long as one at one."""
-        for seat, obs in self._obs.items():
-            if not np.isfinite(obs).all():
-                n = int(np.flatnonzero(~np.isfinite(obs).all(axis=1))[0])
-                raise self._broken(n, f"an observation of {seat} that is not finite")
+    def _check(self, what: str) -> None:
+        """Check what all are shown after ``what``: one look at many environments takes as long as one at one."""
+        for (seat, obs), turn in zip(self._obs.items(), self.turn.T, strict=True):
+            bad = ~np.isfinite(obs).all(axis=1)
+            if bad.any():
+                n = int(np.flatnonzero(bad)[0])
+                raise self._broken(n, f"{what}: {seat}", f"an observation of {obs[n][~np.isfinite(obs[n])][0]}")
+            if seat in self._parts:
+                flags = obs[:, -self._about[seat].legal :]
+                stuck = turn & ~np.add.reduceat(flags, self._parts[seat], axis=1).all(axis=1)
+                if stuck.any():
+                    n = int(np.flatnonzero(stuck)[0])
+                    raise self._broken(n, f"{what}: {seat}", "no legal choice for who is to move")
 
-    def _broken(self, n: int, what: str) -> BrokenEnvError:
+    def _broken(self, n: int, what: str, got: str) -> BrokenEnvError:
         where = f"environment {self._first + n}, step {self._length[n] + 1} of its episode {self._episode[n] + 1}"
-        return BrokenEnvError(
-            expected(f"env_id={self.env_id}", "finite observations and rewards", f"{what} in {where}")
-        )
+        return BrokenEnvError(failed(self.env_id, what, f"{got}, in {where}"))
+
+
+def _close(games: list[Game]) -> None:
+    for game in games:
+        with suppress(Exception, SystemExit):  # of a stranger; it is let go in any case
+            game.close()
 
 
 def _by_seat(seats: tuple[str, ...], columns: Array) -> dict[str, Array]:
@@ -242,7 +255,7 @@ def kinds_of(seats: Mapping[str, Seat]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class ZooSpec:
+class ZooSpec(Seats):
     """One game of PettingZoo's kind: an entry of ``tables.PLACES`` says how players are seated in it.
 
     Args:
@@ -274,10 +287,6 @@ class ZooSpec:
             raise ValueError(expected("seat", ", ".join(self.seats), repr(seat)))
         return self.teams[seat]
 
-    def seats_of(self, team: str) -> tuple[str, ...]:
-        """Return the seats of a team, in index order."""
-        return tuple(seat for seat, its in self.teams.items() if its == team)
-
     def specs(self, learning: Iterable[str] = (), *, shared: bool = False) -> MultiAgentSpec:
         """Return who is in the game; seats of a kind play one network if it is ``shared``."""
         seats = described(self.env_id, self.env_args).seats
@@ -286,6 +295,7 @@ class ZooSpec:
             AgentSpec(
                 *(seat, modules[seat], (seat,), seats[seat].space, flat_actions(seats[seat].acts)),
                 legal=seats[seat].legal,
+                image=seats[seat].image,
             )
             for seat in learning
         )

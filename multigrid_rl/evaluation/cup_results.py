@@ -1,13 +1,13 @@
 """Results of a cup as plain data: ``results.json``, which a cup writes and its page shows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from multigrid_rl.config.scenario import Strict
-from multigrid_rl.evaluation.replays import GameRecord
+from multigrid_rl.evaluation.replays import AnyRecord
 from multigrid_rl.text import ConfigError, expected, first_error
 
 RESULTS_FILE = "results.json"
@@ -145,17 +145,18 @@ class CupResults(Strict):
     sides: list[SideResult]
     cycles: list[list[str]]  # each beats the next, the last beats the first, all beyond doubt (interval above 1/2)
     surprises: list[Surprise] = Field(default=[])
-    games: list[GameRecord]  # to look at; `label` says why
+    games: list[AnyRecord]  # to look at; `label` says why
     versions: dict[str, str]
     sha256: str = ""  # over all that is here and every pairing's file
     #: What the first side and the other are called; one name where nobody meets.
     teams: list[str] = Field(default=["red", "blue"], exclude_if=unless(["red", "blue"]))
+    rated: bool = Field(default=True, exclude_if=unless(True))  # entries win against each other; else returns decide
     returns: list[Earned] = Field(default=[], exclude_if=unless([]))  # in place of standings and pairs
 
     @property
-    def table(self) -> "list[Standing] | list[Earned]":
+    def table(self) -> Sequence[Standing | Earned]:
         """The ranked entries, the best first."""
-        return self.returns or self.standings
+        return self.standings if self.rated else self.returns
 
     @property
     def snapshots(self) -> list[EntryResult]:

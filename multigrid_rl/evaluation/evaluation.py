@@ -208,7 +208,7 @@ def seat_returns(part: Part) -> dict[str, float]:
 
 
 def kept_games(evaluation: Evaluation) -> list[Any]:
-    """Return best, median and worst game of each part (``replays.Record``), by the own return, then by length."""
+    """Return best, median and worst game of each part (of ``replays``), by the own return, then by length."""
     games = []
     for part in evaluation.parts:
         if not part.lineup.numbered:  # of Gymnasium: films keep their own

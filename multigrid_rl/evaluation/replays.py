@@ -1,18 +1,20 @@
 """Replays of single games: a game is its specification, seed, number and actions."""
 
+import json
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.envs.base import reset_seed
 from multigrid_rl.players.episodes import Played
 from multigrid_rl.players.places import place_of
 from multigrid_rl.runs.players import check_env
-from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.text import ConfigError, expected, first_error, shown
 from multigrid_rl.trust import user_code
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
@@ -84,8 +86,12 @@ class ZooRecord(Strict):
         return len(next(iter(self.actions.values())))
 
 
-#: A game of any kind: of red/blue doors, or one with an ``env_id``.
-Record = GameRecord | ZooRecord
+def _kind(game: Any) -> str:
+    return "other" if isinstance(game, ZooRecord) or (isinstance(game, dict) and "env_id" in game) else "board"
+
+
+#: A game of either kind.
+AnyRecord = Annotated[Annotated[GameRecord, Tag("board")] | Annotated[ZooRecord, Tag("other")], Discriminator(_kind)]
 
 
 class Replay(NamedTuple):
@@ -104,7 +110,7 @@ class Replay(NamedTuple):
 
 
 def record(spec: Any, played: Played, row: int, *, seed: int, players: dict[str, str], label: str) -> Any:
-    """Return the :data:`Record` of one played game."""
+    """Return the record of one played game: a :class:`GameRecord`, or a :class:`ZooRecord`."""
     about = {"label": label, "seed": seed, "game": played.first + row, "players": players}
     if played.moves:
         returns, winner = played.table.returns[row].tolist(), int(played.table.winner[row])
@@ -158,7 +164,6 @@ def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
                 break
             if t % every == 0 or t == game.steps:
                 yield Shot(t, names, dict(totals), env.drawn(how))
-        env.close()
     if bool(now.turn) or t < game.steps or not np.allclose([*totals.values()], [game.returns[seat] for seat in totals]):
         raise ConfigError(expected(key, "the same game", "another one: it does not follow from its seed and actions"))
 
@@ -215,6 +220,33 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
     stacked = {name: np.stack(values) for name, values in {**shots, **moves}.items()}
     stacked["out"] = stacked["out"].astype(np.bool_)
     return Replay(**stacked, actions=taken_actions(game), winner=winner)
+
+
+# --- files
+
+
+def read_games(path: Path) -> list[Any]:
+    """Read a file of games (one of each kind): a list, or the ``games`` of a cup's results.
+
+    Raises:
+        ConfigError: unreadable, no games in it, or a damaged one.
+    """
+    wanted = "a list of games as evaluate, cup or play --record wrote it"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(expected(path, wanted, getattr(error, "strerror", error))) from error
+    rows = content.get("games") if isinstance(content, dict) else content
+    if not isinstance(rows, list) or not rows:
+        raise ConfigError(expected(path, wanted, "no games in it"))
+    games: list[Any] = []
+    for row in rows:
+        kind = ZooRecord if isinstance(row, dict) and "env_id" in row else GameRecord
+        try:
+            games.append(kind.model_validate(row))
+        except ValidationError as error:
+            raise ConfigError(f"{path}: game {len(games)}.{first_error(error)}") from error
+    return games
 
 
 # --- one of many

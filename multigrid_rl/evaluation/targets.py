@@ -16,12 +16,12 @@ from multigrid_rl.players.classes import OwnActor, code_of, in_place_of_agent
 from multigrid_rl.players.episodes import Played, play_episodes, play_games
 from multigrid_rl.players.factories import MatchFactory, seat_players
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.places import place_of
+from multigrid_rl.players.places import counterpart, place_of
 from multigrid_rl.runs.players import code_of_run, config_of, env_player, is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import opponent_hashes, run_config
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import check_code
-from multigrid_rl.types import EnvFactory, MultiAgentSpec, Policy, counterpart
+from multigrid_rl.types import EnvFactory, MultiAgentSpec, Policy
 
 Sides = Literal["own", "other", "red", "blue", "both"]
 #: Environments of other packages that are played side by side.
@@ -285,7 +285,7 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     learning = [seat for seat in factory.spec.seats if seat not in factory.opponents]
     for seat in learning:
         if seat not in own:
-            wanted = f"a scenario in which {', '.join(own)} learn, or scenario.seats.{seat}=PLAYER"
+            wanted = f"a scenario with learning seats {', '.join(own)}, or scenario.seats.{seat}=PLAYER"
             name = (config or trained).scenario.name
             raise ConfigError(expected(f"scenario={name}", wanted, f"no player for {seat} in {run}"))
     return Target(run.name, factory, {seat: own[seat] for seat in learning})

@@ -29,7 +29,7 @@ LASTING_S = 10.0
 COMPARED, MUCH = 3, 1.3
 
 
-def share_out(count: int) -> None:
+def set_threads(count: int) -> None:
     """Share passes out to ``count`` threads; torch keeps the number of threads that it has."""
     before = torch.get_num_threads()
     use_threads(count)
@@ -46,7 +46,7 @@ def idle_seconds(cpus: set[int], root: Path = Path("/proc")) -> float:
     return sum(int(row[4]) + int(row[5]) for row in rows if int(row[0][3:]) in cpus) / os.sysconf("SC_CLK_TCK")
 
 
-class Team:
+class ThreadTuner:
     """Shares passes out to threads: as many as are asked for or, with ``auto``, as there are free cores.
 
     Args:
@@ -68,16 +68,16 @@ class Team:
         room = min(USEFUL, int(cores) - others) if isinstance(threads, str) else threads
         self.most = 1 if alone else max(1, min(room, most_threads()))
         self._wait, self._since = 0.0, time.monotonic()
-        self._looked, self._free, self._alone = math.nan, math.nan, math.nan
+        self._looked, self._free, self._single_thread_s = math.nan, math.nan, math.nan
         self._paces: deque[float] = deque(maxlen=COMPARED)
         self.count = 1 if self._auto else self.most
 
-    def __enter__(self) -> "Team":
-        share_out(self.count)
+    def __enter__(self) -> "ThreadTuner":
+        set_threads(self.count)
         return self
 
     def __exit__(self, *_: object) -> None:
-        share_out(1)
+        set_threads(1)
 
     def _idle(self) -> tuple[float, float]:
         return time.monotonic(), idle_seconds(self._cpus) + time.process_time()
@@ -89,7 +89,7 @@ class Team:
         return min(share, self._cores)
 
     def _take(self, count: int, now: float) -> None:
-        share_out(count)
+        set_threads(count)
         self.count, self._since = count, now
         self._paces.clear()
 
@@ -98,10 +98,10 @@ class Team:
         if not self._auto or self.most == 1:
             return f"{self.most} thread(s)"
         time.sleep(max(0.0, self._sampled[0] + PERIOD_S / 2 - time.monotonic()))
-        free = f"{self._free_cores():.1f} of {self._cores:g} are now"
-        return f"{self.most} threads while as many cores are free ({free})"
+        idle = f"{self._free_cores():.1f} of {self._cores:g} cores idle now"
+        return f"up to {self.most} threads while cores are idle ({idle})"
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Take more threads or fewer; to be called before every iteration."""
         now = time.monotonic()
         seconds, self._looked = now - self._looked, now
@@ -110,16 +110,19 @@ class Team:
         if now - self._sampled[0] >= PERIOD_S:
             self._free = self._free_cores()
         if not math.isnan(seconds):
-            self.follow(seconds, self._free, now)
+            self._adjust(seconds, self._free, now)
 
-    def follow(self, seconds: float, free: float, now: float) -> None:
-        """Do what :meth:`look` does after an iteration of so many ``seconds``, with so many cores ``free``."""
+    def _adjust(self, seconds: float, free: float, now: float) -> None:
+        """Do what :meth:`update` does after an iteration of so many ``seconds``, with so many cores ``free``."""
         self._paces.append(seconds)
         if self.count == 1:
-            self._alone = statistics.median(self._paces)
+            self._single_thread_s = statistics.median(self._paces)
             if len(self._paces) == COMPARED and now - self._since >= self._wait and free >= self.most - FREE:
                 self._take(self.most, now)
-        elif len(self._paces) > 1 and min(self._paces) > (1 if len(self._paces) == COMPARED else MUCH) * self._alone:
+        elif (
+            len(self._paces) > 1
+            and min(self._paces) > (1 if len(self._paces) == COMPARED else MUCH) * self._single_thread_s
+        ):
             self._wait = min(max(2 * self._wait, WAIT_S), LONGEST_S)
             self._take(1, now)
         elif now - self._since > LASTING_S:

@@ -59,8 +59,8 @@ class LabellingCollector(Collector):
 
     Attributes:
         beta: probability that a step's action is the expert's.
-        labels: the experts' actions (T, N, C) in the steps of the last rollout, by agent: they stand where others have
-            what was drawn, so that they move along where agents decide now and then.
+        labels: the experts' actions (T, N, C) in the steps of the last rollout, by agent. Where agents decide now and
+            then they stand where others have what was drawn, and move along with their rows.
     """
 
     def __init__(self, *arguments: Any, experts: Mapping[str, Policy], **options: Any) -> None:
@@ -68,7 +68,10 @@ class LabellingCollector(Collector):
         count, (seed, first) = self.env.num_envs, (options["seed"], options["first"])
         numbers = np.arange(first, first + count, dtype=np.int64)
         self.beta = 1.0
-        self.labels = {name: rollout.actions for name, rollout in self.rollouts.items()}
+        self.labels = {
+            name: rollout.actions if self._gaps else np.empty_like(rollout.actions)
+            for name, rollout in self.rollouts.items()
+        }
         self._experts, self._mixture = {}, {}
         for k, (name, agent) in enumerate(self.agents.items()):
             self._experts[name] = in_place_of(agent, experts[name], self.env, Streams(seed, numbers, _EXPERTS + k))

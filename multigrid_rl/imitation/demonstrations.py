@@ -15,10 +15,10 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from safetensors import SafetensorError, safe_open
 
-from multigrid_rl.config.scenario import Strict
+from multigrid_rl.config.scenario import Strict, task_of
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import (
     ActionSignature,
@@ -29,10 +29,9 @@ from multigrid_rl.players.cards import (
     Text,
     read_plain_file,
     signature,
-    task_of,
 )
 from multigrid_rl.text import ConfigError, expected, first_error, shown
-from multigrid_rl.types import AgentSpec
+from multigrid_rl.types import MAX_RECORDED, AgentSpec
 
 Array = NDArray[Any]
 DATA_FILE, CARD_FILE = "data.safetensors", "card.json"
@@ -81,6 +80,13 @@ class DataCard(Strict):
     bytes: int = Field(ge=1)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     versions: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_byte(self) -> "DataCard":
+        most = 0 if isinstance(self.actions, BoxSignature) else np.max(self.actions)
+        if most > MAX_RECORDED:
+            raise ValueError(expected("actions", f"at most {MAX_RECORDED} choices in recorded play", most))
+        return self
 
     def summary(self) -> str:
         """Describe the data in one line."""

@@ -14,13 +14,15 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from multigrid_rl.evaluation.replays import read_games, replay
 from multigrid_rl.imitation.demonstrations import Demonstrations, Episode
 from multigrid_rl.players.cards import space_of
 from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.types import AgentSpec
 
 Array = NDArray[Any]
-TORCH, PARQUET, MINARI = (".pt", ".pth"), ".parquet", "minari:"
-WHAT = "a torch file (.pt, .pth), a Parquet file (.parquet) or minari:DATASET_ID"
+TORCH, PARQUET, MINARI, GAMES = (".pt", ".pth"), ".parquet", "minari:", ".json"
+WHAT = "a torch file (.pt, .pth), a Parquet file (.parquet), games (.json) or minari:DATASET_ID"
 #: Seconds of processor time, and bytes of memory beside three times the file's, for reading an untrusted torch file.
 _SECONDS, _BYTES = 600, 8 << 30
 _UNKNOWN = (-1, -1, -1)
@@ -47,6 +49,44 @@ def episodes_of(source: str, dtypes: Mapping[str, Any]) -> tuple[Iterator[Episod
     if path.suffix == PARQUET:
         return _from_parquet(path, dtypes), {}
     raise ConfigError(expected("data import", WHAT, source))
+
+
+def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iterator[Episode]:
+    """Yield what one player did in a file of games of red/blue doors, such as that of ``play --record``.
+
+    Args:
+        path: of the file.
+        agent: whom it is to teach.
+        spec: of the scenario.
+        who: name of the player in the file.
+
+    Raises:
+        ConfigError: no such file, a damaged one, games of another kind, or none in which that player sits on the seat.
+    """
+    games, (seat, *others), found = read_games(path), agent.seats, 0
+    if others:
+        raise ConfigError(expected("data import", "an agent of one seat (scheme=dtde)", ", ".join(agent.seats)))
+    for game in games:
+        if getattr(game, "spec", None) != spec:
+            raise ConfigError(expected(f"data import: {path}", "games of the scenario", f"another: {game.label}"))
+        if game.players[seat] != who:
+            continue
+        found += 1
+        played, a = replay(game), spec.seats.index(seat)
+        steps = int((~played.out[:-1, a]).sum())  # an agent that is out stays out
+        ended = game.steps < spec.max_steps or played.winner >= 0 or steps < game.steps
+        yield Episode(
+            observations=played.tokens[:steps, a],
+            actions=played.actions[:steps, a, None].astype(np.uint8),
+            rewards=played.reward[:steps, a].astype(np.float32),
+            terminated=ended,
+            truncated=not ended,
+            final_observation=played.tokens[steps, a],
+            seed=(game.seed, game.game, 0),
+        )
+    if not found:
+        names = ", ".join(sorted({game.players[seat] for game in games}))
+        raise ConfigError(expected("--who", f"one of {names} on {seat} in {path}", who))
 
 
 def _column(key: str, values: Any, dtype: Any) -> Array:

@@ -80,7 +80,7 @@ class _EpisodeBuffer:
             if self._gaps:
                 owner = np.cumsum(active) - 1  # of each step, the decision before it
                 paid = np.bincount(owner[owner >= 0], rewards[owner >= 0], minlength=int(active.sum()))
-                ended = terminated.any(keepdims=True)
+                ended = np.array([terminated.any()])
             if active.any():  # an episode may end before it is an agent's turn
                 yield Episode(
                     observations=obs[active],

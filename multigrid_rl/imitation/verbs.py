@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -77,7 +77,8 @@ def data(
         typer.Argument(help="show: check everything and tell what is in it; import: from others; export: for others."),
     ],
     source: Annotated[
-        str, typer.Argument(help="Folder with recorded play; to import a .pt, .pth or .parquet file or minari:ID.")
+        str,
+        typer.Argument(help="Folder with recorded play; to import a .pt, .pth, .parquet or .json file or minari:ID."),
     ],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Where imported play was recorded: scenario=halfcheetah.")
@@ -85,7 +86,9 @@ def data(
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="Folder to import to; .parquet file or minari:ID to export to.")
     ] = None,
-    who: Annotated[str, typer.Option(help="Who plays in what is imported.")] = "unknown",
+    who: Annotated[
+        str | None, typer.Option(help='Who plays in what is imported; of games whose steps are ("you" by default).')
+    ] = None,
 ) -> None:
     """Check recorded play and show what is in it, or exchange it with others (docs/imitation.md)."""
     from multigrid_rl.imitation import interchange
@@ -114,7 +117,7 @@ def data(
     typer.echo(f"exported {output}: {recorded.card.summary()}")
 
 
-def _import(source: str, output: Path, overrides: list[str], who: str) -> None:
+def _import(source: str, output: Path, overrides: list[str], who: str | None) -> None:
     import numpy as np
     from gymnasium.spaces import Box
 
@@ -131,11 +134,17 @@ def _import(source: str, output: Path, overrides: list[str], who: str) -> None:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     game, env = config.scenario.game, env_signature(config.scenario)
+    games = source.endswith(interchange.GAMES)
+    who = who or ("you" if games else "unknown")
     facts = {"who": who, "scenario": config.scenario.name, "env": env, "versions": versions()}
     facts |= signature(agent, None if game is None else game.view_size)
     vectors = {"observations": agent.observation_space, "actions": agent.action_space}
     dtypes = {name: np.float32 if isinstance(space, Box) else np.uint8 for name, space in vectors.items()}
-    episodes, more = interchange.episodes_of(source, dtypes)
+    if games:
+        spec = config.scenario.kind.spec if game is not None else None
+        episodes, more = interchange.episodes_of_games(Path(source), agent, spec, who), dict[str, Any]()
+    else:
+        episodes, more = interchange.episodes_of(source, dtypes)
     with written_beside(output, "folder") as unfinished:
         try:
             card = demonstrations.write(unfinished, episodes, {**facts, **more})

@@ -24,3 +24,4 @@ class Layout(NamedTuple):
     normalise: bool = False  # put a normaliser of observations before the first layer
     layer_norm: bool = False  # normalise each hidden layer before its activation
     legal: int = 0  # so many numbers at the end of a vector say which choices are legal: others get no probability
+    image: Sequence[int] = ()  # height, width and channels of the image that a vector begins with

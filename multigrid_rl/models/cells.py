@@ -46,6 +46,15 @@ class CellActorCritic(nn.Module):
         return logits
 
 
+def build(layout: Layout) -> nn.Module:
+    """Build a network over an image, or over the cells of a view."""
+    if isinstance(layout.observation, int):
+        from multigrid_rl.models.vector import ImageActorCritic  # noqa: PLC0415 - games show tokens
+
+        return ImageActorCritic(layout)
+    return CellActorCritic(layout)
+
+
 class _Tower(nn.Module):
     def __init__(self, categories: Sequence[int], hidden: Sequence[int], outputs: int, convolution: bool) -> None:
         super().__init__()

@@ -42,6 +42,7 @@ def build(  # noqa: PLR0913 - all but three have defaults
     *,
     log_std: float | None = None,
     legal: int = 0,
+    image: Sequence[int] = (),
 ) -> nn.Module:
     """Build a network with a ``state_size``, the numbers of memory that a game takes.
 
@@ -57,6 +58,7 @@ def build(  # noqa: PLR0913 - all but three have defaults
         central: number of values of each token that only the critic reads.
         log_std: logarithm of a Gaussian's standard deviation at the start, appended to the means; ``None``: logits.
         legal: numbers at the end of a vector that say which choices are legal.
+        image: height, width and channels of the image that a vector begins with.
 
     Raises:
         ArchitectureError: unknown name, or sizes that make no network.
@@ -72,7 +74,12 @@ def build(  # noqa: PLR0913 - all but three have defaults
         raise ArchitectureError(expected("architecture.activation", ", ".join(_ACTIVATIONS), activation))
     normalise, layer_norm = _options(str(name), architecture, entry, vector=vector)
     for good, key, wanted, got in (
-        (entry.vectors or not vector, "name", f"{networks_with('vectors')} for a vector", name),
+        (
+            entry.vectors or (entry.images and image) or not vector,
+            "name",
+            f"{networks_with('vectors')} for a vector",
+            name,
+        ),
         (vector or activation in _OVER_TOKENS, "activation", f"{' or '.join(_OVER_TOKENS)} for tokens", activation),
         (entry.central or not central, "name", f"{networks_with('central')} with a central critic", name),
         (entry.legal or not legal, "name", f"{networks_with('legal')} with choices that are not always legal", name),
@@ -82,7 +89,7 @@ def build(  # noqa: PLR0913 - all but three have defaults
     # A generator of its own: a network's weights depend on its seed alone, not on what else was drawn in the process.
     generator = torch.Generator().manual_seed(seed)
     layout = Layout(str(name), observation, outputs, tuple(sizes), activation, generator, tuple(central))
-    layout = layout._replace(log_std=log_std, normalise=normalise, layer_norm=layer_norm, legal=legal)
+    layout = layout._replace(log_std=log_std, normalise=normalise, layer_norm=layer_norm, legal=legal, image=image)
     network: nn.Module = load(entry.build)(layout)
     return network
 
@@ -129,6 +136,7 @@ def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0)
             () if agent.critic_space is None else tuple(agent.critic_space.nvec.tolist()),
             log_std=architecture.get("log_std", 0.0) if gaussian else None,
             legal=agent.legal,
+            image=agent.image,
         )
     if isinstance(distribution, nn.Module):  # a head, with weights of its own
         network.head = distribution

@@ -1,5 +1,7 @@
 """Networks for observations that are vectors of floats, and what is measured for them."""
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from multigrid_rl.models.mlp import tower
 Array = NDArray[Any]
 #: Normalised observations are clipped to +- this.
 CLIP_OBS = 10.0
+#: Of a network for images: convolutions at least, channels of the first and of the others, sides that are small enough.
+_CONVOLUTIONS, _CHANNELS, _SMALL = 2, (16, 32), 8
 
 
 class Moments:
@@ -102,17 +106,18 @@ class VectorActorCritic(nn.Module):
     def __init__(self, layout: Layout) -> None:
         super().__init__()
         self.legal = layout.legal
-        size, outputs, generator = layout.observation, layout.outputs, layout.generator
+        size, outputs = layout.observation, layout.outputs
         assert isinstance(size, int)
         self.hidden, self.activation, self.layer_norm = layout.hidden, layout.activation, layout.layer_norm
-        self.policy, self.value = (
-            tower((size, *self.hidden, last), self.activation, gain, generator, layer_norm=self.layer_norm)
-            for last, gain in ((outputs, 0.01), (1, 1.0))
-        )
+        self.policy, self.value = (self._tower(layout, size, last, gain) for last, gain in ((outputs, 0.01), (1, 1.0)))
         self.spread = nn.Identity() if layout.log_std is None else LogStd(outputs, layout.log_std)
         self.normaliser = Normaliser(size) if layout.normalise else nn.Identity()
         self.register_buffer("value_scale", torch.ones(1))
         self.value_scale: Tensor
+
+    def _tower(self, layout: Layout, size: int, last: int, gain: float) -> nn.Sequential:
+        sizes = size, *layout.hidden, last
+        return tower(sizes, layout.activation, gain, layout.generator, layer_norm=layout.layer_norm)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Compute outputs (B, K) and values (B,) of observations (B, D)."""
@@ -151,3 +156,38 @@ class VectorActorCritic(nn.Module):
             last.bias.mul_(factor)
             self.value_scale.fill_(scale)
         return factor
+
+
+class ImageActorCritic(VectorActorCritic):
+    """Separate policy and value towers over an image: 3x3 convolutions until no side is above 8, then dense layers."""
+
+    def _tower(self, layout: Layout, size: int, last: int, gain: float) -> nn.Sequential:  # noqa: ARG002 - flags included
+        height, width, channels = layout.image
+        layers: list[nn.Module] = [Pixels(layout.image)]
+        while len(layers) < 2 * _CONVOLUTIONS or max(height, width) > _SMALL:
+            # The first layers halve the sides, as whoever reads pixels does (Mnih et al. 2015,
+            # https://doi.org/10.1038/nature14236); a small board keeps its cells.
+            stride = 2 if max(height, width) > _SMALL else 1
+            layer = nn.Conv2d(channels, _CHANNELS[len(layers) > 1], 3, stride, padding=1)
+            nn.init.orthogonal_(layer.weight, 2**0.5, generator=layout.generator)
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
+            layers += [layer, nn.ReLU()]
+            height, width, channels = -(-height // stride), -(-width // stride), layer.out_channels
+        return nn.Sequential(*layers, nn.Flatten(), *super()._tower(layout, height * width * channels, last, gain))
+
+
+class Pixels(nn.Module):
+    """Shows the image (B, C, H, W) that a vector (B, D) begins with.
+
+    Args:
+        image: height, width and channels.
+    """
+
+    def __init__(self, image: Sequence[int]) -> None:
+        super().__init__()
+        self._image = tuple(image)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the image (B, C, H, W)."""
+        return obs[:, : prod(self._image)].reshape(-1, *self._image).permute(0, 3, 1, 2)

@@ -142,7 +142,7 @@ def check_cores(
 
 
 def check_gpus(build: str | None = None, cuda: str | None = None, gpus: int | None = None) -> Finding:
-    """Check that torch sees a GPU if it was built for one.
+    """Check that a GPU is visible to torch if it was built for one.
 
     Args:
         build: version of torch, ``None``: what is found.

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
+import math
 import os
-import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
 from multigrid_rl.text import ConfigError, expected, first_error, printable, shown
 from multigrid_rl.trust import check_code
-from multigrid_rl.types import MAX_CHOICES, AgentSpec
+from multigrid_rl.types import MAX_CHOICES, MAX_NUMBERS, AgentSpec
 from multigrid_rl.world.constants import NUM_CODES
 
 MODEL_FILE = "model.safetensors"
@@ -31,7 +31,7 @@ CARD_FILE = "card.json"
 MAX_MODEL_BYTES = 5_000_000
 MAX_CARD_BYTES = 1_000_000
 #: A network within these bounds is built at once, one beyond them only when its file has the right shapes.
-_UNITS, _LAYERS, _TOKENS = 512, 4, 200
+_UNITS, _LAYERS, _TOKENS, _NUMBERS = 512, 4, 200, 20_000
 #: Not blocking: to open a named pipe would wait for a writer. Windows has neither flag.
 _OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 
@@ -73,14 +73,18 @@ class ObservationSignature(Strict):
     view_size: int | None = Field(default=None, ge=1, le=99)
     #: Number of values of each token; or else the length of a vector of floats.
     categories: list[Annotated[int, Field(ge=1, le=256)]] | None = Field(default=None, min_length=1, max_length=1000)
-    size: int | None = Field(default=None, ge=1, le=100_000)
+    size: int | None = Field(default=None, ge=1, le=MAX_NUMBERS)
     #: So many of these numbers, the last ones, say which choices are legal.
-    legal: int = Field(default=0, ge=0, le=MAX_CHOICES)
+    legal: int = Field(default=0, ge=0, le=MAX_NUMBERS)
+    #: Height, width and channels of the image that the first of them are.
+    image: list[Annotated[int, Field(ge=1, le=MAX_NUMBERS)]] | None = Field(default=None, min_length=3, max_length=3)
 
     @model_validator(mode="after")
     def _tokens_or_vector(self) -> "ObservationSignature":
         if (self.categories is None) == (self.size is None):
             raise ValueError("expected exactly one of categories and size")
+        if self.image is not None and math.prod(self.image) + self.legal != self.size:
+            raise ValueError(expected("image", f"sides of {(self.size or 0) - self.legal} numbers", self.image))
         return self
 
     def __str__(self) -> str:
@@ -123,11 +127,6 @@ class EnvSignature(Strict):
         if value not in packages():
             raise ValueError(f"expected one of {', '.join(packages())}, got {value}")
         return value
-
-
-def task_of(env_id: str) -> str:
-    """Return what is played in an environment: its id without module and version."""
-    return re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])
 
 
 class Returns(Strict):
@@ -207,7 +206,8 @@ class Card(Strict):
     @model_validator(mode="after")
     def _bounds(self) -> "Card":
         box, legal = self.actions, self.observation.legal
-        if legal and (legal != box or legal >= (self.observation.size or 0)):
+        choices = sum(box) if isinstance(box, list) else box
+        if legal and (legal != choices or legal >= (self.observation.size or 0)):
             raise ValueError(expected("observation.legal", "0, or as many as there are choices", legal))
         if isinstance(box, BoxSignature):
             if len(box.low) != len(box.high) or not np.less(*box.bounds).all():
@@ -236,17 +236,16 @@ def space_of(acts: int | list[int] | BoxSignature, members: int) -> spaces.Box |
 def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
     """Return the parts of a card that say what a player reads and decides."""
     reads, acts = signature_of(agent.observation_space), agent.action_space
-    observation: dict[str, Any] = {"view_size": view_size, "categories": reads}
-    if isinstance(reads, int):
-        observation = {"size": reads, **({"legal": agent.legal} if agent.legal else {})}
+    vector = {"size": reads, "legal": agent.legal, "image": list(agent.image)}
+    tokens = {"view_size": view_size, "categories": reads}
+    observation = {key: value for key, value in vector.items() if value} if isinstance(reads, int) else tokens
     if isinstance(acts, spaces.Box):
         bounds = {"low": acts.low.tolist(), "high": acts.high.tolist()}
         finite = {side: [x if np.isfinite(x) else None for x in values] for side, values in bounds.items()}
         return {"observation": observation, "actions": finite}
-    choices = acts.nvec.tolist()
-    members = len(agent.seats)
-    alike = len(choices) == members
-    return {"observation": observation, "actions": choices[0] if alike else choices, "members": members}
+    choices, members = acts.nvec.tolist(), len(agent.seats)
+    actions = choices[0] if len(choices) == members else choices
+    return {"observation": observation, "actions": actions, "members": members}
 
 
 def sha256_of(data: bytes) -> str:
@@ -333,7 +332,7 @@ def read_network(source: Source, card: Card) -> nn.Module:
     found = sha256_of(data)
     if found != card.sha256:
         wanted = f"{card.sha256[:16]}... of its card"
-        raise PlayerError(expected(f"{path}: sha256", wanted, f"{found[:16]}...: changed since it was frozen"))
+        raise PlayerError(expected(f"{path}: sha256", wanted, f"{found[:16]}...: changed since it was written"))
     weights = _weights(path, data)
     try:
         if not _ordinary(card):
@@ -353,17 +352,17 @@ def _network(card: Card) -> nn.Module:
     if ":" in name:
         check_code("architecture.name", [name], "a network of this project")
     seen = card.observation
-    reads: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (seen.size or 0,))
-    if seen.categories is not None:
-        reads = spaces.MultiDiscrete(seen.categories)
-    agent = AgentSpec(card.name, card.name, tuple(card.seats), reads, card.action_space, legal=seen.legal)
+    vector = spaces.Box(-np.inf, np.inf, (seen.size or 0,))
+    reads = vector if seen.categories is None else spaces.MultiDiscrete(seen.categories)
+    seats, image = tuple(card.seats), tuple(seen.image or ())
+    agent = AgentSpec(card.name, card.name, seats, reads, card.action_space, legal=seen.legal, image=image)
     return network_of(agent, {**card.architecture, "log_std": 0.0})
 
 
 def _ordinary(card: Card) -> bool:
     """Whether any network of this size may be built before its file was compared: a hundred megabytes at most."""
     hidden, categories = card.architecture.get("hidden"), card.observation.categories or []
-    if card.architecture.get("head") is not None:
+    if card.architecture.get("head") is not None or (card.observation.size or 0) > _NUMBERS:
         return False
     if not isinstance(hidden, list) or not all(type(units) is int and units <= _UNITS for units in hidden):
         return False

@@ -187,8 +187,9 @@ def play_games(spec: Seats, players: dict[str, Policy], games: int, *, seed: int
     if match.seats:
         empty = ", ".join(match.seats)
         raise ValueError(expected("players", f"one for each of {', '.join(spec.seats)}", f"none for {empty}"))
-    start = match.env.boards()
-    played = play_episodes(match, (), {}, games, seed=seed, first=first_game, keep=True)
+    start, env_id = match.env.boards(), getattr(spec, "env_id", None)
+    endless = f"env_id={env_id}" if env_id else ""
+    played = play_episodes(match, (), {}, games, seed=seed, first=first_game, keep=True, may_not_end=endless)
     actions = played.actions if played.actions.size else np.zeros((games, 0, len(spec.seats)), np.int8)
     actions[np.arange(actions.shape[1]) >= played.table.length[:, None]] = -1
-    return played._replace(actions=actions, start=start, moves=tuple(match.env.moves()))
+    return played._replace(actions=actions, start=start, moves=tuple(getattr(match.env, "played", ())))

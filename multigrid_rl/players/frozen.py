@@ -11,9 +11,9 @@ from torch import nn
 
 from multigrid_rl.fast import Pass, compile_network, step
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
-from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError
+from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
 from multigrid_rl.text import expected, shown
-from multigrid_rl.types import GameSpec, SeatView, UniformSource
+from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, other_seat, other_side
 from multigrid_rl.world.state import token_categories
 
@@ -81,9 +81,10 @@ class FrozenPlayer:
 
     def sample(self, outputs: NDArray[np.float32], rng: UniformSource) -> NDArray[Any]:
         """Draw actions (N,), of a team (N, C), or bounded numbers (N, A), from ``outputs`` (N, outputs)."""
-        return self._taken(self.choose(outputs, rng).actions)
+        return self.taken(self.choose(outputs, rng).actions)
 
-    def _taken(self, chosen: NDArray[Any]) -> NDArray[Any]:
+    def taken(self, chosen: NDArray[Any]) -> NDArray[Any]:
+        """Return chosen actions (N, C) or (N, A) as the environment takes them: (N,) where there is one choice."""
         actions = self.distribution.bounded(chosen)
         if not isinstance(self.distribution, Categorical):
             return actions
@@ -114,7 +115,7 @@ class FrozenPlayer:
             SeatView(rows, None, 0), self.initial_state(len(rows)) if state is None else state
         )
         chosen = self.distribution.mode(outputs) if rng is None else self.distribution.draw(outputs, rng).actions
-        actions = self._taken(chosen)
+        actions = self.taken(chosen)
         return actions if seen.ndim > 1 else actions[0], state
 
     def outputs(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
@@ -147,6 +148,16 @@ class FrozenPlayer:
         """Draw actions with their log-probabilities and entropies from ``outputs`` (N, outputs)."""
         drawn = self.distribution.draw(outputs, rng)  # also if greedy, so that a game's stream advances equally
         return drawn._replace(actions=self.distribution.mode(outputs)) if self.greedy else drawn
+
+
+def check_agent(card: Card, agent: AgentSpec) -> None:
+    """Raise :class:`PlayerError` unless the player's spaces are the agent's."""
+    wanted = signature(agent, card.observation.view_size)
+    needed = Card.model_validate({**card.model_dump(), **wanted})
+    for part, value in wanted.items():
+        if getattr(card, part) != getattr(needed, part):
+            got = card.model_dump(exclude_none=True)[part]
+            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {value}, got {got}")
 
 
 def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:

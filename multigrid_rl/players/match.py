@@ -78,9 +78,6 @@ class SeatsEnv(BatchedEnv, Protocol):
     def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
         """Return rows of the unfinished episodes in ``which`` (N,), without a winner."""
 
-    def moves(self) -> list[list[dict[str, Any]]]:
-        """Return what each seat did in each step of each environment's episode, where no board tells it; else []."""
-
 
 Env = TypeVar("Env", bound=SeatsEnv)
 

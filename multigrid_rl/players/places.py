@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, EnvironmentKind
 from multigrid_rl.tables import PLACES, find
 from multigrid_rl.text import expected
-from multigrid_rl.types import AgentSpec, MultiAgentSpec, Policy, Seats
+from multigrid_rl.types import AgentSpec, MultiAgentSpec, Policy, Seats, SeatView, UniformSource
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import Card
@@ -77,6 +79,88 @@ def place_of(game: Seats) -> Place:
 def sides_of(game: Seats) -> tuple[str, ...]:
     """Return the teams of a game that have seats, in the order of their numbers."""
     return tuple(team for team in place_of(game).who(game).team_names if game.seats_of(team))
+
+
+def counterpart(game: Seats, seat: str) -> str:
+    """Return the seat of the other team at the same place, ``blue_0`` for ``red_0``; itself without such a team."""
+    team = game.team_of(seat)
+    others = [other for other in dict.fromkeys(map(game.team_of, game.seats)) if other != team]
+    if len(others) != 1 or len(game.seats_of(others[0])) != len(game.seats_of(team)):
+        return seat
+    return game.seats_of(others[0])[game.seats_of(team).index(seat)]
+
+
+class RandomLegal:
+    """Draws every legal choice, or number within the bounds, with the same probability.
+
+    Args:
+        agent: what its seat sees and does.
+    """
+
+    name = "random"
+
+    def __init__(self, agent: AgentSpec) -> None:
+        self._space, self._legal = agent.action_space, agent.legal
+
+    def initial_state(self, games: int) -> None:
+        """Return nothing: it has no memory."""
+
+    def reset_state(self, state: None, done: NDArray[np.bool_]) -> None:
+        """Return nothing."""
+
+    def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[Any], None]:  # noqa: ARG002
+        """Return choices (N, C) or numbers (N, A)."""
+        space, uniform = self._space, rng.uniform(int(np.prod(self._space.shape)))
+        if hasattr(space, "low"):
+            low, high = (np.clip(bound, -10, 10) for bound in (space.low, space.high))
+            return (low + uniform * (high - low)).astype(np.float32), None
+        if not self._legal:
+            return (uniform * space.nvec).astype(np.int64), None
+        flags = np.split(view.tokens[:, -self._legal :], np.cumsum(space.nvec)[:-1], axis=1)
+        return np.stack([_among(*part) for part in zip(flags, uniform.T, strict=True)], axis=1), None
+
+    def probabilities(self, seen: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the probability (N, K) of each choice for observations (N, D) that end with what is legal."""
+        flags = seen[:, -self._legal :].astype(np.float64)
+        return np.asarray(flags / flags.sum(axis=1, keepdims=True))
+
+
+def _among(flags: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return one of the choices (N,) that ``flags`` (N, K) allow, each as likely, by numbers (N,) in [0, 1)."""
+    order = np.cumsum(flags, axis=1)
+    wanted = np.minimum(np.floor(uniform * order[:, -1]) + 1, order[:, -1])
+    return np.asarray((order < wanted[:, None]).sum(axis=1), np.int64)
+
+
+class SeatByAgent:
+    """What places have in common in which each seat is an agent of its own."""
+
+    def scripted(self: Any, game: Any, name: str, seat: str) -> Policy:
+        """Make the one built-in player. Raises ``PlayerError`` for another."""
+        from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
+
+        if name != RandomLegal.name:
+            wanted = f"{RandomLegal.name}, a folder or module:Class in {self.title(game)}"
+            raise PlayerError(expected("player", wanted, name))
+        return RandomLegal(self.agent(game, seat or game.seats[0]))
+
+    def own_class(self: Any, game: Any, code: str, seat: str) -> Policy:
+        """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
+        from multigrid_rl.players.classes import in_place_of_agent  # noqa: PLC0415
+
+        return in_place_of_agent(code, self.agent(game, seat))
+
+    def own(self: Any, game: Any, name: str, player: Any, seat: str) -> Policy:
+        """Take a player that was handed over as an object, and try it. Raises ``ConfigError``."""
+        from multigrid_rl.players.classes import acting  # noqa: PLC0415
+
+        return acting(name, player, self.agent(game, seat))
+
+    def agent(self: Any, game: Any, seat: str) -> AgentSpec:
+        """Return what a seat sees and does."""
+        (agent,) = self.agents(game, {seat: game.team_of(seat)}, "dtde", shared=False)
+        found: AgentSpec = agent
+        return found
 
 
 class SeatedKind(EnvironmentKind):

@@ -12,9 +12,9 @@ from multigrid_rl.fast.towers import Stack
 from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card
 from multigrid_rl.players.catalogue import Seating, load_frozen
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.places import place_of
+from multigrid_rl.players.places import counterpart, place_of
 from multigrid_rl.text import expected
-from multigrid_rl.types import Board, Policy, Seats, SeatView, UniformSource, counterpart
+from multigrid_rl.types import Board, Policy, Seats, SeatView, UniformSource
 from multigrid_rl.world.constants import other_side
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, OneAgent
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec, kinds_of
 from multigrid_rl.envs.zoo import described
-from multigrid_rl.players.places import SeatedKind, Words
+from multigrid_rl.players.places import SeatByAgent, SeatedKind, Words
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Policy, SeatView, UniformSource
+from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import Card
@@ -76,8 +74,10 @@ class PettingZoo(SeatedKind):
         from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it brings torch
 
         memory, about = config.model.recurrent, described(self.env_id, self.env_args)
-        legal = any(seat.legal for seat in about.seats.values())
+        learns = [about.seats[seat] for seat in self.learning]
+        legal, images = any(seat.legal for seat in learns), all(seat.image for seat in learns)
         for key, good, wanted, got in (
+            ("model", images or not config.model.entry.images, "mlp, as not all seats see images", config.model.name),
             ("model", not (memory and about.turns), f"a network without memory, as {self.env_id} has turns", "memory"),
             ("model", not legal or config.model.entry.legal, "mlp with legal actions", config.model.name),
             ("scheme", config.scheme == "dtde", "dtde with this package", config.scheme),
@@ -95,44 +95,7 @@ class PettingZoo(SeatedKind):
         )
 
 
-class RandomLegal:
-    """Draws every legal choice, or number within the bounds, with the same probability.
-
-    Args:
-        agent: what its seat sees and does.
-    """
-
-    name = "random"
-
-    def __init__(self, agent: AgentSpec) -> None:
-        self._space, self._legal = agent.action_space, agent.legal
-
-    def initial_state(self, games: int) -> None:
-        """Return nothing: it has no memory."""
-
-    def reset_state(self, state: None, done: NDArray[np.bool_]) -> None:
-        """Return nothing."""
-
-    def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[Any], None]:  # noqa: ARG002
-        """Return choices (N, C) or numbers (N, A)."""
-        space, uniform = self._space, rng.uniform(int(np.prod(self._space.shape)))
-        if hasattr(space, "low"):
-            low, high = (np.clip(bound, -10, 10) for bound in (space.low, space.high))
-            return (low + uniform * (high - low)).astype(np.float32), None
-        if not self._legal:
-            return (uniform * space.nvec).astype(np.int64), None
-        flags = np.asarray(view.tokens[:, -self._legal :])
-        order = np.cumsum(flags, axis=1)
-        wanted = np.minimum(np.floor(uniform * order[:, -1:]) + 1, order[:, -1:])
-        return (order < wanted).sum(axis=1)[:, None], None
-
-    def probabilities(self, seen: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the probability (N, K) of each choice for observations (N, D) that end with what is legal."""
-        flags = seen[:, -self._legal :].astype(np.float64)
-        return np.asarray(flags / flags.sum(axis=1, keepdims=True))
-
-
-class ZooPlace:
+class ZooPlace(SeatByAgent):
     """How players are seated in games of PettingZoo's kind; see ``players.places.Place``."""
 
     protocol = "2"
@@ -203,27 +166,6 @@ class ZooPlace:
             if not good:
                 raise PlayerError(expected(f"player {card.name} does not fit seat {seat}: {part}", wanted, got))
         return False
-
-    def scripted(self, game: ZooSpec, name: str, seat: str) -> Policy:
-        """Make the one built-in player. Raises ``PlayerError`` for another."""
-        from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
-
-        if name != RandomLegal.name:
-            wanted = f"{RandomLegal.name}, a folder or module:Class in {game.env_id}"
-            raise PlayerError(expected("player", wanted, name))
-        return RandomLegal(*game.specs([seat or game.seats[0]]).agents)
-
-    def own_class(self, game: ZooSpec, code: str, seat: str) -> Policy:
-        """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import in_place_of_agent  # noqa: PLC0415
-
-        return in_place_of_agent(code, *game.specs([seat]).agents)
-
-    def own(self, game: ZooSpec, name: str, player: Any, seat: str) -> Policy:
-        """Take a player that was handed over as an object, and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import acting  # noqa: PLC0415
-
-        return acting(name, player, *game.specs([seat]).agents)
 
 
 #: Entry of ``tables.PLACES``.

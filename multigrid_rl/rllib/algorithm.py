@@ -21,7 +21,7 @@ from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import ended_by
 from multigrid_rl.training.protocols import Sampler
 from multigrid_rl.training.run import Run, Stall
-from multigrid_rl.training.stages import Stage, team_of
+from multigrid_rl.training.stages import Stage, thread_tuner
 
 
 class MultigridAlgorithm(OwnFolder, PPO):
@@ -43,7 +43,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
         """Build env runners and learners, then hand games and the learners' weights to the runners."""
         self.pool: Any = None
         settings: Settings = self.config.settings
-        self._team = team_of(settings.run)
+        self._threads = thread_tuner(settings.run)
         # Before anything is computed: sums depend on the number of threads, and more of them than cores are far slower.
         torch.set_num_threads(settings.run.learner_threads)
         with self._without_ray():
@@ -71,7 +71,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
             self.run.begin_with(*find(STARTS, "player")(settings.run, stages[-1].factory.specs))
         self.row: dict[str, float | None] = {}
         self._newest: Any = np.zeros((0, 0))
-        self._team.__enter__()
+        self._threads.__enter__()
 
     def _without_ray(self) -> AbstractContextManager[None]:
         """Return a context in which RLlib starts no Ray session for its object store, if all is done by this process.
@@ -93,8 +93,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
         """Sample, learn and set weights once; log what was measured under RLlib's keys."""
         run = self.run
         if not self.config.settings.driven:
-            run.go_further()
-        self._team.look()
+            run.advance_stage()
+        self._threads.update()
         before = run.env_steps
         run.iterate()
         self.row = run.row()
@@ -161,7 +161,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
         """Stop env runners and learners."""
         if self.pool is not None:
             self.pool.stop()
-        self._team.__exit__(None, None, None)
+        self._threads.__exit__(None, None, None)
         super().cleanup()
 
 

@@ -90,7 +90,7 @@ def check_gpus(config: RunConfig) -> None:
     learners = max(cluster.num_learners, 1)
     if cluster.address is None and cluster.gpus_per_learner * learners > gpus:
         wanted = f"{'0 to ' if gpus else ''}{min(1, gpus / learners):g}, or a cluster.address"
-        got = f"{cluster.gpus_per_learner:g}: torch sees {gpus} GPU(s) here for {learners} learner(s)"
+        got = f"{cluster.gpus_per_learner:g}: {gpus} GPU(s) visible to torch for {learners} learner(s)"
         raise ConfigError(expected("cluster.gpus_per_learner", wanted, got))
 
 

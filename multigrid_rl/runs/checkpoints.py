@@ -66,10 +66,10 @@ def read_learner_state(run: Path) -> dict[str, Any]:
 def seal(folder: Path, facts: dict[str, Any]) -> None:
     """Write the manifest of all files that are in ``folder`` and force everything to the disk."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    files = {str(path.relative_to(folder)): _print_of(path, sync=True) for path in paths}
+    files = {str(path.relative_to(folder)): _size_and_sha256(path, sync=True) for path in paths}
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({**facts, "files": files}, indent=1) + "\n", encoding="utf-8")
-    _print_of(manifest, sync=True)
+    _size_and_sha256(manifest, sync=True)
 
 
 def check(folder: Path) -> Checkpoint:
@@ -82,7 +82,7 @@ def check(folder: Path) -> Checkpoint:
         raise ConfigError(expected(folder / MANIFEST, "that of a whole checkpoint", error)) from error
     for name, recorded in files.items():
         try:
-            actual = _print_of(folder / name, sync=False)
+            actual = _size_and_sha256(folder / name, sync=False)
         except OSError as error:
             raise ConfigError(expected(folder / name, "a file of a whole checkpoint", error.strerror)) from error
         if actual != recorded:
@@ -201,7 +201,7 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _print_of(path: Path, *, sync: bool) -> list[Any]:
+def _size_and_sha256(path: Path, *, sync: bool) -> list[Any]:
     content = path.read_bytes()
     if sync:
         _sync(path)

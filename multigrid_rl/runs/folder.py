@@ -26,6 +26,7 @@ from multigrid_rl.runs.checkpoints import Checkpoint, read_state, set_aside_newe
 from multigrid_rl.runs.provenance import circumstances, config_hash, own_modules
 from multigrid_rl.tables import TRACKERS, find, load
 from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import import_object
 
 if TYPE_CHECKING:
     from multigrid_rl.players.catalogue import Seating
@@ -50,6 +51,20 @@ class Tracker(Protocol):
 
     def end(self, verdict: dict[str, Any] | None) -> None:
         """Take the verdict, ``None`` if the run broke off, and close."""
+
+
+def tracker_named(name: str) -> Any:
+    """Return the class of a :class:`Tracker`, by its entry of ``TRACKERS`` or as ``module:Class``.
+
+    Raises ``ConfigError``: it cannot be imported, or is no tracker.
+    """
+    if ":" not in name:
+        return find(TRACKERS, name)
+    kind = import_object("tracking", name, "module:Class")
+    missing = [method for method in ("begin", "row", "end") if not callable(getattr(kind, method, None))]
+    if missing:
+        raise ConfigError(expected("tracking", "a class with begin, row and end", f"{name} without {missing[0]}"))
+    return kind
 
 
 class Board:
@@ -166,9 +181,10 @@ class RunFolder:
         self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
         self._board = Board(self.path / "tensorboard", first_step)
         self._verdict: dict[str, Any] | None = None
-        self._tracker: Tracker | None = find(TRACKERS, config.tracking)() if config.tracking else None
-        if self._tracker is not None:
-            self._tracker.begin(self.path, config.model_dump(mode="json"))
+        self._trackers: list[Tracker] = []
+        for name in config.trackers:
+            self._trackers.append(tracker_named(name)())
+            self._trackers[-1].begin(self.path, config.model_dump(mode="json"))
 
     def note(self, name: str, facts: Any) -> None:
         """Put something more into the provenance of this run and of its players."""
@@ -180,8 +196,8 @@ class RunFolder:
         self._metrics.write(json.dumps(row) + "\n")
         self._metrics.flush()
         self._board.row(row)
-        if self._tracker is not None:
-            self._tracker.row(row)
+        for tracker in self._trackers:
+            tracker.row(row)
 
     def last_row(self) -> dict[str, Any] | None:
         """Return the last row of ``metrics.jsonl``, as :meth:`record` took it; ``None``: there is none yet."""
@@ -216,9 +232,7 @@ class RunFolder:
         """Flush and close all files."""
         logging.getLogger("multigrid_rl").removeHandler(self._log)
         ends = [part.close for part in (self._metrics, self._board, self._log, self._lock)]
-        if self._tracker is not None:
-            ends.insert(0, partial(self._tracker.end, self._verdict))
-        for end in ends:
+        for end in [*(partial(tracker.end, self._verdict) for tracker in self._trackers), *ends]:
             # A row that a full disk refused is refused once more here; the run has reported it.
             with suppress(OSError):
                 end()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.recipes import names_in
-from multigrid_rl.config.scenario import env_signature, kind_named
+from multigrid_rl.config.scenario import env_signature, kind_named, task_of
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import (
     CARD_FILE,
@@ -21,12 +21,10 @@ from multigrid_rl.players.cards import (
     PlayerError,
     read_card,
     read_network,
-    signature,
-    task_of,
 )
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, runs_code
 from multigrid_rl.players.classes import code_of, in_place_of_agent
-from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.tables import IMPORTED, entries
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
@@ -255,18 +253,8 @@ def env_player(
     same = scenario.env_id and card.env and task_of(scenario.env_id) == task_of(card.env.env_id)
     if not (same or any_env):
         raise PlayerError(expected(key, wanted, _BOARD if card.env is None else card.env.env_id))
-    _check_agent(card, agent)
+    check_agent(card, agent)
     return folder
-
-
-def _check_agent(card: Card, agent: AgentSpec) -> None:
-    """Raise :class:`PlayerError` unless the player's spaces are the agent's."""
-    wanted = signature(agent, card.observation.view_size)
-    needed = Card.model_validate({**card.model_dump(), **wanted})
-    for part, value in wanted.items():
-        if getattr(card, part) != getattr(needed, part):
-            got = card.model_dump(exclude_none=True)[part]
-            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {value}, got {got}")
 
 
 def _folder_of(agent: AgentSpec, who: str, checkpoint: str | None) -> str:

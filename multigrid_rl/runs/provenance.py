@@ -13,7 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.config.schema import RESUMABLE, RunConfig, to_yaml
+from multigrid_rl.config.recipes import RESUMABLE
+from multigrid_rl.config.schema import RunConfig, to_yaml
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import sha256_of

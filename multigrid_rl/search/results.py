@@ -206,7 +206,9 @@ def importance_of(space: Space, outcomes: Sequence[Outcome]) -> Importance:
     """
     drawn = [row for row in ranked(outcomes) if row.spec.stage in ("broad", "asha", "generation 0")]
     if len(drawn) < FEWEST:
-        return Importance({}, f"{len(drawn)} trials were drawn over the whole space: importance needs {FEWEST}")
+        return Importance(
+            {}, f"{len(drawn)} trials were drawn over the whole space: importance is estimated from {FEWEST} on"
+        )
     if len({row.score.number for row in drawn if row.score}) < 2:
         return Importance({}, f"all {len(drawn)} trials were equally good")
     with warnings.catch_warnings():

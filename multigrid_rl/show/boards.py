@@ -5,7 +5,8 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -20,13 +21,6 @@ from multigrid_rl.trust import user_code
 _LETTER, _PAD = 22, 24
 #: Most seats whose players and actions stand below a picture.
 _MOST_SEATS = 8
-
-
-class Whole(NamedTuple):
-    """A game, as films count it."""
-
-    actions: range  # its steps
-    total: float  # return of those who are judged
 
 
 @dataclass(frozen=True)
@@ -61,10 +55,10 @@ class GameDrawing:
         return float(self._game.fps)
 
     @property
-    def episode(self) -> Whole:
-        """Its length and return."""
+    def episode(self) -> SimpleNamespace:
+        """Its ``actions``, as many as steps, and ``total``, the return of those who are judged."""
         returns = self.record.returns
-        return Whole(range(self.record.steps), sum(returns[seat] for seat in self.own or returns))
+        return SimpleNamespace(actions=range(self.record.steps), total=sum(returns[s] for s in self.own or returns))
 
     def pictures(self, every: int, width: int) -> Iterator[tuple[int, Caption, Picture]]:  # noqa: ARG002 - see resized
         """Yield step, caption and picture of the start, of every ``every``-th step and of the last one.

@@ -2,18 +2,19 @@
 
 import json
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from multigrid_rl.evaluation.cup_results import CupResults, EntryResult, PairResult, SideResult, Standing
-from multigrid_rl.evaluation.replays import GameRecord
+from multigrid_rl.evaluation.cup_results import CupResults, Earned, EntryResult, PairResult, SideResult, Standing
+from multigrid_rl.evaluation.replays import GameRecord, ZooRecord
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.runs.reader import Series
 from multigrid_rl.show.figures import Chart, Line
-from multigrid_rl.show.page import render
-from multigrid_rl.show.replay import Pack
-from multigrid_rl.show.words import listed, percent, plural, spelled
+from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, render
+from multigrid_rl.show.replay import Pack, TextPack
+from multigrid_rl.show.words import listed, percent, plural, short, spelled
 
 #: Bytes that packed games may take: with the tables of a dozen entries the page stays below 3 MB.
 GAMES_BYTES = 2_000_000
@@ -31,8 +32,11 @@ def cup_page(results: CupResults) -> str:
     Raises:
         ReplayError: a record that is not one whole game.
     """
+    if not results.rated:
+        return _leaderboard(results)
     shown, names, red = shown_games(results), order(results), side_cells(results.sides)
     blue = turned(red)
+    first, other = results.teams
     by_name = {entry.name: _public(entry) for entry in results.entries}
     ranks = {row.name: f"rank {row.rank}" for row in results.standings}
     ranks_of = [row.rank for row in results.standings]
@@ -45,6 +49,8 @@ def cup_page(results: CupResults) -> str:
         title=cup_title(results),
         lead=_lead(results),
         cup=results,
+        first=first,
+        other=other,
         standings_title=standings_title(results),
         sharing=sum(ranks_of.count(rank) > 1 for rank in ranks_of),
         decided=_DECIDED,
@@ -53,7 +59,7 @@ def cup_page(results: CupResults) -> str:
         history_title=history_sentence(results.history),
         history_charts=_history_charts(results),
         made_with=", ".join(f"{name} {version}" for name, version in results.versions.items()),
-        payoff_title=side_sentence(list(red.values())),
+        payoff_title=side_sentence(list(red.values()), first, other),
         names=[row.name for row in results.standings],
         both=pair_cells(results.pairs),
         red=red,
@@ -68,6 +74,36 @@ def cup_page(results: CupResults) -> str:
         entries=[(by_name[name], f"{ranks.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names],
         met={name: [other for other in names if (name, other) in red.keys() | blue.keys()] for name in names},
         data=shown.pack.data() if shown.pack.games else None,
+        scripts=TEXT_SCRIPTS if isinstance(shown.pack, TextPack) else SCRIPTS,
+    )
+
+
+def _leaderboard(results: CupResults) -> str:
+    """Return the page of a cup in which returns decide."""
+    rows, names = results.returns, order(results)
+    by_name = {entry.name: _public(entry) for entry in results.entries}
+    places = {row.name: f"rank {row.rank}" for row in rows}
+    low, high = min((row.low for row in rows), default=0.0), max((row.high for row in rows), default=0.0)
+    margin = 0.04 * (high - low) or 1.0
+    shown = shown_games(results)
+    met = len(results.teams) > 1
+    noun = "game" if met else "episode"
+    return render(
+        "leaderboard.html",
+        kind=f"{'Cup' if met else 'Leaderboard'} \u00b7 {results.scenario}",
+        title=leaderboard_title(rows),
+        lead="",
+        cup=results,
+        rows=rows,
+        sides=list(dict.fromkeys(side for row in rows for side in row.sides)),
+        scale=Scale(low - margin, high + margin),
+        games_title=f"{plural(sum(row.games for row in rows), noun)} of {plural(len(rows), 'entry', 'entries')}",
+        entries=[(by_name[name], f"{places.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names],
+        unranked=[by_name[name] for name in results.unranked],
+        made_with=", ".join(f"{name} {version}" for name, version in results.versions.items()),
+        payoffs={(row.red, row.blue): row for row in results.sides} if met else {},
+        data=shown.pack.data() if shown.pack.games else None,
+        scripts=TEXT_SCRIPTS if isinstance(shown.pack, TextPack) else SCRIPTS,
     )
 
 
@@ -95,6 +131,22 @@ def cup_title(results: CupResults) -> str:
     return f"{one.name} wins narrowly: {two.name} may be as strong"
 
 
+def leaderboard_title(rows: list[Earned]) -> str:
+    """Return who earns most, and whether the lead is significant."""
+    if not rows:
+        return "No entry was ranked"
+    one, *others = rows
+    behind = [row for row in others if not row.forfeited or one.forfeited]
+    tied = [row.name for row in rows if row.rank == 1]
+    if len(tied) > 1:
+        return f"{listed(tied)} share the first place"
+    if not behind:
+        return f"{one.name} earns {short(one.mean)}; no other played all its games"
+    if one.low > behind[0].high:
+        return f"{one.name} earns most: {short(one.mean)}, {behind[0].name} {short(behind[0].mean)}"
+    return f"{one.name} leads narrowly: {behind[0].name} may be as good"
+
+
 def _lead(results: CupResults) -> str:
     if len(results.standings) < 2 or results.standings[1].rank == 1:
         return ""
@@ -113,16 +165,18 @@ def standings_title(results: CupResults) -> str:
     return f"{spelled(close).capitalize()} may be the best" if close > 1 else "The lead is statistically significant"
 
 
-def side_sentence(cells: "list[Cell]") -> str:
+def side_sentence(cells: "list[Cell]", first: str = "red", other: str = "blue") -> str:
     """Return which side has an advantage, over all games."""
     games = sum(cell.games for cell in cells)
     if not games:
         return "No game was played"
     share = sum(cell.points for cell in cells) / games
-    side, easier = ("red", share) if share >= 0.5 else ("blue", 1 - share)
+    side, easier = (first, share) if share >= 0.5 else (other, 1 - share)
     if easier < 0.52:
         return f"Neither side has an advantage: {side} takes {percent(easier)} of the points"
-    return f"{side.capitalize()} has the advantage: it takes {percent(easier)} of the points"
+    return (
+        f"{side.capitalize() if side.isalpha() else side} has the advantage: it takes {percent(easier)} of the points"
+    )
 
 
 def history_sentence(history: list[PairResult]) -> str:
@@ -196,7 +250,7 @@ def rating_scale(rows: list[Standing]) -> Scale:
 
 def order(results: CupResults) -> list[str]:
     """Return the entries by rank; entries without a rank come last."""
-    ranked = [row.name for row in results.standings]
+    ranked = [row.name for row in results.table]
     return ranked + [entry.name for entry in results.entries if entry.name not in ranked]
 
 
@@ -234,8 +288,13 @@ Cells = dict[tuple[str, str], Cell]  # (row, column) -> results of the row's ent
 
 
 def side_cells(sides: list[SideResult]) -> Cells:
-    """Return the results of the row as red against the column as blue."""
-    return {(row.red, row.blue): Cell(row.red_win, row.draw, row.blue_win, row.forfeited) for row in sides}
+    """Return the results of the row on the first side against the column, where it sat alone on each together."""
+    cells: Cells = {}
+    for row in sides:
+        now = Cell(row.red_win, row.draw, row.blue_win, row.forfeited)
+        before = cells.get((row.red, row.blue), Cell(0, 0, 0))
+        cells[row.red, row.blue] = Cell(*map(sum, zip(before, now, strict=True)))
+    return cells
 
 
 def turned(cells: Cells) -> Cells:
@@ -267,10 +326,14 @@ class Shown(NamedTuple):
     left_out: int  # games that did not fit
 
 
-def sides_of(game: GameRecord) -> tuple[str, str]:
-    """Return the entries on the red and on the blue side."""
-    names = {colour: game.players[seat] for colour in ("blue", "red") for seat in game.players if colour in seat}
-    return names.get("red", ""), names.get("blue", "")
+def sides_of(game: GameRecord | ZooRecord, teams: Sequence[str] = ("red", "blue")) -> tuple[str, str]:
+    """Return the entries on the first side of a game, or alone on one, and on the other."""
+    by_seats = {team: name for team in teams for seat, name in game.players.items() if team in seat}
+    if set(by_seats) == set(teams):
+        return by_seats[teams[0]], by_seats[teams[-1]]
+    fewest = [name for name, _ in reversed(Counter(game.players.values()).most_common())]
+    names = fewest if teams[0] == "alone" else list(dict.fromkeys(game.players.values()))
+    return names[0], names[-1]
 
 
 def shown_games(results: CupResults, budget: int = GAMES_BYTES) -> Shown:
@@ -278,24 +341,27 @@ def shown_games(results: CupResults, budget: int = GAMES_BYTES) -> Shown:
 
     Where ``budget`` bytes are not enough, every pairing gets a first game before any gets its second.
     """
-    place = {row.name: number for number, row in enumerate(results.standings)}
+    place = {row.name: number for number, row in enumerate(results.table)}
     turns: Counter[tuple[str, str]] = Counter()
     rows: list[tuple[int, ...]] = []  # places of both, that of red, turn of the pairing, number of the game
     for number, game in enumerate(results.games):
-        sides = sides_of(game)
+        sides = sides_of(game, results.teams)
         places = [place.get(name, len(place)) for name in sides]
         rows.append((*sorted(places), places[0], turns[sides], number))
         turns[sides] += 1
-    pack, packed, left = Pack(), {}, budget
+    packed: dict[tuple[int, ...], Any] = {}
+    left, pack = budget, TextPack() if isinstance(next(iter(results.games), None), ZooRecord) else Pack()
     for row in sorted(rows, key=lambda row: (row[3], row)):
         game = results.games[row[-1]]
-        content = pack.pack(game, f"{game.label} ({game.steps} steps)")
+        content: Any = pack.pack(game, f"{game.label} ({game.steps} steps)")
+        if content is None:  # it is not written as text
+            break
         size = len(json.dumps(content, separators=(",", ":")))
         if size <= left:
             packed[row] = content
             left -= size
     numbers: dict[tuple[str, str], int] = {}
     for row in sorted(packed):
-        numbers.setdefault(sides_of(results.games[row[-1]]), len(pack.games))
+        numbers.setdefault(sides_of(results.games[row[-1]], results.teams), len(pack.games))
         pack.games.append(packed[row])
     return Shown(pack, numbers, len(results.games) - len(packed))

@@ -144,6 +144,7 @@ class Chart(NamedTuple):
     held: tuple[int, int] | None = None  # environment steps (from, to) over which the gate was held first
     under: tuple[Reference, str] | None = None  # reference curves and which of their metrics is drawn below the lines
     share: bool = False  # the axis goes from 0 to 1 and is labelled in per cent
+    steps: str = "environment"  # what the steps are
 
     def svg(self) -> Markup:
         """Return the drawing: axes, gate, reference and lines, for an ``<svg>`` of :data:`PAGE_SIZE` units."""
@@ -166,6 +167,7 @@ class Chart(NamedTuple):
             "share": self.share,
             "axes": [PAGE_SIZE[0], *PAGE_AXES],
             "max": self.x_max,
+            "steps": self.steps,
             "x": grid.astype(int).tolist(),
             "rows": [
                 [name, [None if math.isnan(v) else float(f"{v:.5g}") for v in values.tolist()]]
@@ -201,7 +203,7 @@ def _chart_figure(chart: Chart) -> Figure:
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
     axes.tick_params(left=False, bottom=False, labelsize=16, pad=8)
     axes.grid(axis="y")
-    axes.set_xlabel("environment steps", fontsize=16, labelpad=6, gid="class tick")
+    axes.set_xlabel(f"{chart.steps} steps", fontsize=16, labelpad=6, gid="class tick")
     if chart.held:
         axes.axvspan(*chart.held, gid="class held")
     if chart.under is not None:

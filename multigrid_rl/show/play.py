@@ -15,11 +15,12 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import match_of, seat_players
 from multigrid_rl.players.freeze import side
+from multigrid_rl.players.places import counterpart
 from multigrid_rl.runs.players import is_run, seat_folders
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.types import GameSpec, Policy, Seats, counterpart
+from multigrid_rl.types import GameSpec, Policy, Seats
 from multigrid_rl.world.constants import ACTIONS, DONE, HEIGHT, WIDTH
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import visible_cells

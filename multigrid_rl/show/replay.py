@@ -48,10 +48,10 @@ class Pack:
     def of(cls, games: list[GameRecord]) -> "Pack":
         """Return all of ``games``, packed."""
         pack = cls()
-        pack.games = [pack.pack(game) for game in games]
+        pack.games = [row for game in games if (row := pack.pack(game)) is not None]
         return pack
 
-    def pack(self, game: GameRecord, title: str | None = None) -> dict[str, Any]:
+    def pack(self, game: Any, title: str | None = None) -> dict[str, Any] | None:
         """Return one game as plain JSON, not added to :attr:`games`; its title is by default label and result.
 
         Raises:
@@ -110,8 +110,29 @@ class Pack:
         return self.specs.index(row)
 
 
+class TextPack(Pack):
+    """Packed games that write themselves as text; :meth:`data` is the input of the page's script for texts."""
+
+    def pack(self, game: Any, title: str | None = None) -> dict[str, Any] | None:
+        """Return one game as plain JSON, not added to :attr:`games`; ``None`` where it writes no text.
+
+        Raises:
+            ConfigError: see ``replays.shots``.
+        """
+        found = text_data([game])
+        if found is None:
+            return None
+        (row,), names, self.specs = found["games"], found["players"], found["specs"]
+        players = [self.players.setdefault(names[k], len(self.players)) for k in row["players"]]
+        return {**row, "players": players, "title": title or row["title"]}
+
+    def data(self) -> dict[str, Any]:
+        """Return everything the replay needs."""
+        return {"specs": self.specs, "players": list(self.players), "games": self.games}
+
+
 def replays(games: list[Any]) -> dict[str, Any]:
-    """Return what :func:`page.render` needs to replay games (``replays.Record``): their ``data``, and its scripts.
+    """Return what :func:`page.render` needs to replay games (of ``replays``): their ``data``, and its scripts.
 
     Raises:
         ValueError: a record that is not one whole game.

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from multigrid_rl.cli.app import refuse_to_overwrite, write_file
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
-from multigrid_rl.evaluation.replays import ReplayError, choose
+from multigrid_rl.evaluation.replays import ReplayError, choose, read_games
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.figures import save_best_responses
 from multigrid_rl.show.page import GENERATOR
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
-from multigrid_rl.show.video import read_games, write_video
+from multigrid_rl.show.video import write_video
 from multigrid_rl.text import ConfigError, expected, one_line
 
 LOG = logging.getLogger(__name__)

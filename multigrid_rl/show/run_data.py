@@ -8,7 +8,7 @@ from typing import Any
 
 from multigrid_rl import tables
 from multigrid_rl.config.scenario import env_factory, kind_named, packages
-from multigrid_rl.config.schema import RunConfig, TrainConfig
+from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
 from multigrid_rl.evaluation.evaluation import evaluate, kept_games, seat_returns, summary
 from multigrid_rl.evaluation.replays import ZooRecord
 from multigrid_rl.evaluation.targets import run_target
@@ -40,7 +40,7 @@ class OwnGames:
     seed: int
     agents: tuple[str, ...]  # seats that the policy fills
     rows: list[dict[str, Any]]  # one for each mode: "mode", "seats" (mean return of each), and evaluation.summary's
-    games: list[Any]  # best, median and worst of each mode (``replays.Record``)
+    games: list[Any]  # best, median and worst of each mode (of ``replays``)
 
     @property
     def chosen(self) -> dict[str, GameDrawing]:
@@ -81,6 +81,12 @@ class RunReport:
     def env_steps(self) -> int:
         """Environment steps so far, with those after its last report."""
         return int(self.last["env_steps"])
+
+    @property
+    def steps(self) -> str:
+        """What its steps are: those of a clone are recorded ones."""
+        adjective: str = trainer_of(self.run.config["train"].get("trainer", "ppo")).counts[1]
+        return adjective
 
     @property
     def package(self) -> str | None:

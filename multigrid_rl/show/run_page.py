@@ -184,6 +184,7 @@ def _gate_chart(report: RunReport, row: dict[str, Any]) -> Chart:
         gate=Gate(metric, row["comparison"], row["bound"], row["hold"], row["share"], row["window"]),
         held=(max(first["env_steps"] - row["window"], 0), first["env_steps"]) if first else None,
         under=(reference, metric) if reference is not None and metric in reference.metrics else None,
+        steps=report.steps,
     )
 
 
@@ -227,10 +228,10 @@ def _chart(
     ends = [float(line.series.values[-1]) for line in lines]
     if share:
         values = ", ".join(f"{percent(end)} {word}{line.label}" for end, line in zip(ends, lines, strict=True))
-        return Chart(title, f"At the end {values}.", unit, lines, report.run.env_steps, share=True)
+        return Chart(title, f"At the end {values}.", unit, lines, report.run.env_steps, share=True, steps=report.steps)
     names = [f" ({line.label})" if len(lines) > 1 else "" for line in lines]
     values = listed(short(end) + name for end, name in zip(ends, names, strict=True))
-    return Chart(title, f"Ends at {values}.", unit, lines, report.run.env_steps)
+    return Chart(title, f"Ends at {values}.", unit, lines, report.run.env_steps, steps=report.steps)
 
 
 def _played_title(report: RunReport) -> str:

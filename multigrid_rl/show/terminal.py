@@ -2,16 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import typer
 from gymnasium import spaces
-from numpy.typing import NDArray
 
 from multigrid_rl.cli.app import refused
-from multigrid_rl.envs.base import flat_actions
 from multigrid_rl.envs.pettingzoo import ZooSpec
 from multigrid_rl.envs.zoo import described, open_game
 from multigrid_rl.evaluation.replays import ZooRecord, zoo_record
@@ -21,7 +18,6 @@ from multigrid_rl.show.play import OtherPlayers, Score
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import EpisodeTable
 
-Array = NDArray[Any]
 #: What ends all games, as do Ctrl-C and the end of the input.
 QUIT = "q"
 
@@ -37,8 +33,11 @@ def terminal(
     for option, value in options.items():
         if value is not None:
             raise refused(f"--{option.replace('_', '-')}", f"nothing for {spec.env_id}, played in the terminal", value)
+    acts = described(spec.env_id, spec.env_args).seats[others.seat].acts
     try:
         open_game(spec.env_id, spec.env_args, "text")
+        if not isinstance(acts, spaces.Discrete):
+            raise ValueError(expected(others.seat, "Discrete actions", acts))
     except ValueError as error:
         raise ConfigError(f"{error}: it cannot be played in the terminal") from error
     session = Session(replace(spec, how="text"), others, seed=seed)
@@ -67,7 +66,7 @@ class Session:
                 self._play()
                 game_over(self)
                 self.game += 1
-                self._asked("Enter: next game, q: quit ", str)
+                _typed(f"Enter: next game, {QUIT}: quit ")
         except (KeyboardInterrupt, EOFError):
             typer.echo()  # what is printed next is not to stand behind the question
 
@@ -79,18 +78,17 @@ class Session:
         game = env.games[0]
         while not done:
             names = {seat: self._names(env, seat) for seat, its in env.deciding().items() if its[0]}
-            action = np.zeros((1, int(np.prod(self._about[own].acts.shape)) or 1))
+            action = 0
             if own in names:
                 typer.echo(game.drawn("text", own))
-                action[0] = self._choice(names[own])
-            done = bool(match.step({own: action}).done[0])
+                action = self._choice(names[own])
+            done = bool(match.step({own: np.array([[action]])}).done[0])
             self.score = self.score._replace(unfinished=1)
-            for seat, taken in env.moves()[0][-1].items():
+            for seat, taken in env.played[0][-1].items():
                 if seat != own:
                     typer.echo(f"{seat} ({self.others.names[seat]}): {names[seat].get(str(taken), taken)}")
         typer.echo(game.drawn("text"))
-        game.close()
-        self._finish(match.drain_episodes(), env.moves()[0])
+        self._finish(match.drain_episodes(), env.played[0])
 
     def _names(self, env: Any, seat: str) -> dict[str, str]:
         """Return number -> name of the legal choices of a seat; of what is no single choice nothing."""
@@ -101,41 +99,24 @@ class Session:
         numbers = (np.flatnonzero(legal) + about.acts.start).tolist()
         return {str(number): env.games[0].named(seat, number) for number in numbers}
 
-    def _choice(self, names: dict[str, str]) -> Any:
-        """Ask for an action until one is typed that the environment takes; returns it as networks do."""
-        acts = self._about[self.others.seat].acts
-        if not isinstance(acts, spaces.Discrete):
-            return self._asked(f"{self.others.seat}, {flat_actions(acts)}: ", partial(_numbers, flat_actions(acts)))
+    def _choice(self, names: dict[str, str]) -> int:
+        """Ask until the number or the name of a legal choice is typed; returns it counted from 0, as networks do."""
         listed = ", ".join(number if number == name else f"{number} {name}" for number, name in names.items())
         by_word = {**{name.lower(): number for number, name in names.items()}, **{number: number for number in names}}
-
-        def chosen(text: str) -> Array:
-            if text.lower() not in by_word:
-                raise ValueError(expected("action", listed, shown(text)))
-            return np.array([int(by_word[text.lower()]) - acts.start])
-
-        return self._asked(f"{self.others.seat} ({listed}): ", chosen)
-
-    def _asked(self, question: str, meaning: Callable[[str], Any]) -> Any:
-        """Ask until ``meaning`` raises no ``ValueError`` for what is typed, and return what it makes of that."""
-        while True:
-            text = input(question).strip()
-            if text.lower() == QUIT:
-                raise EOFError
-            try:
-                return meaning(text)
-            except ValueError as error:
-                typer.echo(error)
+        while (typed := _typed(f"{self.others.seat} ({listed}): ").lower()) not in by_word:
+            typer.echo(expected("action", listed, shown(typed)))
+        return int(by_word[typed]) - int(self._about[self.others.seat].acts.start)
 
     def _finish(self, table: EpisodeTable, moves: list[dict[str, Any]]) -> None:
         who, spec = place_of(self.spec).who(self.spec), self.spec
         returns, winner = table.returns[0].tolist(), int(table.winner[0])
         won, drawn, lost, _ = self.score
         self.score = Score(won, drawn, lost)
-        own = who.team_names.index(spec.team_of(self.others.seat)) if who.has_winner else None
-        if own is not None:
+        own, how = who.team_names.index(spec.team_of(self.others.seat)), "played"
+        if who.has_winner:
             self.score = Score(won + (winner == own), drawn + (winner < 0), lost + (winner not in (own, -1)))
-        label = f"{len(self.records) + 1}: as {self.others.seat}"
+            how = "drawn" if winner < 0 else "won" if winner == own else "lost"
+        label = f"{len(self.records) + 1}: {how} as {self.others.seat}"
         about = {"label": label, "seed": self.seed, "game": self.game, "players": self.others.names}
         self.records.append(zoo_record(spec, moves, returns=returns, winner=winner, **about))
         self.result = self.records[-1].result or ", ".join(
@@ -143,9 +124,9 @@ class Session:
         )
 
 
-def _numbers(space: Any, text: str) -> Array:
-    """Return the numbers (A,) that a person typed, of an action ``space``. Raises ``ValueError``: they are none."""
-    values = np.array([float(part) for part in text.replace(",", " ").split()], space.dtype)
-    if not space.contains(values):
-        raise ValueError(expected("action", f"numbers in {space}", shown(text)))
-    return values
+def _typed(question: str) -> str:
+    """Return what a person types. Raises ``EOFError``: they quit."""
+    text = input(question).strip()
+    if text.lower() == QUIT:
+        raise EOFError
+    return text

@@ -123,8 +123,8 @@ def video(
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
 ) -> None:
     """Show one game, or one episode of Gymnasium, as a GIF or MP4, with captions. Never overwrites."""
-    from multigrid_rl.evaluation.replays import check_game, choose
-    from multigrid_rl.show.video import check_video, find_games, read_games, write_video
+    from multigrid_rl.evaluation.replays import check_game, choose, read_games
+    from multigrid_rl.show.video import check_video, find_games, write_video
 
     file = find_games(Path(source))
     if file is not None:
@@ -230,7 +230,7 @@ def play(
     ] = None,
     second: Annotated[str | None, typer.Option(help="Seat of a second person, in another browser window.")] = None,
 ) -> None:
-    """Play a game yourself against players, in a window or a browser; in the terminal where it writes itself as text."""
+    """Play a game yourself against players, in a window or a browser; in the terminal where it can be text."""
     from multigrid_rl.config.compose import compose
 
     if record is not None:

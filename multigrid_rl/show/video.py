@@ -1,7 +1,6 @@
 """A recorded game or episode as a GIF or MP4: step by step with captions below it, in a file or on a page."""
 
 import base64
-import json
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -12,15 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
-from pydantic import ValidationError
 
-from multigrid_rl.evaluation.replays import GameRecord, ZooRecord
+from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.files import unfinished
 from multigrid_rl.show.boards import GameDrawing
 from multigrid_rl.show.captions import Caption, captioned
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
 from multigrid_rl.show.words import plural, short
-from multigrid_rl.text import ConfigError, expected, first_error
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.world.constants import WIDTH
 from multigrid_rl.world.rendering import render_frame
 
@@ -84,30 +82,6 @@ def find_games(path: Path) -> Path | None:
     if path.is_file():
         return path
     return next((path / name for name in GAME_FILES if (path / name).is_file()), None)
-
-
-def read_games(path: Path) -> list[Any]:
-    """Read a file of games (``replays.Record``): a list, or the ``games`` of a cup's results.
-
-    Raises:
-        ConfigError: unreadable, no games in it, or a damaged one.
-    """
-    wanted = "a list of games as evaluate, cup or play --record wrote it"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(expected(path, wanted, getattr(error, "strerror", error))) from error
-    rows = content.get("games") if isinstance(content, dict) else content
-    if not isinstance(rows, list) or not rows:
-        raise ConfigError(expected(path, wanted, "no games in it"))
-    games: list[Any] = []
-    for row in rows:
-        kind = ZooRecord if isinstance(row, dict) and "env_id" in row else GameRecord
-        try:
-            games.append(kind.model_validate(row))
-        except ValidationError as error:
-            raise ConfigError(f"{path}: game {len(games)}.{first_error(error)}") from error
-    return games
 
 
 # --- pictures
@@ -187,7 +161,7 @@ def check_video(path: Path, *, fps: float | None = None, tile: int | None = None
 def write_video(
     game: Any, path: Path, *, fps: float | None = None, tile: int | None = None, force: bool = False
 ) -> Written:
-    """Write a game (``replays.Record``) as ``.gif`` or ``.mp4`` (H.264, yuv420p), once it is complete.
+    """Write a game (of ``replays``) as ``.gif`` or ``.mp4`` (H.264, yuv420p), once it is complete.
 
     Raises:
         ConfigError: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.

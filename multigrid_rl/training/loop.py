@@ -14,7 +14,7 @@ import torch
 
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.config.schema import RunConfig, trainer_of
-from multigrid_rl.fast.threads import share_out
+from multigrid_rl.fast.threads import set_threads
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
@@ -28,7 +28,7 @@ from multigrid_rl.tables import ENGINES, STARTS, find, load
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.protocols import Engine
 from multigrid_rl.training.run import Run
-from multigrid_rl.training.stages import Stage, estimator_of, stages_of, team_of, update_config
+from multigrid_rl.training.stages import Stage, estimator_of, stages_of, thread_tuner, update_config
 from multigrid_rl.types import EnvFactory, RunError
 
 LOG = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def train(
         from multigrid_rl.runs.reader import opponent_hashes  # noqa: PLC0415 - whoever starts a run has loaded them
 
         stages = stages_of(config, opponent_hashes(folder.path))
-    warm_up(config, stages[-1].factory, team_of(config).most)
+    warm_up(config, stages[-1].factory, thread_tuner(config).most)
     with find(ENGINES, "session")(config), ExitStack() as stack:
         engine: Engine = find(ENGINES, "rllib")(config, stages)
         stack.callback(engine.stop)
@@ -83,7 +83,7 @@ def train(
             if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing
                 ended = ended_by(config, run)
             if ended is None:  # a stage may have ended in the very iteration in which the run did
-                run.go_further()
+                run.advance_stage()
         elif config.init is not None:
             weights, rows = find(STARTS, "player")(config, stages[-1].factory.specs)
             run.begin_with(weights, rows)
@@ -101,7 +101,7 @@ def train(
             ended = ended_by(config, run) or ("interrupted" if interrupted() else None)
             quiet = quiet and _waits_for_an_end(row, config)
             if ended is None:
-                run.go_further()
+                run.advance_stage()
             due = run.env_steps - last_checkpoint >= config.train.checkpoint_every
             if ended or due or time.monotonic() - written >= CHECKPOINT_S:
                 checkpoint(engine, config, folder)
@@ -189,7 +189,7 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
     collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=4, bound=config.model.bound)
     spaces = {module: factory.specs.agent_of(module).action_space for module in networks}
     for count in range(1, threads + 1):
-        share_out(count)
+        set_threads(count)
         rollouts = collector.collect()
         if not trainer_of(config.train.trainer).learns_values:
             continue
@@ -200,7 +200,7 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
             continue
         once = replace(update_config(config), epochs=1, minibatch_size=None, recompute=None)
         Update(networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
-    share_out(1)
+    set_threads(1)
 
 
 def checkpoint(engine: Engine, config: RunConfig, folder: RunFolder) -> None:

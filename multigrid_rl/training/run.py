@@ -172,7 +172,7 @@ class Run:
             return episode_metrics(episodes, self.specs)
         return self.tracker.last_report(self.specs)
 
-    def go_further(self) -> None:
+    def advance_stage(self) -> None:
         """Enter the next stage of the curriculum if the current one has ended; the last one has no end."""
         stage, steps = self.stages[self.stage], self.env_steps - self.stage_from
         if (stage.steps is not None and steps >= stage.steps) or (stage.held and self.tracker.keeper.held):

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -25,7 +25,8 @@ from multigrid_rl.files import discard_output
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.text import program
-from multigrid_rl.training.stages import team_of
+from multigrid_rl.training.advice import expectation, hint
+from multigrid_rl.training.stages import thread_tuner
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
@@ -138,6 +139,8 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
     own = {key.removeprefix("train."): name for key, name in named.items() if ":" in name or key != "train.model"}
     recipe += "".join(f"; {key} {name}" for key, name in own.items() if name not in default)
     lines = [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
+    known = expectation(config)
+    lines += [] if known is None else [f"expect:   {known}"]
     if game is None:
         given = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())
         lines.append(f"env_id:   {config.scenario.env_id}{given}")
@@ -158,6 +161,7 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
     if train.lr > LARGE_LR:
         usual = "Adam moves every weight by about as much in each of its steps; 1e-4 to 1e-2 is usual"
         lines.append(f"warning:  train.lr={train.lr:g}: {usual}")
+    lines.append(f"network:  {config.model.name} {' x '.join(map(str, config.model.hidden))}, step size {train.lr:g}")
     lines += _learning(config)
     for k, stage in enumerate(config.curriculum):
         ends = [f"after {stage.steps:,} steps"] if stage.steps else []
@@ -165,8 +169,9 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
         seats = ", ".join(f"{seat} {'+'.join(names)}" for seat, names in stage.scenario.opponents.items())
         against = f" against {seats}" if seats else ""
         lines.append(f"stage {k + 1}:  {stage.scenario.name}{against}, {' or '.join(ends)} the next one begins")
+    counted = trainer_of(train.trainer).counts[1]
     whole = "" if train.env_steps == train.until else f", {train.env_steps:,} in whole batches"
-    lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} environment steps{whole})")
+    lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} {counted} steps{whole})")
     return lines
 
 
@@ -182,7 +187,7 @@ def recipe_of(config: RunConfig) -> str:
 
 def _learning(config: RunConfig) -> list[str]:
     """Tell what is learned from, and who plays and computes."""
-    threads = f"learner:  {team_of(config).describe()}, {config.learner_threads} of torch"
+    threads = f"learner:  {thread_tuner(config).describe()}, {config.learner_threads} of torch"
     lines: list[str] = trainer_of(config.train.trainer).describe(config, threads, plays(config))
     return lines
 
@@ -192,8 +197,11 @@ def plays(config: RunConfig) -> str:
     return config.scenario.kind.games
 
 
-def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]:
-    """Tell what the run achieved, and what may come next, with the variable that lets it import the user's code."""
+def closing(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequence[str] = ()) -> list[str]:
+    """Tell what the run achieved, a hint if it missed its gates, and what may come next.
+
+    ``changed``: what was set, as ``advice.settings`` tells it.
+    """
     v, gates = verdict, verdict["gates"]
     if v["held"]:
         first = (
@@ -202,10 +210,10 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
         )
     elif gates:
         unmet = [g for g in gates if not g["held"]]
-        words = [f"{g['metric']} {g['comparison']} {g['bound']:g} ({_measured(g['value'])})" for g in unmet]
+        words = [f"{g['metric']} {g['comparison']} {g['bound']:g} ({_measured(g)})" for g in unmet]
         first = f"[bold yellow]NOT HELD[/]: {', '.join(words)}"
     else:
-        first = "this scenario has no gates for the seats that learn"
+        first = f"no gates for {', '.join(config.scenario.learning)} in {config.scenario.name}"
     if v["stage"] < v["stages"] - 1:
         first = f"ended in stage {v['stage'] + 1} of {v['stages']}; the gates of the last one were not judged yet"
     if v["ended"] == "interrupted":
@@ -218,6 +226,7 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
     done = trainer_of(config.train.trainer).counts
     return [
         first,
+        *([] if v["held"] or not gates else [escape(f"hint:     {hint(v, path, config, changed)}")]),
         *_result(v["last_report"]),
         f"{done[0] + ':':<9} {v['env_steps']:,} {done[1]} steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
         f"({v['env_steps_per_s']:,.0f} steps/s)",
@@ -226,8 +235,10 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
     ]
 
 
-def _measured(value: float | None) -> str:
-    return "not measured" if value is None else f"now {value:.3f}"
+def _measured(gate: dict[str, Any]) -> str:
+    if gate["value"] is None:
+        return "not measured"
+    return f"now {gate['value']:.3f}" + (f", not yet for {gate['window']:,} steps" if gate.get("met") else "")
 
 
 def _result(report: dict[str, float]) -> list[str]:
@@ -245,11 +256,15 @@ def progress(screen: Console, config: RunConfig) -> Iterator[Callable[[dict[str,
     live = Live(console=screen, refresh_per_second=4) if screen.is_terminal else None
     known: dict[str, Any] = {}  # the newest value of every metric: some rows carry no episode metrics
     last_line = 0.0
+    expected = expectation(config)
 
     def show(row: dict[str, Any], keeper: GateKeeper) -> None:
         nonlocal last_line
         known.update(row)
         line = headline(known, config)
+        left = (expected.steps or 0) - row["env_steps"] if expected is not None else 0
+        if left > row["env_steps_per_s"]:
+            line += f" | recipe's median in {left / row['env_steps_per_s']:,.0f} s"
         if live:
             live.update(Group(Text(line), gate_table(keeper)))
         elif keeper.held or time.monotonic() - last_line >= PLAIN_EVERY:

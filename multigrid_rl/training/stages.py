@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from multigrid_rl.config.scenario import ScenarioConfig, env_factory
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.cores import available_cpus, cpu_quota
-from multigrid_rl.fast.threads import Team
+from multigrid_rl.fast.threads import ThreadTuner
 from multigrid_rl.gates import Gate
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.losses import objective_of, value_loss_of
@@ -137,9 +137,9 @@ def estimator_of(config: RunConfig) -> Estimator:
     return Estimator(train.gamma, train.lam, train.psi, train.vf_coef > 0, timeout_terminates)
 
 
-def team_of(config: RunConfig) -> Team:
+def thread_tuner(config: RunConfig) -> ThreadTuner:
     """Return the threads that a run's passes are shared out to; a container's quota may allow fewer than visible."""
     # Env runners and other learners have a core each; threads beyond the cores wait for each other at every pass.
     cores = min(available_cpus(), cpu_quota() or math.inf)
     cluster = config.cluster
-    return Team(config.train.threads, cores, others=cluster.runners, alone=bool(cluster.num_learners))
+    return ThreadTuner(config.train.threads, cores, others=cluster.runners, alone=bool(cluster.num_learners))

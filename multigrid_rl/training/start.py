@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -17,8 +17,9 @@ from rich.markup import escape
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir, resumed
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.files import write_whole
-from multigrid_rl.tables import PREFLIGHTS, STARTS, TRACKERS, find
+from multigrid_rl.tables import PREFLIGHTS, STARTS, find
 from multigrid_rl.text import ConfigError, expected, program, reason
+from multigrid_rl.training.advice import settings
 from multigrid_rl.trust import MISTAKES, mistake, own_place
 from multigrid_rl.types import MultiAgentSpec, RunError
 
@@ -28,14 +29,23 @@ HELD_OUT_GAMES, HELD_OUT_SEED = 1000, 40_000
 
 
 if TYPE_CHECKING:
+    from multigrid_rl.gates import GateKeeper
     from multigrid_rl.players.catalogue import LoadedPlayer
     from multigrid_rl.runs.checkpoints import Checkpoint
     from multigrid_rl.runs.folder import RunFolder
     from multigrid_rl.training.stages import Stage
 
 
-def run_training(overrides: list[str]) -> dict[str, Any]:
+#: What is called with each row of a run; a true answer ends it after this iteration, with a checkpoint.
+RowCallback = Callable[[dict[str, Any]], object]
+
+
+def run_training(overrides: list[str], callback: RowCallback | None = None) -> dict[str, Any]:
     """Train as the overrides say and return the verdict.
+
+    Args:
+        overrides: ``key=value``.
+        callback: takes each row of ``metrics.jsonl`` once it is written.
 
     Raises:
         ConfigError, PlayerError: before training starts, with one line.
@@ -56,10 +66,10 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
     above = next(folder for folder in path.absolute().parents if os.access(folder, os.F_OK))
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise ConfigError(expected("run_dir", f"a folder that can be made in {above}", path))
-    return _run(config, path, None)
+    return _run(config, path, callback=callback, changed=settings(overrides))
 
 
-def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
+def resume_training(run: Path, overrides: list[str], callback: RowCallback | None = None) -> dict[str, Any]:
     """Resume a run from its newest whole checkpoint, or from step 0, and return the verdict.
 
     Raises as :func:`run_training`.
@@ -90,7 +100,7 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     if ended == "plateau":  # likewise
         train = trainer_of(config.train.trainer).beyond_plateau(config.train)
         config = config.model_copy(update={"train": train})
-    return _run(config, run, start)
+    return _run(config, run, start, callback=callback)
 
 
 def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str, tuple[LoadedPlayer, ...]]]:
@@ -99,10 +109,13 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
     ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.
     """
     from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.runs.folder import tracker_named
     from multigrid_rl.training.stages import seated_in, stages_of
 
-    if config.tracking is not None:
-        find(TRACKERS, config.tracking).check()
+    for name in config.trackers:
+        kind = tracker_named(name)
+        if hasattr(kind, "check"):
+            kind.check()
     hashes = None
     if before is not None:
         from multigrid_rl.runs.reader import opponent_hashes
@@ -126,7 +139,14 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
     return stages, seated
 
 
-def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, Any]:
+def _run(
+    config: RunConfig,
+    path: Path,
+    start: Checkpoint | None = None,
+    *,
+    callback: RowCallback | None = None,
+    changed: Sequence[str] = (),
+) -> dict[str, Any]:
     from multigrid_rl.training import screen as live
 
     screen = live.live_console()
@@ -147,7 +167,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
                 config, lines = find(PREFLIGHTS, "cluster")(config, path, stages)
                 for line in lines:
                     screen.print(line, markup=False)
-            for line in live.preflight(config, seated, path):
+            for line in [f"set:      {value}" for value in changed] + live.preflight(config, seated, path):
                 screen.print(line, markup=False)
             # Before there is a folder, which would block its own name, and before the signals, one of which Ray takes.
             stack.enter_context(ray_session(config))
@@ -160,17 +180,33 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
                 where = checkpoint.name if checkpoint else "step 0, as there is no checkpoint,"
                 screen.print(f"resumed:  from {where} of {path}", markup=False)
             show = stack.enter_context(live.progress(screen, config))
-            verdict = train(config, folder, show, interrupted, checkpoint, stages)
+            verdict = train(config, folder, *called(callback, show, interrupted), checkpoint, stages)
         except RayError as error:  # before OSError: a timeout of Ray's is one, too
             raise RunError(f"Ray: {reason_of(error)}") from error
         except OSError as error:
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
             raise RunError(reason(error, path)) from error
-    for line in live.closing(verdict, path, config):
+    for line in live.closing(verdict, path, config, changed):
         screen.print(line)
     if config.scenario.held_out and verdict["ended"] != "interrupted":
         screen.print(_held_out(path), markup=False)
     return verdict
+
+
+def called(
+    callback: RowCallback | None, show: Callable[[dict[str, Any], GateKeeper], None], interrupted: Callable[[], bool]
+) -> tuple[Callable[[dict[str, Any], GateKeeper], None], Callable[[], bool]]:
+    """Return what shows a row and what asks whether to end, with a callback that takes part in both."""
+    if callback is None:
+        return show, interrupted
+    ended = False
+
+    def shown(row: dict[str, Any], keeper: GateKeeper) -> None:
+        nonlocal ended
+        show(row, keeper)
+        ended = bool(callback(dict(row))) or ended
+
+    return shown, lambda: ended or interrupted()
 
 
 def _held_out(run: Path) -> str:
@@ -183,7 +219,7 @@ def _held_out(run: Path) -> str:
         "{} {:.1%} ({:.1%} to {:.1%})".format(name, row["win"], *row["win_interval"]) for name, row in rows.items()
     )
     mean = sum(row["win"] for row in rows.values()) / len(rows)
-    return f"held out: wins {mean:.1%} on average of {HELD_OUT_GAMES} games against each whom it had not met: {shares}"
+    return f"held out: wins {mean:.1%} on average of {HELD_OUT_GAMES} games against each held-out player: {shares}"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Bodies of Gymnasium's MuJoCo environments, and ``Walker-v0``'s: what is seen of them and paid to them."""
+"""Bodies of Gymnasium's MuJoCo environments, and ``Walker-v0``'s: observations and rewards."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Body:
         weight: float = self.env._ctrl_cost_weight
         return np.asarray(weight * np.sum(np.square(actions), axis=1))
 
-    def judge(
+    def reward_and_termination(
         self, moved: Array, actions: NDArray[Any], state: tuple[Array, Array], read: list[Array]
     ) -> tuple[Array, NDArray[np.bool_]]:
         """Return rewards and terminations (N,) of bodies that ``moved`` so far in one step and are in ``state`` now.
@@ -195,7 +195,7 @@ class Follower(Humanoid):
         """Return where the parts of each body are on average (N, 3)."""
         return np.asarray(np.mean(read[0][:, 1:], axis=1))
 
-    def judge(
+    def reward_and_termination(
         self,
         moved: Array,
         actions: NDArray[Any],  # noqa: ARG002

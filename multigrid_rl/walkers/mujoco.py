@@ -158,7 +158,7 @@ class MujocoEnvs(SingleAgentEnvs):
             self._take(0, starts)
             for other in others:
                 other.result()
-        rewards, terminated = body.judge(body.place(qpos, read) - before, actions, (qpos, qvel), read)
+        rewards, terminated = body.reward_and_termination(body.place(qpos, read) - before, actions, (qpos, qvel), read)
         limit = body.limit
         truncated = np.zeros(self.num_envs, np.bool_) if limit is None else self._length + 1 >= limit
         return body.observe(qpos, qvel, read), rewards, terminated, truncated

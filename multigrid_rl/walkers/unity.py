@@ -52,7 +52,7 @@ class UnityEnvs(Episodes):
         self._turn = np.zeros(count, np.bool_)
         self._order: list[int] = []
         self._returns[:], self._length[:] = 0.0, 0
-        self._hear(self._peer.exchange(RESET, side_channel=self._setup), *self._nothing())
+        self._receive(self._peer.exchange(RESET, side_channel=self._setup), *self._nothing())
         return self.observations()
 
     def deciding(self) -> dict[str, NDArray[np.bool_]]:
@@ -78,7 +78,7 @@ class UnityEnvs(Episodes):
         self._obs, self._turn = self._obs.copy(), np.zeros(self.num_envs, np.bool_)
         while not (self._turn.any() or (terminated | truncated).any()):
             output, chosen = self._peer.exchange(STEP, {self._behavior: chosen}), []
-            self._hear(output, rewards, final, terminated, truncated)
+            self._receive(output, rewards, final, terminated, truncated)
         self._clock.lap("engine")
         return step_of(self._obs, final, rewards, mask[:, None], (terminated, truncated))
 
@@ -86,7 +86,7 @@ class UnityEnvs(Episodes):
         count = self.num_envs
         return np.zeros(count), np.zeros_like(self._obs), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
 
-    def _hear(
+    def _receive(
         self,
         output: Any,
         rewards: NDArray[np.float64],

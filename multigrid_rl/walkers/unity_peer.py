@@ -166,7 +166,7 @@ class UnityPeer:
         self.where = f"Unity on port {port}"
         self.closed = False
         self._timeout_s = timeout_s
-        self._heard: queue.Queue[Any] = queue.Queue()
+        self._inbox: queue.Queue[Any] = queue.Queue()
         self._answers: queue.Queue[Any] = queue.Queue()
         self._message = messages()["UnityMessage"]
         self._program: subprocess.Popen[bytes] | None = None
@@ -187,25 +187,25 @@ class UnityPeer:
                 self._program = _started([*command, "--mlagents-port", str(port)])
             else:
                 LOG.warning("listening on port %s: press Play in the Unity editor", port)
-            self.first = self._shake_hands(seed, areas)
+            self.first = self._handshake(seed, areas)
         except RunError:
             self.close()
             raise
 
     def _exchange(self, request: Any, context: Any) -> Any:
         """Hand over a call and wait for its answer; a caller that is gone gets none, so that the next one does."""
-        self._heard.put(request)
+        self._inbox.put(request)
         while context.is_active() and not self.closed:
             with suppress(queue.Empty):
                 return self._answers.get(timeout=_LOOK_S)
         return self._message(header={"status": _OVER})
 
-    def _hear(self) -> Any:
+    def _receive(self) -> Any:
         """Return what Unity says next. Raises ``RunError``: nothing in time, or that it ends."""
         until = time.monotonic() + self._timeout_s
         while time.monotonic() < until:
             with suppress(queue.Empty):
-                said = self._heard.get(timeout=min(_LOOK_S, self._timeout_s))
+                said = self._inbox.get(timeout=min(_LOOK_S, self._timeout_s))
                 if said.header.status != _OK:
                     raise RunError(
                         expected(self.where, "an answer", f"its end: {shown(said.header.message) or 'quit'}")
@@ -223,9 +223,9 @@ class UnityPeer:
             getattr(answer.unity_input, name).CopyFrom(part)
         self._answers.put(answer)
 
-    def _shake_hands(self, seed: int, areas: int) -> Any:
+    def _handshake(self, seed: int, areas: int) -> Any:
         """Tell versions; returns Unity's first words."""
-        first, kinds = self._hear(), messages()
+        first, kinds = self._receive(), messages()
         theirs = first.rl_initialization_output.communication_version
         digits = theirs.split(".")
         if not all(part.isdecimal() for part in digits) or not _OLDEST <= tuple(map(int, digits)) < (2,):
@@ -235,7 +235,7 @@ class UnityPeer:
             seed=seed, communication_version=VERSION, package_version="0.28.0", capabilities=can, num_areas=areas
         )
         self._answer(rl_initialization_input=mine)
-        self._hear()  # a call that waits for the first command
+        self._receive()  # a call that waits for the first command
         return first
 
     def exchange(self, command: int, actions: Mapping[str, Any] | None = None, side_channel: bytes = b"") -> Any:
@@ -249,7 +249,7 @@ class UnityPeer:
             request.agent_actions[name].value.extend(rows)
         self._answer(rl_input=request)
         try:
-            return self._hear()
+            return self._receive()
         except RunError:
             self.close()
             raise

@@ -48,7 +48,7 @@ class WalkerEnv(HumanoidEnv):
         self.do_simulation(action, self.frame_skip)
         qpos, qvel, read = self._state()
         moved = self._body.place(qpos, read) - before
-        rewards, fallen = self._body.judge(moved, np.asarray(action)[None], (qpos, qvel), read)
+        rewards, fallen = self._body.reward_and_termination(moved, np.asarray(action)[None], (qpos, qvel), read)
         if self.render_mode == "human":
             self.render()
         return self._get_obs(), float(rewards[0]), bool(fallen[0]), False, {}

@@ -170,10 +170,6 @@ class DoorsEnv:
         cells: NDArray[np.uint8] = self.world.state.cells.copy()
         return cells
 
-    def moves(self) -> list[list[dict[str, Any]]]:
-        """Return nothing: a game is played again from its actions."""
-        return []
-
     def restart(self, which: NDArray[np.bool_]) -> None:
         """Reset the games in ``which`` (N,) before they end; no table includes them."""
         self.world.reset(None, which)

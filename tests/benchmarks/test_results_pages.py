@@ -14,6 +14,7 @@ def row(seed: int, held: int | None, *, gates: bool = True):
         "seed": seed, "held": held is not None, "env_steps_to_held": held, "policy_updates_to_held": 1,
         "seconds_to_held": 2.0, "seconds": 3.0, "env_steps": 900, "gates": [gate] if gates else [],
         "policy": {mode: {**policy, "draw": 0.0, "loss": 0.0} for mode in MODES},
+        "matches": [],
         "provenance": {"commit": "abc", "versions": {"python": "3"}, "opponents": []},
     }  # fmt: skip
 
@@ -35,6 +36,15 @@ def test_page_and_summary_report_misses():
     assert "| 1 | no | - | - | 3 | 900 | 0.250 |" in text
     assert "Held on 1 of 2 seeds." in text
     assert "| 1/3 | - |" in summary_row(study_of(row(0, 100), row(1, None), row(2, None)))
+
+
+def test_page_tells_the_worst_seed_of_each_opponent():
+    rows = []
+    for seed, loss in enumerate((0.0, 0.25, 0.0)):
+        match = {"opponent": "perfect", "actions": "argmax", "as": "player_1", "win": 0.0, "draw": 1 - loss}
+        rows.append({**row(seed, 100), "matches": [{**match, "loss": loss}]})
+    assert "| perfect | argmax | player_1 | 0.0% | 0.0% | 0.0% | 25.0% | 2 of 3 |" in page(study_of(*rows))
+    assert "opponent" not in page(study_of(row(0, 100)))
 
 
 def test_every_study_command_composes():

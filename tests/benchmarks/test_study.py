@@ -46,7 +46,9 @@ def test_page_compares_arms_by_scores_over_seeds():
     assert "| gae | `-` | 4 | 500 | " in page
     assert "| 400 | 500 | 501 | 15 | 5,000 |" in page
     assert "| gae | 500 | 0.01 | 0.1 | 2 |" in page
-    assert "| gae | vpg-20 | after training | 0.94 |" in page  # 15 of 16 pairs
+    row = next(line for line in page.splitlines() if line.startswith("| gae | vpg-20 | after training |"))
+    assert row.split("|")[4].strip() == "0.94"  # 15 of 16 pairs
+    assert row.split("|")[6].strip() == "too few seeds"
     assert "ppo-20 |" not in page  # nothing was trained
 
 
@@ -87,3 +89,10 @@ def test_page_and_figure_show_what_a_group_asks_for():
     row = next(line for line in page.splitlines() if line.startswith("| vpg | vpg-20 | after training | 1.00 |"))
     p = float(row.split("|")[6])
     assert p == pytest.approx(2 / 252, abs=0.004)  # two of 252 deals of ten runs are as far apart
+
+
+def test_scores_of_a_part_of_training():
+    steps, returns = np.arange(1, 11) * 10, np.array([0.0] * 5 + [100.0] * 5)
+    arm = Arm([], [(steps, returns)], [], {})
+    assert [arm.scores("last", until)[0] for until in (50, 60, np.inf)] == [0, 20, 100]
+    assert arm.scores("training", 50)[0] == 0 < arm.scores("training", 80)[0] < arm.scores("training")[0]

@@ -86,7 +86,7 @@ def test_is_asked_in_its_turn_alone_and_told_what_is_legal_and_paid(tmp_path, te
     agent, heard = recorder_of(tmp_path / "recorder")
     found, player = played(agent, team)
     assert found.fault is None
-    assert player.debug == "why"
+    assert player.says.debug == "why"
     first, *steps, bye, _ = heard()
     assert first == {
         "type": "hello",

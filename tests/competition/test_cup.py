@@ -126,7 +126,6 @@ def test_rejects_other_cup_in_same_folder(unbroken, entries):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--scenario", "coop"], "two teams of the same size"),
         (["--scenario", "1v7"], "1v7"),
         (["--with", "nobody"], ", got nobody"),
         (["--with", "my_bots:Left"], "--with: expected a player with a folder (a Python class takes part as an agent"),
@@ -172,9 +171,8 @@ def test_player_of_another_environment_is_left_out_with_reason(tmp_path):
     assert json.loads(result.output.splitlines()[-1])["unranked"] == ["cheetah", "random"]
 
 
-def test_scenario_is_an_option():
-    said = complaint(call("cup", "all", "scenario=1v1"))
-    assert "expected one folder of entries (did you mean --scenario 1v1?), got scenario=1v1" in said
+def test_scenario_may_be_written_as_a_key():
+    assert "2v7" in complaint(call("cup", "all", "scenario=2v7"))
 
 
 def test_page_of_a_cup_is_an_entry(monkeypatch, tmp_path):

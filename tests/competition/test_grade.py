@@ -180,7 +180,10 @@ def test_program_fault_gives_no_verdict(tmp_path, monkeypatch):
         ({"exams": [EXAM | {"opponent": "nobody"}]}, "opponent=nobody"),
         ({"exams": [EXAM | {"checks": [{"metric": "luck", "at_least": 1, "points": 9}]}]}, "got luck"),
         ({"exams": [EXAM | {"checks": [{"metric": "win/*", "points": 9}]}]}, "exactly one of at_most and at_least"),
-        ({"scenario": "single", "exams": [EXAM | {"opponent": None}]}, "exams.0.sides: expected a team with seats"),
+        (
+            {"scenario": "single", "exams": [EXAM | {"opponent": None}]},
+            "exams.0.sides: expected own, as in scenario=single",
+        ),
         ({"scenario": "cartpole"}, "exams.0.opponent: expected null, as in scenario=cartpole nobody meets"),
         ({"exams": [EXAM, EXAM | {"opponent": "elsewhere"}]}, "opponent=elsewhere"),
         ({"exams": [EXAM | {"episodes": 10**9}]}, "episodes"),

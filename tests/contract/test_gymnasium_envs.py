@@ -342,7 +342,7 @@ def test_pickled_factory_builds_what_it_announces(kind):
         ("Echo-v0", {"seen": "image"}, r"env_id: .*shows a vector, got Echo-v0: images \(8, 8, 3\)"),
         ("Echo-v0", {"seen": "graph"}, r"env_id: .*observations can be flattened, got Echo-v0: Graph"),
         ("Echo-v0", {"actions": "text"}, r"env_id: .*with Discrete, .*MultiBinary or Box actions, got Echo-v0: Text"),
-        ("Echo-v0", {"actions": "many"}, r"env_id: expected .*at most 256 choices.*, got Echo-v0: Discrete\(257\)"),
+        ("Echo-v0", {"actions": "many"}, r"env_id: expected .*at most 8192 choices.*, got Echo-v0: Discrete\(8193\)"),
     ],
 )
 def test_rejects_unsupported_spaces(env_id, args, message):

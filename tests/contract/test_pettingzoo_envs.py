@@ -21,8 +21,10 @@ from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import ArchitectureError, network_of
 from multigrid_rl.players.cards import Card, signature
 from multigrid_rl.players.factories import MatchFactory
+from multigrid_rl.players.zoo import RandomLegal
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError
+from multigrid_rl.types import SeatView
 from strange_games import legal_actions
 
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
@@ -150,6 +152,30 @@ def test_what_a_move_leads_to_is_counted_for_who_made_it(shared):
     assert waiting <= open_games
 
 
+def test_advantages_of_a_game_in_turns_by_hand():
+    # One game of tic-tac-toe in a batch: each move's reward is what its side got before it moved again, its next value
+    # that of its side's next move, and GAE (https://arxiv.org/abs/1506.02438) runs over a side's own moves.
+    gamma, lam, (one, two) = 0.9, 0.8, ("player_1", "player_2")
+    playing = collector(factory(TICTACTOE), envs=1, steps=9)
+    rollouts = playing.collect()
+    batches = {name: estimate(rollout, Estimator(gamma, lam)) for name, rollout in rollouts.items()}
+    over = {name: rollout.done[rollout.mask[..., 0]] for name, rollout in rollouts.items()}
+    first = {name: int(np.argmax(ends)) + 1 for name, ends in over.items()}  # own moves of the first game
+    assert over[one].any()
+    assert first[one] - first[two] in (0, 1)
+    paid = rollouts[one].rewards[rollouts[one].mask[..., 0]][first[one] - 1]
+    for name, last in ((one, paid), (two, -paid)):
+        net, moves = playing.networks[name], first[name]
+        with torch.inference_mode():
+            values = net(torch.from_numpy(batches[name].obs[:moves]))[1].numpy()
+        wanted, following = np.zeros(moves), 0.0
+        for k in reversed(range(moves)):
+            reward, ahead = (last, 0.0) if k == moves - 1 else (0.0, values[k + 1])
+            following = reward + gamma * ahead - values[k] + gamma * lam * following
+            wanted[k] = following
+        assert batches[name].advantages[:moves] == pytest.approx(wanted, abs=1e-5)
+
+
 def test_collecting_goes_on_where_it_stood():
     games = factory(TICTACTOE)
     playing, later = collector(games), collector(games)
@@ -218,9 +244,61 @@ def test_illegal_choices_have_no_probability_in_the_reference_and_in_what_is_com
     assert (last.weight.grad[1] == 0).all()  # nothing is learned about what may not be done
 
 
+def test_parts_of_an_action_that_are_not_legal_are_never_played():
+    games = factory("pettingzoo:strange_games:parts", shared=True)
+    agent = games.specs.agents[0]
+    assert agent.legal == 5
+    assert agent.observation_space.shape == (3 + 6 + 5,)  # one-hot, as Gymnasium flattens them
+    playing = collector(games, envs=2, steps=60)
+    for rollout in playing.collect().values():  # the environment complains of what is not legal
+        active = rollout.mask[..., 0]
+        obs, actions = rollout.obs[active], rollout.actions[active]
+        every = np.arange(len(obs))
+        assert obs[every, 9 + actions[:, 0]].all()
+        assert obs[every, 11 + actions[:, 1]].all()
+        rows = torch.from_numpy(obs)
+        net = playing.networks["a"]
+        reference = net(rows)[0].detach().numpy()
+        assert compile_network(net).policy(rows.numpy()) == pytest.approx(reference, rel=1e-4, abs=1e-4)
+        logp = distribution_of(agent.action_space).logits(reference).max(axis=-1)
+        assert (logp > -1e3).all()  # a legal choice of each part
+    drawn, _ = RandomLegal(agent).act(SeatView(obs, None, 0), None, Streams(0, every, 1))
+    assert obs[every, 9 + drawn[:, 0]].all()
+    assert obs[every, 11 + drawn[:, 1]].all()
+    assert {*drawn[:, 0].tolist()} == {0, 1}
+
+
+def test_images_are_read_by_convolutions_and_bytes_become_shares():
+    games = factory("pettingzoo:strange_games:pixels", shared=True)
+    agent = games.specs.agents[0]
+    assert agent.image == (9, 7, 3)
+    seen = games.build(2, 0).observations()["a_0"]
+    assert seen.min() >= 0
+    assert seen.max() == 1.0
+    net = network_of(agent, {"name": "cnn", "hidden": [8]}, seed=2)
+    rows = torch.from_numpy(seen)
+    outputs, values = net(rows)
+    assert outputs.shape == (2, 3)
+    assert values.shape == (2,)
+    assert compile_network(net) is None  # torch computes it
+    first = net.policy[1]
+    image = seen.reshape(2, 9, 7, 3).transpose(0, 3, 1, 2)  # by hand: the upper left corner, padded with zeros
+    corner = (first.weight.detach().numpy()[:, :, 1:, 1:] * image[:1, :, :2, :2]).sum(axis=(1, 2, 3))
+    assert net.policy[:2](rows)[0, :, 0, 0].detach().numpy() == pytest.approx(corner, abs=1e-5)
+    card = {"name": "x", "architecture": {"name": "cnn", "hidden": [8]}, "scenario": "s", "seats": ["a_0"]}
+    card = Card(**card, provenance={}, **signature(agent, None), bytes=1, sha256="0" * 64)
+    assert card.observation.image == [9, 7, 3]
+    with pytest.raises(ValueError, match=r"image: expected sides of 189 numbers, got \[9, 7, 2\]"):
+        Card(**{**card.model_dump(), "observation": {"size": 189, "image": [9, 7, 2]}})
+    with pytest.raises(ArchitectureError, match="name: expected mlp, gru or lstm for a vector, got cnn"):
+        network_of(factory(SOME["tag"]).specs.agents[0], {"name": "cnn", "hidden": [8]})
+
+
 def test_network_that_cannot_leave_choices_out_is_refused():
     agent = factory(TICTACTOE).specs.agents[0]
-    with pytest.raises(ArchitectureError, match=r"name: expected mlp with choices that are not always legal, got gru"):
+    with pytest.raises(
+        ArchitectureError, match=r"name: expected mlp or cnn with choices that are not always legal, got gru"
+    ):
         network_of(agent, {"name": "gru", "hidden": [8]})
     with pytest.raises(ConfigError, match=r"model: expected a network without memory, as .*tictactoe-v3 has turns"):
         env_factory(compose([f"env_id={TICTACTOE}", "model=gru", "train.minibatch_size=512"]))
@@ -229,7 +307,7 @@ def test_network_that_cannot_leave_choices_out_is_refused():
 def test_card_keeps_what_is_legal():
     agent = factory(TICTACTOE).specs.agents[0]
     described_by = signature(agent, None)
-    assert described_by["observation"] == {"size": 27, "legal": 9}
+    assert described_by["observation"] == {"size": 27, "legal": 9, "image": [3, 3, 2]}
     card = {"name": "x", "architecture": MLP, "scenario": "s", "seats": ["player_1"], "provenance": {}, **described_by}
     assert Card(**card, bytes=1, sha256="0" * 64).observation.legal == 9
     with pytest.raises(ValueError, match="legal: expected 0, or as many as there are choices, got 8"):
@@ -285,9 +363,12 @@ def test_what_cannot_be_played_is_refused_in_one_line(overrides, message):
     ("fault", "message"),
     [
         ("step", "relay: step: expected an answer as PettingZoo defines it, got KeyError.*lost"),
-        ("nan", "an observation of runner_1 that is not finite in environment 7, step 3 of its episode 1"),
-        ("shape", r"relay: step: .*observation: expected shape \(2,\) of its space, got \(5,\)"),
-        ("reward", "a reward of inf for runner_0 in environment 7, step 1 of its episode 1"),
+        (
+            "nan",
+            r"relay: step: runner_1: .* got an observation of nan, in environment 7, step 3 of its",
+        ),
+        ("shape", r"relay: step: runner_1: .*observation: expected shape \(2,\) of its space, got \(5,\)"),
+        ("reward", "relay: step: runner_0: .* got a reward of inf, in environment 7, step 1 of its episode 1"),
     ],
 )
 def test_environment_that_breaks_is_named_in_one_line(fault, message):

@@ -82,6 +82,11 @@ def _poke(name: str, index: int, dtype: str, value: float):
     return change
 
 
+def test_rejects_more_choices_than_a_byte_holds(tmp_path):
+    with pytest.raises(ValueError, match="actions: expected at most 256 choices in recorded play, got 4672"):
+        write(tmp_path / "data", [episode(4)], {**FACTS, "actions": 4672})
+
+
 def test_rejects_data_differing_from_card(folder):
     good = (folder / DATA_FILE).read_bytes()
     (folder / DATA_FILE).write_bytes(good[:-1])

@@ -83,7 +83,9 @@ def test_rejects_inconsistent_torch_files(tmp_path, monkeypatch):
     file.write_bytes(pickle.dumps(Bomb()))
     assert "a torch file of tensors" in complaint(call("data", "import", file, *PENDULUM, "-o", out))
     message = complaint(call("data", "import", tmp_path / "nowhere.pt", *PENDULUM, "-o", out))
-    assert message.endswith(f"(.parquet) or minari:DATASET_ID that exists, got {tmp_path / 'nowhere.pt'}")
+    assert message.endswith(
+        f"(.parquet), games (.json) or minari:DATASET_ID that exists, got {tmp_path / 'nowhere.pt'}"
+    )
     assert not out.exists()
 
 

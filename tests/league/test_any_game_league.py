@@ -1,4 +1,4 @@
-"""Leagues and best responses in games of others: exact exploitability, the learned bound below it, who takes whose part."""
+"""Leagues and best responses in games of others: exact exploitability, the learned bound, who takes whose part."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _changed(folder: Path) -> str:
     data = bytearray((folder / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (folder / "model.safetensors").write_bytes(data)
-    return "changed since it was frozen"
+    return "changed since it was written"
 
 
 def _foreign(folder: Path) -> str:

@@ -197,7 +197,7 @@ def test_writes_no_recipe_without_winner(folder):
     assert "Every trial failed." in (folder.path / "report.md").read_text()
     lines = verb.closing(folder, result)
     assert "failed:   s1-001: no more memory" in lines
-    assert any("importance needs 20" in line for line in lines)
+    assert any("importance is estimated from 20 on" in line for line in lines)
     assert lines[-1] == f"written:  {folder.path}: report.md, trials.csv"
 
 

@@ -276,6 +276,7 @@ def test_importance_finds_deciding_variable_or_says_why_not(spaces):
     assert sum(found.shares.values()) == pytest.approx(1)
     assert "80 trials" in found.note
     few = importance_of(space, outcomes(space, FEWEST - 1, not_held))
-    assert (few.shares, few.note) == ({}, "19 trials were drawn over the whole space: importance needs 20")
+    assert few.shares == {}
+    assert few.note == "19 trials were drawn over the whole space: importance is estimated from 20 on"
     alike = importance_of(space, outcomes(space, 30, lambda spec: Score(None, -1.0)))
     assert (alike.shares, alike.note) == ({}, "all 30 trials were equally good")

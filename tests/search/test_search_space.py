@@ -249,7 +249,7 @@ def test_draws_satisfy_rules_between_keys():
             {"refine.width": 0.1},
             "search.refine.width: expected one of the keys trials, until, got width",
         ),
-        ("three-stage", {"broad": 3}, "search.broad: expected a valid dictionary, got 3"),
+        ("three-stage", {"broad": 3}, "search.broad: expected a mapping, got 3"),
         ("three-stage", {"wide.trials": 3}, "search.wide: expected one of the keys kind, space"),
     ],
 )

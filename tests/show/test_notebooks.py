@@ -87,6 +87,14 @@ def test_custom_player_in_cup(notebook):
     assert multigrid_rl.evaluate(notebook.run, episodes=2)["episodes"] == 2  # classes that were handed over are trusted
 
 
+def test_the_snippet_of_the_readme_runs(notebook, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    exec(block.replace("200_000", "12_288").replace("300_000", "16_384"), notebook.__dict__)
+    assert notebook.action in range(7)
+    assert notebook.run.verdict["env_steps"] == 16_384
+
+
 def test_page_snippets_run(notebook):
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "python.md").read_text(), re.M | re.S)
     exec("".join(blocks).replace("200_000", "20_480"), notebook.__dict__)

@@ -9,13 +9,12 @@ import pytest
 
 from games import where
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.evaluation.replays import replay
+from multigrid_rl.evaluation.replays import read_games, replay
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.scripted import Hunter, RandomPlayer
 from multigrid_rl.show.play import Score, Session, find_other_players, find_seat, save_games
-from multigrid_rl.show.video import read_games
 from multigrid_rl.show.window import HELP, KEYS, Canvas
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import GameSpec

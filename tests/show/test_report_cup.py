@@ -226,7 +226,7 @@ def test_writes_report_into_cup_folder(cup, tmp_path):
     ("change", "message"),
     [
         ({"seed": "x"}, "results.json: seed: "),
-        ({"games": [{}]}, "results.json: games.0.label: "),
+        ({"games": [{}]}, "results.json: games.0.board.label: "),
         ({"pairs": [{"share": 2.0**63}]}, "results.json: pairs.0.share: "),
         ({"sides": [{"games": -1}]}, "results.json: sides.0.games: "),
     ],

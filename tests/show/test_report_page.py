@@ -64,6 +64,7 @@ def test_plot_names_its_gate_beside_the_curve_and_both_axes():
     text = parts().plot(chart)
     assert '<p class="unit">steps per game<span class="bound">gate at most 20</span></p>' in text
     assert ">environment steps</text>" in text
+    assert ">recorded steps</text>" in parts().plot(chart._replace(steps="recorded"))
 
 
 @pytest.mark.parametrize("evil", EVILS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from commands import call, has_verb
 from multigrid_rl.cli.main import app
 from multigrid_rl.evaluation.evaluation import evaluate, report
 from multigrid_rl.evaluation.targets import find_target
@@ -66,6 +67,22 @@ def test_ten_games_from_training_to_a_verdict(tmp_path, env_id, seat):
     found = judged(tmp_path / "players" / "mine", opponent="random" if others else None)
     assert found["modes"]["stochastic"]["episodes"] == 40
     assert set(found["parts"][0]["players"].values()) == {f"{tmp_path}/players/mine", *(["random"] if others else [])}
+    if not has_verb("cup"):
+        return
+    # Two checkpoints and the random player meet in a cup; who was trained for one seat forfeits the others.
+    for folder in sorted((tmp_path / "run" / "checkpoints").glob("step_*")):
+        result = call(
+            *("export", tmp_path / "run", "--checkpoint", folder.name, "--seat", seat),
+            *("-o", tmp_path / "entries" / folder.name),
+        )
+        assert result.exit_code == 0, result.output
+    result = call(
+        *("cup", tmp_path / "entries", f"env_id={env_id}", "--with", "random", "--games", 4),
+        *("--seed", 1, "-o", tmp_path / "cup"),
+    )
+    assert result.exit_code == 0, result.output
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert len(last["ranking"]) == last["entries"] == 3
 
 
 @pytest.fixture(scope="module")

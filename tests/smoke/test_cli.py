@@ -8,14 +8,18 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import typer
 
 from bundles import edit, everything, make_player
 from commands import call, complaint
+from multigrid_rl.cli.main import app
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card
 from multigrid_rl.text import program
+from multigrid_rl.training import advice
 from multigrid_rl.training import screen as live
 
 TOO_MANY = available_cpus() + 1
@@ -179,8 +183,66 @@ def test_closing_says_how_good_the_policy_is():
     lines = live.closing({**VERDICT, "last_report": report, "gates": gates}, Path("run"), compose([]))
     unmet = "episode_len_mean <= 20 (now 43.910), entropy/red_0 <= 0.3 (not measured)"
     assert lines[0].replace("[bold yellow]", "").replace("[/]", "") == f"NOT HELD: {unmet}"
-    assert lines[1] == "result:   mean return red_0 1.23; 43.9 steps an episode (112 episodes)"
-    assert lines[2].startswith("played:   4,096 environment steps")
+    assert lines[1].startswith(
+        "hint:     the recipe's median seed holds its gates at 471,040 steps; this run played less"
+    )
+    assert lines[2] == "result:   mean return red_0 1.23; 43.9 steps an episode (112 episodes)"
+    assert lines[3].startswith("played:   4,096 environment steps")
+
+
+def gate(metric: str, *, met: bool = False):
+    return {"metric": metric, "comparison": "<=", "bound": 1.0, "window": 9, "value": 0.5, "held": False, "met": met}
+
+
+@pytest.mark.parametrize(
+    ("gates", "steps", "changed", "said"),
+    [
+        ([gate("entropy/red_0", met=True)], 2e6, [], "every gate is met now, and not yet long enough"),
+        ([gate("entropy/red_0")], 2e6, ["train.lr=1"], "held on 10 of 10 seeds, median 471,040 steps, with the recipe"),
+        ([gate("entropy/red_0")], 2e6, [], "train.entropy_decay"),
+        ([gate("return_mean/red_0")], 2e6, [], "it loses too often"),
+        ([gate("return_mean/red_0"), gate("episode_len_mean")], 2e6, [], "overlay run` draws where"),
+        ([gate("episode_len_mean")], 2e4, [], "471,040 steps; this run played less"),
+    ],
+)
+def test_a_run_that_misses_its_gates_gets_one_hint(gates, steps, changed, said):
+    verdict = {**VERDICT, "gates": gates, "env_steps": steps}
+    assert said in advice.hint(verdict, Path("run"), compose(["scenario=1v1"]), changed)
+
+
+def test_a_recipe_says_what_to_expect():
+    known = advice.expectation(compose(["scenario=1v1"]))
+    assert (known.held, known.seeds, known.steps) == (10, 10, 471_040)
+    assert "expect:   held on 10 of 10 seeds, median 471,040 steps, with the recipe as it is" in preflight_of()
+    for other in ("experiment=none", "experiment=1v1-selfplay"):
+        assert advice.expectation(compose([other])) is None, other
+    assert str(advice.expectation(compose(["experiment=1v1-vs-adept"]))).startswith("held on 0 of ")
+
+
+def test_what_is_set_is_told():
+    typed = ["scenario=1v1", "seed=3", "train.lr=3e-4", "model=gru", "scenario.seats.blue_0=random", "env_args={a: 1}"]
+    assert advice.settings(typed) == [
+        "train.lr=0.0003 instead of 0.001", "model=gru", "scenario.seats.blue_0=random instead of blue-rookie",
+        "env_args={a: 1}",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verb", "typed", "ran"),
+    [
+        ("train", "--scenario 1v1 --until 5 train.lr=1", "--until 5 train.lr=1 scenario=1v1"),
+        ("evaluate", "--scenario=2v2 who --seed 4 --model gru", "who --seed 4 scenario=2v2 model=gru"),
+        ("evaluate", "who seed=4", "who --seed 4"),
+        ("cup", "all scenario=2v2", "all --scenario 2v2"),
+        ("rate", "--scenario 1v1", "1v1"),
+        ("rate", "scenario=1v1", "1v1"),
+        ("report", "run --scenario 1v1", "run --scenario 1v1"),
+    ],
+)  # fmt: skip
+def test_a_scenario_may_be_written_either_way(verb, typed, ran):
+    group = typer.main.get_command(app)
+    words = group.resolve_command(typer.Context(group), [verb, *typed.split()])[2]
+    assert words == ran.split()
 
 
 @pytest.mark.parametrize(("ended", "more"), [("until", " --until 8192"), ("interrupted", "")])
@@ -199,7 +261,8 @@ def test_closing_names_next_steps(ended, more):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("train --scenario 1v1", "--scenario: expected no option but an override (did you mean scenario=...?)"),
+        ("train --scenario 1v7", "scenario: expected "),
+        ("train --total-timesteps 5", "expected no option but an override (did you mean train.until=...?)"),
         ("train --untill 5", "got --untill (did you mean --until?)"),
         ("train --until soon", "Invalid value for '--until': expected a number"),
         ("trian", "No such command 'trian'. Did you mean 'train'?"),
@@ -259,11 +322,11 @@ def test_preflight_of_gymnasium_environment():
 
 def test_live_line_shows_returns_where_nothing_is_won():
     row = {f"timing/{name}_s": 1.0 for name in (*STAGES, "other")} | {"env_steps": 1000, "env_steps_per_s": 10.0}
-    row |= {"win/agent_0": 0.0, "return_mean/agent_0": -1234.5}
+    row |= {"return_mean/agent_0": -1234.5}
     line = live.headline(row, compose(["scenario=gymnasium"]))
     assert line.endswith("| agent_0 mean return -1,234.50")
     assert "wins" not in line
-    assert live.headline(row, compose(["scenario=1v1"])).endswith("| agent_0 wins 0%")
+    assert live.headline({**row, "win/a": 0.0}, compose(["scenario=1v1"])).endswith("| a wins 0%")
     row |= {"learner/a/policy_loss": -0.5, "learner/b/policy_loss": 0.25, "learner/a/vf_loss": 12.3456, "x_loss": 1.0}
     assert live.headline(row, compose(["scenario=gymnasium"])).endswith("| loss: policy -0.125, values 12.3")
 
@@ -285,6 +348,7 @@ def run(tmp_path, root) -> Path:
     players.mkdir(parents=True)
     make_player(tmp_path / "elsewhere", "blue_0").rename(players / "blue_0")
     (tmp_path / "run" / "checkpoints" / "latest").write_text("step_000000001\n")
+    (tmp_path / "run" / "config.yaml").write_text(to_yaml(compose(["scenario=1v1-selfplay"])))
     return tmp_path / "run"
 
 

@@ -46,11 +46,11 @@ def test_lost_env_runner_hint_is_to_resume(tmp_path):
 
 def test_nan_reward_ends_run_after_some_iterations(tmp_path, monkeypatch, capsys):
     (tmp_path / "turning.py").write_text(
-        "calls = 0  # two of them before the start, two when kernels are warmed up\n"
+        "calls = 0  # two of them before the start, four when kernels are warmed up\n"
         "def reward(events, reward):\n"
         "    global calls\n"
         "    calls += 1\n"
-        "    return reward * float('nan') if calls > 4 + 6 * 16 else reward\n"
+        "    return reward * float('nan') if calls > 6 + 6 * 16 else reward\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     run = tmp_path / "run"

@@ -98,6 +98,21 @@ def test_explains_every_scenario():
         assert all(value for name, value in rows_of(f"scenario={scenario}").items() if name != "all together")
 
 
+def test_tells_what_the_game_pays_and_allows():
+    names = ("1v1", "single-obstacle", "2v2", "cartpole")
+    assert [rows_of(f"scenario={name}").get("best return") for name in names] == [
+        "below 1.50", "below 3.01", "below 4.01", None,
+    ]  # fmt: skip
+    said = call("explain", "scenario=coop").output
+    for part in (
+        "key 0.5; ball 0.5 x 0.9, squared each time;",
+        "success 1 - 0.9 x step / 1280",
+        "docs/game.md, section 9",
+    ):
+        assert part in said
+    assert "eliminating" not in said
+
+
 def test_rows_of_shared_networks():
     alone = rows_of("scenario=coop", "scheme=dtde")
     shared = rows_of("scenario=coop", "scheme=dtde", "shared=true")

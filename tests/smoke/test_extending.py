@@ -1,4 +1,4 @@
-"""Every snippet of docs/extending.md does what the page says, in an empty folder."""
+"""Every snippet of docs/extending.md and docs/games.md does what the page says, in an empty folder."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from tiny_runs import TINY
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGE = "".join(
+    (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text("utf-8") for page in ("extending", "games")
+)
 _BLOCK = re.compile(r"^```(?:python|yaml)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SMALL = [*(word for word in TINY if not word.startswith(("model.hidden", "train.until"))), "train.until=512"]
-_FEW = {"evaluate": ["--episodes", "8"], "video": ["--episodes", "4"]}
+_FEW = {"evaluate": ["--episodes", "8"], "video": ["--episodes", "4"], "cup": ["--games", "4"]}
 
 
 def _sections() -> dict[str, tuple[dict[str, str], list[str]]]:

@@ -14,7 +14,9 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError
+from multigrid_rl.types import RunError
 from multigrid_rl.world.spaces import tokens_of
+from tiny_runs import TINY, tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -71,10 +73,65 @@ def test_trained_policy_predicts_from_what_a_game_shows():
     assert player.predict(several)[0].shape == (2,)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "width", "actions"),
+    [
+        (["scenario=1v1", "scenario.seats.blue_0=learn", "scenario.seats.red_0=random"], 27, ()),
+        (["scenario=2v2", "scheme=ctce", "model=gru", "model.hidden=[16]"], 54, (2,)),
+        (["env_id=CartPole-v1"], 4, ()),
+        (["scenario=tictactoe"], 27, ()),
+    ],
+    ids=["blue", "a team with a memory", "gymnasium", "turns"],
+)
+def test_the_policy_of_every_kind_of_run_predicts(tmp_path, overrides, width, actions):
+    tiny_run(tmp_path / "run", "train.until=512", *overrides)
+    policy = multigrid_rl.load_policy(tmp_path / "run")
+    action, state = policy.predict(np.zeros(width, np.uint8))
+    assert np.shape(action) == actions
+    assert np.shape(policy.predict(np.zeros((3, width), np.uint8))[0]) == (3, *actions)
+    policy.predict(np.zeros(width, np.uint8), state)
+
+
+def test_only_what_was_trained_is_a_policy():
+    assert multigrid_rl.load_policy("blue-rookie", "blue_0").predict(np.zeros(27, np.uint8))[0] in range(7)
+    with pytest.raises(ConfigError, match=r"^player: expected one that was trained, got hunter$"):
+        multigrid_rl.load_policy("hunter")
+
+
+def test_a_callback_takes_rows_and_ends_the_run(tmp_path):
+    seen = []
+
+    def enough(row):
+        seen.append(row["env_steps"])
+        return len(seen) == 3
+
+    run = multigrid_rl.train("1v1", *TINY, run_dir=tmp_path / "run", callback=enough)
+    assert seen == [512, 1024, 1536]
+    assert (run.verdict["ended"], run.metrics.index[-1]) == ("interrupted", 1536)
+    multigrid_rl.train(resume=run, callback=lambda row: seen.append(row["env_steps"]))
+    assert seen[3:] == [2048, 2560, 3072, 3584, 4096]
+    assert run.verdict["ended"] == "until"
+
+
+def test_a_callback_that_fails_ends_the_run_with_its_own_error(tmp_path):
+    with pytest.raises(RunError, match=r"own code: ZeroDivisionError: division by zero \(test_python_api.py:"):
+        multigrid_rl.train("1v1", *TINY, run_dir=tmp_path / "run", callback=lambda row: 1 / 0)
+    assert len(multigrid_rl.Run(tmp_path / "run").metrics) == 1
+
+
+def test_two_players_play_a_game_to_look_at():
+    shown = multigrid_rl.play("key-runner", Forward(), game="worst", episodes=6)
+    assert shown._repr_html_().startswith("<iframe srcdoc=")
+    assert "key-runner" in shown.page
+    assert shown.game.actions == multigrid_rl.play("key-runner", Forward(), game="worst", episodes=6).game.actions
+    with pytest.raises(ValueError, match="cheetah-expert"):
+        multigrid_rl.play("cheetah-expert", "hunter")
+
+
 def test_training_by_id_and_resumed(tmp_path, monkeypatch):
     """What is asked of training; no training starts."""
     asked = []
-    monkeypatch.setattr("multigrid_rl.api.run_training", lambda settings: asked.append(compose(settings)))
+    monkeypatch.setattr("multigrid_rl.api.run_training", lambda settings, _: asked.append(compose(settings)))
     monkeypatch.setattr("multigrid_rl.api.resume_training", lambda *what: asked.append(what))
     monkeypatch.setattr("multigrid_rl.api.Run", Path)
     multigrid_rl.train(env_id="Acrobot-v1", until=1000)
@@ -82,7 +139,7 @@ def test_training_by_id_and_resumed(tmp_path, monkeypatch):
     assert multigrid_rl.train("1v1", f"run_dir={tmp_path / 'typed'}") == tmp_path / "typed"
     assert asked[1].run_dir == str(tmp_path / "typed")
     assert multigrid_rl.train(resume=tmp_path, until=2e5) == tmp_path
-    assert asked[2] == (tmp_path, ["train.until=200000.0"])
+    assert asked[2] == (tmp_path, ["train.until=200000.0"], None)
 
 
 @pytest.mark.parametrize(

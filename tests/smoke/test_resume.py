@@ -209,7 +209,7 @@ def test_rejects_folders_that_are_no_runs(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere: expected a run folder, got one without config.yaml"):
         resume_training(tmp_path / "nowhere", [])
     (tmp_path / "config.yaml").write_text("- 3\n")
-    with pytest.raises(ConfigError, match=r"config\.yaml: expected a valid dictionary"):
+    with pytest.raises(ConfigError, match=r"config\.yaml: expected a mapping"):
         resume_training(tmp_path, [])
 
 

@@ -59,6 +59,7 @@ def test_scenario_yaml_has_exactly_schema_keys(path):
     optional = {"aliases", "agents", "report_episodes", "league", "env_path", "port", "held_out"}
     optional |= {"package", "env_id", "env_args"} if content["game"] else set()
     optional |= {"env_path", "port"} if content.get("package") != "unity" else set()
+    optional |= {"teams", "symmetric", "outcome"} if content.get("package") != "pettingzoo" else {"outcome"}
     assert known - optional <= set(content) <= known
     if content.get("league") is not None:
         assert {f"scenario.league.{name}" for name in content["league"]} == {

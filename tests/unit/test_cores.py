@@ -11,10 +11,10 @@ import pytest
 from multigrid_rl import jit
 from multigrid_rl.config.compose import compose
 from multigrid_rl.fast import threads as cores
-from multigrid_rl.fast.threads import Team, idle_seconds
+from multigrid_rl.fast.threads import ThreadTuner, idle_seconds
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training import stages as settings
-from multigrid_rl.training.stages import team_of
+from multigrid_rl.training.stages import thread_tuner
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +25,8 @@ def two_cores(monkeypatch):
     monkeypatch.setattr(cores, "use_threads", lambda count: None)
 
 
-def team(*overrides: str) -> Team:
-    return team_of(compose(["scenario=1v1", "train.threads=auto", *overrides]))
+def team(*overrides: str) -> ThreadTuner:
+    return thread_tuner(compose(["scenario=1v1", "train.threads=auto", *overrides]))
 
 
 def test_idle_time_counts_requested_cores(tmp_path):
@@ -52,10 +52,10 @@ def test_remote_runners_and_learners_keep_their_cores(overrides, most):
     assert team(*overrides).most == most
 
 
-def play(ours: Team, seconds: float, free: float = 2.0, iterations: int = 1) -> None:
+def play(ours: ThreadTuner, seconds: float, free: float = 2.0, iterations: int = 1) -> None:
     for _ in range(iterations):
         play.now += seconds
-        ours.follow(seconds, free, play.now)
+        ours._adjust(seconds, free, play.now)
 
 
 play.now = time.monotonic() + 1000.0
@@ -109,7 +109,7 @@ def test_retries_grow_rarer_on_busy_machine():
 
 def test_fixed_thread_count_is_not_measured():
     ours = team("train.threads=2")
-    ours.look()
+    ours.update()
     assert (ours.count, ours.describe()) == (2, "2 thread(s)")
 
 
@@ -130,8 +130,8 @@ def test_one_thread_without_openmp(monkeypatch):
 def test_leaves_torch_threads_unchanged():
     # In a process of its own: threads are launched once.
     code = (
-        "import torch; torch.set_num_threads(1); from multigrid_rl.fast.threads import share_out; "
-        "share_out(2); print(torch.get_num_threads()); share_out(1); print(torch.get_num_threads())"
+        "import torch; torch.set_num_threads(1); from multigrid_rl.fast.threads import set_threads; "
+        "set_threads(2); print(torch.get_num_threads()); set_threads(1); print(torch.get_num_threads())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.split() == ["1", "1"]

@@ -15,7 +15,8 @@ import pytest
 from benchmarks import best_returns
 from benchmarks.best_returns import SCENARIOS
 from benchmarks.house import ADDONS
-from multigrid_rl.config.compose import load_scenario
+from commands import call, has_verb
+from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.metrics import glossary
 from multigrid_rl.types import Board, GameSpec, RewardWeights
 from multigrid_rl.world import constants as c
@@ -168,6 +169,41 @@ def test_lists_stay_lists_on_the_site():
         text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
         wrong += re.findall(r"^\* .*\n(?: .*\n)*\n {1,3}\S.*|^ {4}.*\n\* .*", text, re.MULTILINE)
     assert wrong == []
+
+
+def test_the_readme_is_short():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 90
+    assert [line for line in lines if len(line) > 120] == []
+    pictures = [name for line in lines for name in re.findall(r"^!\[.*\]\(docs/images/(.*)\)$", line)]
+    made = (ROOT / "benchmarks" / "pictures.py").read_text(encoding="utf-8")
+    assert [name for name in pictures if name not in made] == []
+    assert any(name.endswith(".gif") for name in pictures)
+
+
+def commands_of(*pages: str) -> list[str]:
+    """Commands of fenced blocks and code spans that are one."""
+    text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line for language, block in blocks if not language for line in block.splitlines()]
+    lines += re.findall(r"`((?:multigrid-rl|make) [^`\n]+)`", text)
+    return sorted({line.partition("  #")[0].strip() for line in lines if line.startswith(("multigrid-rl ", "make "))})
+
+
+@pytest.mark.parametrize("line", commands_of("README.md", "docs/first-hour.md", "docs/commands.md", "docs/game.md"))
+def test_commands_would_start(line):
+    """Each is composed, or its verb knows its options; the walk-through runs those of the first hour."""
+    program, *words = shlex.split(line)
+    if program == "make":
+        done = subprocess.run(["make", "--dry-run", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    elif words[0] in ("train", "explain") and "--resume" not in words:
+        typed = [word for word in words[1:] if "=" in word and not word.startswith(("init=", "scenario.seats"))]
+        compose([word for word in typed if word != "cluster=ray"])
+    elif has_verb(words[0]):
+        shown = call(*words[: 2 if words[0] == "data" else 1], "--help")
+        options = re.findall(r"(?<=\s)--[a-z-]+", line)
+        assert [option for option in options if option not in shown.output] == []
 
 
 def test_every_guide_is_in_a_menu_of_the_site():

@@ -25,13 +25,13 @@ class Ref:
 
 
 class Actor:
-    """Plays rollouts that are numbered by its games; ``fates`` are what comes of the first ones instead.
+    """Plays rollouts that are numbered by its games; ``outcomes`` are what comes of the first ones instead.
 
     A pair says which Ray its node has; ``joined`` is what it answers to new opponents.
     """
 
-    def __init__(self, *fates: object, joined: object = None) -> None:
-        self.fates, self.calls, self.joined = list(fates), [], joined
+    def __init__(self, *outcomes: object, joined: object = None) -> None:
+        self.outcomes, self.calls, self.joined = list(outcomes), [], joined
 
     def __getattr__(self, name):
         return SimpleNamespace(remote=lambda *given: self._call(name, *given))
@@ -40,9 +40,11 @@ class Actor:
         self.calls.append((name, *given))
         if name == "begin":
             self.games = given[1]
-            return Ref({"ray": self.fates.pop(0)[1] if self.fates and isinstance(self.fates[0], tuple) else "2"})
+            return Ref(
+                {"ray": self.outcomes.pop(0)[1] if self.outcomes and isinstance(self.outcomes[0], tuple) else "2"}
+            )
         if name == "sample":
-            return Ref(self.fates.pop(0) if self.fates else self.games)
+            return Ref(self.outcomes.pop(0) if self.outcomes else self.games)
         return Ref(self.joined if name == "set_opponents" else {"offset": self.games})
 
     def called(self, name):
@@ -53,7 +55,7 @@ class World:
     """Ray and its clock, as far as the pool uses them."""
 
     def __init__(self) -> None:
-        self.now, self.killed, self.spawned, self.fates = 0.0, [], [], []
+        self.now, self.killed, self.spawned, self.outcomes = 0.0, [], [], []
 
     def put(self, value):
         return value
@@ -74,7 +76,7 @@ class World:
         return lambda cls: SimpleNamespace(remote=self._spawn)
 
     def _spawn(self, **given):
-        self.spawned.append(Actor(*(self.fates.pop(0) if self.fates else ())))
+        self.spawned.append(Actor(*(self.outcomes.pop(0) if self.outcomes else ())))
         return self.spawned[-1]
 
     def monotonic(self):
@@ -128,7 +130,7 @@ def test_samples_again_until_rollout_arrives(world):
 
 
 def test_ends_run_after_max_consecutive_failures(world):
-    world.fates = [[RayActorError()], [RayActorError()]]
+    world.outcomes = [[RayActorError()], [RayActorError()]]
     pool = pool_of(Actor(RayActorError()), most=3)
     with pytest.raises(RunError, match=r"env runner 1 was lost 3 times in a row \(last: "):
         pool.sample()
@@ -144,7 +146,7 @@ def test_replaces_runner_on_node_with_other_versions(world):
 
 
 def test_rollout_resets_failure_count(world):
-    world.fates = [["well", RayActorError()]]
+    world.outcomes = [["well", RayActorError()]]
     pool = pool_of(Actor(RayActorError()), most=2)
     assert pool.sample() == ["well"]
     assert pool.sample() == [2 * GENERATION]
@@ -183,7 +185,7 @@ def test_resumed_runners_continue_games_and_new_ones_start_fresh(world):
 
 
 def test_delayed_replacement_takes_up_games_later(world):
-    world.fates = [[RayActorError()]]
+    world.outcomes = [[RayActorError()]]
     pool = pool_of(Actor(RayActorError()), Actor("a", "b"))
     assert [pool.sample(), pool.sample()] == [["a"], ["b"]]  # the first runner was lost twice by now
     pool.set_state({"games": {}, "env_runners": 2, "policy_updates": 3}, "factory")

@@ -137,7 +137,7 @@ def test_added_players_join_later_games_and_leave_after_them():
     rng = Streams(1, np.arange(6, dtype=np.int64))
     view = SeatView(np.zeros((6, 3), np.uint8), None, 0)
     actions, state = team.act(view, state, rng)
-    assert actions.tolist() == [7, 0] * 3
+    assert actions[:, 0].tolist() == [7, 0] * 3
     assert state.states[7].tolist() == [1, 0] * 3
     state = team.update({5: Always(5)}, {5: 3.0, 1: 1.0}, state)  # 7 has no weight any more, and three games
     assert (list(team.players), team.weights) == ([0, 1, 5, 7], (0.0, 1.0, 3.0, 0.0))

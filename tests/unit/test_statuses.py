@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from bdb import BdbQuit
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,11 @@ def test_crash_is_one_line_status_70_and_file(raised, tmp_path, monkeypatch):
     (file,) = tmp_path.iterdir()
     assert str(file) in line
     assert "in verb" in file.read_text()
+
+
+def test_leaving_a_debugger_is_no_fault_of_the_program():
+    result = ended(BdbQuit())
+    assert (result.exit_code, result.stdout, result.stderr) == (3, "said\n", "")
 
 
 def test_crash_without_writable_folder(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The update has the gradient of RLlib's PPO, for one action and several at once; who was out teaches nothing."""
+"""The update has the gradient of RLlib's PPO, for one action and several at once; inactive rows give no gradient."""
 
 from __future__ import annotations
 

@@ -171,7 +171,8 @@ def walker_at(velocity, yaw=0.0, height=1.4, target=(5.0, 0.0)):
     qpos[0, [2, 3, 6]] = height, np.cos(yaw / 2), np.sin(yaw / 2)
     read = [np.zeros((1, body.model.nbody, 3)), np.zeros((1, body.goals))]
     read[1][0, 1:5] = *target, 9.0, 9.0
-    rewards, fallen = body.judge(np.array([velocity]) * body.env.dt, np.zeros((1, 17)), (qpos, qvel), read)
+    moved = np.array([velocity]) * body.env.dt
+    rewards, fallen = body.reward_and_termination(moved, np.zeros((1, 17)), (qpos, qvel), read)
     return float(rewards[0]), bool(fallen[0]), body.observe(qpos, qvel, read)[0], body.target(read[1])[0]
 
 

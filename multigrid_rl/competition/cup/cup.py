@@ -15,7 +15,7 @@ from multigrid_rl.competition.agents import AgentPlayer
 from multigrid_rl.competition.cup.entries import UNREADABLE, CupConfig, Entry, reason_of
 from multigrid_rl.competition.cup.folder import Meeting, Pairing, begin, begun, blamed, load_pairing, meetings
 from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
-from multigrid_rl.evaluation.replays import GameRecord, record
+from multigrid_rl.evaluation.replays import GameRecord, ZooRecord, record
 from multigrid_rl.files import write_whole
 from multigrid_rl.players.episodes import Played, play_games
 from multigrid_rl.players.match import PlayerFaultError
@@ -154,27 +154,16 @@ def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = 
         ScratchError: this machine has no room for an agent's files; no entry forfeits for that.
         RunError: a game in which two entries met broke.
     """
-    seconds: dict[str, float] = defaultdict(float)
     meeting = Meeting(red, blue, side)
     if lacks := lacking(meeting, config):
         return forfeited(red, blue, config, lacks, side).model_copy(update={"out": True})
+    seconds: dict[str, float] = defaultdict(float)
     with ExitStack() as stack:
         if "external" in {entry.kind for entry, _ in meeting.teams(config)}:
             stack.enter_context(kill_descendants())
-        players: dict[str, Policy] = {}
-        for entry, team in meeting.teams(config):
-            begin_s = time.perf_counter()
-            reason = None
-            try:
-                players |= stack.enter_context(entry.players_of(config, team))
-            except PlayerFaultError as error:
-                reason = str(error)
-            except UNREADABLE as error:
-                reason = reason_of(error, None, entry.name)
-            if entry.kind == "external":
-                seconds[entry.name] += time.perf_counter() - begin_s
-            if reason is not None:
-                return _timed(forfeited(red, blue, config, {entry.name: reason}, side), seconds)
+        players, failed = _seated(meeting, config, stack, seconds)
+        if failed:
+            return _timed(forfeited(red, blue, config, failed, side), seconds)
         try:
             played = play_games(config.spec, players, config.games, seed=config.seed)
         except RunError as error:
@@ -185,6 +174,26 @@ def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = 
             if isinstance(player, AgentPlayer):
                 seconds[player.name] += player.thought_s
     return _timed(_pairing(meeting, config, played), seconds)
+
+
+def _seated(
+    meeting: Meeting, config: CupConfig, stack: ExitStack, seconds: dict[str, float]
+) -> tuple[dict[str, Policy], dict[str, str]]:
+    """Start the players of all sides, and add what agents took to ``seconds``; returns also who failed, and why."""
+    players: dict[str, Policy] = {}
+    for entry, team in meeting.teams(config):
+        begin_s, reason = time.perf_counter(), None
+        try:
+            players |= stack.enter_context(entry.players_of(config, team))
+        except PlayerFaultError as error:
+            reason = str(error)
+        except UNREADABLE as error:
+            reason = reason_of(error, None, entry.name)
+        if entry.kind == "external":
+            seconds[entry.name] += time.perf_counter() - begin_s
+        if reason is not None:
+            return players, {entry.name: reason}
+    return players, {}
 
 
 def _timed(pairing: Pairing, seconds: dict[str, float]) -> Pairing:
@@ -242,15 +251,16 @@ def _outcomes(config: CupConfig, played: Played, own: NDArray[Any], others: list
     return ["DRB"[int(ahead)] for ahead in np.sign(np.sign(own - np.stack(others)).sum(axis=0))]
 
 
-def _kept(meeting: Meeting, config: CupConfig, played: Played) -> list[GameRecord]:
-    # One game for each outcome that occurred, the one of median length; of boards alone.
-    if not played.start.size:
+def _kept(meeting: Meeting, config: CupConfig, played: Played) -> list[GameRecord | ZooRecord]:
+    # One game for each outcome that occurred, the one of median length, where games can be played again.
+    if not (played.start.size or played.moves):
         return []
     spec, at = config.spec, {team: entry.name for entry, team in meeting.teams(config)}
     names = config.who.team_names
     who = " - ".join(f"{at[team]} ({team})" for team in config.sides)
     kept = []
-    for code, label in (*((k, f"{team} wins") for k, team in enumerate(names)), (-1, "drawn")):
+    labels = [f"{team} wins" for team in names] + ["drawn" if config.rated else "played"]
+    for code, label in zip((*range(len(names)), -1), labels, strict=True):
         games = np.flatnonzero((played.table.winner == code) & played.finished)
         if len(games):
             order = games[np.argsort(played.table.length[games], kind="stable")]

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from multigrid_rl.competition.agents import AGENT_FILE, Agent, AgentPlayer, read_agent
-from multigrid_rl.competition.bundle import bundle_sha256, load_team, read_cards
+from multigrid_rl.competition.bundle import bundle_sha256, check_programs, load_team, read_cards
 from multigrid_rl.competition.copies import Answers, Originals, agent_fingerprint, watch
 from multigrid_rl.competition.folders import Part, read_parts
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
@@ -240,6 +240,7 @@ def entry_in(path: Path, config: CupConfig) -> Entry:
         if not path.is_dir():
             raise PlayerError("expected a folder with a bundle or an external agent, got a file")
         if (path / AGENT_FILE).exists():  # says so if it may not be seen
+            check_programs(name, config.spec)
             return external(path, name, note)
         card = next(iter(read_cards(path).values()))
         steps, trained = card.provenance.get("env_steps"), f"{', '.join(card.seats)} of {card.scenario}"

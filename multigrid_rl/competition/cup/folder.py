@@ -19,11 +19,11 @@ from multigrid_rl.competition.folders import write_parts
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.scenario import ScenarioConfig, Strict
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Earned, Standing, unless
-from multigrid_rl.evaluation.replays import GameRecord
+from multigrid_rl.evaluation.replays import AnyRecord
 from multigrid_rl.files import csv_text, unfinished, write_whole
+from multigrid_rl.players.alone import game_of
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import expected, first_error
-from multigrid_rl.types import Seats
 
 #: Written before the first game, and compared when the cup is resumed.
 MANIFEST_FILE = "cup.json"
@@ -51,7 +51,7 @@ class Pairing(Strict):
     reason: str | None = None  # why games were forfeited
     out: bool = False  # not played: an entry was out of the cup before
     seconds: dict[str, float] = Field(default={})  # agent -> what its start and its answers took
-    kept: list[GameRecord] = Field(default=[])  # to look at
+    kept: list[AnyRecord] = Field(default=[])  # to look at
     side: str = Field(default="", exclude_if=unless(""))
 
     @model_validator(mode="after")
@@ -94,12 +94,6 @@ _MANIFESTS = TypeAdapter(Manifest)
 def scenario_of(name: str, overrides: Sequence[str] = ()) -> ScenarioConfig:
     """Return what is played: a scenario by name, or what ``overrides`` say. Raises ``ConfigError``."""
     return compose(list(overrides)).scenario if overrides else load_scenario(name)
-
-
-def game_of(scenario: ScenarioConfig) -> Seats:
-    """Return the game of a scenario."""
-    game: Seats = scenario.kind.spec
-    return game
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -159,7 +153,8 @@ def kept_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
     before = read_manifest(folder)
     if before is None:
         raise PlayerError(expected(folder, "the folder of a cup", "nothing there"))
-    config = replace(before, spec=game_of(scenario_of(before.scenario, before.overrides)))
+    scenario = scenario_of(before.scenario, before.overrides)
+    config = replace(before, spec=game_of(scenario, before.overrides or [f"scenario={before.scenario}"]))
     _check_settings(before, config, folder)
     return config, [_kept_entry(entry, folder, config) for entry in before.entries]
 
@@ -287,14 +282,22 @@ def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> l
         "pairs.csv": ([row.model_dump() for row in found.pairs], None),
         "sides.csv": (_of_sides([row.model_dump() for row in found.sides], found), None),
     }
-    if found.returns:
-        rows = {"standings.csv": ([row.model_dump() for row in found.returns], Earned.model_fields)}
+    if not found.rated:
+        rows = {"standings.csv": (list(_by_side(found.returns)), None)}
     rows["games.csv"] = _of_sides(list(_games(counted, found)), found), None
     files = {RESULTS_FILE: found.model_dump_json(indent=1)}
     files |= {name: csv_text(of, columns) for name, (of, columns) in rows.items()}
     for name, text in files.items():
         write_whole(folder / name, text.encode())
     return [folder / name for name in files]
+
+
+def _by_side(rows: list[Earned]) -> Iterator[dict[str, Any]]:
+    """Yield rows with a column for the mean of each side, empty for those that an entry has not played."""
+    sides = list(dict.fromkeys(side for row in rows for side in row.sides))
+    for row in rows:
+        means = {f"mean_{side}": row.sides.get(side, "") for side in sides}
+        yield {**row.model_dump(exclude={"sides"}), **means}
 
 
 def _of_sides(rows: list[dict[str, Any]], found: CupResults) -> list[dict[str, Any]]:

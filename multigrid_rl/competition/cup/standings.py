@@ -132,6 +132,7 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
         games=[game for pairing in pairings for game in pairing.kept],
         versions=versions,
         teams=_teams(config),
+        rated=config.rated,
         returns=[] if config.rated else _earned(ranked, counted, config),
     )
     digest = hashlib.sha256(found.model_dump_json().encode())
@@ -180,7 +181,7 @@ def rules(config: CupConfig) -> list[str]:
     """Return the rules of playing and ranking, a sentence each."""
     words, sides, games = config.place.words, len(config.sides), config.games
     same = f"(seed and numbers), so all entries meet the same {words.alike}."
-    alone = [f"Every entry plays {games} games without another; all play the same games {same}"]
+    alone = [f"Every entry plays {games} episodes without another; all play the same ones {same}"]
     met = [
         f"Every entry meets every other from {words.sides}, {games} games on each; all pairings play the same games "
         f"{same}"

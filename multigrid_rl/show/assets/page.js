@@ -100,7 +100,7 @@ function makePlot(root) {
   }
 
   for (const [name, value] of Object.entries({
-    role: "slider", tabindex: 0, "aria-label": `${data.label}, by environment steps`,
+    role: "slider", tabindex: 0, "aria-label": `${data.label}, by ${data.steps} steps`,
     "aria-valuemin": 0, "aria-valuemax": data.x.length - 1,
   })) area.setAttribute(name, String(value));
   draw();

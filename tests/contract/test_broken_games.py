@@ -1,0 +1,220 @@
+"""Environments of strangers that break: each ends with one line that names it and the seat, and a run can go on."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+
+from commands import call, complaint
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.scenario import env_factory
+from multigrid_rl.envs.base import SECONDS, BrokenEnvError
+from multigrid_rl.envs.pettingzoo import PettingZooEnvs
+from multigrid_rl.text import ConfigError
+from strange_games import broken, legal_actions
+from tiny_runs import rows_of, without_time
+
+with warnings.catch_warnings():
+    # PettingZoo's tests import one of its games by a way of its own that it calls deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from pettingzoo.test import api_test, max_cycles_test, parallel_api_test, parallel_seed_test, seed_test
+
+BROKEN, TURNS = "pettingzoo:strange_games:broken", "pettingzoo:strange_games:broken_turns"
+SMALL = [
+    *("train.num_envs=4", "train.num_steps=16", "train.minibatch_size=64", "train.epochs=1", "train.threads=1"),
+    *("model.hidden=[4]", "train.until=256", "train.checkpoint_every=64", "train.lr_final=null"),
+    "scenario.report_episodes=2",
+]
+
+
+def play(env_id: str, steps: int = 12, **env_args):
+    """Play two environments with random legal actions until one breaks."""
+    args = ", ".join(f"{key}: {value}" for key, value in env_args.items())
+    envs = env_factory(compose([f"env_id={env_id}", f"env_args={{{args}}}"])).build(2, 3)
+    rngs = [np.random.default_rng(n) for n in range(2)]
+    for _ in range(steps):
+        envs.step({agent.name: legal_actions(envs, agent.name, rngs) for agent in envs.specs.agents})
+    return envs
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("raises", r"step: expected .* got Unheard: lost it \(strange_games.py:\d+\)"),
+        ("exits", r"step: expected .* got SystemExit: 3"),
+        ("nothing", "step: expected .* got TypeError: cannot unpack"),
+        ("four values", "step: expected .* got ValueError: not enough values"),
+        ("not a number", "step: a_1: expected .* got an observation of nan"),
+        ("text", "step: a_1: expected .* got ValueError: could not convert string to float"),
+        ("shape", r"step: a_1: expected .* got observation: expected shape \(3,\) of its space, got \(2, 2\)"),
+        ("not shown", "step: a_1: expected .* got agent: expected an observation, and one of a_0, a_1, got none"),
+        ("not paid", "step: expected .* got a_1: reward: expected one, got none"),
+        ("paid nothing", "step: a_1: expected .* got a reward of nan"),
+        ("paid text", "step: a_1: expected .* got ValueError: could not convert string to float: 'much'"),
+        ("paid inf", "step: a_1: expected .* got a reward of inf"),
+        ("no end", "step: expected .* got a_1: termination: expected one, got none"),
+        ("stranger paid", "step: ghost: expected .* got KeyError: 'ghost'"),
+        ("flags", "step: a_1: expected .* got action_mask: expected 3 flags, got 7"),
+        ("stuck", "step: a_1: expected .* got no legal choice for who is to move"),
+    ],
+)
+def test_step_that_breaks_names_environment_and_seat(fault, message):
+    where = "in environment 3, step 5 of its episode 1$"
+    with pytest.raises(BrokenEnvError, match=f"^env_id={BROKEN}: {message}.*, {where}") as error:
+        play(BROKEN, fault=fault)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("raises", r"step: a_0: expected .* got Unheard: lost it"),
+        ("ghost", "step: a_0: expected .* got KeyError: 'ghost'"),
+        ("no flags", "step: a_1: expected .* got KeyError: 'action_mask'"),
+        ("stuck", "step: a_1: expected .* got no legal choice for who is to move"),
+        ("undead", "step: a_1: expected .* got TimeoutError"),
+    ],
+)
+def test_move_that_breaks_names_environment_and_seat(fault, message, monkeypatch):
+    monkeypatch.setenv(SECONDS, "0.3")
+    with pytest.raises(BrokenEnvError, match=f"^env_id={TURNS}: {message}") as error:
+        play(TURNS, fault=fault)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("fault", ["sleeps", "spins"])
+def test_step_that_never_answers_is_ended(fault, monkeypatch):
+    monkeypatch.setenv(SECONDS, "0.3")
+    with pytest.raises(BrokenEnvError, match=f"step: .* no answer in time; {SECONDS} says how many seconds"):
+        play(BROKEN, fault=fault)
+    monkeypatch.setenv(SECONDS, "0")  # as long as it likes
+    assert PettingZooEnvs(BROKEN, 1)._limit._seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["env_id=pettingzoo:strange_games:empty"], "expected an environment of PettingZoo's with possible_agents"),
+        ([f"env_id={BROKEN}", "env_args={nobody: true}"], "expected an environment of PettingZoo's with possible_agen"),
+        ([f"env_id={BROKEN}", "env_args={human: true}"], "expected render_mode: null, as this .* opens a window"),
+        ([f"env_id={BROKEN}", "env_args={fault: reset}"], "reset: expected .* got Unheard: lost it"),
+        ([f"env_id={BROKEN}", "env_args={seen: 3}"], "a_0: expected observations that can be flattened, got 3"),
+        ([f"env_id={BROKEN}", "env_args={max_episode_steps: 0}"], "max_episode_steps: expected a whole number of at"),
+        (["env_id=pettingzoo:pettingzoo.butterfly.pistonball_v5"], r"\(did you mean pistonball_v6\?\)"),
+        (["env_id=pettingzoo:strange_games:pixels", "model=gru", "train.minibatch_size=2048"], None),
+        (["env_id=pettingzoo:mpe2.simple_tag_v3", "model=cnn"], "model: expected mlp, as not all seats see images"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_played_is_refused_before_a_run(overrides, message):
+    if message is None:
+        assert env_factory(compose(overrides)).specs.agents
+        return
+    with pytest.raises(ConfigError, match=message) as error:
+        assert env_factory(compose(overrides)).specs
+    assert "\n" not in str(error.value)
+
+
+def test_episode_that_is_over_when_it_begins_and_one_that_never_ends():
+    with pytest.raises(BrokenEnvError, match=r"reset: expected .* got an episode that is over when it begins"):
+        play(BROKEN, fault="over")
+    envs = play(BROKEN, steps=30, max_episode_steps=7)
+    assert envs.drain_episodes().length.tolist() == [7] * 8
+
+
+def test_truncated_episode_is_no_end_of_the_task():
+    envs = env_factory(compose([f"env_id={BROKEN}", "env_args={max_episode_steps: 2}"])).build(1, 0)
+    nothing = {name: np.zeros((1, 1), np.int64) for name in envs.observations()}
+    assert not envs.step(nothing).done.any()
+    step = envs.step(nothing)
+    assert step.done.all()
+    assert step.truncated.all()
+    assert not any(ended.any() for ended in step.terminated.values())
+
+
+def test_what_belongs_to_no_agent_may_stand_beside():
+    assert play(BROKEN, fault="common").drain_episodes().episodes == 0
+
+
+def test_environments_are_closed_when_they_are_let_go():
+    closed = []
+    envs = PettingZooEnvs(BROKEN, 2)
+    for game in envs.games:
+        game.close = lambda: closed.append(1)
+    del envs, game
+    gc.collect()
+    assert closed == [1, 1]
+
+
+def test_run_that_broke_is_resumed_when_its_environment_is_mended(tmp_path):
+    # The clock is in the file: as long as it is there, the environment fails in its 40th step.
+    flag = tmp_path / "flag"
+    args = [f"env_id={BROKEN}", f"env_args={{fault: raises, at: 40, while_there: '{flag}'}}"]
+    assert call("train", *SMALL, *args, f"run_dir={tmp_path / 'whole'}").exit_code == 0
+    flag.touch()
+    result = call("train", *SMALL, *args, f"run_dir={tmp_path / 'part'}")
+    assert result.exit_code == 3, result.output
+    told = [line for line in result.stderr.splitlines() if line.startswith("multigrid-rl: ")]
+    assert len(told) == 2
+    assert f"env_id={BROKEN}: step: expected an answer as PettingZoo defines it, got Unheard: lost it" in told[0]
+    assert "--resume" in told[1]
+    assert rows_of(tmp_path / "part")
+    flag.unlink()
+    result = call("train", "--resume", tmp_path / "part")
+    assert result.exit_code == 0, result.output
+    assert without_time(rows_of(tmp_path / "part")) == without_time(rows_of(tmp_path / "whole"))
+
+
+def test_environment_without_seeds_is_warned_of_when_its_run_goes_on(tmp_path):
+    args = [*SMALL, f"env_id={BROKEN}", "env_args={fault: unseeded}", f"run_dir={tmp_path / 'run'}"]
+    assert call("train", *args).exit_code == 0
+    result = call("train", "--resume", tmp_path / "run", "--until", "320")
+    assert result.exit_code == 0, result.output
+    assert f"env_id={BROKEN}: played again, it shows something else: the run goes on, not exactly" in result.stderr
+
+
+def test_refusal_on_the_command_line_is_one_line(tmp_path):
+    result = call("train", *SMALL, f"env_id={BROKEN}", "env_args={human: true}", f"run_dir={tmp_path / 'run'}")
+    assert "render_mode: null" in complaint(result)
+    assert not (tmp_path / "run").exists()
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+# --- PettingZoo's own suites: what is trained passes them, and what fails there is refused or warned of
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *("pettingzoo.classic.tictactoe_v3", "pettingzoo.classic.connect_four_v3", "pettingzoo.classic.chess_v6"),
+        *("pettingzoo.classic.leduc_holdem_v4", "pettingzoo.classic.texas_holdem_v4", "pettingzoo.classic.rps_v2"),
+        *("pettingzoo.butterfly.knights_archers_zombies_v11", "mpe2.simple_spread_v3", "mpe2.simple_tag_v3"),
+        *("mpe2.simple_speaker_listener_v4", "mpe2.simple_crypto_v3", "magent2.environments.battle_v4"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_trained_passes_the_suites_of_pettingzoo(module, capsys):
+    found = pytest.importorskip(module)
+    api_test(found.env(), 20)
+    seed_test(found.env, 20)
+    if hasattr(found, "parallel_env"):
+        parallel_api_test(found.parallel_env(), 20)
+        parallel_seed_test(found.parallel_env, 20)
+        max_cycles_test(found)
+    env_args = "{map_size: 16}" if "magent2" in module else "{}"
+    envs = env_factory(compose([f"env_id=pettingzoo:{module}", f"env_args={env_args}"])).build(2, 0)
+    rngs = [np.random.default_rng(n) for n in range(2)]
+    for _ in range(20):
+        envs.step({agent.name: legal_actions(envs, agent.name, rngs) for agent in envs.specs.agents})
+
+
+@pytest.mark.parametrize("fault", ["not shown", "four values", "no end"])
+@pytest.mark.filterwarnings("ignore")
+def test_what_fails_in_the_suites_is_refused_here(fault):
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        parallel_api_test(broken(fault=fault), 30)
+    with pytest.raises(BrokenEnvError):
+        play(BROKEN, fault=fault)
