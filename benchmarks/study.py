@@ -49,6 +49,8 @@ _RESAMPLES = 2000
 _DEALS = 10_000
 #: Seeds of an arm from which a p is told.
 _ENOUGH = 5
+#: What a run must have lost to be asked whether it regains it.
+_FALL = 100
 _RETURN = "return_mean/agent_0"
 _TITLES = {_RETURN: "Mean return of the episodes played", "entropy/agent_0": "Entropy of the policy",
            "approx_kl/agent_0": "KL of an update, mean of its minibatches"}  # fmt: skip
@@ -78,6 +80,7 @@ class Study(NamedTuple):
     claims: list[dict[str, Any]]
     before: dict[str, str]  # commands for folders that runs need
     scale: dict[str, float] | None  # returns that make scores of 0 and 1
+    came: str  # what came of it, in the words of who read the numbers
 
     @property
     def metrics(self) -> set[str]:
@@ -104,7 +107,7 @@ def read_study(name: str) -> Study:
     if not path.is_file():
         names = ", ".join(sorted(path.stem for path in STUDIES.glob("*.yaml")))
         raise SystemExit(f"NAME: expected {names}, got {name}")
-    absent: dict[str, Any] = {"claims": [], "before": {}, "scale": None}
+    absent: dict[str, Any] = {"claims": [], "before": {}, "scale": None, "came": ""}
     return Study(name=name, **(absent | yaml.safe_load(path.read_text(encoding="utf-8"))))
 
 
@@ -150,6 +153,8 @@ def work(job: Job) -> tuple[Job, str]:
             contextlib.redirect_stderr(nowhere),
         ):
             verdict = run_training([*job.overrides, f"seed={job.seed}", f"run_dir={job.folder}"])
+            if verdict["ended"] == "interrupted":
+                return job, "interrupted"
             target = find_target(str(job.folder))
             judged = evaluate(target, episodes=job.episodes, seed=1_000_003)
     except (ConfigError, RunError) as error:
@@ -295,6 +300,8 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
         yield ""
         if group.get("recovery"):
             yield from _recoveries(group, arms)
+    if study.came:
+        yield f"{study.came.strip()}\n"
     yield from _claims(study, arms, rng)
 
 
@@ -323,15 +330,13 @@ def _recoveries(group: dict[str, Any], arms: dict[str, Arm]) -> Iterator[str]:
     rows = []
     for name in [name for name in group["arms"] if name in arms]:
         found = np.array([recovery(returns) for _, returns in arms[name].curves])
-        back = (found[:, 2] >= found[:, 0] - 100).sum()
-        rows.append([name, *(f"{x:,.0f}" for x in np.nanmedian(found, axis=0)), f"{back} of {len(found)}"])
-    heads = [
-        "medians over seeds",
-        f"best {_STRETCH} reports",
-        "lowest after",
-        "at the end",
-        "ends within 100 of its best",
-    ]
+        best, lowest, last = found.T
+        fell = best - lowest >= _FALL
+        regained = fell & (last - lowest >= (best - lowest) / 2)
+        counts = [f"{fell.sum()} of {len(fell)}", f"{regained.sum()} of {fell.sum()}"]
+        rows.append([name, *(f"{x:,.0f}" for x in np.nanmedian(found, axis=0)), *counts])
+    heads = ["medians over seeds", f"best {_STRETCH} reports", "lowest after", "at the end"]
+    heads += [f"fell by {_FALL} and more", "regained half of it by the end"]
     yield from table(heads, rows)
     yield ""
 

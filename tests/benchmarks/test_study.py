@@ -78,14 +78,16 @@ def test_page_and_figure_show_what_a_group_asks_for():
     group = next(group for group in study.groups if group["name"] == "passes")
     steps = np.arange(1, 11) * 1000
     curves = [(steps, np.linspace(-200, 100, 10) + seed) for seed in range(5)]
+    fallen = [(np.arange(15), np.repeat([100.0, -100.0, 100.0], 5))] * 5
     results = [{"draw": 100.0 + seed, "argmax": 0.0, "env_steps_per_s": 1.0} for seed in range(5)]
     worse = [row | {"draw": -row["draw"]} for row in results]
     updates, others = [[1.0] * 4] * 5, {"entropy/agent_0": [(steps, np.ones(10))] * 5}
-    arms = {"vpg": Arm(results, curves, updates, others), "vpg-20": Arm(worse, curves, updates, others)}
+    arms = {"vpg": Arm(results, curves, updates, others), "vpg-20": Arm(worse, fallen, updates, others)}
     figure = draw_group(study, group, arms)
     assert [len(axes.lines) for axes in figure.axes[:3]] == [2, 2, 0]  # returns, entropy, and no KL
     page = "\n".join(lines_of(study, arms, "make study"))
-    assert "| vpg | 35 | 35 | 35 | 5 of 5 |" in page
+    assert "| vpg | 35 | 35 | 35 | 0 of 5 | 0 of 0 |" in page
+    assert "| vpg-20 | 100 | -100 | 100 | 5 of 5 | 5 of 5 |" in page
     row = next(line for line in page.splitlines() if line.startswith("| vpg | vpg-20 | after training | 1.00 |"))
     p = float(row.split("|")[6])
     assert p == pytest.approx(2 / 252, abs=0.004)  # two of 252 deals of ten runs are as far apart
