@@ -41,6 +41,24 @@ class PerfectTicTacToe:
         return moves, state
 
 
+#: Cells of the board (6, 7) by their numbers, and which of them each of the 69 fours in a row is made of (69, 42).
+CELLS = np.arange(42).reshape(6, 7)
+FOURS = np.zeros((69, 42), np.float32)
+for number, four in enumerate(
+    [CELLS[row, column : column + 4] for row in range(6) for column in range(4)]
+    + [CELLS[row : row + 4, column] for row in range(3) for column in range(7)]
+    + [CELLS[row + k, column + k] for k in [np.arange(4)] for row in range(3) for column in range(4)]
+    + [CELLS[row + 3 - k, column + k] for k in [np.arange(4)] for row in range(3) for column in range(4)]
+):
+    FOURS[number, four] = 1
+
+
+def wins(discs, landing):
+    """Return whether one more of a side's ``discs`` (N, 42) makes four where it lands in a column (N, 7)."""
+    missing_one = (discs.astype(np.float32) @ FOURS.T == 3).astype(np.float32)
+    return np.take_along_axis((missing_one @ FOURS > 0) & ~discs, landing, axis=1)
+
+
 class OneMoveConnectFour:
     """Wins if it can, blocks if it must, else drops anywhere."""
 
@@ -49,28 +67,9 @@ class OneMoveConnectFour:
 
     def act(self, view, state, rng):
         """Return columns (N,). An observation is the board (6, 7) with own and other discs, then what is legal."""
-        boards = view.tokens[:, :84].reshape(-1, 6, 7, 2) > 0
-        uniform = rng.uniform(1)[:, 0]
-        columns = np.zeros(len(boards), np.int64)
-        for n, (board, legal) in enumerate(zip(boards, view.tokens[:, 84:], strict=True)):
-            free = np.flatnonzero(legal)
-            if len(free):
-                due = [column for side in (0, 1) for column in free.tolist() if wins(board, column, side)]
-                columns[n] = due[0] if due else free[int(uniform[n] * len(free))]
-        return columns, state
-
-
-def wins(board, column, side):
-    """Return whether a disc of ``side`` in a ``column`` makes four in a row."""
-    row = 5 - int(board[:, column].any(axis=1).sum())
-    own = board[:, :, side].copy()
-    own[row, column] = True
-    for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
-        count = 1
-        for way in (1, -1):
-            y, x = row + way * down, column + way * right
-            while 0 <= y < 6 and 0 <= x < 7 and own[y, x]:
-                count, y, x = count + 1, y + way * down, x + way * right
-        if count >= 4:
-            return True
-    return False
+        boards, legal = view.tokens[:, :84].reshape(-1, 42, 2) > 0, view.tokens[:, 84:] > 0
+        heights = boards.any(axis=2).reshape(-1, 6, 7).sum(axis=1)
+        landing = CELLS[np.maximum(5 - heights, 0), np.arange(7)]
+        own, other = (wins(boards[:, :, side], landing) & legal for side in (0, 1))
+        lots = rng.uniform(7) + legal
+        return np.argmax(lots + 4 * other + 8 * own, axis=1), state

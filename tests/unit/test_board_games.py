@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pettingzoo
 import pytest
 
-from examples.board_games import OneMoveConnectFour, PerfectTicTacToe, value, wins
+from examples.board_games import CELLS, OneMoveConnectFour, PerfectTicTacToe, value, wins
 from multigrid_rl.evaluation.evaluation import evaluate
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.types import SeatView
@@ -13,14 +14,14 @@ from multigrid_rl.types import SeatView
 PERFECT, ONE_MOVE = "examples.board_games:PerfectTicTacToe", "examples.board_games:OneMoveConnectFour"
 
 
-class Fixed:
-    """Draws the same number for every game."""
+class Lots:
+    """Draws the same numbers over and over."""
 
-    def __init__(self, number: float) -> None:
-        self.number, self.games = number, 1
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
 
     def uniform(self, columns: int) -> np.ndarray:
-        return np.full((self.games, columns), self.number)
+        return np.random.default_rng(self.seed).random((1, columns))
 
 
 def results(player: str, opponent: str, scenario: str, games: int) -> dict[str, np.ndarray]:
@@ -34,8 +35,7 @@ def column(player: OneMoveConnectFour, own: list[int], other: list[int], legal: 
     board = np.zeros((42, 2), np.float32)
     board[own, 0], board[other, 1] = 1, 1
     seen = np.concatenate([board.reshape(-1), np.array(legal, np.float32)])[None]
-    draws = np.linspace(0, 0.999, 14)
-    return sorted({int(player.act(SeatView(seen, None, 0), None, Fixed(draw))[0][0]) for draw in draws})
+    return sorted({int(player.act(SeatView(seen, None, 0), None, Lots(draw))[0][0]) for draw in range(60)})
 
 
 @pytest.mark.parametrize("opponent", ["random", PERFECT])
@@ -53,30 +53,37 @@ def test_perfect_play_knows_what_positions_are_worth():
     assert value(frozenset({8}), frozenset({0, 2, 4})) == -1  # two threats at once
     seen = np.zeros((1, 27), np.float32)
     seen[0, [0, 2]], seen[0, [7, 9]], seen[0, [18 + cell for cell in (2, 5, 6, 7, 8)]] = 1, 1, 1
-    for draw in (0.0, 0.5, 0.99):
-        assert PerfectTicTacToe(None, None).act(SeatView(seen, None, 0), None, Fixed(draw))[0].tolist() == [2]
+    for draw in range(3):
+        assert PerfectTicTacToe(None, None).act(SeatView(seen, None, 0), None, Lots(draw))[0].tolist() == [2]
 
 
 def test_one_move_of_foresight_wins_before_it_blocks_before_it_draws_lots():
     player, free = OneMoveConnectFour(None, None), [1] * 7
-    bottom = range(35, 42)
-    assert column(player, [35, 36, 37], [28, 29, 30], free) == [3]
     upright, three = [38, 31, 24], [35, 36, 29]
+    assert column(player, [35, 36, 37], [28, 29, 30], free) == [3]
     assert column(player, three, upright, free) == [3]
     assert column(player, [41, 34, 27], upright, free) == [6]  # a win of one's own comes first
-    assert column(player, [], [bottom[3]], free) == list(range(7))
-    assert column(player, [], [bottom[3]], [0, 1, 0, 0, 0, 0, 1]) == [1, 6]
+    assert column(player, [], [38], free) == list(range(7))
+    assert column(player, [], [38], [0, 1, 0, 0, 0, 0, 1]) == [1, 6]
 
 
-def test_four_in_a_row_is_seen_in_every_direction():
-    rising, falling = [(5, 0), (4, 1), (3, 2), (5, 3)], [(2, 3), (3, 4), (4, 5)]
-    for cells, others, where in ((rising, [(4, 3), (3, 3)], 3), (falling, [], 6)):
-        board = np.zeros((6, 7, 2), bool)
-        for side, taken in enumerate((cells, others)):
-            for row, place in taken:
-                board[row, place, side] = True
-        assert wins(board, where, 0)
-        assert not wins(board, where, 1)
+def test_four_in_a_row_is_seen_wherever_a_disc_lands():
+    """Against the game's own judgement: in games of random moves, it says of every move whether that wins."""
+    rng, found = np.random.default_rng(1), 0
+    env = pettingzoo.make("aec", "classic/connect_four-v3")
+    for _ in range(30):
+        env.reset()
+        while not env.terminations[env.agent_selection]:
+            seen = env.observe(env.agent_selection)
+            free = np.flatnonzero(seen["action_mask"])
+            discs = seen["observation"].reshape(42, 2).astype(bool)
+            heights = discs.any(axis=1).reshape(6, 7).sum(axis=0)
+            said = wins(discs[None, :, 0], CELLS[np.maximum(5 - heights, 0), np.arange(7)][None])[0]
+            move, mover = int(rng.choice(free)), env.agent_selection
+            env.step(move)
+            assert said[move] == (env.rewards[mover] > 0)
+            found += said[move]
+    assert found > 10
 
 
 def test_one_move_of_foresight_beats_random_from_both_seats():
