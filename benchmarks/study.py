@@ -246,7 +246,7 @@ def _summarise(rows: list[dict[str, Any]], metric: str, *, last: bool) -> float:
 
 
 def draw_group(study: Study, group: dict[str, Any], arms: dict[str, Arm]) -> Figure:
-    """Draw the curves of a group: interquartile mean and quartiles over the seeds that were measured at a step."""
+    """Draw the curves of a group: interquartile mean and quartiles, at steps where half of the seeds were measured."""
     metrics, until = (_RETURN, *group.get("metrics", ())), group.get("until", np.inf)
     figure, panels = panel_grid(len(metrics), f"{study.title}: {group['title']}")
     for axes, metric in zip(panels, metrics, strict=True):
@@ -269,7 +269,8 @@ def _draw_arm(axes: Axes, name: str, curves: list[Curve]) -> float:
         return 0.0
     steps = np.linspace(min(curve[0][0] for curve in curves), max(curve[0][-1] for curve in curves), _POINTS)
     grid = np.array([np.interp(steps, *curve, left=np.nan, right=np.nan) for curve in curves])
-    seeds = [row[np.isfinite(row)] for row in grid.T]
+    known = np.isfinite(grid).sum(axis=0) >= len(curves) / 2  # the last report of a single seed is no curve
+    steps, seeds = steps[known], [row[np.isfinite(row)] for row in grid.T[known]]
     (line,) = axes.plot(steps, [iqm(row) for row in seeds], label=name, linewidth=1.6)
     low, high = np.transpose([np.quantile(row, (0.25, 0.75)) for row in seeds])
     fill(axes, steps, (low, high), 0.15, color=line.get_color())

@@ -98,3 +98,10 @@ def test_scores_of_a_part_of_training():
     arm = Arm([], [(steps, returns)], [], {})
     assert [arm.scores("last", until)[0] for until in (50, 60, np.inf)] == [0, 20, 100]
     assert arm.scores("training", 50)[0] == 0 < arm.scores("training", 80)[0] < arm.scores("training")[0]
+
+
+def test_curve_ends_where_most_seeds_have_no_report_any_more():
+    study = read_study("policy-gradients")
+    curves = [(np.array([0, end]), np.zeros(2)) for end in (100, 100, 300)]
+    figure = draw_group(study, study.groups[0], {next(iter(study.groups[0]["arms"])): Arm([], curves, [], {})})
+    assert figure.axes[0].lines[0].get_xdata()[-1] == pytest.approx(100, abs=300 / 39)
