@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from multigrid_rl.cli.main import app
-from multigrid_rl.envs import zoo
+from multigrid_rl.envs import farama
 from multigrid_rl.evaluation.evaluation import evaluate, kept_games
 from multigrid_rl.evaluation.replays import shots
 from multigrid_rl.evaluation.targets import find_target
@@ -127,7 +127,7 @@ def test_games_become_films_without_a_window(tmp_path, trained, monkeypatch):
     def broken(*_):
         raise RuntimeError("no board")
 
-    monkeypatch.setattr(zoo.Turns, "drawn", broken)
+    monkeypatch.setattr(farama.Turns, "drawn", broken)
     code, told = run("video", trained, "--episodes", 2, "-o", tmp_path / "x.gif")
     assert code != 0
     assert re.search(r"tictactoe-v3: game \d of seed 0: RuntimeError: no board", told)
