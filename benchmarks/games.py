@@ -54,8 +54,8 @@ def ours(iterations: int, folder: Path) -> list[str]:
 
 
 def stock(iterations: int, _: Path) -> list[str]:
-    """Return the command line of RLlib's own path on the same game, networks and settings."""
-    options = ["--warmup=0", f"--iterations={iterations}"]
+    """Return the command line of RLlib's own path in its own wrapper, with the same networks and settings."""
+    options = ["--warmup=0", f"--iterations={iterations}", f"--zoo={MODULE}"]
     return [sys.executable, "-m", "benchmarks.stock", *options, *settings(iterations)]
 
 

@@ -43,6 +43,7 @@ class Study:
         required: what has to be shown, or empty for "best result".
         recipe: whose reference curve these runs make, if any.
         against: players that the exported policy meets on all seats that it can take, :data:`CHECK_EPISODES` on each.
+        note: what else a reader needs to know, in Markdown.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Study:
     required: str = ""
     recipe: str = ""
     against: tuple[str, ...] = ()
+    note: str = ""
 
 
 GATED = "at least 9 of 10 seeds, median under {} steps"
@@ -79,6 +81,8 @@ STUDIES = (
         10,
         "the likeliest moves lose none of 1,000 games against perfect play on either seat, at least 9 of 10 seeds",
         against=("examples.board_games:PerfectTicTacToe", "random"),
+        note="A run takes 34 to 42 seconds of processor time, start-up included, on one core of an AMD EPYC; the\n"
+        "seconds below are longer by what else the machine had to do.",
     ),
     Study(
         "connect-four",
@@ -177,6 +181,8 @@ def page(summary: dict[str, Any]) -> str:
     lines = [f"# {summary['study']}", ""]
     if summary["required"]:
         lines += [f"Required: {summary['required']}.", ""]
+    if summary.get("note"):
+        lines += [summary["note"], ""]
     commits = sorted({row["provenance"]["commit"] or "unknown" for row in rows})
     lines += [
         f"Command of each row: `{summary['command']}`",
@@ -336,6 +342,7 @@ def main() -> None:
             "study": study.name,
             "command": command,
             "required": study.required,
+            "note": study.note,
             "jobs": options.jobs,
             "rows": rows,
         }
