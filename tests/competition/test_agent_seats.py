@@ -14,6 +14,7 @@ from multigrid_rl.competition import grading
 from multigrid_rl.competition.copies import Originals
 from multigrid_rl.competition.folders import folder_sha256
 from multigrid_rl.competition.grading import Rubric
+from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.recipes import read_scenario
 from multigrid_rl.evaluation.seeds import Interval
@@ -140,6 +141,7 @@ def _rubric(**exam):
     return Rubric(scenario="1v1", pass_points=1, exams=[{"name": "one", "episodes": 100, "checks": checks, **exam}])
 
 
+@pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not available")
 def test_grades_agent_only_in_sandbox(tmp_path, monkeypatch):
     folder = tmp_path / "forward"
     agent_of(folder)

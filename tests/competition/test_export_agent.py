@@ -15,6 +15,7 @@ from gymnasium import spaces
 from bundles import ONE, TWO, edit
 from commands import call, complaint
 from multigrid_rl.competition.bundle import load_team
+from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.models.registry import custom
 from multigrid_rl.players.cards import write_player
 from multigrid_rl.players.episodes import play_games
@@ -115,6 +116,7 @@ def test_agent_acts_as_its_network(own, name, seats, members, team, tmp_path):
     assert len(np.unique(played[0])) > 4
 
 
+@pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not available")
 def test_agent_is_graded_and_inspected_without_its_module(own, tmp_path, monkeypatch):
     own("Wide")
     assert call("export", "run", "--seat", "red_0", "-o", tmp_path / "agent", "--agent").exit_code == 0
