@@ -81,7 +81,7 @@ STUDIES = (
         10,
         "the likeliest moves lose none of 1,000 games against perfect play on either seat, at least 9 of 10 seeds",
         against=("examples.board_games:PerfectTicTacToe", "random"),
-        note="A run takes 34 to 42 seconds of processor time, start-up included, on one core of an AMD EPYC; the\n"
+        note="A run takes 34 to 52 seconds of processor time, start-up included, on one core of an AMD EPYC; the\n"
         "seconds below are longer by what else the machine had to do.",
     ),
     Study(
@@ -268,8 +268,8 @@ def _matches(rows: list[dict[str, Any]]) -> list[str]:
     return [text, "", *table(heads, lines, left=(0, 1, 2)), ""]
 
 
-def summary(rows: list[str], speed: Collection[str] = ()) -> str:
-    """Markdown over all studies, by their rows; ``speed`` names the pages of :data:`SPEED` that are there."""
+def summary(rows: list[str], pages: Collection[str] = ()) -> str:
+    """Markdown over all studies, by their rows; ``pages`` are the lines of further pages."""
     heads = ["study", "required", "seeds held", "median env steps to held", "length", "team return", "win"]
     lines = [
         "# Results",
@@ -281,8 +281,15 @@ def summary(rows: list[str], speed: Collection[str] = ()) -> str:
         *table([*heads, "argmax: length, return, win"], [], left=(0, 1, 2, 7)),
         *rows,
     ]
-    pages = [f"* [{name}]({name}.md): {what} (`make {verb}`)" for name, (what, verb) in SPEED.items() if name in speed]
     return "\n".join([*lines, "", *(["## Speed and studies", "", *pages, ""] if pages else [])])
+
+
+def further_pages(lines: list[str]) -> list[str]:
+    """Return the lines of a summary's further pages, with those of :data:`SPEED` that are there and had none."""
+    known = [line for line in lines if line.startswith("* [")]
+    new = [name for name in SPEED if (RESULTS / f"{name}.md").exists()]
+    new = [name for name in new if not any(line.startswith(f"* [{name}]") for line in known)]
+    return [*known, *(f"* [{name}]({name}.md): {SPEED[name][0]} (`make {SPEED[name][1]}`)" for name in new)]
 
 
 def row_start(study: str) -> str:
@@ -351,8 +358,8 @@ def main() -> None:
         lines.append(summary_row(record))
     order = [row_start(study.name) for study in STUDIES]
     known = {start: line for line in lines for start in order if line.startswith(start)}
-    speed = [name for name in SPEED if (RESULTS / f"{name}.md").exists()]
-    readme.write_text(summary([known[start] for start in order if start in known], speed), encoding="utf-8")
+    rows_kept = [known[start] for start in order if start in known]
+    readme.write_text(summary(rows_kept, further_pages(lines)), encoding="utf-8")
 
 
 if __name__ == "__main__":
