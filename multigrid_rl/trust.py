@@ -123,7 +123,7 @@ def user_code(key: str) -> Iterator[None]:
 
 
 def look_in_working_folder() -> None:
-    """Let modules be found in the working folder, then beside our configs, after all other places: none hides another."""
+    """Let modules be found in the working folder, then beside our configs, after all other places: none hides one."""
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
     if str(data_root()) not in sys.path:  # examples/board_games.py, which scenarios of ours name
