@@ -27,6 +27,8 @@ from multigrid_rl.text import expected
 
 RESULTS = Path("docs/results")
 CURVES = Path("configs/recipe/curves")
+#: What a reader of a study's page needs to know besides its numbers, by the study's name.
+NOTES = Path("benchmarks/notes")
 #: Games of a policy check, and the seed that training never used.
 CHECK_EPISODES = 1000
 CHECK_SEED = 1_000_000
@@ -43,7 +45,6 @@ class Study:
         required: what has to be shown, or empty for "best result".
         recipe: whose reference curve these runs make, if any.
         against: players that the exported policy meets on all seats that it can take, :data:`CHECK_EPISODES` on each.
-        note: what else a reader needs to know, in Markdown.
     """
 
     name: str
@@ -52,7 +53,6 @@ class Study:
     required: str = ""
     recipe: str = ""
     against: tuple[str, ...] = ()
-    note: str = ""
 
 
 GATED = "at least 9 of 10 seeds, median under {} steps"
@@ -81,8 +81,6 @@ STUDIES = (
         10,
         "the likeliest moves lose none of 1,000 games against perfect play on either seat, at least 9 of 10 seeds",
         against=("examples.board_games:PerfectTicTacToe", "random"),
-        note="A run takes 34 to 42 seconds of processor time, start-up included, on one core of an AMD EPYC; the\n"
-        "seconds below are longer by what else the machine had to do.",
     ),
     Study(
         "connect-four",
@@ -91,8 +89,8 @@ STUDIES = (
         "at least 99 % of the games won against random, 90 % against one move of foresight, on both seats",
         against=("random", "examples.board_games:OneMoveConnectFour"),
     ),
-    Study("simple-spread", ("scenario=simple-spread",), 10),
-    Study("simple-tag", ("scenario=simple-tag",), 10),
+    Study("simple-spread", ("scenario=simple-spread",), 10, "at least what EPyMARL's IPPO and MAPPO reach"),
+    Study("simple-tag", ("scenario=simple-tag",), 10, against=("random",)),
 )
 
 
@@ -164,7 +162,10 @@ def matches(run: Path, opponent: str) -> list[dict[str, Any]]:
     target = find_target(f"{folder}/", opponent=opponent)
     games = CHECK_EPISODES * len(target.teams())
     return [
-        {"opponent": opponent, "actions": part.mode, "as": part.lineup.team, **outcomes(part)}
+        {
+            **{"opponent": opponent, "actions": part.mode, "as": part.lineup.team, **outcomes(part)},
+            **{"return": float(part.returns.mean()), "wins": part.lineup.specs.has_winner},
+        }
         for part in evaluate(target, episodes=games, seed=CHECK_SEED).parts
     ]
 
@@ -252,24 +253,26 @@ def _policies(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _matches(rows: list[dict[str, Any]]) -> list[str]:
-    """One row for each opponent, kind of actions and seat: the worst and the median seed."""
+    """One row for each opponent, kind of actions and side: the worst and the median seed."""
     lines = []
     for number, first in enumerate(rows[0]["matches"]):
-        found = [row["matches"][number] for row in rows]
-        losses = sorted(match["loss"] for match in found)
-        wins = sorted(match["win"] for match in found)
-        cells = [f"{share:.1%}" for share in (statistics.median(wins), wins[0], statistics.median(losses), losses[-1])]
-        unbeaten = sum(loss == 0 for loss in losses)
-        lines.append([first["opponent"], first["actions"], first["as"], *cells, f"{unbeaten} of {len(rows)}"])
+        wins, losses, returns = (
+            sorted(row["matches"][number][key] for row in rows) for key in ("win", "loss", "return")
+        )
+        shares = [statistics.median(wins), wins[0], statistics.median(losses), losses[-1]]
+        cells = [f"{share:.1%}" if first["wins"] else None for share in shares]
+        unbeaten = f"{losses.count(0)} of {len(rows)}" if first["wins"] else None
+        lines.append([first["opponent"], first["actions"], first["as"], *cells, unbeaten])
+        lines[-1] += [f"{statistics.median(returns):.2f}", f"{returns[0]:.2f}"]
     if not lines:
         return []
-    heads = ["opponent", "actions", "seat", "won: median", "lowest", "lost: median", "highest", "seeds that lost none"]
-    text = f"The exported policies against others, {CHECK_EPISODES} fresh games on each seat, over the seeds:"
-    return [text, "", *table(heads, lines, left=(0, 1, 2)), ""]
+    heads = ["opponent", "actions", "side", "won: median", "lowest", "lost: median", "highest", "seeds that lost none"]
+    text = f"The exported policies against others, {CHECK_EPISODES} fresh games on each side, over the seeds:"
+    return [text, "", *table([*heads, "return: median", "lowest"], lines, left=(0, 1, 2)), ""]
 
 
-def summary(rows: list[str], speed: Collection[str] = ()) -> str:
-    """Markdown over all studies, by their rows; ``speed`` names the pages of :data:`SPEED` that are there."""
+def summary(rows: list[str], pages: Collection[str] = ()) -> str:
+    """Markdown over all studies, by their rows; ``pages`` are the lines of further pages."""
     heads = ["study", "required", "seeds held", "median env steps to held", "length", "team return", "win"]
     lines = [
         "# Results",
@@ -281,8 +284,15 @@ def summary(rows: list[str], speed: Collection[str] = ()) -> str:
         *table([*heads, "argmax: length, return, win"], [], left=(0, 1, 2, 7)),
         *rows,
     ]
-    pages = [f"* [{name}]({name}.md): {what} (`make {verb}`)" for name, (what, verb) in SPEED.items() if name in speed]
     return "\n".join([*lines, "", *(["## Speed and studies", "", *pages, ""] if pages else [])])
+
+
+def further_pages(lines: list[str]) -> list[str]:
+    """Return the lines of a summary's further pages, with those of :data:`SPEED` that are there and had none."""
+    known = [line for line in lines if line.startswith("* [")]
+    new = [name for name in SPEED if (RESULTS / f"{name}.md").exists()]
+    new = [name for name in new if not any(line.startswith(f"* [{name}]") for line in known)]
+    return [*known, *(f"* [{name}]({name}.md): {SPEED[name][0]} (`make {SPEED[name][1]}`)" for name in new)]
 
 
 def row_start(study: str) -> str:
@@ -338,11 +348,12 @@ def main() -> None:
             runs = [read_run(options.runs / study.name / f"seed{seed}") for seed in seeds]
             save_reference(build_reference(runs, study.recipe), CURVES / f"{study.recipe}.json", force=True)
         command = " ".join(command_of(study, 0)[:-1]) + " seed=SEED"
+        note = NOTES / f"{study.name}.md"
         record = {
             "study": study.name,
             "command": command,
             "required": study.required,
-            "note": study.note,
+            "note": note.read_text(encoding="utf-8").strip() if note.exists() else "",
             "jobs": options.jobs,
             "rows": rows,
         }
@@ -351,8 +362,8 @@ def main() -> None:
         lines.append(summary_row(record))
     order = [row_start(study.name) for study in STUDIES]
     known = {start: line for line in lines for start in order if line.startswith(start)}
-    speed = [name for name in SPEED if (RESULTS / f"{name}.md").exists()]
-    readme.write_text(summary([known[start] for start in order if start in known], speed), encoding="utf-8")
+    rows_kept = [known[start] for start in order if start in known]
+    readme.write_text(summary(rows_kept, further_pages(lines)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from multigrid_rl.files import data_root
 from multigrid_rl.text import ConfigError, expected, one_line
 
 LOG = logging.getLogger(__name__)
@@ -122,9 +123,11 @@ def user_code(key: str) -> Iterator[None]:
 
 
 def look_in_working_folder() -> None:
-    """Let modules be found in the working folder, after all other places: none there hides an installed one."""
+    """Let modules be found in the working folder, then beside our configs, after all other places: none hides one."""
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
+    if str(data_root()) not in sys.path:  # examples/board_games.py, which scenarios of ours name
+        sys.path.append(str(data_root()))
 
 
 def import_object(key: str, path: str, what: str = "module:function") -> Any:

@@ -217,9 +217,14 @@ class TestSections:
                 assert config.train.until == 8 * point.batch
                 assert len(config.scenario.learning) == point.agents
 
-    def test_summary_links_existing_speed_pages(self):
-        output = results.summary([], ["bench-world"])
-        assert "(bench-world.md)" in output
+    def test_summary_keeps_its_lines_and_adds_speed_pages_that_are_there(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(results, "RESULTS", tmp_path)
+        for name in ("bench-world", "capacity"):
+            (tmp_path / f"{name}.md").touch()
+        output = results.summary([], results.further_pages(["# Results", "* [bench-world](bench-world.md): as it was"]))
+        assert output.count("(bench-world.md)") == 1
+        assert "as it was" in output
+        assert "(capacity.md)" in output
         assert "bench-growth" not in output
         assert "Speed" not in results.summary([])
 

@@ -41,9 +41,19 @@ def test_page_and_summary_report_misses():
 def test_page_tells_the_worst_seed_of_each_opponent():
     rows = []
     for seed, loss in enumerate((0.0, 0.25, 0.0)):
-        match = {"opponent": "perfect", "actions": "argmax", "as": "player_1", "win": 0.0, "draw": 1 - loss}
-        rows.append({**row(seed, 100), "matches": [{**match, "loss": loss}]})
-    assert "| perfect | argmax | player_1 | 0.0% | 0.0% | 0.0% | 25.0% | 2 of 3 |" in page(study_of(*rows))
+        match = {
+            "opponent": "perfect",
+            "actions": "argmax",
+            "as": "player_1",
+            "win": 0.0,
+            "draw": 1 - loss,
+            "wins": True,
+        }
+        paid = {**match, "opponent": "prey", "loss": 0.0, "wins": False, "return": 4.0 + seed}
+        rows.append({**row(seed, 100), "matches": [{**match, "loss": loss, "return": 1 - loss}, paid]})
+    text = page(study_of(*rows))
+    assert "| perfect | argmax | player_1 | 0.0% | 0.0% | 0.0% | 25.0% | 2 of 3 | 1.00 | 0.75 |" in text
+    assert "| prey | argmax | player_1 | - | - | - | - | - | 5.00 | 4.00 |" in text
     assert "opponent" not in page(study_of(row(0, 100)))
 
 

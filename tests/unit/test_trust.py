@@ -70,3 +70,14 @@ def test_runner_of_older_versions(tmp_path):
         run_config(tmp_path)
     wanted = "no such key: train again without it, or run RLlib's own by `python -m benchmarks.stock`"
     assert str(error.value) == f"{tmp_path / 'config.yaml'}: train.runner: expected {wanted}, got stock"
+
+
+def test_players_of_shipped_scenarios_are_found_from_any_folder(tmp_path, monkeypatch):
+    beside = tmp_path / "data"
+    beside.mkdir()
+    (beside / "beside_our_configs.py").write_text("class Player:\n    pass\n")
+    monkeypatch.setattr("multigrid_rl.trust.data_root", lambda: beside)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    assert import_object("key", "beside_our_configs:Player").__name__ == "Player"
+    sys.modules.pop("beside_our_configs")
