@@ -9,7 +9,6 @@ import shutil
 import socket
 import threading
 import time
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -20,26 +19,12 @@ from multigrid_rl.players.scripted import IdlePlayer
 from multigrid_rl.show import browser as play_page
 from multigrid_rl.show import live
 from multigrid_rl.show.play import OtherPlayers, Session
-from multigrid_rl.show.server import listen, server_of
+from multigrid_rl.show.server import listen
 from multigrid_rl.text import ConfigError
 from multigrid_rl.world import constants as c
 from persons import SPEC, plan_of, session
 from run_folders import write_run
-
-
-@contextmanager
-def served(app):
-    """Serve an application in a thread; yields its port."""
-    listening = listen(0)
-    server = server_of(app)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
-        yield listening.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join()
-        listening.close()
+from serving import served
 
 
 def ask(port, path, sent=None, method=None, **headers):
