@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -26,8 +27,8 @@ NOT_RUN = {
     r"games\.json scenario=1v1|data=demos/mine": "needs games of a person: tests/imitation/test_demonstrations.py",
     r"pybullet": "needs a package that tests do not install",
     r"scenario=unity": "needs Unity's editor: tests/walkers/test_unity.py",
-    r"import-(policy|mlagents)|experts/cheetah|walker\.yaml": "needs a file of the reader's: tests/imitation/test_outside.py, "
-    "tests/walkers/test_mlagents.py",
+    r"import-(policy|mlagents)|experts/cheetah|walker\.yaml": "needs a file of the reader's: "
+    "tests/imitation/test_outside.py, tests/walkers/test_mlagents.py",
     r"walker_reward_todo": "needs the reader's work: tests/assignments/test_templates.py",
     r"make study|benchmarks\.psro": "takes hours: tests/benchmarks",
     r"(make|rl) search": "takes hours: tests/search/test_search.py, test_search_plans.py",
@@ -57,10 +58,10 @@ GIVEN = {
     "rllib": "multigrid-rl train scenario=1v1 run_dir=CHECKPOINT",
     "watching": "multigrid-rl train scenario=tictactoe run_dir=runs/tictactoe\n"
     "multigrid-rl train env_id=pettingzoo:mpe2.simple_spread_v3 run_dir=runs/spread\n"
-    "multigrid-rl train scenario=cartpole run_dir=runs/lander\nmultigrid-rl freeze runs/lander --seat agent_0 --name pole",
+    "multigrid-rl train scenario=cartpole run_dir=runs/lander\n"
+    "multigrid-rl freeze runs/lander --seat agent_0 --name pole",
     "2-1v1-rllib": MINE,
-    "3-policy-gradients": "for k in a b; do for s in 0 1 2; do multigrid-rl train scenario=cartpole run_dir=runs/$k/$s; "
-    "done; done",
+    "3-policy-gradients": "for k in {a,b}/{0,1,2}; do multigrid-rl train scenario=cartpole run_dir=runs/$k; done",
     "4-imitation": "multigrid-rl train scenario=halfcheetah run_dir=runs/mine",
 }  # fmt: skip
 #: What stands for something of the reader's, and sizes of blocks of Python.
@@ -94,7 +95,7 @@ def lines_of(block: Block) -> str:
 
 def shortened(words: list[str], folder: Path) -> list[str]:
     """The same command with less to do."""
-    verb, less = words[0], [FEW.get(before, word) for before, word in zip(words, words[1:], strict=False)]
+    verb, less = words[0], [FEW.get(before, word) for before, word in pairwise(words)]
     if verb == "train" and "--resume" in words:
         return [verb, *less, "--until", "20000"]
     if verb == "grade":
