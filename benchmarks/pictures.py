@@ -26,8 +26,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.show.pictures import font
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.rendering import render_frame
-from multigrid_rl.world.views import view_tables
+from multigrid_rl.world.rendering import draw_tile, render_frame
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -68,18 +67,11 @@ def views(_: Path) -> None:
 
 
 def view_of(world: World, agent: int) -> Picture:
-    """Cut an agent's window out of a frame, turned so that ahead is up; what it does not see is grey."""
-    size, frame = world.spec.view_size, render_frame(world, 0, TILE)
-    tokens = world.outputs.tokens[0, agent, : size * size]
-    pose = int(world.state.position[0, agent]) * 4 + int(world.state.heading[0, agent])
-    picture = np.zeros((size * TILE, size * TILE, 3), np.uint8)
-    for k, cell in enumerate(view_tables(size).cells[pose]):
-        i, j = divmod(k, size)
-        x, y = divmod(int(cell), c.HEIGHT)
-        tile = frame[y * TILE : (y + 1) * TILE, x * TILE : (x + 1) * TILE]
-        turned = np.rot90(tile, int(world.state.heading[0, agent]) + 1)
-        picture[j * TILE : (j + 1) * TILE, i * TILE : (i + 1) * TILE] = turned if tokens[k] else (205, 205, 210)
-    return picture
+    """Draw an agent's tokens, ahead is up; what it does not see is grey."""
+    size = world.spec.view_size
+    tokens, turn = world.outputs.tokens[0, agent, : size * size], 3 - int(world.state.heading[0, agent])
+    tiles = [draw_tile(TILE, int(code), turn=turn % 4) for code in tokens]
+    return np.concatenate([np.concatenate(tiles[i * size : (i + 1) * size]) for i in range(size)], axis=1)
 
 
 def beside(panels: list[tuple[str, Picture]], name: str) -> None:
