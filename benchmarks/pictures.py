@@ -165,6 +165,37 @@ def cup(folder: Path) -> None:
     photograph(out / "report.html", "report-cup.png", "--window-size=1100,1100")
 
 
+def play(_: Path) -> None:
+    """Photograph the page on which a person plays, after some steps; its stream never ends, so by Playwright."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - for this picture alone
+
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    command = [*PROGRAM, "play", "scenario=1v1", "--opponent", "blue-master", "--seed", "3", "--port", "8799"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    try:
+        assert server.stdout is not None
+        server.stdout.readline()  # it listens
+        with sync_playwright() as playwright:
+            page = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"]).new_page()
+            page.set_viewport_size({"width": 1100, "height": 820})
+            page.goto("http://127.0.0.1:8799/")
+            for step, key in enumerate(("ArrowUp", "ArrowRight", "ArrowUp")):
+                page.locator(".counter b", has_text=f"Step {step}").wait_for()
+                page.keyboard.press(key)
+            page.locator(".counter b", has_text="Step 3").wait_for()
+            page.screenshot(path=str(IMAGES / "play-1v1.png"))
+    finally:
+        server.terminate()
+        server.wait()
+    smaller("play-1v1.png")
+
+
+def smaller(name: str) -> None:
+    """Write a picture of a page again, in few colours."""
+    image = Image.open(IMAGES / name).convert("P", palette=Image.Palette.ADAPTIVE, colors=128)
+    image.save(IMAGES / name, optimize=True)
+
+
 def photograph(page: Path, name: str, *options: str) -> None:
     """Take a picture of a page by a browser, or say that there is none."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -173,9 +204,7 @@ def photograph(page: Path, name: str, *options: str) -> None:
         return
     shot = [browser, *QUIET.split(), *options, f"--screenshot={IMAGES / name}", page.resolve().as_uri()]
     subprocess.run(shot, check=True, capture_output=True, timeout=120)
-    Image.open(IMAGES / name).convert("P", palette=Image.Palette.ADAPTIVE, colors=128).save(
-        IMAGES / name, optimize=True
-    )
+    smaller(name)
 
 
 def trained(folder: Path) -> Path:
@@ -188,7 +217,7 @@ def trained(folder: Path) -> Path:
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "boards": boards, "views": views, "game": game, "terminal": terminal, "overlay": overlay, "report": report,
-    "cup": cup,
+    "cup": cup, "play": play,
 }  # fmt: skip
 
 
