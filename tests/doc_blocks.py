@@ -96,7 +96,7 @@ class Shell:
                 finally:
                     shell.kill()
                     shell.wait()
-            assert shell.returncode == 0, (text, errors.read_text())
+            assert shell.returncode == 0, (shell.returncode, text, errors.read_text())
         finally:
             os.close(asked)
             os.close(answered)
