@@ -1,7 +1,7 @@
 """What a page that is open costs a run: the same run with and without, in alternating pairs.
 
 ``python -m benchmarks.watcher --pairs 4`` writes docs/results/watcher.md. Processor seconds of the run's own process
-say whether it does more; the server's, which is another process and steps back (``nice`` 10), stand beside them.
+say whether it does more; the server's, which is another process and steps back (``nice`` 19), stand beside them.
 """
 
 from __future__ import annotations
@@ -108,8 +108,9 @@ def page(pairs: list[tuple[Cost, Cost]], steps: int, machine: str) -> str:
 
 Median: {more:+.1%} processor time of the run's own process, {faster:+.1%} steps a second by its own clock, which other
 work on the machine moves by more. The target was at most 1 %. The run knows nothing of the server, which reads its
-folder: what watching costs is what the server's process (`nice` 10) takes from cores that the run would use, most of it at
-its start and for the games of each new checkpoint.
+folder. What watching costs is what the server's process takes from cores that the run would use: two or three seconds
+once, to start, and after that with `nice` 19 at most a seventieth of a core where cores are short, nothing where one is
+free.
 """
 
 

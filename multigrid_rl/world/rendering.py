@@ -136,7 +136,7 @@ def draw_tile(size: int, code: int, seen: int = 0, agent: tuple[Any, ...] = (), 
     _thing(pen, code, turn)
     if agent:
         _agent(pen, *agent)
-    picture = np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BOX)).copy()
+    picture: Picture = np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BOX)).copy()
     picture.flags.writeable = False
     return picture
 
@@ -156,7 +156,8 @@ class _Pen:
         return [((self._left + x * scale) * unit, (self._top + y * scale) * unit) for x, y in points]
 
     def _wide(self, width: float) -> int:
-        return max(1, round(width * self._scale * self._unit))
+        wide: int = max(1, round(width * self._scale * self._unit))
+        return wide
 
     def line(self, points: Iterable[tuple[float, float]], colour: Any, width: float) -> None:
         """Draw a line through points."""
@@ -245,7 +246,7 @@ def _door(pen: _Pen, team: int, state: int) -> None:
 
 def _agent(pen: _Pen, team: int, heading: int, label: str, hand: int, out: bool) -> None:
     """Draw an agent; ``out``: an outline, crossed out."""
-    points = _POINTERS[team]
+    points: tuple[tuple[int, int], ...] = _POINTERS[team]
     for _ in range(heading):
         points = tuple((100 - y, x) for x, y in points)
     dx, dy = _AHEAD[heading]
