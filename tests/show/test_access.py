@@ -68,6 +68,7 @@ def test_page_keeps_the_rules_of_access(browser, request, tmp_path, name):
                     assert len(found["passes"]) > 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_page_is_there_at_once(browser, request, tmp_path, name):
     """The best of three times: others work on the machine."""
