@@ -108,9 +108,9 @@ def page(pairs: list[tuple[Cost, Cost]], steps: int, machine: str) -> str:
 
 Median: {more:+.1%} processor time of the run's own process, {faster:+.1%} steps a second by its own clock, which other
 work on the machine moves by more. The target was at most 1 %. The run knows nothing of the server, which reads its
-folder. What watching costs is what the server's process takes from cores that the run would use: two or three seconds
+folder. What watching costs is what the server's process takes from cores that the run would use: about three seconds
 once, to start, and after that with `nice` 19 at most a seventieth of a core where cores are short, nothing where one is
-free.
+free. Where cores are short, a run as short as these misses the target by its page's start; one of ten minutes keeps it.
 """
 
 
