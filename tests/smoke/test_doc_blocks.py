@@ -181,7 +181,7 @@ def test_every_block_is_run_or_named():
     lines = [line for block in blocks if not block.language for line in block.text.splitlines()]
     assert [pattern for pattern in NOT_RUN if not any(map(re.compile(pattern).search, lines))] == []
     run = [line for line in lines if not LEFT_OUT.search(line)]
-    assert len(run) > 2 * (len(lines) - len(run))
+    assert len(run) >= 0.6 * len(lines)
     tests = {test for reason in NOT_RUN.values() for test in re.findall(r"tests/[\w/]+(?:\.py)?", reason)}
     assert [test for test in sorted({*tests, *ELSEWHERE.values()}) if not (ROOT / test).exists()] == []
     assert [page for page in ELSEWHERE if not (ROOT / page).exists()] == []
