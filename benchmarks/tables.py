@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.measure import BenchmarkError, Spread, spread
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.files import markdown_table
-from multigrid_rl.runs.provenance import git_commit, versions
+from multigrid_rl.runs.provenance import cpu_model, git_commit, versions
 
 #: Share of all cores that others may use, now and in the last minute, before a report says that it was busy.
 BUSY, BUSY_LAST_MINUTE = 0.1, 0.5
@@ -133,15 +133,6 @@ def describe() -> dict[str, Any]:
             file=sys.stderr,
         )
     return facts
-
-
-def cpu_model() -> str:
-    """Name of the processor."""
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text(encoding="utf-8").splitlines() if info.exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def cores_used(seconds: float = 1.0) -> float:

@@ -227,6 +227,7 @@ PLAYERS: dict[str, str] = {
 PAGES: dict[str, str] = {
     "run": "multigrid_rl.show.report:write_run_report",
     "cup": "multigrid_rl.show.report:write_cup_report",
+    "seeds": "multigrid_rl.show.report:write_seeds_report",
     "game": "multigrid_rl.show.replay:game_page",
     "exploit": "multigrid_rl.show.report:draw_exploit",
 }

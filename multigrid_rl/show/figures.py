@@ -160,7 +160,7 @@ class Chart(NamedTuple):
             # The grid begins where all seeds have reported, and its last value is held forward behind its end.
             reference, metric = self.under
             median = np.array(reference.metrics[metric].median)
-            rows.append(("median of the recipe", np.array(reference.env_steps), median))
+            rows.append(("median over seeds", np.array(reference.env_steps), median))
         columns = {name: np.interp(grid, steps, values, left=math.nan) for name, steps, values in rows}
         return {
             "label": self.title,
@@ -241,8 +241,11 @@ def _shapes(figure: Figure) -> Iterator[str]:
         kind = name.partition("class ")[2]
         if not kind and not re.match(r"[xy]tick_", name):
             continue
+        # Matplotlib defines an area once, and says beside it where it is used.
+        used = next(group.iter(f"{_SVG}use"), None) if kind else None
+        moved = "" if used is None else f' transform="translate({used.get("x", 0)} {used.get("y", 0)})"'
         for path in group.iter(f"{_SVG}path"):
-            shape = f'<path class="{kind or "grid"}" d="{_short_path(path.get("d", ""))}"/>'
+            shape = f'<path class="{kind or "grid"}" d="{_short_path(path.get("d", ""))}"{moved}/>'
             yield f"{view}{shape}</svg>" if kind.startswith(_CLIPPED) else shape
         for text in group.iter(f"{_SVG}text"):
             anchor = re.search("text-anchor: (start|middle|end)", text.get("style", ""))
