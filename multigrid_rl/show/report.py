@@ -104,7 +104,7 @@ def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool 
     commits = {str(run.provenance.get("commit")) for run in runs}
     origin |= {
         "Commit": ", ".join(sorted(commits)),
-        "Processor": (first.get("machine") or {}).get("processor"),
+        "Processor": str((first.get("machine") or {}).get("processor")),
         "Folder": str(folder),
     }
     text = render(

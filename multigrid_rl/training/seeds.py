@@ -140,7 +140,7 @@ def _run(words: list[str], folder: Path, seeds: Sequence[int], at_once: int) -> 
     own = [
         f"train.{key}=1" for key in ("threads", "torch_threads") if at_once > 1 and f"train.{key}=" not in str(words)
     ]
-    arguments = {str(seed): {"words": [*words, *own], "seed": seed, "folder": str(folder)} for seed in left}
+    arguments = {str(seed): {"words": [*words, *own], "seed": seed, "run": run_path(folder, seed)} for seed in left}
     screen = live_console()
     processes = Processes(f"{__name__}:train_seed", arguments, at_once, folder / LOG_FILE)
     with _shown(screen, states) as show, interruption(screen) as interrupted:
@@ -160,8 +160,11 @@ def _run(words: list[str], folder: Path, seeds: Sequence[int], at_once: int) -> 
 
 
 def train_seed(job: Mapping[str, Any], tell: Callable[[Any], None]) -> None:
-    """Train one seed, or go on with it, in a process of :class:`Processes`."""
-    run, last = run_path(Path(job["folder"]), job["seed"]), 0.0
+    """Train one seed, or go on with it, in a process of :class:`Processes`.
+
+    ``job``: ``words`` (overrides), ``seed``, and the folder of its ``run``.
+    """
+    run, last = Path(job["run"]), 0.0
 
     def note(row: dict[str, Any]) -> None:
         nonlocal last
