@@ -15,7 +15,8 @@ def row(seed: int, held: int | None, *, gates: bool = True):
         "seconds_to_held": 2.0, "seconds": 3.0, "env_steps": 900, "gates": [gate] if gates else [],
         "policy": {mode: {**policy, "draw": 0.0, "loss": 0.0} for mode in MODES},
         "matches": [],
-        "provenance": {"commit": "abc", "versions": {"python": "3"}, "opponents": [], "machine": {"processor": "XYZ 9"}},
+        "provenance": {"commit": "abc", "versions": {"python": "3"}, "opponents": [],
+                       "machine": {"processor": "XYZ 9"}},
     }  # fmt: skip
 
 
