@@ -4,6 +4,7 @@
 """
 
 import argparse
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +16,11 @@ import numpy as np
 import onnxruntime
 import torch
 
-from benchmarks.tables import command_line, describe, machine_lines, table
+from benchmarks.tables import describe, machine_lines, table
 from multigrid_rl.competition.onnx_file import compare, write_onnx
 from multigrid_rl.evaluation.evaluation import evaluate
-from multigrid_rl.evaluation.targets import find_target, run_target
+from multigrid_rl.evaluation.targets import find_target
+from multigrid_rl.files import write_whole
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.training.start import run_training
@@ -45,7 +47,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "Gaussian, clipped": _BODY,
     "Gaussian, tanh": (*_BODY, "model.bound=tanh"),
     "Gaussian, clip3": (*_BODY, "model.bound=clip3"),
-    "gru over a vector": (*_BODY, "model=gru", "train.lr_final=0.0001"),
+    "gru over a vector": (*_BODY, "experiment=none", "model=gru"),
     "head tanh-gaussian": (*_BODY, "model.head=tanh-gaussian"),
     "head mixture": (*_BODY, "model.head=mixture"),
     "head bins": (*_BODY, "model.head=bins"),
@@ -111,7 +113,7 @@ def proof(source: Path, target: Any, states: int, scratch: Path) -> list[Any]:
 def trained(words: tuple[str, ...], run: Path, states: int, scratch: Path) -> list[Any]:
     """Train a little, and prove that the file plays as the player does."""
     run_training([*words, *(word for word in SHORT if word.partition("=")[0] not in str(words)), f"run_dir={run}"])
-    target = run_target(run)
+    target = find_target(str(run))
     return proof(Path(next(iter(target.refs.values()))), target, states, scratch)
 
 
@@ -120,11 +122,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--states", type=int, default=10_000)
     parser.add_argument("--only", nargs="+", choices=[*KINDS, *SHIPPED], default=[*KINDS, *SHIPPED])
+    parser.add_argument("--rows", type=Path, default=Path("runs/onnx.json"), help="rows so far, to go on with")
     asked = parser.parse_args()
-    found, machine = {}, describe()
+    machine = describe()
+    found = json.loads(asked.rows.read_text(encoding="utf-8")) if asked.rows.exists() else {}
     with TemporaryDirectory() as folder:
         scratch = Path(folder)
-        for name in asked.only:
+        for name in [name for name in asked.only if name not in found]:
             if name in KINDS:
                 cells = trained(KINDS[name], scratch / name.replace(" ", "-"), asked.states, scratch)
             else:
@@ -132,20 +136,22 @@ def main() -> None:
                 cells = proof(home, find_target(f"{home}/", [SHIPPED[name]]), asked.states, scratch)
             found[name] = [name, f"`{' '.join(KINDS.get(name, ('shipped',)))}`", *cells]
             print(*found[name], flush=True)
+            write_whole(asked.rows, json.dumps(found).encode())
     heads = ["kind", "trained with", "observations", "same action", "numbers differ by", "kB", "us for one"]
     lines = [
         "# ONNX files against the players that they were written from",
         "",
-        f"`{command_line()}`, onnxruntime {onnxruntime.__version__}. Observations, and memories where there are any,",
+        "`python -m benchmarks.onnx_files`, "
+        f"onnxruntime {onnxruntime.__version__}. Observations, and memories where there are any,",
         "are of games that the player played; its likeliest action from torch and from the file are compared, numbers",
         "within 1e-3.",
         "",
         *machine_lines(machine),
         "",
-        *table(heads, found.values(), left=(0, 1)),
+        *table(heads, [found[name] for name in (*KINDS, *SHIPPED) if name in found], left=(0, 1)),
         "",
     ]
-    if asked.only == [*KINDS, *SHIPPED]:
+    if len(found) == len(KINDS) + len(SHIPPED):
         PAGE.write_text("\n".join(lines), encoding="utf-8")
     raise SystemExit(any(row[3] != "100.00%" for row in found.values()))
 
