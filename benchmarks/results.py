@@ -118,7 +118,9 @@ def judged(study: Study, run: Path) -> dict[str, Any]:
     row: dict[str, Any] = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
     row["provenance"] = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
     row["policy"] = {mode: policy_check(run, mode) for mode in MODES}
-    row["matches"] = [match for opponent in study.against for match in matches(run, opponent)]
+    # Whom no choice has seen is met on seeds that no choice has seen, or never.
+    test = run_config(run).scenario.held_out.get("test", ()) if row["seed"] >= FRESH else ()
+    row["matches"] = [match for opponent in (*study.against, *test) for match in matches(run, opponent)]
     return row
 
 

@@ -172,7 +172,7 @@ class SeatedKind(EnvironmentKind):
 
     seats: dict[str, str | dict[str, float]] = Field(default={})
     league: Any = None
-    held_out: tuple[str, ...] = ()
+    held_out: dict[str, tuple[str, ...]] = Field(default={})
 
     @model_validator(mode="after")
     def _check_seats(self) -> SeatedKind:
@@ -183,10 +183,13 @@ class SeatedKind(EnvironmentKind):
             if isinstance(names, dict) and (not names or {LEARN, LEAGUE} & set(names) or min(names.values()) <= 0):
                 raise ValueError(expected(f"seats.{seat}", "players with weights above 0", names))
         self._check_pool()
-        met = [name for names in self.opponents.values() for name in names] if self.held_out else []
-        for name in self.held_out if met else ():
+        held_out = [name for names in self.held_out.values() for name in names]
+        met = [name for names in self.opponents.values() for name in names] if held_out else []
+        for name in held_out if met else ():
             if name in (LEARN, LEAGUE, *met):
                 raise ValueError(expected("held_out", "players that it does not meet while it trains", name))
+            if held_out.count(name) > 1:
+                raise ValueError(expected("held_out", "players of one list alone, named once", name))
         return self
 
     def _check_pool(self) -> None:
