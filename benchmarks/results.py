@@ -7,6 +7,7 @@ python -m benchmarks.results --fresh         # on seeds that nobody tuned on
 
 import argparse
 import json
+import re
 import statistics
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -263,6 +264,20 @@ def _matches(rows: list[dict[str, Any]]) -> list[str]:
     return [text, "", *table([*heads, "return: median", "lowest"], lines, left=(0, 1, 2)), ""]
 
 
+RULES = f"""## Rules of evidence
+
+* A recipe is frozen in a commit, then judged on seeds {FRESH} to {FRESH + 9} that nobody tuned on: `make results ARGS="--fresh"`, `make study NAME=...
+  ARGS="--fresh"`. Where a seed takes over ten minutes: five. A page says which seeds it has, its commit, processor and command; what was
+  measured on tuning seeds says so.
+* Held-out players come in two lists ([leagues](../league.md)): `validate`, by whom one chooses, and `test`, whom no choice has seen and
+  `--fresh` alone plays.
+* A claim that one thing is better carries the p of a permutation test and needs {ENOUGH} seeds; an interval of fewer is not drawn. Arms differ in
+  what is compared and in nothing else: gradient steps, minibatches, step sizes. Drawn and likeliest actions are both told.
+* "Exact" means: on one kind of processor. Another one adds numbers up in another order, and a run is then another run.
+* [Beside the best that others publish](anchors.md): a script reads our column from these pages; what we lose is in it.
+"""  # noqa: E501
+
+
 def summary(rows: list[str], pages: Collection[str] = ()) -> str:
     """Markdown over all studies, by their rows; ``pages`` are the lines of further pages."""
     heads = ["study", "required", "seeds held", "median env steps to held", "length", "team return", "win"]
@@ -276,12 +291,12 @@ def summary(rows: list[str], pages: Collection[str] = ()) -> str:
         *table([*heads, "argmax: length, return, win", "seeds, commit"], [], left=(0, 1, 2, 7, 8)),
         *rows,
     ]
-    return "\n".join([*lines, "", *(["## Speed and studies", "", *pages, ""] if pages else [])])
+    return "\n".join([*lines, "", RULES, *(["## Speed and studies", "", *pages, ""] if pages else [])])
 
 
 def further_pages(lines: list[str]) -> list[str]:
     """Return the lines of a summary's further pages, with those of :data:`SPEED` that are there and had none."""
-    known = [line for line in lines if line.startswith("* [")]
+    known = list({line.partition("]")[0]: line for line in lines if re.match(r"\* \[[\w-]+\]\(", line)}.values())
     new = [name for name in SPEED if (RESULTS / f"{name}.md").exists()]
     new = [name for name in new if not any(line.startswith(f"* [{name}]") for line in known)]
     return [*known, *(f"* [{name}]({name}.md): {SPEED[name][0]} (`make {SPEED[name][1]}`)" for name in new)]
