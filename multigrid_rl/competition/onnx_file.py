@@ -43,7 +43,7 @@ class Playing(nn.Module):
     def forward(self, observation: Tensor, *memory: Tensor) -> tuple[Tensor, ...]:
         """Return the likeliest actions, the policy's outputs, and the next memory where there is one."""
         if memory:
-            outputs, _, *memory = self.network(observation, *memory)  # type: ignore[assignment]
+            outputs, _, *memory = self.network(observation, *memory)
         else:
             outputs = self.network.logits(observation)
         return self._likeliest(outputs), outputs, *memory
@@ -52,7 +52,7 @@ class Playing(nn.Module):
         """Return (N,) or (N, C) choices or (N, A) numbers: ``mode`` and ``bounded`` of the distribution, in torch."""
         its = self.distribution
         if isinstance(its, Categorical):
-            chosen = torch.stack([part.argmax(1) for part in outputs.split(its.choices, dim=1)], 1)
+            chosen = torch.stack([part.argmax(1) for part in torch.split(outputs, list(its.choices), dim=1)], 1)
             return chosen[:, 0] if its.components == 1 else chosen
         if not isinstance(its, Gaussian | Head):
             raise PlayerError(expected("distribution", "one of this package's", type(its).__name__))
@@ -78,7 +78,7 @@ def one_of(homes: Mapping[str, Path], seat: str | None) -> Path:
     """Return the one player's folder among those of a team's seats. Raises ``PlayerError``."""
     if "" in homes:
         return homes[""]
-    if seat not in homes:
+    if seat is None or seat not in homes:
         raise PlayerError(expected("--seat", f"one of {', '.join(homes)}: a file holds one player", seat))
     return homes[seat]
 
@@ -103,7 +103,7 @@ def write_onnx(source: Path, target: Path) -> str:
     axes = {name: {0: "games"} for name in ("observation", "action", "outputs", *names, *(f"next_{n}" for n in names))}
     beside: dict[str, Any] = {"input_names": ["observation", *names], "dynamic_axes": axes, "opset_version": OPSET}
     beside["output_names"] = ["action", "outputs", *(f"next_{name}" for name in names)]
-    file = BytesIO()
+    file: Any = BytesIO()
     with warnings.catch_warnings(), torch.no_grad():
         # The exporter of TorchScript: the newer one needs two more packages, and writes the same for such networks.
         warnings.simplefilter("ignore")

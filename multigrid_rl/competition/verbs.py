@@ -329,12 +329,14 @@ def export(
 ) -> None:
     """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
     from multigrid_rl.competition import bundle, hub, onnx_file
+    from multigrid_rl.players.cards import CARD_FILE
+    from multigrid_rl.runs.players import seat_folders
 
     if onnx:
         if agent or push is not None or name is not None:
             raise refused("--onnx", "nothing of --agent, --push and --name: it is one file", output)
         with TemporaryDirectory() as scratch:
-            at_hand = (run / bundle.CARD_FILE).exists() or bool(bundle.seat_folders(run))
+            at_hand = (run / CARD_FILE).exists() or bool(seat_folders(run))
             sources = bundle.bundle_folders(run) if at_hand else _sources(run, seat, checkpoint, scratch)
             checked = onnx_file.write_onnx(onnx_file.one_of(sources, seat), output)
         typer.echo(f"exported {output}: {output.stat().st_size} bytes; {checked}")

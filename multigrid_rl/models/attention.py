@@ -109,7 +109,7 @@ class _Seats(nn.Module):
         self.activation = ACTIVATIONS[layout.activation]()
 
     def forward(self, codes: Tensor) -> Tensor:
-        parts = codes.split(self.sizes, dim=1)
+        parts = torch.split(codes, self.sizes, dim=1)
         seen = [self.looks[kind](part) for kind, part in zip(self.kinds, parts, strict=True)]
         features: Tensor = self.activation(torch.stack(seen, 1) + self.place)
         return features

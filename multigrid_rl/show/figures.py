@@ -233,20 +233,17 @@ def _shapes(figure: Figure) -> Iterator[str]:
     """Yield paths and texts of a figure with their classes; nothing else of what matplotlib writes gets into a page."""
     file = BytesIO()
     figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    left, right, top, bottom = PAGE_AXES
-    x, y, width, height = left, top, right - left, bottom - top
-    view = f'<svg x="{x}" y="{y}" width="{width}" height="{height}" viewBox="{x} {y} {width} {height}">'
+    left, top, width, height = PAGE_AXES[0], PAGE_AXES[2], PAGE_AXES[1] - PAGE_AXES[0], PAGE_AXES[3] - PAGE_AXES[2]
     for group in ElementTree.fromstring(file.getvalue()).iter(f"{_SVG}g"):
-        name = group.get("id", "")
-        kind = name.partition("class ")[2]
+        kind = (name := group.get("id", "")).partition("class ")[2]
         if not kind and not re.match(r"[xy]tick_", name):
             continue
-        # Matplotlib defines an area once, and says beside it where it is used.
-        used = next(group.iter(f"{_SVG}use"), None) if kind else None
-        moved = "" if used is None else f' transform="translate({used.get("x", 0)} {used.get("y", 0)})"'
+        # Matplotlib defines an area once, somewhere else, and says beside it how far to move it.
+        moved = sum(int(float(use.get("y", 0))) for use in group.iter(f"{_SVG}use")) if kind else 0
+        box = f'width="{width}" height="{height}" viewBox="{left} {top - moved} {width} {height}"'
         for path in group.iter(f"{_SVG}path"):
-            shape = f'<path class="{kind or "grid"}" d="{_short_path(path.get("d", ""))}"{moved}/>'
-            yield f"{view}{shape}</svg>" if kind.startswith(_CLIPPED) else shape
+            shape = f'<path class="{kind or "grid"}" d="{_short_path(path.get("d", ""))}"/>'
+            yield f'<svg x="{left}" y="{top}" {box}>{shape}</svg>' if kind.startswith(_CLIPPED) else shape
         for text in group.iter(f"{_SVG}text"):
             anchor = re.search("text-anchor: (start|middle|end)", text.get("style", ""))
             place = " ".join(f'{key}="{_short_path(text.get(key, ""))}"' for key in "xy")

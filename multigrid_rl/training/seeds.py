@@ -9,11 +9,11 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.live import Live
@@ -32,11 +32,6 @@ from multigrid_rl.text import ConfigError, expected, program
 from multigrid_rl.training.processes import Processes
 from multigrid_rl.training.screen import interruption, live_console
 from multigrid_rl.training.start import load_stages, resume_training, run_training
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import Console
 
 #: What a folder of seeds is known by: which seeds, and the overrides of all of them.
 SEEDS_FILE = "seeds.json"
@@ -143,16 +138,20 @@ def _run(words: list[str], folder: Path, seeds: Sequence[int], at_once: int) -> 
     arguments = {str(seed): {"words": [*words, *own], "seed": seed, "run": run_path(folder, seed)} for seed in left}
     screen = live_console()
     processes = Processes(f"{__name__}:train_seed", arguments, at_once, folder / LOG_FILE)
-    with _shown(screen, states) as show, interruption(screen) as interrupted:
+    live = Live(console=screen, get_renderable=lambda: _table(states)) if screen.is_terminal else None
+    with live or nullcontext(), interruption(screen) as interrupted:
         screen.print(
             f"seeds:    {len(left)} of {len(seeds)} to train, {at_once} at a time, into {folder}", markup=False
         )
         for name, kind, value in filter(None, processes.results(interrupted)):
-            seed = int(name)
-            failed = Seed("failed", states[seed].row, str(value))
-            new = {"note": Seed("running", value), "failed": failed}
-            states[seed] = new[kind] if kind in new else state_of(run_path(folder, seed))
-            show(seed)
+            seed, row = int(name), states[int(name)].row
+            if kind == "note":  # some rows carry no episode metrics: the newest of each is shown
+                states[seed] = Seed("running", {**row, **value})
+            else:
+                run = run_path(folder, seed)
+                states[seed] = Seed("failed", row, str(value)) if kind == "failed" else state_of(run)
+                if live is None:
+                    screen.print(f"seed {', '.join(filter(None, _cells(seed, states[seed])))}", markup=False)
     states = {n: state if state.reason else state_of(run_path(folder, n)) for n, state in states.items()}
     for line in _closing(folder, states, time.monotonic() - began):
         screen.print(line)
@@ -179,24 +178,6 @@ def train_seed(job: Mapping[str, Any], tell: Callable[[Any], None]) -> None:
     else:
         shutil.rmtree(run, ignore_errors=True)  # killed before anything was written into it
         run_training(words, note)
-
-
-@contextmanager
-def _shown(screen: Console, states: Mapping[int, Seed]) -> Iterator[Callable[[int], None]]:
-    """Yield what shows that a seed stands elsewhere: a live table, or a line when one ends."""
-    live = (
-        Live(console=screen, get_renderable=lambda: _table(states), refresh_per_second=4)
-        if screen.is_terminal
-        else None
-    )
-
-    def show(seed: int) -> None:
-        if live is None and states[seed].state != "running":
-            name, *cells = _cells(seed, states[seed])
-            screen.print(f"seed {name}: {', '.join(filter(None, cells))}", markup=False)
-
-    with live or nullcontext():
-        yield show
 
 
 def _table(states: Mapping[int, Seed]) -> Table:
