@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, EnvironmentKind
+from multigrid_rl.envs.base import TRIED, OwnReward
 from multigrid_rl.tables import PLACES, find
-from multigrid_rl.text import expected
-from multigrid_rl.types import AgentSpec, MultiAgentSpec, Policy, Seats, SeatView, UniformSource
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.types import AgentSpec, MultiAgentSpec, Policy, RunError, Seats, SeatView, UniformSource
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import Card
@@ -59,6 +60,15 @@ class Place(Protocol):
 
     def fits(self, game: Any, card: Card, seat: str) -> bool:
         """Return whether a player needs mirrored observations on a seat. Raises ``PlayerError``: it cannot play it."""
+
+    def training_reward(self, game: Any, name: str | None, bonus: dict[str, dict[str, float]]) -> Any:
+        """Return what its environments pay while training, by a function of the user's own and weights on events.
+
+        ``None``: what the game pays. Raises ``ConfigError``: no such function or event.
+        """
+
+    def try_reward(self, game: Any, name: str) -> None:
+        """Try a training reward of the user's own. Raises ``ConfigError``: it fails, or returns something else."""
 
     def scripted(self, game: Any, name: str, seat: str) -> Policy:
         """Make a built-in player. Raises ``PlayerError``: it does not play this game."""
@@ -143,6 +153,28 @@ class SeatByAgent:
             wanted = f"{RandomLegal.name}, a folder or module:Class in {self.title(game)}"
             raise PlayerError(expected("player", wanted, name))
         return RandomLegal(self.agent(game, seat or game.seats[0]))
+
+    def training_reward(
+        self: Any,
+        game: Any,  # noqa: ARG002 - it is a function of one agent's step in any
+        name: str | None,
+        bonus: dict[str, dict[str, float]],  # noqa: ARG002 - there are no events
+    ) -> OwnReward | None:
+        """Return a function of one step of one agent."""
+        return OwnReward(name) if name else None
+
+    def try_reward(self: Any, game: Any, name: str) -> None:
+        """Play some random steps with a training reward. Raises ``ConfigError``: it cannot be used."""
+        from multigrid_rl.players.match import Match  # noqa: PLC0415
+
+        players = {seat: self.scripted(game, RandomLegal.name, seat) for seat in game.seats}
+        match = Match(self.environment(game, 1, seed=0, first=0), {s: game.team_of(s) for s in game.seats}, players)
+        match.env.shaping = OwnReward(name)
+        try:
+            for _ in range(TRIED):
+                match.step({})
+        except RunError as error:
+            raise ConfigError(str(error)) from error
 
     def own_class(self: Any, game: Any, code: str, seat: str) -> Policy:
         """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
