@@ -248,12 +248,9 @@ FIGURES: dict[str, str] = {"comparison": "multigrid_rl.show.figures:save_compari
 #: Where a person plays a game, by the class that describes it: (game, players of the other seats, what is called with
 #: the session after each game, seed=, options of the verb) -> the session, what plays it, a hint.
 PERSONS: dict[str, str] = {
-    "GameSpec": "multigrid_rl.show.window:window",
+    "GameSpec": "multigrid_rl.show.browser:browser",
     "ZooSpec": "multigrid_rl.show.terminal:terminal",
 }
-
-#: The same in a browser.
-BROWSERS: dict[str, str] = {"GameSpec": "multigrid_rl.show.browser:browser"}
 
 #: Episodes of an environment that can be drawn: those of a run for its page; one chosen by name.
 FILMS: dict[str, str] = {

@@ -140,15 +140,15 @@ class DoorsPlace:
 
     def own_class(self, game: GameSpec, code: str, seat: str) -> Policy:
         """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import made, watched  # noqa: PLC0415
+        from multigrid_rl.players.classes import checked_player, made  # noqa: PLC0415
 
-        return watched(code, made(code, game), game, seat)
+        return checked_player(code, made(code, game), game, seat)
 
     def own(self, game: GameSpec, name: str, player: Any, seat: str) -> Policy:
         """Take a player that was handed over as an object, and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import watched  # noqa: PLC0415
+        from multigrid_rl.players.classes import checked_player  # noqa: PLC0415
 
-        return watched(name, player, game, seat)
+        return checked_player(name, player, game, seat)
 
 
 #: Entry of ``tables.PLACES``.

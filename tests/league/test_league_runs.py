@@ -58,6 +58,10 @@ def test_learner_joins_opponents_as_ordinary_player(whole):
     names = {name for row in rows for name in row if name.startswith("win_against/")}
     assert names == {f"win_against/red_0/{name}" for name in ("random", "blue-rookie", "key-runner", "snapshots")}
     assert any(row.get("win_against/red_0/snapshots") is not None for row in rows)
+    players = json.loads((path / "standings.json").read_text())["players"]
+    assert [row["since"] for row in players if row["since"]] == [int(name[5:]) for name in NAMES[: len(players) - 3]]
+    assert sum(row["share"] for row in players) == pytest.approx(1)
+    assert all(row["win"] is None or 0 <= row["win"] <= 1 for row in players)
     card = read_card(path / "league" / NAMES[-1] / "red_0")
     last = read_card(path / "checkpoints" / "step_000004096" / "players" / "red_0")
     assert (card.sha256, card.provenance["env_steps"], card.seats) == (last.sha256, 4096, ["red_0"])

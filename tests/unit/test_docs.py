@@ -171,6 +171,18 @@ def test_lists_stay_lists_on_the_site():
     assert wrong == []
 
 
+def test_tables_are_tables_on_the_site():
+    """A head with other columns than its line of dashes stays text there."""
+    wrong, found = [], 0
+    for page in PAGES:
+        for head, rule in re.findall(r"^(\|.*)\n(\|[-:| ]+\|)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            found += 1
+            if re.sub(r"\\\||`[^`]*`", "", head).count("|") != rule.count("|"):
+                wrong.append((page.name, head))
+    assert found > 50
+    assert wrong == []
+
+
 def test_the_readme_is_short():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 90

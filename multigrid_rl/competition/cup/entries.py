@@ -19,8 +19,8 @@ from multigrid_rl.competition.copies import Answers, Originals, agent_fingerprin
 from multigrid_rl.competition.folders import Part, read_parts
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue
-from multigrid_rl.players.classes import refuse_class
+from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, DESCRIPTIONS, Catalogue
+from multigrid_rl.players.classes import check_not_class
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.players.places import Place, place_of, sides_of
 from multigrid_rl.runs.checkpoints import LEAGUE
@@ -214,9 +214,9 @@ def _watched(entry: Entry, config: CupConfig) -> dict[str, Answers | None]:
 def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
     if name in BUILT_IN:
         _scripted(name, config, config.sides[0])
-        return Entry(name, "scripted", f"built in: {WHAT[name]}")
+        return Entry(name, "scripted", f"built in: {DESCRIPTIONS[name]}")
     if name not in catalogue.entries:
-        refuse_class("--with", name)
+        check_not_class("--with", name)
         raise PlayerError(unknown("--with", name, catalogue.names()))
     entry = entry_in(catalogue.folder(name), config)
     if entry.problem is not None:
