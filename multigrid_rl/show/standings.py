@@ -1,7 +1,7 @@
 """Tables that grow while something runs: a run's opponents as its learner fares against them, a search's trials."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from multigrid_rl.runs.reader import Run, read_standings
 from multigrid_rl.show.page import render
@@ -13,33 +13,28 @@ from multigrid_rl.text import ConfigError, one_line
 _MOST = 24
 
 
-class Standing(NamedTuple):
-    """An opponent of a run."""
+def standings(run: Run) -> list[dict[str, Any]]:
+    """Return the opponents of a run that has several, those against whom it wins least first; none of any other run.
 
-    player: str
-    since: int | None  # environment steps after which it joined; None: it was there from the start
-    win: float | None  # share of the games that the learner wins, a draw as half of one; None: not met yet
-    share: float  # of the games that are played against it now
-
-
-def standings(run: Run) -> list[Standing]:
-    """Return the opponents of a run that has several, the hardest first; none of any other run.
+    Each has ``player``, ``since`` (steps after which it joined; ``None``: the start), ``win`` (share of the games won
+    against it, a draw as half of one; ``None``: not met yet) and ``share`` of the games that are played against it now.
 
     Raises:
         ConfigError: a damaged file.
     """
-    found = [Standing(row["player"], row["since"], row["win"], row["share"]) for row in read_standings(run.path)]
+    found = read_standings(run.path)
     if not found:
         met = {name.split("/", 2)[2]: series for name, series in run.series.items() if name.startswith("win_against/")}
         shares = {row["name"]: float(row.get("weight", 0.0)) for row in run.provenance.get("opponents") or []}
-        found = [Standing(name, None, float(its.values[-1]), shares.get(name, 0.0)) for name, its in met.items()]
-    return sorted(found, key=lambda row: 2.0 if row.win is None else row.win) if len(found) > 1 else []
+        wins = {name: float(its.values[-1]) for name, its in met.items()}
+        found = [{"player": k, "since": None, "win": win, "share": shares.get(k, 0.0)} for k, win in wins.items()]
+    return sorted(found, key=lambda row: 2.0 if row["win"] is None else row["win"]) if len(found) > 1 else []
 
 
-def standings_title(rows: list[Standing]) -> str:
+def standings_title(rows: list[dict[str, Any]]) -> str:
     """Return against whom it wins least."""
-    met = [row for row in rows if row.win is not None]
-    least = f"it wins least against {met[0].player}: {percent(met[0].win or 0.0)}" if met else "none met yet"
+    met = [row for row in rows if row["win"] is not None]
+    least = f"it wins least against {met[0]['player']}: {percent(met[0]['win'])}" if met else "none met yet"
     return f"{plural(len(rows), 'opponent')}; {least}"
 
 

@@ -246,3 +246,7 @@ def test_make_passes_on_what_is_typed(tmp_path, typed, ran):
     ]
     done = subprocess.run([*command, *typed], cwd=ROOT, capture_output=True, text=True, check=True)
     assert " ".join(shlex.split(done.stdout)[1:]) == ran
+
+
+def test_the_page_of_the_architecture_is_short():
+    assert len((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").splitlines()) <= 120
