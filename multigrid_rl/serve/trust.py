@@ -1,29 +1,22 @@
 """Who somebody is: personal links and tokens that are signed, end, and can be revoked; forms of our own pages alone.
 
 A token says who, as what, and until when, under a signature (HMAC-SHA-256) with the course's secret. It holds for as
-long as the person's ``generation`` in the store is the one it was made for: revoking is counting that up. So nothing
-that could be stolen from the store signs anybody in.
+long as the person's ``token_version`` in the store is the one it was made for: revoking is counting that up.
 """
 
 import base64
 import binascii
 import hashlib
 import hmac
-import os
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
-
-from multigrid_rl.text import ConfigError, expected
 
 DAY = 86_400.0
 #: What a token may be for, and how many seconds it holds: a link in a mail, a client's file, a browser's cookie.
 KINDS = {"link": 200 * DAY, "token": 200 * DAY, "session": 14 * DAY}
-_SECRET_BYTES = 32
 #: Longer ones are not even looked at.
 _MAX_TOKEN = 400
 #: People whose pace is remembered; the slowest-filled are forgotten first.
@@ -34,27 +27,9 @@ class Claim(NamedTuple):
     """What a token says, once its signature holds."""
 
     kind: str
-    person: str  # id in the roster
-    generation: int
+    person: int  # id in the store
+    version: int
     until: float  # seconds since 1970
-
-
-def secret_of(file: Path) -> bytes:
-    """Return the course's secret, made where there is none yet; nobody else may read its file.
-
-    Raises:
-        ConfigError: another file, or one that others can read.
-    """
-    with suppress(FileExistsError):
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as new:
-            new.write(secrets.token_bytes(_SECRET_BYTES))
-    found = file.read_bytes()
-    if len(found) != _SECRET_BYTES:
-        raise ConfigError(expected(file, f"{_SECRET_BYTES} bytes", len(found)))
-    if (mode := file.stat().st_mode & 0o077) != 0:
-        raise ConfigError(expected(file, "a file that its owner alone can read (chmod 600)", oct(mode)))
-    return found
 
 
 @dataclass(frozen=True)
@@ -62,17 +37,17 @@ class Signer:
     """Makes and reads tokens.
 
     Args:
-        secret: see :func:`secret_of`.
+        secret: of the course; it is in the store alone.
         clock: seconds since 1970.
     """
 
     secret: bytes
     clock: Callable[[], float] = time.time
 
-    def issue(self, kind: str, person: str, generation: int, holds_s: float | None = None) -> str:
+    def issue(self, kind: str, person: int, version: int, holds_s: float | None = None) -> str:
         """Return a token of a kind of :data:`KINDS` for a person, to be read by :meth:`read`."""
         until = int(self.clock() + (KINDS[kind] if holds_s is None else holds_s))
-        said = f"{until} {generation} {person}".encode()
+        said = f"{until} {version} {person}".encode()
         return f"{_written(said)}.{_written(self._signature(kind, said))}"
 
     def read(self, kind: str, token: str) -> Claim | None:
@@ -82,8 +57,8 @@ class Signer:
                 return None
             said, signature = (_read(part) for part in token.split("."))
             if hmac.compare_digest(signature, self._signature(kind, said)):
-                until, generation, person = said.decode().split(" ", 2)
-                claim = Claim(kind, person, int(generation), float(until))
+                until, version, person = map(int, said.split(b" "))
+                claim = Claim(kind, person, version, float(until))
                 return claim if claim.until > self.clock() else None
         return None
 
