@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 #: Rooms beside the core: sub-packages that the core never names.
-ADDONS = ("imitation", "league", "competition", "show", "search", "walkers", "ops", "offpolicy")
+ADDONS = ("imitation", "league", "competition", "show", "search", "walkers", "ops", "offpolicy", "serve")
 #: Rooms in which comments explain formulas, statistics and kernels.
 DENSE = ("learn", "models", "fast", "training")
 #: Public modules of Ray begin with one of these; each part of a name that begins with an underscore is private.

@@ -1,1 +1,1 @@
-"""A class server: hand in by page or command, be rated within seconds, watch every match."""
+"""A class server: hand-ins, a ladder that grows, deadlines (docs/serve.md). Stands above ``competition`` and ``show``."""
