@@ -1,1 +1,1 @@
-"""A class server: hand-ins, a ladder that grows, deadlines (docs/serve.md). It plays by ``competition``."""
+"""A class server: hand-ins, a ladder that grows, deadlines (docs/serve.md). Stands above `competition` and `show`."""
