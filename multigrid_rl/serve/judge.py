@@ -12,7 +12,7 @@ from multigrid_rl.competition.copies import Originals
 from multigrid_rl.competition.cup.cup import check_agents, forfeited, play_pairing
 from multigrid_rl.competition.cup.entries import CupConfig, Entry, by_name, entry_in
 from multigrid_rl.competition.cup.folder import Meeting, Pairing, meetings, scenario_of
-from multigrid_rl.competition.folders import Scratch, read_parts, write_parts
+from multigrid_rl.competition.folders import Scratch, read_parts, remove_tree, write_parts
 from multigrid_rl.competition.grading import Examiner, examiner_of, originals_of, read_rubric
 from multigrid_rl.competition.handed_in import hand_in
 from multigrid_rl.competition.sandbox import Limits
@@ -122,6 +122,7 @@ class Judge:
             if found.problem is not None:
                 raise PlayerError(found.problem)
             parts = tuple(read_parts(found.folder))
+            remove_tree(target)  # of a check that did not end, or is done again
             with unfinished(target) as beside:
                 write_parts(parts, beside)
         finally:
