@@ -40,7 +40,7 @@ def desk(ask: Ask) -> Response:
     return ask.page(
         "desk.html", "Desk", health=store.health(), queue=queue[:_MOST], waiting=len(queue), copies=copies,
         refused=refused, overdue=overdue, events=events, people=store.people(), frozen=bool(store.setting("frozen")),
-        exports=list(EXPORTS),
+        exports=[*EXPORTS, GRADESCOPE],
     )  # fmt: skip
 
 
