@@ -9,6 +9,7 @@ from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from multigrid_rl.competition.cup.folder import Pairing
+from multigrid_rl.serve.rating import Met, Rated
 from multigrid_rl.serve.schema import LADDER, Event, Game, Grade, HandIn, Job, Rating, Setting
 from multigrid_rl.serve.store import Row, Store
 from multigrid_rl.types import RunError
@@ -31,15 +32,14 @@ class LostLeaseError(RunError):
 class Snapshot(NamedTuple):
     """Everything that ratings follow from, at one moment."""
 
-    games: list[Pairing]  # of the ladder; entries are called by :func:`called`
-    count: int  # of games
-    anchors: list[str]
+    games: list[Met]
+    anchors: list[int]
     placed: list[int]  # hand-ins that have played all their first games
 
 
 def called(row: HandIn) -> str:
-    """Return what a hand-in is called in pairings, and its folder in ``entries``."""
-    return f"h{row.id}"
+    """Return what a hand-in is called in pairings, and its folder in ``entries``: ``h12``; anchors have their names."""
+    return row.name if row.person_id is None else f"h{row.id}"
 
 
 class Queue(Store):
@@ -154,9 +154,6 @@ class Queue(Store):
         alone = self.meets_nobody
         return [0] if alone else list(session.scalars(select(HandIn.id).where(HandIn.person_id.is_(None))))
 
-    #: Each entry plays alone; workers set it from the game.
-    meets_nobody = False
-
     def refused(self, job: Job, reason: str, log: str = "", kind: str = "") -> None:
         """Note that a hand-in does not play, by its own fault."""
         with self.finishing(job) as session:
@@ -175,10 +172,11 @@ class Queue(Store):
                 if not session.scalar(select(exists().where(*key))):
                     values = {"red_id": red, "blue_id": blue, "side": pairing.side, "at": self.now()}
                     session.add(Game(**values, series=LADDER, pairing=pairing.model_dump_json()))
+                    ids = {pairing.red: red, pairing.blue: blue}
                     for name, seconds in pairing.seconds.items():
-                        session.get_one(HandIn, int(name[1:])).seconds += seconds
+                        session.get_one(HandIn, ids[name]).seconds += seconds
                     if pairing.at_fault is not None and not pairing.out:
-                        session.get_one(HandIn, int(pairing.at_fault[1:])).faults += 1
+                        session.get_one(HandIn, ids[pairing.at_fault]).faults += 1
             self.note(session, "played", f"{job.hand_in_id} - {job.other_id}", hand_in=job.hand_in_id)
             left = and_(Job.kind == "pair", Job.priority == job.priority, Job.id != job.id)
             left = left if job.priority == ANCHORS else and_(left, Job.hand_in_id == job.hand_in_id)
@@ -193,36 +191,38 @@ class Queue(Store):
     def snapshot(self) -> Snapshot:
         """Return everything that ratings follow from."""
         with self.reading() as session:
-            texts = session.execute(select(Game.id, Game.pairing).where(Game.series == LADDER).order_by(Game.id)).all()
-            anchors = list(session.scalars(select(HandIn).where(HandIn.person_id.is_(None)).order_by(HandIn.id)))
+            games = select(Game.id, Game.red_id, Game.blue_id, Game.pairing).where(Game.series == LADDER)
+            rows_of_games = session.execute(games).all()
+            anchors = list(session.scalars(select(HandIn.id).where(HandIn.person_id.is_(None)).order_by(HandIn.id)))
             anchors_play = session.scalar(select(exists().where(Job.priority == ANCHORS)))
             plays = select(Job.hand_in_id).where(Job.kind == "pair", Job.priority <= FIRST)
             rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(plays))
             placed = [] if anchors_play else list(session.scalars(rows))
-        return Snapshot([self._pairing(*row) for row in texts], len(texts), [called(row) for row in anchors], placed)
+        met = [Met(red, blue, self.pairing(number, text)) for number, red, blue, text in rows_of_games]
+        return Snapshot(met, anchors, placed)
 
-    def _pairing(self, game_id: int, text: str) -> Pairing:
+    def pairing(self, game_id: int, text: str) -> Pairing:
         """Return a pairing that was kept; games never change, and so each is parsed once."""
         kept: dict[int, Pairing] = self.__dict__.setdefault("_parsed", {})
         if game_id not in kept:
             kept[game_id] = Pairing.model_validate_json(text).model_copy(update={"kept": []})
         return kept[game_id]
 
-    def rated(self, job: Job, of: Snapshot, ratings: dict[str, Any]) -> None:
-        """Keep ratings (value, low, high, games) by name; whoever has played all first games then is on the ladder."""
+    def rated(self, job: Job, of: Snapshot, ratings: dict[int, Rated]) -> None:
+        """Keep ratings; whoever had played all first games by then is on the ladder."""
         with self.writing() as session:
             now = session.scalar(select(func.count()).select_from(Game).where(Game.series == LADDER))
-        with self.finishing(job, keep=now != of.count) as session:
-            for name, (value, low, high, games) in ratings.items():
-                session.merge(Rating(hand_in_id=int(name[1:]), rating=value, low=low, high=high, games=games))
+        with self.finishing(job, keep=now != len(of.games)) as session:
+            for number, (value, low, high, games) in ratings.items():
+                session.merge(Rating(hand_in_id=number, rating=value, low=low, high=high, games=games))
             for row in session.scalars(select(HandIn).where(HandIn.id.in_(of.placed), HandIn.state == "placing")):
-                if called(row) in ratings:
+                if row.id in ratings:
                     self.move(session, row, "rated")
                     if row.person_id is not None:
                         self.want(session, "copies", row.id)
                         if self.course.rubric is not None:
                             self.want(session, "grade", row.id)
-            self.note(session, "ladder", f"{of.count} pairings")
+            self.note(session, "ladder", f"{len(of.games)} pairings")
 
     def want(self, session: Session, kind: str, hand_in_id: int, other_id: int = 0) -> None:
         """Let something that takes long be done, unless it is to be done already."""

@@ -81,6 +81,9 @@ class Store:
         now: the clock, in seconds since 1970.
     """
 
+    #: Each entry plays alone: set from the game.
+    meets_nobody = False
+
     def __init__(self, url: str, home: Path, course: Course, now: Callable[[], float] = time.time) -> None:
         self.home, self.course, self.now = home, course, now
         self.engine = engine_of(url)
@@ -152,9 +155,11 @@ class Store:
         session.add_all(rows)
         session.flush()
         for k, one in enumerate(rows):
-            for other in rows[k + 1 :]:
+            for other in rows[k + 1 :] if not self.meets_nobody else ():
                 job = Job(kind="pair", lane="bundle", priority=0, hand_in_id=one.id, other_id=other.id, at=now)
                 session.add(job)
+            if self.meets_nobody:
+                session.add(Job(kind="pair", lane="bundle", priority=0, hand_in_id=one.id, at=now))
         if len(rows) == 1:
             session.add(Job(kind="rate", lane="bundle", priority=1, at=now))
 

@@ -30,8 +30,8 @@ def play(store, job):
 
 def rate(store, job):
     shot = store.snapshot()
-    names = {name for game in shot.games for name in game.names}
-    store.rated(job, shot, {name: (1000.0 + int(name[1:]), 900.0, 1100.0, 40) for name in names})
+    ids = {number for met in shot.games for number in met[:2]}
+    store.rated(job, shot, {number: (1000.0 + number, 900.0, 1100.0, 40) for number in ids})
 
 
 def work(store, most=100):
@@ -138,7 +138,7 @@ def test_games_that_end_while_the_ladder_is_computed_are_rated_next(store, bundl
     for _ in range(3):
         job = store.claim("x", LANES)
         store.checked(job, "frozen", "a" * 64, "ok") if job.kind == "check" else play(store, job)
-    store.rated(rating, shot, {f"h{own.id}": (1.0, 0.0, 2.0, 20) for own in (first, second)})
+    store.rated(rating, shot, {own.id: (1.0, 0.0, 2.0, 20) for own in (first, second)})
     assert [store.hand_in_row(own.id).state for own in (first, second)] == ["rated", "placing"]
     assert [job.kind for job in store.queue()] == ["rate", "copies"]
     assert work(store) == ["rate", "copies", "copies"]
