@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from multigrid_rl.show.cup_page import Cell, Scale
 from multigrid_rl.show.page import TEXT_SCRIPTS
 from multigrid_rl.show.replay import replays
 from multigrid_rl.show.video import page_film
+from multigrid_rl.show.words import plural
 from multigrid_rl.text import expected, shown
 
 DONE = ("rated", "refused")
@@ -80,7 +81,7 @@ def name_of(ask: Ask, row: Row) -> str:
     return row.person.name if by_name else row.person.pseudonym
 
 
-def scale_of(rows: Iterable[Any]) -> Scale:
+def scale_of(rows: Sequence[Any]) -> Scale:
     """Return a scale on which all intervals fit."""
     low, high = min((row.low for row in rows), default=0.0), max((row.high for row in rows), default=0.0)
     margin = 0.04 * (high - low) or 1.0
@@ -179,7 +180,7 @@ def drawn_history(rated: list[tuple[float, Any]]) -> dict[str, Any] | None:
     """Return points of ratings of one's hand-ins over time in a box of 720 by 200, ``None`` for less than two."""
     if len(rated) < 2:
         return None
-    scale = scale_of(rating for _, rating in rated)
+    scale = scale_of([rating for _, rating in rated])
     begin, end = rated[0][0], rated[-1][0]
 
     def place(at: float, value: float) -> tuple[float, float]:
@@ -204,7 +205,7 @@ def match(ask: Ask) -> Response:
     films = [page_film(GameDrawing(record), record.label) for record in kept if not shown_games["data"]]  # type: ignore[arg-type]
     script = "texts.js" if shown_games.get("scripts") == TEXT_SCRIPTS else "replay.js"
     title = " against ".join(names.values())
-    lead = f"{len(pairing.outcomes)} games; {len(kept)} of them were kept to look at."
+    lead = f"{plural(len(kept), 'game')} to look at, of {len(pairing.outcomes)} that were played."
     return ask.page(
         "match.html", title, lead=lead, data=shown_games["data"], films=films, script=script, game=game, pairing=pairing
     )

@@ -56,9 +56,8 @@ def work(store, same_as=""):
             store.paired(job, [(a, b, pairing(a, b)) for a, b in (pair, pair[::-1])])
         elif job.kind == "rate":
             shot = store.snapshot()
-            names = {name for each in shot.games for name in each.names}
-            values = {name: 1000.0 + 37 * int(name[1:]) % 400 for name in names}
-            store.rated(job, shot, {name: (value, value - 60, value + 60, 40) for name, value in values.items()})
+            values = {k: 1000.0 + 37 * k % 400 for met in shot.games for k in met[:2] if k}
+            store.rated(job, shot, {k: (value, value - 60, value + 60, 40) for k, value in values.items()})
         elif job.kind == "grade":
             told = {"points": 7.5, "of": 10.0, "passed": True}
             store.graded(job, told, "{}", f"Holds its gate. {EVIL}")
