@@ -293,6 +293,8 @@ VERBS: dict[str, str] = {
     "inspect": "multigrid_rl.competition.verbs:inspect",
     "grade": "multigrid_rl.competition.grade_verb:grade",
     "cup": "multigrid_rl.competition.verbs:cup",
+    "serve": "multigrid_rl.serve.verbs:serve",
+    "check": "multigrid_rl.serve.verbs:check",
     "players": "multigrid_rl.cli.players:players",
     "freeze": "multigrid_rl.cli.players:freeze",
     "rate": "multigrid_rl.cli.players:rate",

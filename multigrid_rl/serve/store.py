@@ -125,7 +125,7 @@ class Store:
         self.set(FROZEN, "1" if frozen else "", by)
 
     def sync(self, roster: Sequence[Enrolled] = ()) -> None:
-        """Make rows for anchors and for the people of a roster; draws the secret seeds once.
+        """Make rows for the people of a roster; draws the secret seeds once.
 
         Nobody is removed: who left the roster keeps what was handed in, and signs in no more.
 
@@ -143,8 +143,13 @@ class Store:
                 values = {"fixed": fixed, "seed": str(secrets.randbits(62)), "agents_key": secrets.token_hex(16)}
                 values |= {"rubric_seed": str(secrets.randbits(62)), "secret": secrets.token_hex(32)}
                 session.add_all(Setting(key=key, value=value) for key, value in values.items())
-                self._add_anchors(session)
             self._enrol(session, roster)
+
+    def begin(self) -> None:
+        """Make rows for the anchors and let them meet each other, unless that was done before."""
+        with self.writing() as session:
+            if session.scalar(select(func.count()).select_from(HandIn).where(HandIn.person_id.is_(None))) == 0:
+                self._add_anchors(session)
 
     def _add_anchors(self, session: Session) -> None:
         now = self.now()

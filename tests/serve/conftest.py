@@ -62,5 +62,6 @@ def store(database, tmp_path, clock):
     migrate(database)
     queue = Queue(database, tmp_path / "home", COURSE, clock)
     queue.sync(ROSTER)
+    queue.begin()
     yield queue
     queue.engine.dispose()
