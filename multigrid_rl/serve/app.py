@@ -28,7 +28,8 @@ from multigrid_rl.competition.folders import MAX_FOLDER_FILES
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.serve.guard import Guard, patient_protocol
 from multigrid_rl.serve.schema import Person
-from multigrid_rl.serve.store import RefusedError, Store
+from multigrid_rl.serve.queue import Queue
+from multigrid_rl.serve.store import RefusedError
 from multigrid_rl.serve.trust import Pace, Signer, same_site
 from multigrid_rl.show.page import SCRIPTS, STYLES, TEXT_SCRIPTS, asset_text, templates
 from multigrid_rl.text import ConfigError, one_line
@@ -51,7 +52,7 @@ class Site:
         url: by which browsers reach it.
     """
 
-    store: Store
+    store: Queue
     url: str = "http://127.0.0.1"
     uploading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     #: How often somebody may sign in from one address, change something, hand in, or open what takes a while.

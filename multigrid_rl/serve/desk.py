@@ -36,7 +36,7 @@ def desk(ask: Ask) -> Response:
         overdue = session.execute(late).all()
         happened = session.scalars(select(Event).where(Event.kind.in_(_TOLD)).order_by(Event.id.desc()).limit(_MOST))
         events = list(happened)
-    queue = store.queue() if hasattr(store, "queue") else []
+    queue = store.queue()
     return ask.page(
         "desk.html", "Desk", health=store.health(), queue=queue[:_MOST], waiting=len(queue), copies=copies,
         refused=refused, overdue=overdue, events=events, people=store.people(), frozen=bool(store.setting("frozen")),

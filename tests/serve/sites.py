@@ -74,6 +74,7 @@ def course_of(folder, students=12, name="Student {}", **settings):
     store = Queue(url, folder / "home", Course(**settings))
     rows = [Enrolled(f"s{k}", name.format(k), f"s{k}@example.org") for k in range(students)]
     store.sync([*rows, Enrolled("i1", "Ines", role="instructor")])
+    store.begin()
     mine = folder / "mine"
     mine.mkdir()
     for path, data in AGENT.items():
