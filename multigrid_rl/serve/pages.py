@@ -12,18 +12,12 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from multigrid_rl.competition.cup.folder import Pairing
-from multigrid_rl.competition.folders import Scratch
-from multigrid_rl.competition.handed_in import files_written
+from multigrid_rl.competition.folders import Scratch, files_written
 from multigrid_rl.serve.app import Ask, Page, see_other
 from multigrid_rl.serve.schema import STATES, Game, HandIn
 from multigrid_rl.serve.store import RefusedError, Row, seen_by
 from multigrid_rl.serve.trust import KINDS
-from multigrid_rl.show.boards import GameDrawing
-from multigrid_rl.show.cup_page import Cell, Scale
 from multigrid_rl.show.page import TEXT_SCRIPTS
-from multigrid_rl.show.replay import replays
-from multigrid_rl.show.video import page_film
 from multigrid_rl.show.words import plural
 from multigrid_rl.text import expected, shown
 
@@ -32,6 +26,40 @@ DONE = ("rated", "refused")
 _KEPT = 2_000
 #: Results of one game from the view of the first side: won, drawn, lost.
 _OF_FIRST = {"R": 0, "b": 0, "D": 1, "B": 2, "r": 2}
+
+
+class Scale(NamedTuple):
+    """Range of an interval plot."""
+
+    low: float
+    high: float
+
+    def place(self, value: float) -> float:
+        """Return the position of a number, in per cent of the width."""
+        return round(100 * (value - self.low) / (self.high - self.low), 2)
+
+
+class Cell(NamedTuple):
+    """Results of an entry against another."""
+
+    win: int = 0
+    draw: int = 0
+    loss: int = 0
+    forfeited: int = 0  # of these games, by either
+
+    def plus(self, other: "Cell") -> "Cell":
+        """Return both together."""
+        return Cell(*map(sum, zip(self, other, strict=True)))
+
+    @property
+    def games(self) -> int:
+        """Games of the cell."""
+        return self.win + self.draw + self.loss
+
+    @property
+    def share(self) -> float:
+        """Points per game: a win is one, a draw one half."""
+        return (self.win + self.draw / 2) / self.games
 
 
 # --- the ladder
@@ -137,23 +165,22 @@ class Matchup(NamedTuple):
     @property
     def whole(self) -> Cell:
         """Both sides together."""
-        return Cell(*(one + two for one, two in zip(self.first, self.second, strict=True)))
+        return self.first.plus(self.second)
 
 
 def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
     """Return all opponents of an entry, the most played first."""
     found: dict[int, Matchup] = {}
     for game in ask.site.store.games_of(hand_in.id):
-        pairing = Pairing.model_validate_json(game.pairing)
-        counts = Counter(_OF_FIRST[letter] for letter in pairing.outcomes if letter in _OF_FIRST)
+        pairing = json.loads(game.pairing)
+        counts = Counter(_OF_FIRST.get(letter) for letter in pairing["outcomes"])
         first = game.red_id == hand_in.id
-        cell = Cell(*(counts[k] for k in ((0, 1, 2) if first else (2, 1, 0))), pairing.count("rb"))
-        other = game.blue_id if first else game.red_id
-        before = found.get(other) or Matchup(other, _called(ask, other), Cell(0, 0, 0), Cell(0, 0, 0), [])
-        side = "first" if first else "second"
-        whole = Cell(*(one + two for one, two in zip(getattr(before, side), cell, strict=True)))
-        games = [*before.games, game.id] if pairing.kept and _may_watch(ask, game) else before.games
-        found[other] = before._replace(**{side: whole, "games": games})
+        forfeited = sum(letter in "rb" for letter in pairing["outcomes"])
+        cell = Cell(*(counts[k] for k in ((0, 1, 2) if first else (2, 1, 0))), forfeited)
+        other, side = (game.blue_id, "first") if first else (game.red_id, "second")
+        before = found.get(other) or Matchup(other, _called(ask, other), Cell(), Cell(), [])
+        games = [game.id] if pairing["kept"] and _may_watch(ask, game) else []
+        found[other] = before._replace(**{side: getattr(before, side).plus(cell), "games": before.games + games})
     return sorted(found.values(), key=lambda row: (-row.whole.games, row.name))
 
 
@@ -192,6 +219,11 @@ def drawn_history(rated: list[tuple[float, Any]]) -> dict[str, Any] | None:
 
 def match(ask: Ask) -> Response:
     """Replay the games of a pairing that were kept."""
+    from multigrid_rl.competition.cup.folder import Pairing  # noqa: PLC0415 - with these comes torch
+    from multigrid_rl.show.boards import GameDrawing  # noqa: PLC0415
+    from multigrid_rl.show.replay import replays  # noqa: PLC0415
+    from multigrid_rl.show.video import page_film  # noqa: PLC0415
+
     game = ask.site.store.game(ask.number("id"))
     if game is None or not _may_watch(ask, game):
         raise HTTPException(404)
@@ -221,7 +253,8 @@ def mine(ask: Ask) -> Response:
     used = sum(own.counts and own.at > now - 3600 * quota.per_h for own, _, _ in rows)
     return ask.page(
         "mine.html", "My hand-ins", rows=rows, left=max(quota.hand_ins - used, 0), quota=quota,
-        due=store.course.due(now), late=store.course.late_days(now), url=ask.site.url, frozen=bool(store.setting("frozen")),
+        due=store.course.due(now), late=store.course.late_days(now), url=ask.site.url,
+        frozen=bool(store.setting("frozen")),
     )  # fmt: skip
 
 
