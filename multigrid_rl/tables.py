@@ -295,6 +295,7 @@ VERBS: dict[str, str] = {
     "cup": "multigrid_rl.competition.verbs:cup",
     "serve": "multigrid_rl.serve.verbs:serve",
     "check": "multigrid_rl.serve.verbs:check",
+    "submit": "multigrid_rl.serve.client:submit",
     "players": "multigrid_rl.cli.players:players",
     "freeze": "multigrid_rl.cli.players:freeze",
     "rate": "multigrid_rl.cli.players:rate",

@@ -5,7 +5,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple, cast
@@ -14,10 +14,11 @@ from multigrid_rl.competition.bundle import folder_kind
 from multigrid_rl.competition.cup.entries import reason_of
 from multigrid_rl.competition.folders import (
     MAX_FOLDER_BYTES,
-    MAX_FOLDER_DEPTH,
     MAX_FOLDER_FILES,
+    OF_DESKTOPS,
     Part,
     ScratchError,
+    inner_path,
     write_parts,
 )
 from multigrid_rl.files import free_path
@@ -31,8 +32,6 @@ _AROUND = 3
 _MAX_UNPACKED = 2 * MAX_FOLDER_BYTES
 #: Bytes of a zip file's list of its files; it is read as a whole, and takes ten times as many in memory.
 _MAX_LIST = 400 * MAX_FOLDER_FILES
-#: What desktops add to folders and archives.
-_OF_DESKTOPS = ("__MACOSX", ".DS_Store")
 
 
 class HandIn(NamedTuple):
@@ -55,7 +54,7 @@ def hand_ins(folder: Path, scratch: Path) -> list[HandIn]:
         ScratchError: there is no room for what is unpacked.
     """
     try:
-        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *_OF_DESKTOPS))]
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *OF_DESKTOPS))]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder with hand-ins", error.strerror)) from error
     if not paths:
@@ -105,7 +104,7 @@ def _found(path: Path, scratch: Path, around: int, room: _Room) -> Path:
 def _within(folder: Path) -> list[Path]:
     """Return folders and zip files in a folder; no links, which lead to what was not handed in."""
     try:
-        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *_OF_DESKTOPS))]
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *OF_DESKTOPS))]
     except OSError:
         return []
     return [path for path in paths if not path.is_symlink() and (path.is_dir() or path.suffix.lower() == ZIP)]
@@ -161,7 +160,7 @@ def _parts(path: Path, left: _Room) -> Iterator[Part]:
         for member in archive.infolist():
             name = inner_path(path, member.filename)
             _check_member(path, member)
-            if not name.parts or {*name.parts} & {*_OF_DESKTOPS}:
+            if not name.parts or {*name.parts} & {*OF_DESKTOPS}:
                 continue
             above = [parent for parent in reversed(name.parents) if parent.parts]
             new = [each for each in [*above, *([name] if member.is_dir() else [])] if each not in folders]
@@ -178,53 +177,6 @@ def _parts(path: Path, left: _Room) -> Iterator[Part]:
                 if room < 0:
                     raise PlayerError(expected(path, f"at most {MAX_FOLDER_BYTES} bytes when unpacked", "more"))
                 yield Part(Path(name), "file", data, member.external_attr >> 16)
-
-
-def inner_path(where: Path, name: str) -> PurePosixPath:
-    """Return the path of a file in a folder that was handed in. Raises ``PlayerError``: it leads out of it."""
-    path = PurePosixPath(name)
-    inside = not path.is_absolute() and ".." not in path.parts and not {"\\", "\0"} & {*name}
-    if not inside or len(path.parts) > MAX_FOLDER_DEPTH:
-        raise PlayerError(expected(where, "paths that stay in the folder", shown(name)))
-    return path
-
-
-def files_written(files: Iterable[tuple[str, IO[bytes]]], target: Path) -> Path:
-    """Write files that came one by one into the new folder ``target``, and nowhere else; return it.
-
-    Args:
-        files: paths in the folder, as strangers say, and what is read of each.
-        target: as :func:`hand_in` takes one.
-
-    Raises:
-        PlayerError: paths that lead out of it, or more than an agent may have.
-        ScratchError: there is no room for it.
-    """
-
-    def parts() -> Iterator[Part]:
-        folders: set[PurePosixPath] = set()
-        room = MAX_FOLDER_BYTES
-        for k, (name, file) in enumerate(files):
-            path = inner_path(Path(target.name), name)
-            if not path.parts or {*path.parts} & {*_OF_DESKTOPS}:
-                continue
-            above = [parent for parent in reversed(path.parents) if parent.parts and parent not in folders]
-            folders.update(above)
-            data = file.read(room + 1)
-            room -= len(data)
-            if room < 0 or k >= MAX_FOLDER_FILES or len(folders) > MAX_FOLDER_FILES:
-                most = f"at most {MAX_FOLDER_BYTES} bytes in {MAX_FOLDER_FILES} files"
-                raise PlayerError(expected(target.name, most, "more"))
-            yield from (Part(Path(each), "folder") for each in above)
-            yield Part(Path(path), "file", data, 0o700)
-
-    try:
-        write_parts(parts(), target)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ScratchError(expected(target, "a TMPDIR with room", error.strerror)) from error
-        raise PlayerError(expected(target.name, "files that can be written", error.strerror or error)) from error
-    return target
 
 
 def _check_member(path: Path, member: zipfile.ZipInfo) -> None:

@@ -309,9 +309,7 @@ def _earned(results: CupResults) -> Table:
 
 def export(
     run: Annotated[Path, typer.Argument(help="Run folder, or a checkpoint that RLlib's own algorithms wrote.")],
-    seat: Annotated[
-        str, typer.Option(help="Whose player: a seat, such as red_0 or player_1, or a whole team, red.")
-    ],
+    seat: Annotated[str, typer.Option(help="Whose player: a seat, such as red_0 or player_1, or a whole team, red.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; never an existing one.")],
     name: Annotated[str | None, typer.Option(help="What it is called; the folder's name by default.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")] = None,

@@ -25,10 +25,11 @@ from starlette.routing import Route
 
 from multigrid_rl import __version__
 from multigrid_rl.competition.folders import MAX_FOLDER_FILES
-from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.plain import PlayerError
 from multigrid_rl.serve.guard import Guard, patient_protocol
+from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.schema import Person
-from multigrid_rl.serve.store import RefusedError, Store
+from multigrid_rl.serve.store import RefusedError
 from multigrid_rl.serve.trust import Pace, Signer, same_site
 from multigrid_rl.show.page import SCRIPTS, STYLES, TEXT_SCRIPTS, asset_text, templates
 from multigrid_rl.text import ConfigError, one_line
@@ -51,7 +52,7 @@ class Site:
         url: by which browsers reach it.
     """
 
-    store: Store
+    store: Queue
     url: str = "http://127.0.0.1"
     uploading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     #: How often somebody may sign in from one address, change something, hand in, or open what takes a while.
@@ -87,8 +88,9 @@ class Site:
         """Return whose token this is; ``None``: nobody's, or one that was revoked."""
         claim = self.signer.read(kind, token)
         person = None if claim is None else self.store.person(claim.person)
-        fits = person is not None and not person.forgotten and person.token_version == claim.version  # type: ignore[union-attr]
-        return person if fits else None
+        if claim is None or person is None or person.forgotten or person.token_version != claim.version:
+            return None
+        return person
 
 
 class Ask(NamedTuple):
@@ -130,7 +132,8 @@ class Ask(NamedTuple):
         pages = [("/", "Ladder"), ("/mine", "My hand-ins"), ("/desk", "Desk")][: 1 + _ORDER[role]]
         text = environment().get_template(template).render(
             {"lead": "", "said": "", **content}, title=title, course=self.site.store.course, person=self.person,
-            pages=pages, here=self.request.url.path, stamp=stamp(), version=__version__, contents=[], now=self.site.store.now(),
+            pages=pages, here=self.request.url.path, stamp=stamp(), version=__version__, contents=[],
+            now=self.site.store.now(),
             form=self.site.signer.form(self.session) if self.session else "", teaches=self.teaches,
         )  # fmt: skip
         return HTMLResponse(text, status)
@@ -230,6 +233,9 @@ _WORDS = {
 }
 
 
+_NO_TOKEN = "token: expected one of this course that was not revoked, got another: make a new one on My hand-ins"
+
+
 def _failed(site: Site) -> Callable[[Request, Exception], Response]:
     """Return what answers where something went wrong: a page, or JSON to a program."""
 
@@ -246,7 +252,8 @@ def _failed(site: Site) -> Callable[[Request, Exception], Response]:
             title, detail = _WORDS[500]
         ask = Ask(site, request, None, "", {}, b"")
         if ask.by_program:
-            return JSONResponse({"reason": detail or title}, status, headers)
+            reason = _NO_TOKEN if status == 401 else detail or title
+            return JSONResponse({"reason": reason}, status, headers)
         answer = ask.page("message.html", title, status=status, lead=detail, back="/mine" if status == 409 else "/")
         answer.headers.update(headers)
         return answer

@@ -86,15 +86,16 @@ class Course:
             time.sleep(max(wait, asked))
         raise AssertionError
 
-    def send(self, archive: bytes) -> str:
+    def send(self, archive: bytes, name: str = "upload.zip") -> str:
         """Send an archive, from where an earlier try broke off; returns the number of the hand-in."""
+        name = name.encode("ascii", "replace").decode()
         place = f"/parts/{hashlib.sha256(archive).hexdigest()}"
         answer = self.ask(place)
         while "hand_in" not in answer:
             begin = int(answer["received"])
             piece = archive[begin : begin + _PIECE]
             where = f"bytes {begin}-{begin + len(piece) - 1}/{len(archive)}"
-            answer = self.ask(place, piece, content_range=where, content_type="application/octet-stream")
+            answer = self.ask(place, piece, content_range=where, x_name=name)
         return str(answer["hand_in"])
 
     def follow(self, number: str, every_s: float = 0.5) -> Iterator[dict[str, Any]]:
@@ -158,7 +159,7 @@ def submit(
     if not secret.isascii() or len(secret.split()) != 1:
         raise refused("--token", "a file with one token and nothing else", token)
     course = Course(to, secret)
-    number = course.send(packed(folder))
+    number = course.send(packed(folder), f"{folder.resolve().stem}.zip")
     typer.echo(f"{course.url}/hand-in/{number}")
     for now in course.follow(number) if wait else ():
         for line in (now["state"], now.get("reason"), *str(now.get("log") or "").splitlines()):

@@ -10,7 +10,6 @@ from sqlalchemy import select
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.files import csv_text
 from multigrid_rl.serve.app import Ask, Page, see_other
 from multigrid_rl.serve.schema import Event, Grade, HandIn, Person
@@ -36,11 +35,11 @@ def desk(ask: Ask) -> Response:
         overdue = session.execute(late).all()
         happened = session.scalars(select(Event).where(Event.kind.in_(_TOLD)).order_by(Event.id.desc()).limit(_MOST))
         events = list(happened)
-    queue = store.queue() if hasattr(store, "queue") else []
+    queue = store.queue()
     return ask.page(
         "desk.html", "Desk", health=store.health(), queue=queue[:_MOST], waiting=len(queue), copies=copies,
         refused=refused, overdue=overdue, events=events, people=store.people(), frozen=bool(store.setting("frozen")),
-        exports=list(EXPORTS),
+        exports=[*EXPORTS, GRADESCOPE],
     )  # fmt: skip
 
 
@@ -53,7 +52,7 @@ def _appeal(ask: Ask) -> str:
     game, number = ask.site.store.game(ask.number("id", ask.form)), ask.number("game", ask.form)
     if game is None:
         raise HTTPException(404)
-    if number >= (games := len(Pairing.model_validate_json(game.pairing).outcomes)):
+    if number >= (games := len(json.loads(game.pairing)["outcomes"])):
         raise ConfigError(expected("game", f"0 to {games - 1}", number))
     ask.site.store.appeal(game.id, number, ask.me.id)
     return "/desk#events"

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,18 +12,13 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from multigrid_rl.competition.cup.folder import Pairing
-from multigrid_rl.competition.folders import Scratch
-from multigrid_rl.competition.handed_in import files_written
+from multigrid_rl.competition.folders import Scratch, files_written
 from multigrid_rl.serve.app import Ask, Page, see_other
 from multigrid_rl.serve.schema import STATES, Game, HandIn
 from multigrid_rl.serve.store import RefusedError, Row, seen_by
 from multigrid_rl.serve.trust import KINDS
-from multigrid_rl.show.boards import GameDrawing
-from multigrid_rl.show.cup_page import Cell, Scale
 from multigrid_rl.show.page import TEXT_SCRIPTS
-from multigrid_rl.show.replay import replays
-from multigrid_rl.show.video import page_film
+from multigrid_rl.show.words import plural
 from multigrid_rl.text import expected, shown
 
 DONE = ("rated", "refused")
@@ -31,6 +26,40 @@ DONE = ("rated", "refused")
 _KEPT = 2_000
 #: Results of one game from the view of the first side: won, drawn, lost.
 _OF_FIRST = {"R": 0, "b": 0, "D": 1, "B": 2, "r": 2}
+
+
+class Scale(NamedTuple):
+    """Range of an interval plot."""
+
+    low: float
+    high: float
+
+    def place(self, value: float) -> float:
+        """Return the position of a number, in per cent of the width."""
+        return round(100 * (value - self.low) / (self.high - self.low), 2)
+
+
+class Cell(NamedTuple):
+    """Results of an entry against another."""
+
+    win: int = 0
+    draw: int = 0
+    loss: int = 0
+    forfeited: int = 0  # of these games, by either
+
+    def plus(self, other: "Cell") -> "Cell":
+        """Return both together."""
+        return Cell(*map(sum, zip(self, other, strict=True)))
+
+    @property
+    def games(self) -> int:
+        """Games of the cell."""
+        return self.win + self.draw + self.loss
+
+    @property
+    def share(self) -> float:
+        """Points per game: a win is one, a draw one half."""
+        return (self.win + self.draw / 2) / self.games
 
 
 # --- the ladder
@@ -80,7 +109,7 @@ def name_of(ask: Ask, row: Row) -> str:
     return row.person.name if by_name else row.person.pseudonym
 
 
-def scale_of(rows: Iterable[Any]) -> Scale:
+def scale_of(rows: Sequence[Any]) -> Scale:
     """Return a scale on which all intervals fit."""
     low, high = min((row.low for row in rows), default=0.0), max((row.high for row in rows), default=0.0)
     margin = 0.04 * (high - low) or 1.0
@@ -136,23 +165,22 @@ class Matchup(NamedTuple):
     @property
     def whole(self) -> Cell:
         """Both sides together."""
-        return Cell(*(one + two for one, two in zip(self.first, self.second, strict=True)))
+        return self.first.plus(self.second)
 
 
 def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
     """Return all opponents of an entry, the most played first."""
     found: dict[int, Matchup] = {}
     for game in ask.site.store.games_of(hand_in.id):
-        pairing = Pairing.model_validate_json(game.pairing)
-        counts = Counter(_OF_FIRST[letter] for letter in pairing.outcomes if letter in _OF_FIRST)
+        pairing = json.loads(game.pairing)
+        counts = Counter(_OF_FIRST.get(letter) for letter in pairing["outcomes"])
         first = game.red_id == hand_in.id
-        cell = Cell(*(counts[k] for k in ((0, 1, 2) if first else (2, 1, 0))), pairing.count("rb"))
-        other = game.blue_id if first else game.red_id
-        before = found.get(other) or Matchup(other, _called(ask, other), Cell(0, 0, 0), Cell(0, 0, 0), [])
-        side = "first" if first else "second"
-        whole = Cell(*(one + two for one, two in zip(getattr(before, side), cell, strict=True)))
-        games = [*before.games, game.id] if pairing.kept and _may_watch(ask, game) else before.games
-        found[other] = before._replace(**{side: whole, "games": games})
+        forfeited = sum(letter in "rb" for letter in pairing["outcomes"])
+        cell = Cell(*(counts[k] for k in ((0, 1, 2) if first else (2, 1, 0))), forfeited)
+        other, side = (game.blue_id, "first") if first else (game.red_id, "second")
+        before = found.get(other) or Matchup(other, _called(ask, other), Cell(), Cell(), [])
+        games = [game.id] if pairing["kept"] and _may_watch(ask, game) else []
+        found[other] = before._replace(**{side: getattr(before, side).plus(cell), "games": before.games + games})
     return sorted(found.values(), key=lambda row: (-row.whole.games, row.name))
 
 
@@ -179,7 +207,7 @@ def drawn_history(rated: list[tuple[float, Any]]) -> dict[str, Any] | None:
     """Return points of ratings of one's hand-ins over time in a box of 720 by 200, ``None`` for less than two."""
     if len(rated) < 2:
         return None
-    scale = scale_of(rating for _, rating in rated)
+    scale = scale_of([rating for _, rating in rated])
     begin, end = rated[0][0], rated[-1][0]
 
     def place(at: float, value: float) -> tuple[float, float]:
@@ -191,6 +219,11 @@ def drawn_history(rated: list[tuple[float, Any]]) -> dict[str, Any] | None:
 
 def match(ask: Ask) -> Response:
     """Replay the games of a pairing that were kept."""
+    from multigrid_rl.competition.cup.folder import Pairing  # noqa: PLC0415 - with these comes torch
+    from multigrid_rl.show.boards import GameDrawing  # noqa: PLC0415
+    from multigrid_rl.show.replay import replays  # noqa: PLC0415
+    from multigrid_rl.show.video import page_film  # noqa: PLC0415
+
     game = ask.site.store.game(ask.number("id"))
     if game is None or not _may_watch(ask, game):
         raise HTTPException(404)
@@ -204,7 +237,7 @@ def match(ask: Ask) -> Response:
     films = [page_film(GameDrawing(record), record.label) for record in kept if not shown_games["data"]]  # type: ignore[arg-type]
     script = "texts.js" if shown_games.get("scripts") == TEXT_SCRIPTS else "replay.js"
     title = " against ".join(names.values())
-    lead = f"{len(pairing.outcomes)} games; {len(kept)} of them were kept to look at."
+    lead = f"{plural(len(kept), 'game')} to look at, of {len(pairing.outcomes)} that were played."
     return ask.page(
         "match.html", title, lead=lead, data=shown_games["data"], films=films, script=script, game=game, pairing=pairing
     )
@@ -220,7 +253,8 @@ def mine(ask: Ask) -> Response:
     used = sum(own.counts and own.at > now - 3600 * quota.per_h for own, _, _ in rows)
     return ask.page(
         "mine.html", "My hand-ins", rows=rows, left=max(quota.hand_ins - used, 0), quota=quota,
-        due=store.course.due(now), late=store.course.late_days(now), url=ask.site.url, frozen=bool(store.setting("frozen")),
+        due=store.course.due(now), late=store.course.late_days(now), url=ask.site.url,
+        frozen=bool(store.setting("frozen")),
     )  # fmt: skip
 
 

@@ -1,18 +1,22 @@
 """The queue of a class server: who does what next, under leases, each result in one transaction."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from multigrid_rl.competition.cup.folder import Pairing
-from multigrid_rl.serve.rating import Met, Rated
 from multigrid_rl.serve.schema import LADDER, Event, Game, Grade, HandIn, Job, Rating, Setting
 from multigrid_rl.serve.store import Row, Store
 from multigrid_rl.types import RunError
+
+if TYPE_CHECKING:  # they bring torch, which who only asks and answers does without
+    from multigrid_rl.competition.cup.folder import Pairing
+    from multigrid_rl.serve.rating import Met, Rated
 
 #: Seconds that a lease holds without a heartbeat, and of a heartbeat.
 LEASE_S, BEAT_S = 10.0, 2.0
@@ -198,6 +202,8 @@ class Queue(Store):
 
     def snapshot(self) -> Snapshot:
         """Return everything that ratings follow from."""
+        from multigrid_rl.serve.rating import Met  # noqa: PLC0415 - see above
+
         with self.reading() as session:
             games = select(Game.id, Game.red_id, Game.blue_id, Game.pairing).where(Game.series == LADDER)
             rows_of_games = session.execute(games).all()
@@ -211,6 +217,8 @@ class Queue(Store):
 
     def pairing(self, game_id: int, text: str) -> Pairing:
         """Return a pairing that was kept; games never change, and so each is parsed once."""
+        from multigrid_rl.competition.cup.folder import Pairing  # noqa: PLC0415 - see above
+
         kept: dict[int, Pairing] = self.__dict__.setdefault("_parsed", {})
         if game_id not in kept:
             kept[game_id] = Pairing.model_validate_json(text).model_copy(update={"kept": []})
