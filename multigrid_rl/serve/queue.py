@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +34,12 @@ BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
 ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
 
 
+def log(what: str, **about: Any) -> None:
+    """Write a line of the structured log, JSON, to standard error."""
+    sys.stderr.write(json.dumps({"at": round(time.time(), 3), "what": what, **about}) + "\n")
+    sys.stderr.flush()
+
+
 class LostLeaseError(RunError):
     """Another worker has this job by now: what was found counts no more."""
 
@@ -50,6 +59,11 @@ def called(row: HandIn) -> str:
 
 class Queue(Store):
     """A store with what workers need."""
+
+    def secrets(self) -> dict[str, str]:
+        """Return the seeds of the course's games."""
+        with self.reading() as session:
+            return {key: session.get_one(Setting, key).value for key in ("seed", "agents_key", "rubric_seed")}
 
     # --- leases
 
