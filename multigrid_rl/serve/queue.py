@@ -219,13 +219,14 @@ class Queue(Store):
         from multigrid_rl.serve.rating import Met  # noqa: PLC0415 - see above
 
         with self.reading() as session:
-            games = select(Game.id, Game.red_id, Game.blue_id, Game.pairing).where(Game.series == LADDER)
-            rows_of_games = session.execute(games).all()
             anchors = list(session.scalars(select(HandIn.id).where(HandIn.person_id.is_(None)).order_by(HandIn.id)))
             anchors_play = session.scalar(select(exists().where(Job.priority == ANCHORS)))
             plays = select(Job.hand_in_id).where(Job.kind == "pair", Job.priority <= FIRST)
             rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(plays))
             placed = [] if anchors_play else list(session.scalars(rows))
+            # Last: who has played all first games by now has them among these, also where others write meanwhile.
+            games = select(Game.id, Game.red_id, Game.blue_id, Game.pairing).where(Game.series == LADDER)
+            rows_of_games = session.execute(games).all()
         met = [Met(red, blue, self.pairing(number, text)) for number, red, blue, text in rows_of_games]
         return Snapshot(met, anchors, placed)
 

@@ -17,15 +17,15 @@ from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import BEAT_S, BUNDLE, PROGRAM, LostLeaseError, Queue, called, log
 from multigrid_rl.serve.rating import ladder_of
 from multigrid_rl.serve.schema import HandIn, Job
-from multigrid_rl.text import one_line, printable
+from multigrid_rl.text import ConfigError, one_line, printable
 from multigrid_rl.types import RunError
 
 #: Seconds between two looks for a job, and between two for a game that nobody has asked for.
 _POLL_S, _SUGGEST_S = 0.1, 1.0
 #: Seconds after which a worker that is still at a job is killed; of a pair what programs may take is added.
 _MOST_S = {"check": 60.0, "pair": 120.0, "rate": 300.0, "grade": 1800.0, "copies": 600.0, "appeal": 600.0}
-#: What the server is to blame for: the disk, the database, the machine.
-_OURS = (SQLAlchemyError, OSError, RunError, MemoryError)
+#: What the server is to blame for: the disk, the database, the machine, a rubric, files that it has kept.
+_OURS = (SQLAlchemyError, OSError, RunError, MemoryError, PlayerError, ConfigError)
 
 
 class Worker:
