@@ -45,10 +45,11 @@ class Served:
         course: file of the course.
         port: to listen on.
         options: more words of the command.
+        database: where it is, if not in a file.
     """
 
-    def __init__(self, course: Path, port: int, *options: str) -> None:
-        self.place: Place = place_of(course)
+    def __init__(self, course: Path, port: int, *options: str, database: str | None = None) -> None:
+        self.place: Place = place_of(course, database=database)
         command = [sys.executable, "-m", "multigrid_rl.cli.main", "serve", str(course), "--port", str(port), *options]
         self.port, self.command, self.log = port, command, course.parent / "log"
         self.queue: Queue
@@ -155,7 +156,7 @@ def handed_in(served: Served, number: int, over_s: float, programs: float, rng: 
     moments = sorted(rng.uniform(0, over_s) for _ in range(number))
     people = [person.id for person in served.queue.people() if person.role == "student"]
     began, ids = time.monotonic(), {"bundle": list[int](), "program": list[int]()}
-    for k, moment in enumerate(moments):
+    for moment in moments:
         time.sleep(max(began + moment - time.monotonic(), 0))
         program = rng.random() < programs
         folder = data_root() / (PROGRAM if program else f"checkpoints/{rng.choice(BUNDLES)}")

@@ -1,4 +1,4 @@
-"""What ``multigrid-rl serve ACTION`` does: start, verify, look after, keep and bring back a course."""
+"""What ``multigrid-rl serve ACTION`` does: verify, look after, keep, bring back and end a course."""
 
 import json
 import random
@@ -20,20 +20,19 @@ from multigrid_rl.competition.cup.entries import CupConfig, find_entries
 from multigrid_rl.competition.cup.folder import read_manifest, versions, write_results
 from multigrid_rl.competition.cup.standings import results
 from multigrid_rl.competition.folders import Scratch, exclusive_lock, folder_sha256
-from multigrid_rl.competition.sandbox import bwrap_available, check_not_bound
+from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.files import csv_text, unfinished
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.serve.course import Course
+from multigrid_rl.serve.course import DAY_S, Course
 from multigrid_rl.serve.judge import Judge, Verdict
 from multigrid_rl.serve.migrate import migrate
 from multigrid_rl.serve.queue import Queue, called
 from multigrid_rl.serve.rating import ladder_of
-from multigrid_rl.serve.run import Place, Supervisor, links_of, listen, prepared, serve_pages, start_workers
+from multigrid_rl.serve.run import Place, links_of, prepared
 from multigrid_rl.serve.schema import LADDER, Base, Game, HandIn, Person, Rating
-from multigrid_rl.serve.worker import secrets_of
 from multigrid_rl.tables import PAGES, find, has
-from multigrid_rl.text import ConfigError, expected, printable
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import agents_trusted
 
 #: Pairings that ``serve verify`` replays.
@@ -49,38 +48,6 @@ class Asked(NamedTuple):
     more: list[str]
     every: bool
     url: str
-
-
-def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: str | None) -> None:
-    """Answer browsers and play, until SIGTERM or Ctrl-C.
-
-    Args:
-        place: the course.
-        at: host and port to listen on.
-        url: how browsers reach it.
-        behind_proxy: a proxy on this machine says who asks.
-        workers: how many, or the address of a Ray cluster; the course's number by default.
-
-    Raises:
-        ConfigError, PlayerError: what is wrong with the course, its place, or the address.
-    """
-    number = place.course.workers if workers is None or workers.startswith("ray:") else int(workers)
-    check_not_bound(place.home)
-    with exclusive_lock(place.home):
-        queue = prepared(place)
-        links = links_of(queue, url)
-        queue.engine.dispose()
-        supervisor, listening = Supervisor(place), listen(*at)
-        supervisor.add("pages", lambda _: serve_pages(place, listening, url, behind_proxy=behind_proxy))
-        try:
-            typer.echo(f"{place.course.title}: {url}")
-            for person, link in links:
-                if person.role == "instructor":
-                    typer.echo(f"  {printable(person.name)}: {link}")
-            start_workers(supervisor, number)
-            supervisor.watch()
-        finally:
-            supervisor.stop()
 
 
 def checked(path: Path, course: Course, beside: Path) -> Verdict:
@@ -106,7 +73,7 @@ def checked(path: Path, course: Course, beside: Path) -> Verdict:
 def verify(place: Place, asked: Asked) -> dict[str, Any]:
     """Compute the ladder from all games and compare it; compare files with their hashes; replay pairings."""
     queue = _existing(place)
-    judge = Judge(place.course, place.beside, place.home, secrets_of(queue))
+    judge = Judge(place.course, place.beside, place.home, queue.secrets())
     shot = queue.snapshot()
     found = ladder_of(shot.games, shot.anchors, rated=judge.config.rated)
     with queue.reading() as session:
@@ -166,6 +133,9 @@ def doctor(place: Place, asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - as a
     problems += [
         f"job {job.id} ({job.kind}) was begun {job.attempts} times" for job in queue.queue() if job.attempts > 3
     ]
+    ends = [each.end for each in place.course.deadlines]
+    if ends and queue.now() > max(ends) + DAY_S * place.course.keep_days:
+        problems.append(f"{place.home}: keep_days={place.course.keep_days} after the last deadline are over")
     if health["overdue"]:
         problems.append(f"{health['overdue']:g} hand-ins are in their state for longer than they should be")
     for line in problems or ["nothing is wrong"]:
@@ -259,7 +229,7 @@ def final(place: Place, asked: Asked) -> dict[str, Any]:
     queue, folder = _existing(place), asked.output
     if folder is None:
         raise ConfigError(expected("--output", "a folder for the cup, new or to resume", "none"))
-    judge = Judge(place.course, place.beside, place.home, secrets_of(queue))
+    judge = Judge(place.course, place.beside, place.home, queue.secrets())
     with TemporaryDirectory() as entries:
         for row in queue.ladder():
             if row.person is not None:

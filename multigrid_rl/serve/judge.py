@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from multigrid_rl.competition.copies import Originals
+from multigrid_rl.competition.copies import Fingerprint, Originals
 from multigrid_rl.competition.cup.cup import check_agents, forfeited, play_pairing
 from multigrid_rl.competition.cup.entries import CupConfig, Entry, by_name, entry_in
 from multigrid_rl.competition.cup.folder import Meeting, Pairing, meetings, scenario_of
@@ -81,6 +81,7 @@ class Judge:
         )
         self.anchors = {name: self._anchor(name) for name in course.anchors}
         self.entry = lru_cache(maxsize=256)(self._entry)
+        self.print_of = lru_cache(maxsize=2_000)(self._print)
 
     @property
     def alone(self) -> bool:
@@ -229,14 +230,11 @@ class Judge:
 
     def like(self, name: str, others: Sequence[str]) -> str:
         """Return the players that an entry is like: of the project, and of other hand-ins, by what they are called."""
-        entries = {other: self.entry(other) for other in (name, *others)}
-        prints = {other: self.originals.fingerprint(self._folder(other)) for other in entries}
-        rest = {other: its for other, its in prints.items() if other != name}
-        return "; ".join(map(str, self.originals.similar(prints[name], rest)))
+        return "; ".join(map(str, self.originals.similar(self.print_of(name), {o: self.print_of(o) for o in others})))
 
-    def _folder(self, name: str) -> Path:
+    def _print(self, name: str) -> Fingerprint:
         assert self.home is not None
-        return self.home / "entries" / name
+        return self.originals.fingerprint(self.home / "entries" / name)
 
 
 def _told(meeting: Meeting, pairing: Pairing, entry: Entry, config: CupConfig) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +34,12 @@ BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
 ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
 
 
+def log(what: str, **about: Any) -> None:
+    """Write a line of the structured log, JSON, to standard error."""
+    sys.stderr.write(json.dumps({"at": round(time.time(), 3), "what": what, **about}) + "\n")
+    sys.stderr.flush()
+
+
 class LostLeaseError(RunError):
     """Another worker has this job by now: what was found counts no more."""
 
@@ -50,6 +59,11 @@ def called(row: HandIn) -> str:
 
 class Queue(Store):
     """A store with what workers need."""
+
+    def secrets(self) -> dict[str, str]:
+        """Return the seeds of the course's games."""
+        with self.reading() as session:
+            return {key: session.get_one(Setting, key).value for key in ("seed", "agents_key", "rubric_seed")}
 
     # --- leases
 
@@ -205,13 +219,14 @@ class Queue(Store):
         from multigrid_rl.serve.rating import Met  # noqa: PLC0415 - see above
 
         with self.reading() as session:
-            games = select(Game.id, Game.red_id, Game.blue_id, Game.pairing).where(Game.series == LADDER)
-            rows_of_games = session.execute(games).all()
             anchors = list(session.scalars(select(HandIn.id).where(HandIn.person_id.is_(None)).order_by(HandIn.id)))
             anchors_play = session.scalar(select(exists().where(Job.priority == ANCHORS)))
             plays = select(Job.hand_in_id).where(Job.kind == "pair", Job.priority <= FIRST)
             rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(plays))
             placed = [] if anchors_play else list(session.scalars(rows))
+            # Last: who has played all first games by now has them among these, also where others write meanwhile.
+            games = select(Game.id, Game.red_id, Game.blue_id, Game.pairing).where(Game.series == LADDER)
+            rows_of_games = session.execute(games).all()
         met = [Met(red, blue, self.pairing(number, text)) for number, red, blue, text in rows_of_games]
         return Snapshot(met, anchors, placed)
 

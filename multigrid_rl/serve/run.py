@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import typer
 from sqlalchemy.exc import SQLAlchemyError
 
+from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.serve.course import Course, Enrolled, read_course, read_roster
 from multigrid_rl.serve.migrate import migrate
-from multigrid_rl.serve.queue import BUNDLE, PROGRAM, SLOW, Queue
+from multigrid_rl.serve.queue import BUNDLE, PROGRAM, SLOW, Queue, log
 from multigrid_rl.serve.schema import Person
 from multigrid_rl.serve.trust import Signer
-from multigrid_rl.serve.worker import Worker, log, secrets_of
-from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.text import ConfigError, expected, printable
 
 #: Of ``prctl``, Linux alone: a signal for this process when its parent dies.
 _PR_SET_PDEATHSIG = 1
@@ -216,13 +217,17 @@ def start_workers(supervisor: Supervisor, number: int) -> None:
     Raises:
         ConfigError, PlayerError: an unknown scenario or anchor.
     """
-    from multigrid_rl.cli.app import one_thread  # noqa: PLC0415 - torch takes seconds, and pages come first
+    # Torch takes seconds and much memory: pages come first, and do without.
+    from multigrid_rl.cli.app import one_thread  # noqa: PLC0415
+    from multigrid_rl.competition.sandbox import check_not_bound  # noqa: PLC0415
     from multigrid_rl.serve.judge import Judge  # noqa: PLC0415
+    from multigrid_rl.serve.worker import Worker  # noqa: PLC0415
 
     place = supervisor.place
+    check_not_bound(place.home)
     one_thread()
     queue = place.queue()
-    judge = Judge(place.course, place.beside, place.home, secrets_of(queue))
+    judge = Judge(place.course, place.beside, place.home, queue.secrets())
     queue.meets_nobody = judge.alone
     queue.begin()
     queue.release_all()
@@ -249,3 +254,34 @@ def links_of(queue: Queue, url: str) -> list[tuple[Person, str]]:
     signer = Signer(bytes.fromhex(queue.setting("secret")))
     people = [person for person in queue.people() if not person.forgotten]
     return [(p, f"{url}/enter/{signer.issue('link', p.id, p.token_version)}") for p in people]
+
+
+def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: str | None) -> None:
+    """Answer browsers and play, until SIGTERM or Ctrl-C.
+
+    Args:
+        place: the course.
+        at: host and port to listen on.
+        url: how browsers reach it.
+        behind_proxy: a proxy on this machine says who asks.
+        workers: how many, or the address of a Ray cluster; the course's number by default.
+
+    Raises:
+        ConfigError, PlayerError: what is wrong with the course, its place, or the address.
+    """
+    number = place.course.workers if workers is None or workers.startswith("ray:") else int(workers)
+    with exclusive_lock(place.home):
+        queue = prepared(place)
+        links = links_of(queue, url)
+        queue.engine.dispose()
+        supervisor, listening = Supervisor(place), listen(*at)
+        supervisor.add("pages", lambda _: serve_pages(place, listening, url, behind_proxy=behind_proxy))
+        try:
+            typer.echo(f"{place.course.title}: {url}")
+            for person, link in links:
+                if person.role == "instructor":
+                    typer.echo(f"  {printable(person.name)}: {link}")
+            start_workers(supervisor, number)
+            supervisor.watch()
+        finally:
+            supervisor.stop()

@@ -53,8 +53,7 @@ def serve(
     ] = False,
 ) -> None:
     """Serve a class: hand-ins, a ladder, grades (docs/serve.md). One process and its children; no service is needed."""
-    from multigrid_rl.serve import deeds
-    from multigrid_rl.serve.run import place_of
+    from multigrid_rl.serve.run import place_of, start
 
     action, *rest = words if words[0] in _ACTIONS else ("start", *words)
     if not rest:
@@ -65,8 +64,10 @@ def serve(
         place = place_of(Path(rest[0]), home, database)
         if action == "start":
             address = url or f"http://{'localhost' if host == '127.0.0.1' else host}:{port}"
-            deeds.start(place, (host, port), address.rstrip("/"), behind_proxy=behind_proxy, workers=workers)
+            start(place, (host, port), address.rstrip("/"), behind_proxy=behind_proxy, workers=workers)
             return
+        from multigrid_rl.serve import deeds
+
         one_thread()
         with ended_by_signals():
             told = deeds.DEEDS[action](place, deeds.Asked(output, rest[1:], every, url or f"http://localhost:{port}"))

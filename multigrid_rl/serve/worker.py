@@ -3,38 +3,29 @@
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from multigrid_rl.competition.gradebook import feedback
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.serve.course import Course
 from multigrid_rl.serve.judge import Judge
-from multigrid_rl.serve.queue import BEAT_S, BUNDLE, PROGRAM, LostLeaseError, Queue, called
+from multigrid_rl.serve.queue import BEAT_S, BUNDLE, PROGRAM, LostLeaseError, Queue, called, log
 from multigrid_rl.serve.rating import ladder_of
-from multigrid_rl.serve.schema import HandIn, Job, Setting
-from multigrid_rl.text import one_line, printable
+from multigrid_rl.serve.schema import HandIn, Job
+from multigrid_rl.text import ConfigError, one_line, printable
 from multigrid_rl.types import RunError
 
 #: Seconds between two looks for a job, and between two for a game that nobody has asked for.
 _POLL_S, _SUGGEST_S = 0.1, 1.0
 #: Seconds after which a worker that is still at a job is killed; of a pair what programs may take is added.
 _MOST_S = {"check": 60.0, "pair": 120.0, "rate": 300.0, "grade": 1800.0, "copies": 600.0, "appeal": 600.0}
-#: What the server is to blame for: the disk, the database, the machine.
-_OURS = (SQLAlchemyError, OSError, RunError, MemoryError)
-
-
-def log(what: str, **about: Any) -> None:
-    """Write a line of the structured log, JSON, to standard error."""
-    sys.stderr.write(json.dumps({"at": round(time.time(), 3), "what": what, **about}) + "\n")
-    sys.stderr.flush()
+#: What the server is to blame for: the disk, the database, the machine, a rubric, files that it has kept.
+_OURS = (SQLAlchemyError, OSError, RunError, MemoryError, PlayerError, ConfigError)
 
 
 class Worker:
@@ -189,15 +180,3 @@ class _Beating:
             with suppress(SQLAlchemyError, OSError):
                 if not self._queue.beat(self._job):
                     return
-
-
-def secrets_of(queue: Queue) -> dict[str, str]:
-    """Return the seeds of a course's games."""
-    with queue.reading() as session:
-        return {key: session.get_one(Setting, key).value for key in ("seed", "agents_key", "rubric_seed")}
-
-
-def worker_of(url: str, home: Path, course: Course, beside: Path, name: str, lanes: tuple[str, ...]) -> Worker:
-    """Return a worker of a course whose store has been synced."""
-    queue = Queue(url, home, course)
-    return Worker(queue, Judge(course, beside, home, secrets_of(queue)), name, lanes)

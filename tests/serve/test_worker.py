@@ -8,14 +8,14 @@ import pytest
 
 from multigrid_rl.files import data_root
 from multigrid_rl.serve.judge import Judge
-from multigrid_rl.serve.worker import Worker, secrets_of
+from multigrid_rl.serve.worker import Worker
 
 LANES = ("bundle", "program", "slow")
 
 
 @pytest.fixture
 def worker(store, tmp_path):
-    return Worker(store, Judge(store.course, tmp_path, store.home, secrets_of(store)), "w", LANES)
+    return Worker(store, Judge(store.course, tmp_path, store.home, store.secrets()), "w", LANES)
 
 
 @pytest.fixture
