@@ -40,6 +40,8 @@ _AROUND, PIECE = 4_000_000, 4_000_000
 _AT_ONCE = 4
 #: Where files come in.
 _LARGE = ("/hand-in", "/parts/")
+#: Pages, and pieces of them, that are kept until something happens.
+_KEPT = 1_000
 _ORDER = {"": 0, "student": 1, "instructor": 2}
 
 
@@ -80,6 +82,24 @@ class Site:
         """The name of a session's cookie; with this beginning browsers take it by https alone, for this host alone."""
         return "__Host-session" if self.secure else "session"
 
+    def look(self) -> None:
+        """Forget what is kept if something has happened since."""
+        version = self.store.version()
+        with self.lock:
+            if self.cache.get("version") != version or len(self.cache) > _KEPT:
+                self.cache.clear()
+                self.cache["version"] = version
+
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` returns, which is made once until something happens."""
+        version, found = self.cache.get("version"), self.cache.get(key)
+        if found is None:
+            found = make()
+            with self.lock:
+                if version is not None and self.cache.get("version") == version:
+                    self.cache[key] = found
+        return found
+
     def link(self, person: Person) -> str:
         """Return the personal link of somebody."""
         return f"{self.url}/enter/{self.signer.issue('link', person.id, person.token_version)}"
@@ -87,7 +107,7 @@ class Site:
     def whose(self, kind: str, token: str) -> Person | None:
         """Return whose token this is; ``None``: nobody's, or one that was revoked."""
         claim = self.signer.read(kind, token)
-        person = None if claim is None else self.store.person(claim.person)
+        person = claim and self.kept(("person", claim.person), lambda: self.store.person(claim.person))
         if claim is None or person is None or person.forgotten or person.token_version != claim.version:
             return None
         return person
@@ -194,30 +214,34 @@ def asset(ask: Ask) -> Response:
     return Response(data, media_type=kind, headers={"cache-control": "public, max-age=31536000, immutable"})
 
 
-async def _asked(site: Site, page: Page, request: Request) -> Response:
-    """Find out who asks, refuse what they may not, and let the page answer in a thread."""
+def _who(site: Site, page: Page, request: Request) -> Ask:
+    """Find out who asks. Raises ``HTTPException``: they may not, or too often."""
+    site.look()
     bearer = request.headers.get("authorization", "")
     session = "" if bearer else request.cookies.get(site.cookie, "")
     kind, token = ("token", bearer.removeprefix("Bearer ")) if bearer else ("session", session)
-    person = await run_in_threadpool(site.whose, kind, token) if token else None
-    if person is None:
-        session = ""
-        if bearer or page.role:
-            raise HTTPException(401)
-    elif _ORDER[person.role] < _ORDER[page.role]:
+    person = site.whose(kind, token) if token else None
+    if person is None and (bearer or page.role):
+        raise HTTPException(401)
+    if person is not None and _ORDER[person.role] < _ORDER[page.role]:
         raise HTTPException(404)  # what it is, is nobody's business
     who = f"{page.pace} {person.id if person else request.client.host if request.client else ''}"
     if page.pace and (wait := site.paces[page.pace].wait(who)):
         raise HTTPException(429, headers={"retry-after": str(int(wait) + 1)})
-    ask = Ask(site, request, person, session, {}, b"")
-    if page.method == "GET":
-        return await run_in_threadpool(page.answer, ask)
-    if not bearer and not same_site(request.headers, request.headers.get("host", "")):
+    if page.method != "GET" and not bearer and not same_site(request.headers, request.headers.get("host", "")):
         raise HTTPException(403, "expected a form of this site")
+    return Ask(site, request, person, session if person else "", {}, b"")
+
+
+async def _asked(site: Site, page: Page, request: Request) -> Response:
+    """Find out who asks, and let the page answer, both in a thread."""
+    if page.method == "GET":
+        return await run_in_threadpool(lambda: page.answer(_who(site, page, request)))
+    ask = await run_in_threadpool(_who, site, page, request)
     if page.method == "PUT":
         return await run_in_threadpool(page.answer, ask._replace(body=await request.body()))
     async with site.uploading, request.form(max_files=MAX_FOLDER_FILES + 1, max_fields=50) as form:
-        if session and not site.signer.form_holds(session, str(form.get("form", ""))):
+        if ask.session and not site.signer.form_holds(ask.session, str(form.get("form", ""))):
             raise HTTPException(403, "expected a form of this site that is not out of date: go back and load it again")
         return await run_in_threadpool(page.answer, ask._replace(form=form))
 

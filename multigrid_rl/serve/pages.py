@@ -1,18 +1,13 @@
 """Pages of a class server: the ladder, entries and their matches, one's own hand-ins."""
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
-from multigrid_rl.competition.folders import Scratch, files_written
 from multigrid_rl.serve.app import Ask, Page, see_other
 from multigrid_rl.serve.schema import STATES, Game, HandIn
 from multigrid_rl.serve.store import RefusedError, Row, seen_by
@@ -22,8 +17,6 @@ from multigrid_rl.show.words import plural
 from multigrid_rl.text import expected, shown
 
 DONE = ("rated", "refused")
-#: Rows of ladders and pieces of pages that are kept until something happens.
-_KEPT = 2_000
 #: Results of one game from the view of the first side: won, drawn, lost.
 _OF_FIRST = {"R": 0, "b": 0, "D": 1, "B": 2, "r": 2}
 
@@ -76,29 +69,21 @@ class Ladder(NamedTuple):
 
 def ladder_of(ask: Ask) -> Ladder:
     """Return what who asks may see of the ladder, kept until something happens."""
-    site = ask.site
-    version, who = site.store.version(), ask.person.id if ask.person else 0
-    with site.lock:
-        if site.cache.get("version") != version or len(site.cache) > _KEPT:
-            site.cache.clear()
-            site.cache["version"] = version
-        rows = site.cache.get("rows")
-        if (found := site.cache.get(who)) is not None:
-            return found  # type: ignore[no-any-return]
-    rows = rows or site.store.ladder()
-    seen = rows if ask.teaches else seen_by(rows, who, site.store.course)
-    shown_ids, hidden, behind = {row.hand_in.id for row in seen}, dict[int, int](), 0
+    who = ask.person.id if ask.person else 0
+    return ask.site.kept(("ladder", who), lambda: _ladder_of(ask, who))
+
+
+def _ladder_of(ask: Ask, who: int) -> Ladder:
+    rows = ask.site.kept("rows", ask.site.store.ladder)
+    seen = rows if ask.teaches else seen_by(rows, who, ask.site.store.course)
+    ids, hidden, behind = {row.hand_in.id for row in seen}, dict[int, int](), 0
     for row in rows:
-        if row.hand_in.id in shown_ids:
+        if row.hand_in.id in ids:
             hidden[row.hand_in.id], behind = behind, 0
         else:
             behind += 1
     own = next((row.hand_in.id for row in seen if row.person and row.person.id == who), 0)
-    found = Ladder(seen, hidden, {row.hand_in.id: name_of(ask, row) for row in seen}, own)
-    with site.lock:
-        if site.cache.get("version") == version:
-            site.cache |= {"rows": rows, who: found}
-    return found
+    return Ladder(seen, hidden, {row.hand_in.id: name_of(ask, row) for row in seen}, own)
 
 
 def name_of(ask: Ask, row: Row) -> str:
@@ -118,13 +103,17 @@ def scale_of(rows: Sequence[Any]) -> Scale:
 
 def ladder(ask: Ask) -> Response:
     """Show the ladder, or its table alone."""
+    part = "part" in ask.request.query_params
+    return HTMLResponse(ask.site.kept(("/", part, ask.session), lambda: _ladder(ask, part)))
+
+
+def _ladder(ask: Ask, part: bool) -> bytes:
     found = ladder_of(ask)
-    shown_rows = {"ladder": found, "scale": scale_of(found.rows), "part": "part" in ask.request.query_params}
-    if shown_rows["part"]:
-        return ask.page("table.html", "Ladder", **shown_rows)
     students = sum(row.person is not None for row in found.rows) + sum(found.hidden.values())
     lead = f"Ratings follow from all games at once, in whatever order they were played. {students} on the ladder."
-    return ask.page("ladder.html", ask.site.store.course.title, lead=lead, **shown_rows)
+    shown_rows = {"ladder": found, "scale": scale_of(found.rows)}
+    title = ask.site.store.course.title
+    return bytes(ask.page("table.html" if part else "ladder.html", title, lead=lead, **shown_rows).body)
 
 
 # --- entries and matches
@@ -258,84 +247,6 @@ def mine(ask: Ask) -> Response:
     )  # fmt: skip
 
 
-def take(ask: Ask) -> Response:
-    """Take a zip file or the files of a folder."""
-    sent = [file for _, file in ask.form.multi_items() if isinstance(file, UploadFile) and file.filename]  # type: ignore[union-attr]
-    if not sent:
-        raise RefusedError("expected a zip file or a folder, got nothing")
-    scratch = Scratch()
-    try:
-        one = str(sent[0].filename)
-        if len(sent) == 1 and one.lower().endswith(".zip"):
-            upload = scratch.path / "upload.zip"
-            with upload.open("wb") as file:
-                while piece := sent[0].file.read(1 << 20):
-                    file.write(piece)
-        else:
-            upload = files_written(((str(each.filename), each.file) for each in sent), scratch.path / "folder")
-        row = ask.site.store.hand_in(ask.me.id, upload, one.replace("\\", "/").split("/")[0])
-    finally:
-        scratch.close()
-    return JSONResponse({"hand_in": row.id}, 201) if ask.by_program else see_other(f"/hand-in/{row.id}")
-
-
-def _incoming(ask: Ask) -> Path:
-    """Return where the pieces of one's upload come together: one at a time, so that nobody fills the disk."""
-    name = ask.request.path_params["sha256"]
-    if len(name) != 64 or not set(name) <= set("0123456789abcdef"):
-        raise HTTPException(404)
-    folder = ask.site.store.home / "incoming" / str(ask.me.id)
-    folder.mkdir(parents=True, exist_ok=True)
-    for other in folder.iterdir():
-        if other.name != name:
-            other.unlink(missing_ok=True)
-    return folder / name
-
-
-def received(ask: Ask) -> Response:
-    """Say how much of an upload has come."""
-    place = _incoming(ask)
-    return JSONResponse({"received": place.stat().st_size if place.exists() else 0})
-
-
-def piece(ask: Ask) -> Response:
-    """Take a piece of an upload where the last one ended; hand in when it is whole."""
-    place, most = _incoming(ask), int(ask.site.store.course.quota.megabytes * 1e6)
-    begin, end, whole = _range(ask.request.headers.get("content-range", ""))
-    if whole > most:
-        raise RefusedError(expected("upload", f"at most {most} bytes", whole))
-    with ask.site.lock:
-        size = place.stat().st_size if place.exists() else 0
-        if begin == size and end - begin + 1 == len(ask.body) and end < whole:
-            with place.open("ab") as file:
-                file.write(ask.body)
-            size = end + 1
-    if size < whole:
-        return JSONResponse({"received": size})
-    done = place.with_name(f"{place.name}.whole")
-    with suppress(FileNotFoundError):  # the same piece twice: one of them hands in
-        place.rename(done)
-        same = hashlib.sha256(done.read_bytes()).hexdigest() == place.name
-        try:
-            if not same:
-                raise RefusedError("expected the file with this SHA-256, got another: send it again")
-            name = shown(ask.request.headers.get("x-name", "upload.zip"))
-            return JSONResponse({"hand_in": ask.site.store.hand_in(ask.me.id, done, name).id}, 201)
-        finally:
-            done.unlink(missing_ok=True)
-    return JSONResponse({"received": 0})
-
-
-def _range(text: str) -> tuple[int, int, int]:
-    """Return begin, end and whole of ``bytes 0-99/1000``. Raises :class:`RefusedError`."""
-    with suppress(ValueError):
-        unit, _, rest = text.partition(" ")
-        begin, end, whole = (int(part) for part in rest.replace("/", "-").split("-"))
-        if unit == "bytes" and 0 <= begin <= end < whole:
-            return begin, end, whole
-    raise RefusedError(expected("content-range", "bytes BEGIN-END/SIZE", shown(text)))
-
-
 def _own(ask: Ask) -> HandIn:
     row = ask.site.store.hand_in_row(ask.number("id"))
     if row is None or not (ask.teaches or row.person_id == ask.me.id):
@@ -444,9 +355,6 @@ def pages() -> list[Page]:
         Page("/entry/{id}", entry),
         Page("/match/{id}", match, pace="replay"),
         Page("/mine", mine, "student"),
-        Page("/hand-in", take, "student", "POST", "upload"),
-        Page("/parts/{sha256}", received, "student"),
-        Page("/parts/{sha256}", piece, "student", "PUT", "pieces"),
         Page("/hand-in/{id}", hand_in, "student"),
         Page("/enter/{token}", enter_page, pace="enter"),
         Page("/enter", enter, "", "POST", "enter"),

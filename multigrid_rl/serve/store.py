@@ -206,6 +206,7 @@ class Store:
             person = session.get_one(Person, person_id)
             for key, value in values.items():
                 setattr(person, key, value)
+            self.note(session, "access", person=person_id)
 
     def forget(self, person_id: int) -> None:
         """Remove name, address, access and files of a person. Games stay: others are rated by them."""
