@@ -168,6 +168,9 @@ NETWORKS: dict[str, Network] = {
     ),
     "embedding": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
     "cnn": Network("multigrid_rl.models.cells:build", towers=True, legal=True, images=True, options=("scale_values",)),
+    "attention": Network(
+        "multigrid_rl.models.attention:AttentionActorCritic", towers=True, central=True, activations=("tanh", "relu")
+    ),
     "gru": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
     "lstm": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
 }
@@ -227,6 +230,7 @@ PLAYERS: dict[str, str] = {
 PAGES: dict[str, str] = {
     "run": "multigrid_rl.show.report:write_run_report",
     "cup": "multigrid_rl.show.report:write_cup_report",
+    "seeds": "multigrid_rl.show.report:write_seeds_report",
     "game": "multigrid_rl.show.replay:game_page",
     "exploit": "multigrid_rl.show.report:draw_exploit",
 }
@@ -290,6 +294,9 @@ VERBS: dict[str, str] = {
     "inspect": "multigrid_rl.competition.verbs:inspect",
     "grade": "multigrid_rl.competition.grade_verb:grade",
     "cup": "multigrid_rl.competition.verbs:cup",
+    "serve": "multigrid_rl.serve.verbs:serve",
+    "check": "multigrid_rl.serve.verbs:check",
+    "submit": "multigrid_rl.serve.client:submit",
     "players": "multigrid_rl.cli.players:players",
     "freeze": "multigrid_rl.cli.players:freeze",
     "rate": "multigrid_rl.cli.players:rate",

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from multigrid_rl.config.scenario import GameConfig
 from multigrid_rl.players.places import SeatedKind, Words
-from multigrid_rl.types import AgentSpec, EnvFactory, GameSpec, MultiAgentSpec, Policy
+from multigrid_rl.trust import import_object
+from multigrid_rl.types import AgentSpec, EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import Card
@@ -114,6 +115,22 @@ class DoorsPlace:
         from multigrid_rl.players.frozen import check_fits  # noqa: PLC0415
 
         return check_fits(card, game, seat)
+
+    def training_reward(self, game: GameSpec, name: str | None, bonus: dict[str, dict[str, float]]) -> Shaping | None:
+        """Return a function of events and rewards, and weights on events that are added to what it returns."""
+        from multigrid_rl.world.events import EventBonus  # noqa: PLC0415
+
+        shaping: Shaping | None = import_object("train.shaping", name) if name else None
+        if not bonus:
+            return shaping
+        added = EventBonus(game, bonus)
+        return added if shaping is None else lambda events, reward: added(events, shaping(events, reward))
+
+    def try_reward(self, game: GameSpec, name: str) -> None:
+        """Call a training reward with events of some games. Raises ``ConfigError``: it cannot be used."""
+        from multigrid_rl.world.events import check_reward  # noqa: PLC0415
+
+        check_reward(name, game.num_agents)
 
     def scripted(self, game: GameSpec, name: str, seat: str) -> Policy:  # noqa: ARG002 - it plays any seat
         """Make a built-in player."""

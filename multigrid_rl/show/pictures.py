@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from multigrid_rl.show.captions import AgentLine, Caption
+from multigrid_rl.show.words import shortened
 from multigrid_rl.world.rendering import INK, PAPER, SOFT, TEAM_INKS
 
 Picture = NDArray[np.uint8]  # (height, width, 3) red, green, blue
@@ -72,13 +73,6 @@ class Strip:
             clipped = fitted(text, face, edge - self._pad - left)
             draw.text((left, top), clipped, font=face, fill=colour)
             left += face.getlength(clipped)
-
-
-def shortened(name: str, longest: int = 20) -> str:
-    """Return a player's name of at most ``longest`` letters; of a path, the folder's, of a run's player, the run's."""
-    parts = Path(name).parts if "/" in name else (name,)
-    name = parts[parts.index("checkpoints") - 1] if "checkpoints" in parts[1:] else parts[-1]
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"
 
 
 def fitted(text: str, face: Any, room: float) -> str:

@@ -41,16 +41,21 @@ def report(
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
     from multigrid_rl.runs.reader import read_run
     from multigrid_rl.show.overlay import curves_folder
-    from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report
+    from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report, write_seeds_report
     from multigrid_rl.training.screen import warnings_on_screen
+    from multigrid_rl.training.seeds import SEEDS_FILE
 
     if is_cup(folder):
         if episodes is not None:
             raise refused("--episodes", f"nothing for {folder}, a cup, whose games are played", episodes)
         written = write_cup_report(folder, output, force=force)
+    elif (folder / SEEDS_FILE).is_file():
+        written = write_seeds_report(folder, output, force=force)
     else:
         if not (folder / "metrics.jsonl").is_file():
-            raise refused(folder, "the folder of a run or a cup", "neither metrics.jsonl nor results.json in it")
+            raise refused(
+                folder, "the folder of a run, of seeds or a cup", "none of metrics.jsonl, seeds.json, results.json"
+            )
         one_thread()
         # The curves of the run's own recipe, if it followed one that has some.
         recipe = read_run(folder).config.get("experiment")

@@ -16,8 +16,9 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import GameRecord, choose, read_games, record
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import IdlePlayer, KeyRunner
-from multigrid_rl.show.pictures import fitted, font, shortened
+from multigrid_rl.show.pictures import fitted, font
 from multigrid_rl.show.video import find_games, pictures, write_video
+from multigrid_rl.show.words import shortened
 from multigrid_rl.text import ConfigError
 
 SPEC = load_scenario("1v1").spec

@@ -158,7 +158,7 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     entries = [entry_in(path, config) for path in handed_in if scenarios[path] == config.scenario]
     if folder.resolve() in [home.resolve() for home in catalogue.folders]:
         entries = [replace(entry, known=True) for entry in entries]
-    entries += [_by_name(name, catalogue, config) for name in names]
+    entries += [by_name(name, catalogue, config) for name in names]
     repeated = sorted({e.name for e in entries if sum(other.filed == e.filed for other in entries) > 1})
     if repeated:
         raise PlayerError(expected(f"entry {repeated[0]}", "each name once", "it twice"))
@@ -211,7 +211,8 @@ def _watched(entry: Entry, config: CupConfig) -> dict[str, Answers | None]:
     return found
 
 
-def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
+def by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
+    """Return a player of a catalogue as an entry. Raises ``PlayerError``: there is none that plays this game."""
     if name in BUILT_IN:
         _scripted(name, config, config.sides[0])
         return Entry(name, "scripted", f"built in: {DESCRIPTIONS[name]}")
