@@ -25,6 +25,7 @@ NOT_RUN = {
     r"^tensorboard": "goes on until it is ended",
     r"multigrid-rl (play|watch .*--web)": "goes on until a person ends it: tests/show/test_play.py, test_served.py",
     r"games\.json scenario=1v1|data=demos/mine": "needs games of a person: tests/imitation/test_demonstrations.py",
+    r"multigrid-rl serve": "needs a course, goes on until it is ended: tests/serve",
     r"pybullet": "needs a package that tests do not install",
     r"scenario=unity": "needs Unity's editor: tests/walkers/test_unity.py",
     r"import-(policy|mlagents)|experts/cheetah|walker\.yaml": "needs a file of the reader's: "
