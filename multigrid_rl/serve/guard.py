@@ -112,7 +112,7 @@ def patient_protocol(patience_s: float = PATIENCE_S) -> Any:
 
         waiting = False
 
-        def connection_made(self, transport: Any) -> None:  # type: ignore[override]
+        def connection_made(self, transport: Any) -> None:
             """Begin to wait for the first request."""
             super().connection_made(transport)
             self._wait()
