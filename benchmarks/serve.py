@@ -7,6 +7,7 @@ them are the example agent, a program, all others frozen players. Ladder pages a
 import argparse
 import http.client
 import json
+import os
 import random
 import shutil
 import signal
@@ -15,13 +16,19 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from multigrid_rl.competition.cup.entries import entry_in
 from multigrid_rl.files import data_root
+from multigrid_rl.serve.course import Course
+from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue
+from multigrid_rl.serve.rating import Met, Rated, ladder_of
 from multigrid_rl.serve.run import Place, place_of
 
 BUNDLES = ("blue-rookie", "blue-adept", "blue-master")
@@ -91,14 +98,26 @@ class Served:
         finally:
             connection.close()
 
-    def megabytes(self) -> float:
-        """Return the memory of all its processes, what they share counted once."""
+    def pids(self) -> list[int]:
+        """Return all its processes."""
         pids = [self.process.pid]
         for pid in pids:
             tasks = Path(f"/proc/{pid}/task/{pid}/children")
             pids += [int(child) for child in tasks.read_text().split()] if tasks.exists() else []
+        return pids
+
+    def cpu_s(self) -> float:
+        """Return the seconds of processors that it has taken, with those of children that have ended."""
         total = 0
-        for pid in pids:
+        for pid in self.pids():
+            with suppress(OSError):
+                total += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        return total / os.sysconf("SC_CLK_TCK")
+
+    def megabytes(self) -> float:
+        """Return the memory of all its processes, what they share counted once."""
+        total = 0
+        for pid in self.pids():
             try:
                 text = Path(f"/proc/{pid}/smaps_rollup").read_text()
             except OSError:
@@ -164,6 +183,34 @@ def handed_in(served: Served, number: int, over_s: float, programs: float, rng: 
     return ids
 
 
+def same(times: int, games: int) -> dict[str, Any]:
+    """Rate the same bundle in courses with other seeds; returns how often its interval holds what many games give."""
+    course = Course(games=games)
+
+    def rated(seed: int, each: int) -> Rated:
+        secrets = {"seed": str(seed), "agents_key": "", "rubric_seed": "0"}
+        judge = Judge(course.model_copy(update={"games": each}), Path(), None, secrets)
+        names = {name: k + 1 for k, name in enumerate(judge.anchors)}
+        mine, met = entry_in(data_root() / "checkpoints" / "blue-grandmaster", judge.config), list[Met]()
+        entries = [*judge.anchors.values(), mine]
+        for one, two in combinations(entries, 2):
+            ids = {entry.name: names.get(entry.name, 9) for entry in (one, two)}
+            met += [Met(ids[each.red], ids[each.blue], each) for each in judge.play(one, two)]
+        return ladder_of(met, list(names.values()))[9]
+
+    true, found = rated(10_000, 20 * games), [rated(100 + k, games) for k in range(times)]
+    inside = sum(one.low <= true.value <= one.high for one in found)
+    spread = float(np.std([one.value for one in found], ddof=1))
+    half = float(np.mean([one.high - one.low for one in found])) / 2
+    return {
+        "true": true.value,
+        "times": times,
+        "inside": inside,
+        "sd": round(spread, 1),
+        "half_interval": round(half, 1),
+    }
+
+
 def of(values: list[float]) -> dict[str, float]:
     """Return median, 95th percentile and largest of some seconds."""
     if not values:
@@ -179,7 +226,11 @@ def main() -> None:
     parser.add_argument("--programs", type=float, default=0.1, help="share of hand-ins that are programs")
     parser.add_argument("--rate", type=float, default=0.0, help="requests for the ladder a second during the storm")
     parser.add_argument("--port", type=int, default=8097)
+    parser.add_argument("--same", type=int, default=0, help="rate the same bundle so often, and nothing else")
     asked, rng = parser.parse_args(), random.Random(7)
+    if asked.same:
+        print(json.dumps(same(asked.same, 50)))
+        return
     folder = Path(tempfile.mkdtemp(prefix="serve-bench-"))
     found: dict[str, Any] = {}
     with Served(course_in(folder, 300), asked.port) as served:
@@ -189,6 +240,7 @@ def main() -> None:
             ids = handed_in(served, 1, 0, float(k % 4 == 3), rng)
             for kind, own in ids.items():
                 found[f"idle_{kind}_s"] += waits(served.queue, own, 120)
+        found["idle_megabytes"], before = round(served.megabytes()), served.cpu_s()
         readers = Readers(asked.port, asked.rate)
         if asked.rate:
             readers.start()
@@ -196,7 +248,8 @@ def main() -> None:
         readers.over.set()
         for kind, own in ids.items():
             found[f"storm_{kind}_s"] = waits(served.queue, own, 600)
-        found["megabytes"] = round(served.megabytes())
+        found["megabytes"], found["cpu_s_each"] = round(served.megabytes()), (served.cpu_s() - before) / asked.hand_ins
+        found["load"] = os.getloadavg()
         found["ladder_s"] = readers.took
         health = served.queue.health()
     shutil.rmtree(folder)

@@ -6,7 +6,7 @@ import secrets
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,8 +42,10 @@ _DATABASE, _FILES = "database.jsonl", ("uploads", "entries")
 
 
 class Asked(NamedTuple):
-    """Options of an action."""
+    """A course, its store, and the options of an action."""
 
+    place: Place
+    queue: Queue
     output: Path | None
     more: list[str]
     every: bool
@@ -70,9 +72,9 @@ def checked(path: Path, course: Course, beside: Path) -> Verdict:
 # --- verifying
 
 
-def verify(place: Place, asked: Asked) -> dict[str, Any]:
+def verify(asked: Asked) -> dict[str, Any]:
     """Compute the ladder from all games and compare it; compare files with their hashes; replay pairings."""
-    queue = _existing(place)
+    place, queue = asked.place, asked.queue
     judge = Judge(place.course, place.beside, place.home, queue.secrets())
     shot = queue.snapshot()
     found = ladder_of(shot.games, shot.anchors, rated=judge.config.rated)
@@ -117,9 +119,9 @@ def _damaged(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int]]:
     return lines, gone
 
 
-def doctor(place: Place, asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - as all actions
+def doctor(asked: Asked) -> dict[str, Any]:
     """Say what is in the way: no sandbox, no room, overdue hand-ins, files of nobody, jobs that fail."""
-    queue = _existing(place)
+    place, queue = asked.place, asked.queue
     health, problems = queue.health(), []
     if not (bwrap_available() or agents_trusted()):
         problems.append("programs of students cannot run: bubblewrap lacks or does not work here (docs/instructors.md)")
@@ -146,11 +148,11 @@ def doctor(place: Place, asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - as a
 # --- keeping
 
 
-def backup(place: Place, asked: Asked) -> dict[str, Any]:
+def backup(asked: Asked) -> dict[str, Any]:
     """Write everything into one file: all tables as they are at one moment, all files, the course."""
     if asked.output is None or asked.output.exists():
         raise ConfigError(expected("--output", "a new file, such as course.tar.gz", asked.output))
-    queue, rows = _existing(place), 0
+    place, queue, rows = asked.place, asked.queue, 0
     with unfinished(asked.output) as beside, tarfile.open(beside, "w:gz") as archive:
         with TemporaryDirectory() as folder:
             file = Path(folder) / _DATABASE
@@ -187,12 +189,11 @@ def _dumped(queue: Queue) -> Iterator[str]:
                 yield json.dumps([table.name, dict(row)]) + "\n"
 
 
-def restore(place: Place, asked: Asked) -> dict[str, Any]:
+def restore(asked: Asked) -> dict[str, Any]:
     """Bring back a backup into an empty folder and database, of either kind."""
     if not asked.more:
         raise ConfigError(expected("FILE", "the file of a backup behind the course", "none"))
-    migrate(place.url)
-    queue, rows = place.queue(), 0
+    place, queue, rows = asked.place, asked.queue, 0
     with queue.reading() as session:
         if session.scalar(select(func.count()).select_from(Person)) or any((place.home / f).exists() for f in _FILES):
             raise ConfigError(expected(place.home, "an empty folder and database", "another course there"))
@@ -200,10 +201,10 @@ def restore(place: Place, asked: Asked) -> dict[str, Any]:
         with tarfile.open(asked.more[0]) as archive, TemporaryDirectory(dir=place.home) as folder:
             archive.extractall(folder, filter="data")
             with queue.writing() as session:
-                for line in (Path(folder) / _DATABASE).open(encoding="utf-8"):
-                    name, row = json.loads(line)
-                    session.execute(insert(Base.metadata.tables[name]), row)
-                    rows += 1
+                with (Path(folder) / _DATABASE).open(encoding="utf-8") as lines:
+                    for name, row in map(json.loads, lines):
+                        session.execute(insert(Base.metadata.tables[name]), row)
+                        rows += 1
                 _count_on(session)
             for path in sorted((Path(folder) / "files").glob("*")):
                 path.rename(place.home / path.name)
@@ -224,9 +225,9 @@ def _count_on(session: Any) -> None:
 # --- after the deadline
 
 
-def final(place: Place, asked: Asked) -> dict[str, Any]:
+def final(asked: Asked) -> dict[str, Any]:
     """Play a cup of everybody's hand-in that counts, and the anchors, with fresh seeds; resumes as a cup."""
-    queue, folder = _existing(place), asked.output
+    place, queue, folder = asked.place, asked.queue, asked.output
     if folder is None:
         raise ConfigError(expected("--output", "a folder for the cup, new or to resume", "none"))
     judge = Judge(place.course, place.beside, place.home, queue.secrets())
@@ -255,31 +256,24 @@ def _final_config(judge: Judge, folder: Path) -> CupConfig:
     return replace(judge.config, seed=seed, agents_key=key)
 
 
-def _existing(place: Place) -> Queue:
-    """Return the store of a course that has begun. Raises ``ConfigError``: it has not."""
-    if place.url.startswith("sqlite") and not Path(place.url.partition("///")[2]).exists():
-        raise ConfigError(expected(place.home, "a course that was served", "none yet"))
-    return prepared(place)
-
-
-def freeze(place: Place, asked: Asked) -> dict[str, Any]:  # noqa: ARG001
+def freeze(asked: Asked) -> dict[str, Any]:
     """Take no more hand-ins."""
-    _existing(place).freeze(True)
+    asked.queue.freeze(True)
     return {"frozen": True}
 
 
-def thaw(place: Place, asked: Asked) -> dict[str, Any]:  # noqa: ARG001
+def thaw(asked: Asked) -> dict[str, Any]:
     """Take hand-ins again."""
-    _existing(place).freeze(False)
+    asked.queue.freeze(False)
     return {"frozen": False}
 
 
-def regrade(place: Place, asked: Asked) -> dict[str, Any]:  # noqa: ARG001
+def regrade(asked: Asked) -> dict[str, Any]:
     """Let all rated hand-ins be graded again by the workers."""
-    return {"to_grade": _existing(place).again("grade")}
+    return {"to_grade": asked.queue.again("grade")}
 
 
-def export(place: Place, asked: Asked) -> dict[str, Any]:
+def export(asked: Asked) -> dict[str, Any]:
     """Write a table for another system."""
     from multigrid_rl.serve.desk import EXPORTS, GRADESCOPE, exported  # noqa: PLC0415 - it reads templates
 
@@ -289,18 +283,31 @@ def export(place: Place, asked: Asked) -> dict[str, Any]:
     path = asked.output or Path(name)
     if path.exists():
         raise ConfigError(expected("--output", "a new file", path))
-    data = exported(_existing(place), name)
+    data = exported(asked.queue, name)
     path.write_bytes(data)
     return {"file": str(path), "bytes": len(data)}
 
 
-def links(place: Place, asked: Asked) -> str:
+def links(asked: Asked) -> str:
     """Return everybody's personal link, as a CSV."""
-    found = links_of(_existing(place), asked.url)
+    found = links_of(asked.queue, asked.url)
     return csv_text([{"id": p.code, "name": p.name, "email": p.email, "link": link} for p, link in found])
 
 
-DEEDS: dict[str, Callable[[Place, Asked], dict[str, Any] | str]] = {
+@contextmanager
+def opened(place: Place, *, empty: bool) -> Iterator[Queue]:
+    """Yield the store of a course that has begun, or an empty one. Raises ``ConfigError``: it has not begun."""
+    if not empty and place.url.startswith("sqlite") and not Path(place.url.partition("///")[2]).exists():
+        raise ConfigError(expected(place.home, "a course that was served", "none yet"))
+    migrate(place.url)
+    queue = place.queue() if empty else prepared(place)
+    try:
+        yield queue
+    finally:
+        queue.engine.dispose()
+
+
+DEEDS: dict[str, Callable[[Asked], dict[str, Any] | str]] = {
     "verify": verify, "doctor": doctor, "backup": backup, "restore": restore, "final": final, "freeze": freeze,
     "thaw": thaw, "regrade": regrade, "export": export, "links": links,
 }  # fmt: skip

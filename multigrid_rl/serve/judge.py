@@ -36,6 +36,7 @@ class Verdict:
     kind: str = ""  # of the entry
     sha256: str = ""  # of its files
     seconds: float = 0.0  # that a program took
+    late: bool = False  # it took too long, which may be this machine's fault
 
     @property
     def log(self) -> str:
@@ -151,8 +152,9 @@ class Judge:
                 lines.append(line)
                 continue
             if pairing.reason is not None:
-                late = f" ({CHECK_S:g} s for all first games)" if spent > CHECK_S / 2 else ""
-                return Verdict(tuple(lines), f"{line}{late}", entry.kind, str(entry.sha256), spent)
+                late = any(words in pairing.reason for words in ("not ready within", "no answer within", "more than"))
+                line += f" ({CHECK_S:g} s for all first games)" if spent > CHECK_S / 2 else ""
+                return Verdict(tuple(lines), line, entry.kind, str(entry.sha256), spent, late)
             able = True
             lines.append(line)
         return Verdict(tuple(lines), None if able else "it plays no side", entry.kind, str(entry.sha256), spent)

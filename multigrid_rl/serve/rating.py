@@ -19,6 +19,8 @@ from multigrid_rl.metrics import interval_of
 Array = NDArray[np.float64]
 _POINTS = {"R": 1.0, "b": 1.0, "D": 0.5, "B": 0.0, "r": 0.0}
 _PLAYED = "RBD"
+#: The same by the code of a letter; not a number where no game was played.
+_BY_CODE = np.array([_POINTS.get(chr(code), np.nan) for code in range(128)])
 _STEP, _CLOSE, _ITERATIONS = 2.0, 1e-11, 200
 
 
@@ -111,11 +113,10 @@ def _pairs_of(met: list[Met], index: dict[int, int]) -> _Pairs:
     points, games = np.zeros((len(keys), longest)), np.zeros((len(keys), longest))
     for each in met:
         one, two = index[each.red], index[each.blue]
-        k, letters = row[min(one, two), max(one, two)], each.pairing.outcomes
-        counted = np.array([letter in _POINTS for letter in letters])
-        won = np.array([_POINTS.get(letter, 0.0) for letter in letters])
-        points[k, : len(letters)] += won if one < two else np.where(counted, 1 - won, 0.0)
-        games[k, : len(letters)] += counted
+        k, letters = row[min(one, two), max(one, two)], np.frombuffer(each.pairing.outcomes.encode(), np.uint8)
+        won = _BY_CODE[letters]
+        points[k, : len(letters)] += np.nan_to_num(won if one < two else 1 - won)
+        games[k, : len(letters)] += np.isfinite(won)
     one, two = np.array(keys, np.intp).T
     return _Pairs(one, two, points, games)
 

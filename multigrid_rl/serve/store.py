@@ -5,6 +5,7 @@ built upon this.
 """
 
 import json
+import os
 import secrets
 import shutil
 import time
@@ -61,13 +62,16 @@ def engine_of(url: str) -> Engine:
 
 def _prepare(connection: Any, _: object) -> None:
     connection.isolation_level = None  # transactions begin where we say, see _begin
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=30000", "foreign_keys=ON"):
+    for pragma in ("journal_mode=WAL", "busy_timeout=30000", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 
 def _begin(connection: Connection) -> None:
     # Who reads first and writes then would fail where another has written meanwhile (https://sqlite.org/isolation.html).
-    writes = connection.get_execution_options().get("writes", False)
+    writes = connection.get_execution_options().get("writes", "")
+    # After a power cut the last results may be gone, and are found again; what was acknowledged to a person is not. A
+    # killed process loses neither (https://sqlite.org/pragma.html#pragma_synchronous).
+    connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if writes == 'durable' else 'NORMAL'}")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
@@ -88,7 +92,10 @@ class Store:
         self.home, self.course, self.now = home, course, now
         self.engine = engine_of(url)
         self._reads = sessionmaker(self.engine, expire_on_commit=False)
-        self._writes = sessionmaker(self.engine.execution_options(writes=True), expire_on_commit=False)
+        self._writes, self._keeps = (
+            sessionmaker(self.engine.execution_options(writes=how), expire_on_commit=False)
+            for how in ("yes", "durable")
+        )
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
@@ -97,9 +104,9 @@ class Store:
             yield session
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
-        """Yield a session whose changes all happen when the block ends well, or none."""
-        with self._writes.begin() as session:
+    def writing(self, *, durable: bool = False) -> Iterator[Session]:
+        """Yield a session whose changes all happen when the block ends well, or none; ``durable``: onto the disk."""
+        with (self._keeps if durable else self._writes).begin() as session:
             yield session
 
     def note(self, session: Session, kind: str, text: str = "", *, hand_in: int = 0, person: int = 0) -> None:
@@ -252,7 +259,11 @@ class Store:
                     raise RefusedError(expected(name, f"at most {most:g} MB", f"{upload.stat().st_size / 1e6:.1f} MB"))
                 beside.mkdir(parents=True)
                 shutil.copyfile(upload, beside / "upload.zip")
-            with self.writing() as session:
+            for path in beside.rglob("*"):
+                if path.is_file() and not path.is_symlink():
+                    with path.open("rb") as file:
+                        os.fsync(file.fileno())
+            with self.writing(durable=True) as session:
                 row = self._taken(session, person_id, name)
                 place = self.home / "uploads" / str(row.id)
                 remove_tree(place)  # of a server that was killed before the row was written

@@ -69,8 +69,9 @@ def serve(
         from multigrid_rl.serve import deeds
 
         one_thread()
-        with ended_by_signals():
-            told = deeds.DEEDS[action](place, deeds.Asked(output, rest[1:], every, url or f"http://localhost:{port}"))
+        with ended_by_signals(), deeds.opened(place, empty=action == "restore") as queue:
+            asked = deeds.Asked(place, queue, output, rest[1:], every, url or f"http://localhost:{port}")
+            told = deeds.DEEDS[action](asked)
     if isinstance(told, str):
         typer.echo(told, nl=False)
         return

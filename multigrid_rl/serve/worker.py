@@ -24,6 +24,8 @@ from multigrid_rl.types import RunError
 _POLL_S, _SUGGEST_S = 0.1, 1.0
 #: Seconds after which a worker that is still at a job is killed; of a pair what programs may take is added.
 _MOST_S = {"check": 60.0, "pair": 120.0, "rate": 300.0, "grade": 1800.0, "copies": 600.0, "appeal": 600.0}
+#: Times that a program is checked until it is believed to be too slow.
+_LATE = 3
 #: What the server is to blame for: the disk, the database, the machine, a rubric, files that it has kept.
 _OURS = (SQLAlchemyError, OSError, RunError, MemoryError, PlayerError, ConfigError)
 
@@ -109,6 +111,9 @@ class Worker:
             self.queue.to_programs(job)
             return
         found = self.judge.check(entry)
+        if found.late and job.attempts < _LATE:  # perhaps others kept it waiting
+            self.queue.put_back(job, printable(str(found.problem)))
+            return
         if found.problem is None:
             self.queue.checked(job, found.kind, found.sha256, found.log, found.seconds)
         else:

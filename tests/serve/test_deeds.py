@@ -21,6 +21,7 @@ scenario: 1v1
 anchors: [random, blue-rookie]
 games: 20
 matches: 1
+limits: {start_s: 300, step_s: 300, total_s: 2000, all_s: 9000}
 rubric: rubric.yaml
 """
 RUBRIC = """
@@ -145,7 +146,8 @@ def test_doctor_finds_what_is_in_the_way(course):
 
 
 @pytest.mark.parametrize("kind", ["bundle", "damaged", "zip", "agent"])
-def test_check_at_home_says_what_the_server_says(course, tmp_path, kind):
+def test_check_at_home_says_what_the_server_says(course, tmp_path, kind, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.serve.judge.CHECK_S", 2_000.0)  # of busy machines
     folder = tmp_path / "mine"
     source = "examples/agents/python" if kind == "agent" else "checkpoints/blue-adept"
     shutil.copytree(data_root() / source, folder)
