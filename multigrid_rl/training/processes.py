@@ -1,6 +1,6 @@
 """Calls side by side, in processes of their own: each takes the next call when it is done with one.
 
-A process that has loaded everything plays the next run, too. Processes are sessions of their own, which Ctrl-C in a
+A process that has loaded everything plays the next run, too. Processes are a group of their own each, which Ctrl-C in a
 terminal does not reach: who started them asks them to end. One whose starter is gone ends by itself, with a checkpoint.
 """
 
@@ -72,7 +72,7 @@ class Processes:
         self._asked = True
         for child in tuple(self._children):
             with suppress(ProcessLookupError):  # it has ended
-                os.killpg(child.pid, number)
+                child.send_signal(number)
 
     def _keep(self) -> None:
         """Hand a process one call after the other, and start another one where it dies."""
@@ -88,12 +88,11 @@ class Processes:
         self._told.put(None)
 
     def _started(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", f"from {__name__} import serve; serve({self._function!r})"]
+        # No session of its own: Linux shares cores out to sessions, and this one's priority may have been changed.
+        code = f"import os; os.setpgrp(); from {__name__} import serve; serve({self._function!r})"
         environment, pipe = {"OMP_NUM_THREADS": "1", **os.environ}, subprocess.PIPE
         with self._log.open("ab") as log:
-            child = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=log, env=environment, start_new_session=True
-            )
+            child = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=log, env=environment)
         self._children.add(child)
         if self._asked:  # meanwhile
             child.kill()

@@ -148,13 +148,14 @@ def test_children_end_with_their_parent_and_go_on_later(number, tmp_path):
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", *TINY, "train.until=4000000", "seeds=1,2"]
     parent = subprocess.Popen([*command, f"run_dir={folder}"], stdout=subprocess.DEVNULL, start_new_session=True)
     rows = folder / "seed1" / "metrics.jsonl"
-    for _ in range(600):
+    for _ in range(1800):
         if rows.exists() and rows.stat().st_size:
             break
         time.sleep(0.1)
+    assert rows.exists()
     parent.send_signal(number)
     assert parent.wait(60) == (130 if number == signal.SIGINT else -number)
-    for _ in range(300):
+    for _ in range(600):
         with suppress(FileNotFoundError, json.JSONDecodeError):
             if json.loads((folder / "seed1" / "verdict.json").read_text())["ended"] == "interrupted":
                 return
