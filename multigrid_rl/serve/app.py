@@ -107,8 +107,10 @@ class Site:
     def whose(self, kind: str, token: str) -> Person | None:
         """Return whose token this is; ``None``: nobody's, or one that was revoked."""
         claim = self.signer.read(kind, token)
-        person = claim and self.kept(("person", claim.person), lambda: self.store.person(claim.person))
-        if claim is None or person is None or person.forgotten or person.token_version != claim.version:
+        if claim is None:
+            return None
+        person: Person | None = self.kept(("person", claim.person), lambda: self.store.person(claim.person))
+        if person is None or person.forgotten or person.token_version != claim.version:
             return None
         return person
 
@@ -320,13 +322,9 @@ def server_of(app: Any, *, behind_proxy: bool = False) -> Any:
     """
     import uvicorn  # noqa: PLC0415 - it takes a while
 
-    settings = {
-        "proxy_headers": behind_proxy,
-        "forwarded_allow_ips": "*" if behind_proxy else "",
-        "server_header": False,
-    }
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", http=patient_protocol(), limit_concurrency=1000,
-        timeout_graceful_shutdown=5, timeout_keep_alive=30, **settings,
+        timeout_graceful_shutdown=5, timeout_keep_alive=30, server_header=False, proxy_headers=behind_proxy,
+        forwarded_allow_ips="*" if behind_proxy else "",
     )  # fmt: skip
     return uvicorn.Server(config)

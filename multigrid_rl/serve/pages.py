@@ -70,7 +70,8 @@ class Ladder(NamedTuple):
 def ladder_of(ask: Ask) -> Ladder:
     """Return what who asks may see of the ladder, kept until something happens."""
     who = ask.person.id if ask.person else 0
-    return ask.site.kept(("ladder", who), lambda: _ladder_of(ask, who))
+    found: Ladder = ask.site.kept(("ladder", who), lambda: _ladder_of(ask, who))
+    return found
 
 
 def _ladder_of(ask: Ask, who: int) -> Ladder:
@@ -111,7 +112,7 @@ def _ladder(ask: Ask, part: bool) -> bytes:
     found = ladder_of(ask)
     students = sum(row.person is not None for row in found.rows) + sum(found.hidden.values())
     lead = f"Ratings follow from all games at once, in whatever order they were played. {students} on the ladder."
-    shown_rows = {"ladder": found, "scale": scale_of(found.rows)}
+    shown_rows: dict[str, Any] = {"ladder": found, "scale": scale_of(found.rows)}
     title = ask.site.store.course.title
     return bytes(ask.page("table.html" if part else "ladder.html", title, lead=lead, **shown_rows).body)
 
@@ -165,7 +166,8 @@ def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
         counts = Counter(_OF_FIRST.get(letter) for letter in pairing["outcomes"])
         first = game.red_id == hand_in.id
         forfeited = sum(letter in "rb" for letter in pairing["outcomes"])
-        cell = Cell(*(counts[k] for k in ((0, 1, 2) if first else (2, 1, 0))), forfeited)
+        won, drawn, lost = (counts[k] for k in ((0, 1, 2) if first else (2, 1, 0)))
+        cell = Cell(won, drawn, lost, forfeited)
         other, side = (game.blue_id, "first") if first else (game.red_id, "second")
         before = found.get(other) or Matchup(other, _called(ask, other), Cell(), Cell(), [])
         games = [game.id] if pairing["kept"] and _may_watch(ask, game) else []
@@ -269,7 +271,14 @@ def hand_in(ask: Ask) -> Response:
         return JSONResponse(told)
     steps = [each for each in ask.site.store.events(row.id) if each.kind in STATES]
     ahead = [] if done else [state for state in STATES[1:4] if state not in {each.kind for each in steps}]
-    content = {"row": row, "rating": rating, "grade": grade, "steps": steps, "ahead": ahead, "done": done}
+    content: dict[str, Any] = {
+        "row": row,
+        "rating": rating,
+        "grade": grade,
+        "steps": steps,
+        "ahead": ahead,
+        "done": done,
+    }
     if "part" in ask.request.query_params:
         return ask.page("state.html", "", **content)
     return ask.page("hand_in.html", f"{row.name}: {row.state}", **content)

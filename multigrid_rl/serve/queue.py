@@ -27,8 +27,6 @@ LEASE_S, BEAT_S = 10.0, 2.0
 ATTEMPTS, BACKOFF_S = 25, 0.2
 #: Pairings with forfeited games after which a program meets nobody any more.
 STRIKES = 3
-#: How names of workers on other machines begin.
-AWAY = "ray-"
 BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
 #: What comes first: games of anchors; checks, first games and ratings; games beyond those; what takes long.
 ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
@@ -135,9 +133,9 @@ class Queue(Store):
             return len(held)
 
     def release_all(self) -> None:
-        """Free what workers of this machine held before the server was started: none of them is left."""
+        """Free what workers held before the server was started: none of them is left."""
         with self.writing() as session:
-            for job in session.scalars(select(Job).where(Job.worker != "", Job.worker.not_like(f"{AWAY}%"))):
+            for job in session.scalars(select(Job).where(Job.worker != "")):
                 job.worker, job.lease_until = "", 0.0
 
     def _give_up(self, session: Session, job: Job) -> None:

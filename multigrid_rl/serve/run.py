@@ -256,7 +256,7 @@ def links_of(queue: Queue, url: str) -> list[tuple[Person, str]]:
     return [(p, f"{url}/enter/{signer.issue('link', p.id, p.token_version)}") for p in people]
 
 
-def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: str | None) -> None:
+def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: int | None) -> None:
     """Answer browsers and play, until SIGTERM or Ctrl-C.
 
     Args:
@@ -264,12 +264,12 @@ def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, wo
         at: host and port to listen on.
         url: how browsers reach it.
         behind_proxy: a proxy on this machine says who asks.
-        workers: how many, or the address of a Ray cluster; the course's number by default.
+        workers: how many; the course's number by default.
 
     Raises:
         ConfigError, PlayerError: what is wrong with the course, its place, or the address.
     """
-    number = place.course.workers if workers is None or workers.startswith("ray:") else int(workers)
+    number = workers or place.course.workers
     with exclusive_lock(place.home):
         queue = prepared(place)
         links = links_of(queue, url)

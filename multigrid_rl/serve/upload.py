@@ -45,7 +45,8 @@ def _incoming(ask: Ask) -> Path:
     for other in folder.iterdir():
         if other.name != name:
             other.unlink(missing_ok=True)
-    return folder / name
+    whole: Path = folder / name
+    return whole
 
 
 def received(ask: Ask) -> Response:

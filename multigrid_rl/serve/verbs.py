@@ -44,7 +44,7 @@ def serve(
         bool, typer.Option("--behind-proxy", help="A proxy on this machine says who asks (docs/serve.md).")
     ] = False,
     workers: Annotated[
-        str | None, typer.Option(help="Processes that play networks, the course's by default; or ray://host:port.")
+        int | None, typer.Option(min=1, max=64, help="Processes that play networks; the course's number by default.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="New file or folder of an action.")] = None,
     every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
