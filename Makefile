@@ -10,7 +10,7 @@ BENCH_READY := $(BENCH_VENV)/.ready
 DOCS_VENV ?= .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 # What `make setup` installs beside the package; students need no dev: make setup EXTRAS=control
-EXTRAS ?= dev,control,games,web
+EXTRAS ?= dev,control,games,web,serve,onnx
 
 define CHECK_PYTHON
 $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 12) else f"Python {v[0]}.{v[1]} found; expected 3.10 to 3.12: make PYTHON=python3.11 ...")'

@@ -93,6 +93,7 @@ STUDIES = (
     ),
     Study("simple-spread", ("scenario=simple-spread",), 10, "at least what EPyMARL's IPPO and MAPPO reach"),
     Study("simple-tag", ("scenario=simple-tag",), 10, against=("random",)),
+    Study("battle", ("scenario=battle",), 5),
 )
 
 
