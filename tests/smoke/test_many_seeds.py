@@ -155,7 +155,7 @@ def test_children_end_with_their_parent_and_go_on_later(number, tmp_path):
     assert rows.exists()
     parent.send_signal(number)
     assert parent.wait(60) == (130 if number == signal.SIGINT else -number)
-    for _ in range(600):
+    for _ in range(1800):
         with suppress(FileNotFoundError, json.JSONDecodeError):
             if json.loads((folder / "seed1" / "verdict.json").read_text())["ended"] == "interrupted":
                 return
