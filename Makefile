@@ -10,7 +10,7 @@ BENCH_READY := $(BENCH_VENV)/.ready
 DOCS_VENV ?= .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 # What `make setup` installs beside the package; students need no dev: make setup EXTRAS=control
-EXTRAS ?= dev,control,games,web
+EXTRAS ?= dev,control,games,web,serve,onnx
 
 define CHECK_PYTHON
 $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 12) else f"Python {v[0]}.{v[1]} found; expected 3.10 to 3.12: make PYTHON=python3.11 ...")'
@@ -33,7 +33,7 @@ CHECK_TORCH = $(if $(filter cpu gpu cu1%,$(TORCH)),,$(error TORCH: expected cpu,
 NAME ?= $(error NAME: expected the name of a study: make study NAME=policy-gradients, or another of benchmarks/studies/)
 RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/mine)
 
-.PHONY: help setup train search evaluate cup report test faults robustness soak capacity check bench-setup bench bench-control bench-games bench-world bench-growth bench-faces docs pictures explain results study fingerprints prove-multigrid players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test faults robustness soak soak-serve bench-serve capacity check bench-setup bench bench-control bench-games bench-world bench-growth bench-faces docs pictures explain results study fingerprints prove-multigrid players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -77,6 +77,12 @@ robustness: $(READY)  ## the tests that train, over 20 seeds and the kernels of 
 
 soak: $(READY)  ## half an hour with an env runner killed every 20 s; ARGS="--minutes 5"
 	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+soak-serve: $(READY)  ## a class server under a storm, killed at 1,000 random moments; ARGS="--kills 100"
+	$(BIN)/python -m benchmarks.soak_serve $(ARGS)
+
+bench-serve: $(READY)  ## a class server: waits of 300 hand-ins in 10 minutes, memory, the ladder under load; ARGS="--rate 200"
+	$(BIN)/python -m benchmarks.serve $(ARGS)
 
 capacity: $(READY)  ## bytes of a step, weights, where the learner saturates, scaling on two nodes
 	$(BIN)/python -m benchmarks.capacity $(ARGS)

@@ -26,8 +26,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.show.pictures import font
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.rendering import render_frame
-from multigrid_rl.world.views import view_tables
+from multigrid_rl.world.rendering import draw_tile, render_frame
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -68,18 +67,11 @@ def views(_: Path) -> None:
 
 
 def view_of(world: World, agent: int) -> Picture:
-    """Cut an agent's window out of a frame, turned so that ahead is up; what it does not see is grey."""
-    size, frame = world.spec.view_size, render_frame(world, 0, TILE)
-    tokens = world.outputs.tokens[0, agent, : size * size]
-    pose = int(world.state.position[0, agent]) * 4 + int(world.state.heading[0, agent])
-    picture = np.zeros((size * TILE, size * TILE, 3), np.uint8)
-    for k, cell in enumerate(view_tables(size).cells[pose]):
-        i, j = divmod(k, size)
-        x, y = divmod(int(cell), c.HEIGHT)
-        tile = frame[y * TILE : (y + 1) * TILE, x * TILE : (x + 1) * TILE]
-        turned = np.rot90(tile, int(world.state.heading[0, agent]) + 1)
-        picture[j * TILE : (j + 1) * TILE, i * TILE : (i + 1) * TILE] = turned if tokens[k] else (205, 205, 210)
-    return picture
+    """Draw an agent's tokens, ahead is up; what it does not see is grey."""
+    size = world.spec.view_size
+    tokens, turn = world.outputs.tokens[0, agent, : size * size], 3 - int(world.state.heading[0, agent])
+    tiles = [draw_tile(TILE, int(code), turn=turn % 4) for code in tokens]
+    return np.concatenate([np.concatenate(tiles[i * size : (i + 1) * size]) for i in range(size)], axis=1)
 
 
 def beside(panels: list[tuple[str, Picture]], name: str) -> None:
@@ -173,6 +165,37 @@ def cup(folder: Path) -> None:
     photograph(out / "report.html", "report-cup.png", "--window-size=1100,1100")
 
 
+def play(_: Path) -> None:
+    """Photograph the page on which a person plays, after some steps; its stream never ends, so by Playwright."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - for this picture alone
+
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    command = [*PROGRAM, "play", "scenario=1v1", "--opponent", "blue-master", "--seed", "3", "--port", "8799"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    try:
+        assert server.stdout is not None
+        server.stdout.readline()  # it listens
+        with sync_playwright() as playwright:
+            page = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"]).new_page()
+            page.set_viewport_size({"width": 1100, "height": 820})
+            page.goto("http://127.0.0.1:8799/")
+            for step, key in enumerate(("ArrowUp", "ArrowRight", "ArrowUp")):
+                page.locator(".counter b", has_text=f"Step {step}").wait_for()
+                page.keyboard.press(key)
+            page.locator(".counter b", has_text="Step 3").wait_for()
+            page.screenshot(path=str(IMAGES / "play-1v1.png"))
+    finally:
+        server.terminate()
+        server.wait()
+    smaller("play-1v1.png")
+
+
+def smaller(name: str) -> None:
+    """Write a picture of a page again, in few colours."""
+    image = Image.open(IMAGES / name).convert("P", palette=Image.Palette.ADAPTIVE, colors=128)
+    image.save(IMAGES / name, optimize=True)
+
+
 def photograph(page: Path, name: str, *options: str) -> None:
     """Take a picture of a page by a browser, or say that there is none."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -181,9 +204,7 @@ def photograph(page: Path, name: str, *options: str) -> None:
         return
     shot = [browser, *QUIET.split(), *options, f"--screenshot={IMAGES / name}", page.resolve().as_uri()]
     subprocess.run(shot, check=True, capture_output=True, timeout=120)
-    Image.open(IMAGES / name).convert("P", palette=Image.Palette.ADAPTIVE, colors=128).save(
-        IMAGES / name, optimize=True
-    )
+    smaller(name)
 
 
 def trained(folder: Path) -> Path:
@@ -196,7 +217,7 @@ def trained(folder: Path) -> Path:
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "boards": boards, "views": views, "game": game, "terminal": terminal, "overlay": overlay, "report": report,
-    "cup": cup,
+    "cup": cup, "play": play,
 }  # fmt: skip
 
 

@@ -2,28 +2,30 @@
 
 python -m benchmarks.results                 # everything; hours on a small machine
 python -m benchmarks.results --only 1v1 --seeds 0 1 2
+python -m benchmarks.results --fresh         # on seeds that nobody tuned on
 """
 
 import argparse
 import json
-import os
+import re
 import statistics
-import subprocess
-import sys
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import table
+import numpy as np
+
+from benchmarks.tables import FRESH, made_on, table
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.evaluation.evaluation import MODES, Part, evaluate
+from multigrid_rl.evaluation.seeds import ENOUGH, told_median
 from multigrid_rl.evaluation.targets import find_target, run_target
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import read_run, run_config
 from multigrid_rl.show.reference import build_reference, save_reference
 from multigrid_rl.text import expected
+from multigrid_rl.training.seeds import run_path, run_seeds, told_held
 
 RESULTS = Path("docs/results")
 CURVES = Path("configs/recipe/curves")
@@ -91,6 +93,7 @@ STUDIES = (
     ),
     Study("simple-spread", ("scenario=simple-spread",), 10, "at least what EPyMARL's IPPO and MAPPO reach"),
     Study("simple-tag", ("scenario=simple-tag",), 10, against=("random",)),
+    Study("battle", ("scenario=battle",), 5),
 )
 
 
@@ -112,33 +115,23 @@ SPEED = {
 }
 
 
-def command_of(study: Study, seed: int) -> list[str]:
-    """Return the command line of one seed, as a user types it."""
-    return ["multigrid-rl", "train", *study.overrides, f"seed={seed}"]
-
-
-def one_run(study: Study, seed: int, folder: Path) -> dict[str, Any]:
-    """Train one seed in a process of its own, unless its folder is there already; returns its row."""
-    run = folder / study.name / f"seed{seed}"
-    program, *arguments = command_of(study, seed)
-    if (run / "verdict.json").exists():
-        made_by = json.loads((run / "provenance.json").read_text(encoding="utf-8"))["command"]
-        if made_by.split()[2:-1] != arguments[1:]:
-            raise SystemExit(f"{run}: expected an empty folder or a run of this study, got one made by {made_by!r}")
-    else:
-        subprocess.run(
-            [str(Path(sys.executable).parent / program), *arguments, f"run_dir={run}"],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+def judged(study: Study, run: Path) -> dict[str, Any]:
+    """Return the row of a seed that was trained: its verdict, and games of its exported policy."""
     row: dict[str, Any] = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
     row["provenance"] = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
     row["policy"] = {mode: policy_check(run, mode) for mode in MODES}
-    row["matches"] = [match for opponent in study.against for match in matches(run, opponent)]
-    text = f"held at {row['env_steps_to_held']:,}" if row["held"] else f"not held within {row['env_steps']:,}"
-    print(f"{study.name} seed {seed}: {text} ({row['env_steps_per_s']:,.0f} steps/s)", flush=True)
+    # Whom no choice has seen is met on seeds that no choice has seen, or never.
+    test = run_config(run).scenario.held_out.get("test", ()) if row["seed"] >= FRESH else ()
+    row["matches"] = [match for opponent in (*study.against, *test) for match in matches(run, opponent)]
     return row
+
+
+def results_of(study: Study, seeds: list[int], jobs: int | None, folder: Path) -> list[dict[str, Any]]:
+    """Train the seeds that are not done, and return a row for each. Raises ``SystemExit``: one failed."""
+    states = run_seeds([*study.overrides, f"run_dir={folder}"], seeds, jobs)
+    if wrong := [f"{study.name} seed {seed}: {its.state} {its.reason}" for seed, its in states.items() if not its.done]:
+        raise SystemExit("\n".join(wrong))
+    return [judged(study, run_path(folder, seed)) for seed in seeds]
 
 
 def policy_check(run: Path, mode: Any) -> dict[str, Any]:
@@ -184,12 +177,11 @@ def page(summary: dict[str, Any]) -> str:
         lines += [f"Required: {summary['required']}.", ""]
     if summary.get("note"):
         lines += [summary["note"], ""]
-    commits = sorted({row["provenance"]["commit"] or "unknown" for row in rows})
     lines += [
         f"Command of each row: `{summary['command']}`",
-        f"(all of them: `python -m benchmarks.results --only {summary['study']}`,",
-        f"{summary['jobs']} run(s) at a time on a shared 2-core machine: steps are exact, seconds are not).",
-        f"Opponents: {_opponents(provenance['opponents'])}. Commit {', '.join(commits)}.",
+        f"(all of them: `{summary['all']}`).",
+        f"{kind_of_seeds(rows)} {made_on([row['provenance'] for row in rows])}",
+        f"Opponents: {_opponents(provenance['opponents'])}.",
         "Versions: " + ", ".join(f"{name} {number}" for name, number in provenance["versions"].items()) + ".",
         "",
         *_training(rows),
@@ -199,6 +191,13 @@ def page(summary: dict[str, Any]) -> str:
         *_matches(rows),
     ]
     return "\n".join(lines)
+
+
+def kind_of_seeds(rows: list[dict[str, Any]]) -> str:
+    """Say whether anybody may have chosen values by these seeds."""
+    if all(row["seed"] >= FRESH for row in rows):
+        return f"Fresh seeds: the recipe was frozen before any seed from {FRESH} on was run."
+    return f"Tuning seeds: the recipe may have been chosen by them; `--fresh` judges it on seeds from {FRESH} on."
 
 
 def _opponents(rows: list[dict[str, Any]]) -> str:
@@ -230,12 +229,7 @@ def held_sentence(rows: list[dict[str, Any]]) -> str:
     """How many seeds held all gates, and after how many steps (runs that did not hold count as "more than all")."""
     if not rows[0]["gates"]:
         return "This scenario has no gates."
-    steps = sorted(row["env_steps_to_held"] for row in rows if row["held"])
-    text = f"Held on {len(steps)} of {len(rows)} seeds."
-    if 2 * len(steps) > len(rows):
-        padded = steps + [float("inf")] * (len(rows) - len(steps))
-        text += f" Environment steps to held: median {statistics.median(padded):,.0f}, {steps[0]:,} to {steps[-1]:,}."
-    return text
+    return told_held([row["env_steps_to_held"] if row["held"] else None for row in rows])
 
 
 def _policies(rows: list[dict[str, Any]]) -> list[str]:
@@ -271,6 +265,20 @@ def _matches(rows: list[dict[str, Any]]) -> list[str]:
     return [text, "", *table([*heads, "return: median", "lowest"], lines, left=(0, 1, 2)), ""]
 
 
+RULES = f"""## Rules of evidence
+
+* A recipe is frozen in a commit, then judged on seeds {FRESH} to {FRESH + 9} that nobody tuned on: `make results ARGS="--fresh"`, `make study NAME=...
+  ARGS="--fresh"`. Where a seed takes over ten minutes: five. A page says which seeds it has, its commit, processor and command; what was
+  measured on tuning seeds says so.
+* Held-out players come in two lists ([leagues](../league.md)): `validate`, by whom one chooses, and `test`, whom no choice has seen and
+  `--fresh` alone plays.
+* A claim that one thing is better carries the p of a permutation test and needs {ENOUGH} seeds; an interval of fewer is not drawn. Arms differ in
+  what is compared and in nothing else: gradient steps, minibatches, step sizes. Drawn and likeliest actions are both told.
+* "Exact" means: on one kind of processor. Another one adds numbers up in another order, and a run is then another run.
+* [Beside the best that others publish](anchors.md): a script reads our column from these pages; what we lose is in it.
+"""  # noqa: E501
+
+
 def summary(rows: list[str], pages: Collection[str] = ()) -> str:
     """Markdown over all studies, by their rows; ``pages`` are the lines of further pages."""
     heads = ["study", "required", "seeds held", "median env steps to held", "length", "team return", "win"]
@@ -278,18 +286,18 @@ def summary(rows: list[str], pages: Collection[str] = ()) -> str:
         "# Results",
         "",
         "Made by `make results`; each page has the command, versions, a row for each seed and the exported policies'",
-        "games.",
+        "games. Behind medians of at least five seeds stands a 95 % interval.",
         "Length, return and win are medians over seeds of means over 1000 fresh games with drawn actions.",
         "",
-        *table([*heads, "argmax: length, return, win"], [], left=(0, 1, 2, 7)),
+        *table([*heads, "argmax: length, return, win", "seeds, commit"], [], left=(0, 1, 2, 7, 8)),
         *rows,
     ]
-    return "\n".join([*lines, "", *(["## Speed and studies", "", *pages, ""] if pages else [])])
+    return "\n".join([*lines, "", RULES, *(["## Speed and studies", "", *pages, ""] if pages else [])])
 
 
 def further_pages(lines: list[str]) -> list[str]:
     """Return the lines of a summary's further pages, with those of :data:`SPEED` that are there and had none."""
-    known = [line for line in lines if line.startswith("* [")]
+    known = list({line.partition("]")[0]: line for line in lines if re.match(r"\* \[[\w-]+\]\(", line)}.values())
     new = [name for name in SPEED if (RESULTS / f"{name}.md").exists()]
     new = [name for name in new if not any(line.startswith(f"* [{name}]") for line in known)]
     return [*known, *(f"* [{name}]({name}.md): {SPEED[name][0]} (`make {SPEED[name][1]}`)" for name in new)]
@@ -303,18 +311,22 @@ def row_start(study: str) -> str:
 def summary_row(summary: dict[str, Any]) -> str:
     """Write a study's line of the summary."""
     rows = summary["rows"]
-    held = [row["env_steps_to_held"] if row["held"] else float("inf") for row in rows]
-    middle = statistics.median(held)
+    held = np.array([row["env_steps_to_held"] if row["held"] else np.inf for row in rows])
+    middle = np.median(held)
     gated = bool(rows[0]["gates"])
     drawn, likely = ([row["policy"][mode] for row in rows] for mode in ("stochastic", "argmax"))
+    seeds = (
+        f"{'fresh' if rows[0]['seed'] >= FRESH else 'tuning'}, {rows[0]['provenance'].get('commit') or 'unknown':.8}"
+    )
     cells = [
         summary["required"] or "-",
         f"{sum(row['held'] for row in rows)}/{len(rows)}" if gated else f"no gates, {len(rows)} seeds",
-        f"{middle:,.0f}" if middle < float("inf") else "-",
+        told_median(held, ",.0f").removeprefix("median ").rpartition(",")[0] if middle < np.inf else "-",
         _middle(drawn, "length", ".1f"),
         _middle(drawn, "team_return", ".2f"),
         _middle(drawn, "win", ".1%"),
         f"{_middle(likely, 'length', '.1f')}, {_middle(likely, 'team_return', '.2f')}, {_middle(likely, 'win', '.1%')}",
+        seeds,
     ]
     return f"{row_start(summary['study'])} {' | '.join(cells)} |"
 
@@ -328,7 +340,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=[s.name for s in STUDIES], default=[s.name for s in STUDIES])
     parser.add_argument("--seeds", type=int, nargs="+", help="instead of each study's own")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; more than 1 spoils the seconds")
+    parser.add_argument("--fresh", action="store_true", help=f"judge on seeds from {FRESH} on, at least {ENOUGH}")
+    parser.add_argument("--jobs", type=int, help="runs at the same time; as many as there are cores by default")
     parser.add_argument(
         "--runs", type=Path, default=Path("runs/results"), help="folder of the runs; done ones are kept"
     )
@@ -341,20 +354,19 @@ def main() -> None:
     readme = RESULTS / "README.md"
     lines = readme.read_text(encoding="utf-8").splitlines() if readme.exists() else []
     for study in chosen:
-        seeds = options.seeds or list(range(study.seeds))
-        with ThreadPoolExecutor(options.jobs) as pool:
-            rows = list(pool.map(lambda seed, its=study: one_run(its, seed, options.runs), seeds))
+        fresh = list(range(FRESH, FRESH + max(study.seeds, ENOUGH)))
+        seeds = options.seeds or (fresh if options.fresh else list(range(study.seeds)))
+        rows = results_of(study, seeds, options.jobs, options.runs / study.name)
         if study.recipe:
-            runs = [read_run(options.runs / study.name / f"seed{seed}") for seed in seeds]
+            runs = [read_run(run_path(options.runs / study.name, seed)) for seed in seeds]
             save_reference(build_reference(runs, study.recipe), CURVES / f"{study.recipe}.json", force=True)
-        command = " ".join(command_of(study, 0)[:-1]) + " seed=SEED"
         note = NOTES / f"{study.name}.md"
         record = {
             "study": study.name,
-            "command": command,
+            "command": f"multigrid-rl train {' '.join(study.overrides)} seed=SEED",
+            "all": f"python -m benchmarks.results --only {study.name}{' --fresh' * options.fresh}",
             "required": study.required,
             "note": note.read_text(encoding="utf-8").strip() if note.exists() else "",
-            "jobs": options.jobs,
             "rows": rows,
         }
         RESULTS.mkdir(parents=True, exist_ok=True)

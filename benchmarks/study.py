@@ -7,14 +7,10 @@ seeds, and the probability that a run of one arm beats a run of another.
 """
 
 import argparse
-import contextlib
 import json
-import multiprocessing
-import os
-import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +20,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from benchmarks.tables import table
+from benchmarks.tables import FRESH, made_on, table
 from multigrid_rl.cores import available_cpus
-from multigrid_rl.evaluation.seeds import improvement_interval, iqm, iqm_interval, permutation_p
+from multigrid_rl.evaluation.seeds import ENOUGH, improvement_interval, iqm, iqm_interval, permutation_p
+from multigrid_rl.runs.reader import read_provenance, read_verdict
 from multigrid_rl.show.figures import add_legend, fill, format_axes, panel_grid, save_figure
+from multigrid_rl.training.processes import Processes
+from multigrid_rl.training.seeds import state_of, train_seed
+from multigrid_rl.types import RunError
 
 STUDIES = Path(__file__).parent / "studies"
 PAGES = Path(__file__).parent.parent / "docs" / "results"
@@ -47,8 +47,6 @@ _UPDATES = (
 _POINTS = 40
 _RESAMPLES = 2000
 _DEALS = 10_000
-#: Seeds of an arm from which a p is told.
-_ENOUGH = 5
 #: What a run must have lost to be asked whether it regains it.
 _FALL = 100
 _RETURN = "return_mean/agent_0"
@@ -111,11 +109,11 @@ def read_study(name: str) -> Study:
     return Study(name=name, **(absent | yaml.safe_load(path.read_text(encoding="utf-8"))))
 
 
-def jobs_of(study: Study, seeds: int, root: Path) -> list[Job]:
+def jobs_of(study: Study, seeds: Iterable[int], root: Path) -> list[Job]:
     """Return every run of a study, seed by seed, so that a study that is broken off has whole seeds."""
     return [
         Job(arm, seed, root / arm / str(seed), _expand((*study.common, *overrides), root, seed), study.episodes)
-        for seed in range(seeds)
+        for seed in seeds
         for arm, overrides in study.arms.items()
     ]
 
@@ -133,50 +131,38 @@ def prepare(study: Study, root: Path) -> None:
             subprocess.run(call, check=True)
 
 
-def work(job: Job) -> tuple[Job, str]:
-    """Train and judge one run unless it was done before; returns the error, if any."""
-    from multigrid_rl.competition.inspection import seconds_per_action  # noqa: PLC0415
+def work(job: Job, tell: Callable[[Any], None]) -> None:
+    """Train and judge one run; what was done before is not done again. Raises ``RunError``: it was interrupted."""
+    from multigrid_rl.competition.inspection import seconds_per_action  # noqa: PLC0415 - in the process that trains
     from multigrid_rl.evaluation.evaluation import MODES, evaluate, summary  # noqa: PLC0415
     from multigrid_rl.evaluation.targets import find_target  # noqa: PLC0415
     from multigrid_rl.players.cards import read_card, read_network  # noqa: PLC0415
-    from multigrid_rl.text import ConfigError  # noqa: PLC0415
-    from multigrid_rl.training.start import run_training  # noqa: PLC0415 - in the process that trains
-    from multigrid_rl.types import RunError  # noqa: PLC0415
 
-    result = job.folder / "study.json"
-    if result.is_file():
-        return job, ""
-    try:
-        with (
-            open(os.devnull, "w", encoding="utf-8") as nowhere,  # noqa: PTH123 - no path of ours
-            contextlib.redirect_stdout(nowhere),
-            contextlib.redirect_stderr(nowhere),
-        ):
-            verdict = run_training([*job.overrides, f"seed={job.seed}", f"run_dir={job.folder}"])
-            if verdict["ended"] == "interrupted":
-                return job, "interrupted"
-            target = find_target(str(job.folder))
-            judged = evaluate(target, episodes=job.episodes, seed=1_000_003)
-    except (ConfigError, RunError) as error:
-        return job, str(error)
+    if not state_of(job.folder).done:
+        train_seed({"words": job.overrides, "seed": job.seed, "run": job.folder}, tell)
+    verdict = read_verdict(job.folder)
+    if verdict["ended"] == "interrupted":
+        raise RunError("interrupted")
+    target = find_target(str(job.folder))
+    judged = evaluate(target, episodes=job.episodes, seed=1_000_003)
     found = {key: verdict[key] for key in ("env_steps", "seconds", "env_steps_per_s")}
     found |= {name: summary([part])["return_mean"] for name, part in zip(("draw", MODES[1]), judged.parts, strict=True)}
     source = Path(next(iter(target.refs.values())))
     card = read_card(source)
     found["ms_per_action"] = 1e3 * seconds_per_action(card, read_network(source, card))
-    result.write_text(json.dumps(found) + "\n", encoding="utf-8")
-    return job, ""
+    (job.folder / "study.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 
-def run_study(jobs: Sequence[Job], processes: int) -> list[str]:
-    """Do all ``jobs`` in ``processes`` processes, each with one thread; returns what went wrong, one line a run."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    failed = []
-    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=20) as pool:
-        for number, (job, failure) in enumerate(pool.imap_unordered(work, jobs), 1):
-            print(f"{number} of {len(jobs)}: {job.arm}, seed {job.seed}{': ' + failure if failure else ''}", flush=True)
-            if failure:
-                failed.append(f"{job.arm}, seed {job.seed}: {failure}")
+def run_study(jobs: Sequence[Job], processes: int, log: Path) -> list[str]:
+    """Do the ``jobs`` that are not done, side by side; returns what went wrong, one line a run."""
+    left = {f"{job.arm}, seed {job.seed}": job for job in jobs if not (job.folder / "study.json").is_file()}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    told, failed = Processes("benchmarks.study:work", left, min(processes, len(left)), log), []
+    for name, kind, value in filter(None, told.results(lambda: False)):
+        if kind != "note":
+            print(f"{name}{f': {value}' if kind == 'failed' else ''}", flush=True)
+        if kind == "failed":
+            failed.append(f"{name}: {value}")
     return failed
 
 
@@ -187,6 +173,7 @@ class Arm(NamedTuple):
     curves: list[Curve]  # environment steps and mean return of each report
     updates: list[list[float]]  # the values named in ``_UPDATES``
     others: dict[str, list[Curve]]  # the same of other metrics
+    made: list[dict[str, Any]] = []  # noqa: RUF012 - where each was made; never changed
 
     def median(self, key: str) -> float:
         """Return the median over seeds; NaN for what runs of before did not keep."""
@@ -223,11 +210,12 @@ def read_arms(jobs: Sequence[Job], metrics: Iterable[str] = ()) -> dict[str, Arm
     for job in jobs:
         result = job.folder / "study.json"
         if result.is_file():
-            arm = arms.setdefault(job.arm, Arm([], [], [], {}))
+            arm = arms.setdefault(job.arm, Arm([], [], [], {}, []))
             arm.results.append(json.loads(result.read_text(encoding="utf-8")))
             with (job.folder / "metrics.jsonl").open(encoding="utf-8") as file:
                 rows = [json.loads(line) for line in file]
             arm.curves.append(_curve(rows, _RETURN))
+            arm.made.append(read_provenance(job.folder))
             for metric in metrics:
                 arm.others.setdefault(metric, []).append(_curve(rows, metric))
             arm.updates.append([_summarise(rows, metric, last=last) for _, metric, last in _UPDATES])
@@ -282,12 +270,12 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
     rng = np.random.default_rng(0)
     yield f"# {study.title}\n\n{study.text.strip()}\n"
     every = " ".join([*study.common, "seed=N"])
-    machine = f"{available_cpus()} shared cores, {platform.machine()}, Python {platform.python_version()}"
-    yield f"Made by `{command}` on {machine}. Every run: `{every}`, and its arm's overrides."
+    yield f"Made by `{command}`. Every run: `{every}`, and its arm's overrides."
+    yield made_on([row for arm in arms.values() for row in arm.made])
     yield (
         f"Scores are mean returns of {study.episodes} fresh episodes after training, with drawn actions unless the "
         "column says otherwise. IQM is the interquartile mean over seeds, with its 95 % interval by the bootstrap over "
-        "seeds. Bands of the figures are quartiles over seeds.\n"
+        f"seeds, from {ENOUGH} seeds on. Bands of the figures are quartiles over seeds.\n"
     )
     for group in study.groups:
         yield f"## {group['title']}\n\n{group['text'].strip()}\n"
@@ -318,7 +306,8 @@ def _table(study: Study, group: dict[str, Any], arms: dict[str, Arm], rng: np.ra
         middle, low, high = iqm_interval([scores], _RESAMPLES, rng)
         likeliest = float(iqm(arm.scores("argmax")))
         numbers = (scores.min(), scores.max(), likeliest, iqm(arm.scores("training")), arm.median("env_steps_per_s"))
-        cells = [str(len(scores)), f"{middle:,.0f}", f"{low:,.0f} to {high:,.0f}", *(f"{x:,.0f}" for x in numbers)]
+        told = f"{low:,.0f} to {high:,.0f}" if len(scores) >= ENOUGH else "-"
+        cells = [str(len(scores)), f"{middle:,.0f}", told, *(f"{x:,.0f}" for x in numbers)]
         latency = arm.median("ms_per_action")
         cells += [f"{arm.median('seconds'):,.0f}", "-" if np.isnan(latency) else f"{latency:.2g}"]
         cells += [f"{study.score(value):.3f}" for value in (middle, likeliest) if study.scale is not None]
@@ -350,7 +339,8 @@ def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Ite
     yield "## Which is better\n"
     yield (
         "Probability that a run of the first beats a run of the second, with its 95 % interval; p is that of a "
-        "permutation test of this probability against 1/2, two-sided.\n"
+        "permutation test of this probability against 1/2, two-sided. "
+        f"A claim needs {ENOUGH} seeds.\n"
     )
     for claim in claims:
         mode = claim.get("score", "draw")
@@ -361,8 +351,10 @@ def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Ite
         sides = [claim["better"], claim["worse"], _MODES[mode] + cut]
         p = permutation_p(better, worse, _DEALS, rng, smaller=False)
         told = "< .001" if p < 0.001 else f"{p:.3f}"
-        told = told if min(len(*better), len(*worse)) >= _ENOUGH else "too few seeds"
-        rows.append([*sides, f"{share:.2f}", f"{low:.2f} to {high:.2f}", told, claim["expected"]])
+        cells = [f"{share:.2f}", f"{low:.2f} to {high:.2f}", told]
+        if min(len(*better), len(*worse)) < ENOUGH:
+            cells = ["-", "-", "too few seeds"]
+        rows.append([*sides, *cells, claim["expected"]])
     yield from table(["first", "second", "score", "probability", "95 %", "p", "expected"], rows, left=(0, 1, 2, 6))
 
 
@@ -374,23 +366,25 @@ def main() -> None:
     """Run a study and write its page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("name")
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=10, help="how many")
+    parser.add_argument("--fresh", action="store_true", help=f"from seed {FRESH} on, which nobody tunes on")
     parser.add_argument("--arms", nargs="+", help="train these alone; the page shows all that were trained")
     parser.add_argument("--jobs", type=int, default=available_cpus())
     parser.add_argument("--folder", type=Path, default=Path("runs/studies"))
     parser.add_argument("--page-only", action="store_true", help="write the page of what was trained already")
     options = parser.parse_args()
     study = read_study(options.name)
-    jobs = jobs_of(study, options.seeds, options.folder / options.name)
+    first = FRESH * options.fresh
+    jobs = jobs_of(study, range(first, first + options.seeds), options.folder / options.name)
     chosen = [job for job in jobs if options.arms is None or job.arm in options.arms]
     if not options.page_only:
         prepare(study, options.folder / study.name)
-    failed = [] if options.page_only else run_study(chosen, options.jobs)
+    failed = [] if options.page_only else run_study(chosen, options.jobs, options.folder / study.name / "processes.log")
     arms = read_arms(jobs, study.metrics)
     study = study._replace(groups=[group for group in study.groups if arms.keys() & group["arms"].keys()])
     for group in study.groups:
         save_figure(draw_group(study, group, arms), PAGES / _figure_name(study, group))
-    command = f"make study NAME={study.name} ARGS='--seeds {options.seeds}'"
+    command = f"make study NAME={study.name} ARGS='--seeds {options.seeds}{' --fresh' * options.fresh}'"
     (PAGES / f"{study.name}.md").write_text("\n".join(lines_of(study, arms, command)) + "\n", encoding="utf-8")
     print(f"saved: {PAGES / study.name}.md")
     sys.exit("\n".join(failed) if failed else 0)

@@ -15,8 +15,10 @@ from typing import Any
 from benchmarks.measure import BenchmarkError, Spread, spread
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.files import markdown_table
-from multigrid_rl.runs.provenance import git_commit, versions
+from multigrid_rl.runs.provenance import cpu_model, git_commit, versions
 
+#: The first of the seeds that nobody tunes on: recipes are frozen in a commit, then judged on these.
+FRESH = 100
 #: Share of all cores that others may use, now and in the last minute, before a report says that it was busy.
 BUSY, BUSY_LAST_MINUTE = 0.1, 0.5
 
@@ -112,6 +114,14 @@ def machine_lines(machine: dict[str, Any]) -> list[str]:
     ]
 
 
+def made_on(provenances: Sequence[Mapping[str, Any]]) -> str:
+    """Say at which commits and on which processors runs were made: on one kind of processor steps are exact."""
+    commits = sorted({str(row.get("commit") or "unknown") for row in provenances})
+    kinds = sorted({str((row.get("machine") or {}).get("processor", "unknown")) for row in provenances})
+    exact = "steps are exact on this kind of processor" if len(kinds) == 1 else "each run is exact on its own"
+    return f"Commit {', '.join(commits)}; processor {', '.join(kinds)}: {exact}, seconds are not."
+
+
 def describe() -> dict[str, Any]:
     """Machine, versions, commit and load at the start. Warns on stderr if others use the machine."""
     used, load, cores = cores_used(), os.getloadavg()[0], available_cpus()
@@ -133,15 +143,6 @@ def describe() -> dict[str, Any]:
             file=sys.stderr,
         )
     return facts
-
-
-def cpu_model() -> str:
-    """Name of the processor."""
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text(encoding="utf-8").splitlines() if info.exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def cores_used(seconds: float = 1.0) -> float:

@@ -168,6 +168,9 @@ NETWORKS: dict[str, Network] = {
     ),
     "embedding": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
     "cnn": Network("multigrid_rl.models.cells:build", towers=True, legal=True, images=True, options=("scale_values",)),
+    "attention": Network(
+        "multigrid_rl.models.attention:AttentionActorCritic", towers=True, central=True, activations=("tanh", "relu")
+    ),
     "gru": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
     "lstm": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
 }
@@ -227,6 +230,7 @@ PLAYERS: dict[str, str] = {
 PAGES: dict[str, str] = {
     "run": "multigrid_rl.show.report:write_run_report",
     "cup": "multigrid_rl.show.report:write_cup_report",
+    "seeds": "multigrid_rl.show.report:write_seeds_report",
     "game": "multigrid_rl.show.replay:game_page",
     "exploit": "multigrid_rl.show.report:draw_exploit",
 }
@@ -244,12 +248,9 @@ FIGURES: dict[str, str] = {"comparison": "multigrid_rl.show.figures:save_compari
 #: Where a person plays a game, by the class that describes it: (game, players of the other seats, what is called with
 #: the session after each game, seed=, options of the verb) -> the session, what plays it, a hint.
 PERSONS: dict[str, str] = {
-    "GameSpec": "multigrid_rl.show.window:window",
+    "GameSpec": "multigrid_rl.show.browser:browser",
     "ZooSpec": "multigrid_rl.show.terminal:terminal",
 }
-
-#: The same in a browser.
-BROWSERS: dict[str, str] = {"GameSpec": "multigrid_rl.show.browser:browser"}
 
 #: Episodes of an environment that can be drawn: those of a run for its page; one chosen by name.
 FILMS: dict[str, str] = {
@@ -293,6 +294,9 @@ VERBS: dict[str, str] = {
     "inspect": "multigrid_rl.competition.verbs:inspect",
     "grade": "multigrid_rl.competition.grade_verb:grade",
     "cup": "multigrid_rl.competition.verbs:cup",
+    "serve": "multigrid_rl.serve.verbs:serve",
+    "check": "multigrid_rl.serve.verbs:check",
+    "submit": "multigrid_rl.serve.client:submit",
     "players": "multigrid_rl.cli.players:players",
     "freeze": "multigrid_rl.cli.players:freeze",
     "rate": "multigrid_rl.cli.players:rate",

@@ -33,7 +33,7 @@ def players(
     from multigrid_rl.config.compose import load_scenario
     from multigrid_rl.players import freeze as measuring
     from multigrid_rl.players.cards import PlayerError, read_card
-    from multigrid_rl.players.catalogue import BUILT_IN, WHAT, Catalogue
+    from multigrid_rl.players.catalogue import BUILT_IN, DESCRIPTIONS, Catalogue
 
     catalogue, problems, games = Catalogue(checkpoints), [], set()
     table = Table(box=None, pad_edge=False)
@@ -58,7 +58,7 @@ def players(
     screen = console(120)
     screen.print(table)
     screen.print()
-    notes = {**WHAT, "win / draw / loss": f"against random, {' or '.join(sorted(games)) or 'not measured'}"}
+    notes = {**DESCRIPTIONS, "win / draw / loss": f"against random, {' or '.join(sorted(games)) or 'not measured'}"}
     for name, what in {
         **notes,
         "beaten": "games won, or return earned, by the best response that `multigrid-rl exploit` found",

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from multigrid_rl.cli.app import refused
+from multigrid_rl.cli.app import LOST, refused
 
 
 def train(
@@ -26,11 +26,16 @@ def train(
     web: Annotated[
         bool, typer.Option("--web", help="tracking=web: a page of this machine that follows the run.")
     ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Of seeds=0..9: runs side by side; as many as there are cores by default.")
+    ] = None,
 ) -> None:
     """Train the learning seats of a scenario and judge them by its gates."""
     from multigrid_rl.training.start import resume_training, run_training
 
     given = list(overrides or [])
+    many = [word.partition("=")[2] for word in given if word.startswith("seeds=")]
+    given = [word for word in given if not word.startswith("seeds=")]
     if web:
         typed = [word for word in given if word.startswith("tracking=")]
         given.append(f"{typed[-1]},web" if typed else "tracking=web")
@@ -38,8 +43,38 @@ def train(
         if not math.isfinite(until) or until != int(until):
             raise refused("--until", "a whole number of environment steps", until)
         given.append(f"train.until={int(until)}")
+    if many or (resume is not None and (resume / "seeds.json").exists()):
+        _train_many(many, given, resume, web=web, require_gates=require_gates, jobs=jobs)
+        return
+    if jobs is not None:
+        raise refused("--jobs", "nothing without seeds=0..9", jobs)
     verdict = run_training(given) if resume is None else resume_training(resume, given)
     if verdict["ended"] == "interrupted":
         raise typer.Exit(130)  # what a shell calls "ended by Ctrl-C"
     if require_gates and not verdict["held"]:
+        raise typer.Exit(1)
+
+
+def _train_many(
+    many: list[str], given: list[str], folder: Path | None, *, web: bool, require_gates: bool, jobs: int | None
+) -> None:
+    """Train several seeds, those of a folder that goes on without ``seeds=``."""
+    from multigrid_rl.training.seeds import read_request, run_seeds, seeds_of
+
+    if web:
+        raise refused("--web", "one seed, which a page follows", f"seeds={many[-1] if many else ''}")
+    if typed := [word for word in given if word.startswith("seed=")]:
+        raise refused("seed", "nothing beside seeds=0..9", typed[-1])
+    seeds = seeds_of(many[-1]) if many else []
+    if folder is not None:
+        if given:
+            raise refused("--resume", "nothing but seeds=0..9 with a folder of seeds", given[0])
+        overrides, known = read_request(folder)
+        given, seeds = [*overrides, f"run_dir={folder}"], seeds or known
+    states = run_seeds(given, seeds, jobs).values()
+    if any(state.state == "failed" for state in states):
+        raise typer.Exit(LOST)
+    if not all(state.done for state in states):
+        raise typer.Exit(130)
+    if require_gates and any(state.state != "held" for state in states):
         raise typer.Exit(1)

@@ -8,16 +8,17 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import IO, NamedTuple, cast
 
 from multigrid_rl.competition.bundle import folder_kind
 from multigrid_rl.competition.cup.entries import reason_of
 from multigrid_rl.competition.folders import (
     MAX_FOLDER_BYTES,
-    MAX_FOLDER_DEPTH,
     MAX_FOLDER_FILES,
+    OF_DESKTOPS,
     Part,
     ScratchError,
+    inner_path,
     write_parts,
 )
 from multigrid_rl.files import free_path
@@ -27,8 +28,10 @@ from multigrid_rl.text import expected, shown
 ZIP = ".zip"
 #: Folders and zip files around a hand-in that are opened: a platform's folder, a zip file, and the folder in it.
 _AROUND = 3
-#: What desktops add to folders and archives.
-_OF_DESKTOPS = ("__MACOSX", ".DS_Store")
+#: Bytes that all zip files of one hand-in may unpack to, one in another and beside one another.
+_MAX_UNPACKED = 2 * MAX_FOLDER_BYTES
+#: Bytes of a zip file's list of its files; it is read as a whole, and takes ten times as many in memory.
+_MAX_LIST = 400 * MAX_FOLDER_FILES
 
 
 class HandIn(NamedTuple):
@@ -51,7 +54,7 @@ def hand_ins(folder: Path, scratch: Path) -> list[HandIn]:
         ScratchError: there is no room for what is unpacked.
     """
     try:
-        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *_OF_DESKTOPS))]
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *OF_DESKTOPS))]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder with hand-ins", error.strerror)) from error
     if not paths:
@@ -62,24 +65,33 @@ def hand_ins(folder: Path, scratch: Path) -> list[HandIn]:
 def hand_in(path: Path, scratch: Path) -> HandIn:
     """Return what a student has handed in, which may be unpacked below ``scratch``. Raises ``ScratchError``."""
     try:
-        return HandIn(path.name, _found(path, scratch, _AROUND))
+        return HandIn(path.name, _found(path, scratch, _AROUND, _Room(_MAX_UNPACKED)))
     except PlayerError as error:
         return HandIn(path.name, path, reason_of(error, path, path.name).replace(f"{scratch}/", ""))
 
 
-def _found(path: Path, scratch: Path, around: int) -> Path:
+class _Room:
+    """Bytes that may still be unpacked, of one hand-in."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+def _found(path: Path, scratch: Path, around: int, room: _Room) -> Path:
     """Return the folder of the bundle or agent at ``path``, or within the folders and zip files around it."""
     if not path.is_dir():
         if path.suffix.lower() != ZIP:
             raise PlayerError(expected(path, f"a bundle or an agent, as a folder or in a {ZIP} file", "another file"))
-        path = _unpacked(path, free_path(scratch, path.stem))
+        path = _unpacked(path, free_path(scratch, path.stem), room)
     try:
         folder_kind(path)
     except PlayerError:
         found = []
         for inner in _within(path) if around else ():
             with suppress(PlayerError):
-                found.append(_found(inner, scratch, around - 1))
+                found.append(_found(inner, scratch, around - 1, room))
+            if room.left <= 0:
+                raise PlayerError(expected(path, f"at most {_MAX_UNPACKED} bytes when unpacked", "more")) from None
         if len(found) > 1:
             names = " and ".join(shown(inner.name) for inner in found)
             raise PlayerError(expected(path, "one bundle or one agent", names)) from None
@@ -92,13 +104,13 @@ def _found(path: Path, scratch: Path, around: int) -> Path:
 def _within(folder: Path) -> list[Path]:
     """Return folders and zip files in a folder; no links, which lead to what was not handed in."""
     try:
-        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *_OF_DESKTOPS))]
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *OF_DESKTOPS))]
     except OSError:
         return []
     return [path for path in paths if not path.is_symlink() and (path.is_dir() or path.suffix.lower() == ZIP)]
 
 
-def _unpacked(path: Path, target: Path) -> Path:
+def _unpacked(path: Path, target: Path, room: _Room) -> Path:
     """Unpack a stranger's zip file into the new folder ``target``, and nowhere else.
 
     Raises:
@@ -108,7 +120,7 @@ def _unpacked(path: Path, target: Path) -> Path:
     try:
         if (size := path.stat().st_size) > MAX_FOLDER_BYTES:
             raise PlayerError(expected(path, f"at most {MAX_FOLDER_BYTES} bytes", size))
-        write_parts(_parts(path), target)
+        write_parts(_parts(path, room), target)
     except PlayerError:
         raise
     except OSError as error:
@@ -120,15 +132,35 @@ def _unpacked(path: Path, target: Path) -> Path:
     return target
 
 
-def _parts(path: Path) -> Iterator[Part]:
+class _Bounded:
+    """A zip file whose list of files is read in one piece that has a bound; ``most=None`` lifts it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.most = file, cast("int | None", _MAX_LIST)
+
+    def read(self, size: int = -1) -> bytes:
+        """Read as a file does. Raises ``BadZipFile``."""
+        if self.most is None:
+            return self.file.read(size)
+        data = self.file.read(self.most + 1 if size < 0 else min(size, self.most + 1))
+        if len(data) > self.most:
+            raise zipfile.BadZipFile(f"a list of files of more than {self.most} bytes")
+        return data
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.file, name)
+
+
+def _parts(path: Path, left: _Room) -> Iterator[Part]:
     """Yield folders and files of a zip file, folders before what is in them. Raises as :func:`_unpacked`."""
-    with zipfile.ZipFile(path) as archive:
+    with path.open("rb") as opened, zipfile.ZipFile(cast("IO[bytes]", bounded := _Bounded(opened))) as archive:
+        bounded.most = None
         folders: set[PurePosixPath] = set()
-        room, files = MAX_FOLDER_BYTES, 0
+        room, files = min(MAX_FOLDER_BYTES, left.left), 0
         for member in archive.infolist():
-            name = PurePosixPath(member.filename)
-            _check_member(path, member, name)
-            if not name.parts or {*name.parts} & {*_OF_DESKTOPS}:
+            name = inner_path(path, member.filename)
+            _check_member(path, member)
+            if not name.parts or {*name.parts} & {*OF_DESKTOPS}:
                 continue
             above = [parent for parent in reversed(name.parents) if parent.parts]
             new = [each for each in [*above, *([name] if member.is_dir() else [])] if each not in folders]
@@ -141,15 +173,13 @@ def _parts(path: Path) -> Iterator[Part]:
                 with archive.open(member) as file:
                     data = file.read(room + 1)  # a few bytes may unpack to any number
                 room -= len(data)
+                left.left -= len(data)
                 if room < 0:
                     raise PlayerError(expected(path, f"at most {MAX_FOLDER_BYTES} bytes when unpacked", "more"))
                 yield Part(Path(name), "file", data, member.external_attr >> 16)
 
 
-def _check_member(path: Path, member: zipfile.ZipInfo, name: PurePosixPath) -> None:
-    inside = not name.is_absolute() and ".." not in name.parts and "\\" not in member.filename
-    if not inside or len(name.parts) > MAX_FOLDER_DEPTH:
-        raise PlayerError(expected(path, "paths that stay in the folder", shown(member.filename)))
+def _check_member(path: Path, member: zipfile.ZipInfo) -> None:
     # What it was in the file system where it was packed; 0 where that has no such kinds.
     if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise PlayerError(expected(path, "files and folders alone", f"a link or a device, {shown(member.filename)}"))

@@ -15,7 +15,7 @@ from multigrid_rl.competition.sandbox import Limits, kill_descendants, sandboxed
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.cards import BoxSignature, Card, PlayerError, read_network
-from multigrid_rl.players.classes import refuse_class
+from multigrid_rl.players.classes import check_not_class
 from multigrid_rl.players.episodes import Played, play_games
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import PlayerFaultError
@@ -46,7 +46,7 @@ def inspect_folder(folder: Path, scenario: str | None, limits: Limits = Limits()
         PlayerError, ConfigError: what is wrong with it, in one line.
     """
     if not folder.exists():
-        refuse_class("folder", str(folder))
+        check_not_class("folder", str(folder))
     kind = folder_kind(folder)
     yield f"{shown(folder.resolve().name)}: {_WHAT[kind]}"
     if kind == "agent":

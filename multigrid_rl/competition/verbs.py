@@ -308,11 +308,14 @@ def _earned(results: CupResults) -> Table:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Run folder, or a checkpoint that RLlib's own algorithms wrote.")],
-    seat: Annotated[
-        str, typer.Option(help="Whose player: a seat, such as red_0 or player_1, or a whole team, red.")
+    run: Annotated[
+        Path, typer.Argument(help="Run folder, or a checkpoint of RLlib's own algorithms; with --onnx a bundle, too.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; never an existing one.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder or file to write; never an existing one.")],
+    seat: Annotated[
+        str | None,
+        typer.Option(help="Whose player: a seat, such as red_0 or player_1, or a whole team, red; a bundle has one."),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="What it is called; the folder's name by default.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")] = None,
     push: Annotated[str | None, typer.Option(help="Put it on Hugging Face's hub, too, as USER/NAME.")] = None,
@@ -320,20 +323,30 @@ def export(
         bool,
         typer.Option("--agent", help="Write a program that plays a network of your own, its class's file included."),
     ] = False,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Write one file for onnxruntime instead, for programs without torch.")
+    ] = False,
 ) -> None:
     """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
-    from multigrid_rl.competition import bundle, hub
-    from multigrid_rl.runs.players import players_for
+    from multigrid_rl.competition import bundle, hub, onnx_file
+    from multigrid_rl.players.cards import CARD_FILE
+    from multigrid_rl.runs.players import seat_folders
 
+    if onnx:
+        if agent or push is not None or name is not None:
+            raise refused("--onnx", "nothing of --agent, --push and --name: it is one file", output)
+        with TemporaryDirectory() as scratch:
+            at_hand = (run / CARD_FILE).exists() or bool(seat_folders(run))
+            sources = bundle.bundle_folders(run) if at_hand else _sources(run, seat, checkpoint, scratch)
+            checked = onnx_file.write_onnx(onnx_file.one_of(sources, seat), output)
+        typer.echo(f"exported {output}: {output.stat().st_size} bytes; {checked}")
+        return
     if agent and push is not None:
         raise refused("--push", "nothing with --agent: what comes from the hub is data, never a program", push)
     pushed: list[str] = []
     publish = None if push is None else lambda whole: pushed.append(hub.push(whole, push))
     with TemporaryDirectory() as scratch:
-        found = next((reader for file, reader in CHECKPOINTS.items() if (run / file).is_file()), None)
-        if found is not None and checkpoint is not None:
-            raise refused("--checkpoint", "nothing with a checkpoint of RLlib's", checkpoint)
-        sources = players_for(run, seat, checkpoint) if found is None else load(found)(run, seat, Path(scratch))
+        sources = _sources(run, seat, checkpoint, scratch)
         cards = bundle.export(sources, output, name=name, agent=agent, publish=publish)
     if agent:
         typer.echo(f"exported {output}, an agent; multigrid-rl inspect {output} shows whether it plays by itself")
@@ -345,6 +358,21 @@ def export(
         typer.echo(f"warning: {needs}")
     for address in pushed:
         typer.echo(f"pushed {address}; it plays as hf:{push}")
+
+
+def _sources(run: Path, seat: str | None, checkpoint: str | None, scratch: str) -> dict[str, Path]:
+    """Return the folders of players of a run, or of a checkpoint of RLlib's, as ``players_for`` does."""
+    from multigrid_rl.runs.players import players_for
+
+    if seat is None:
+        raise refused("--seat", "a seat, such as red_0, or a whole team", "nothing")
+    found = next((reader for file, reader in CHECKPOINTS.items() if (run / file).is_file()), None)
+    if found is None:
+        return players_for(run, seat, checkpoint)
+    if checkpoint is not None:
+        raise refused("--checkpoint", "nothing with a checkpoint of RLlib's", checkpoint)
+    folders: dict[str, Path] = load(found)(run, seat, Path(scratch))
+    return folders
 
 
 def inspect(

@@ -39,7 +39,7 @@ class ModelConfig(Part):
     """The network."""
 
     name: str
-    """mlp, embedding, cnn, gru, lstm, or module:Class of your own. Same as model=..."""
+    """mlp, embedding, cnn, attention, gru, lstm, or module:Class of your own. Same as model=..."""
     hidden: tuple[int, ...] = Field(min_length=1, max_length=MAX_LAYERS)
     """units of each layer, in policy and values alike; of a network with memory, one size. More: can represent more,
     slower"""

@@ -243,6 +243,14 @@ def kind_named(package: str | None) -> type[EnvironmentKind]:
     return kind
 
 
+def _two_lists(value: Any) -> Any:
+    """Return held-out players by what they are for: what was one list, before there were two, is for choosing."""
+    return {"validate": value} if isinstance(value, list | tuple) and value else value or {}
+
+
+HeldOut = Annotated[dict[Literal["validate", "test"], tuple[str, ...]], BeforeValidator(_two_lists)]
+
+
 class ScenarioConfig(Part):
     """A game, who sits where, and what training must reach; or an environment of another kind by its id."""
 
@@ -280,9 +288,9 @@ class ScenarioConfig(Part):
     seats"""
     league: Annotated[Any, BeforeValidator(_pool_settings)] = None
     """who plays on a seat that says league: fixed players, and snapshots of who learns (docs/league.md)"""
-    held_out: tuple[str, ...] = ()
-    """players that are never met in training; at the end the policy plays each of them, and held_out.json has the
-    results"""
+    held_out: HeldOut = {}
+    """players that are never met in training: validate, by whom one chooses, whom the policy plays at the end
+    (held_out.json), and test, whom no choice has seen (results --fresh). A list: validate"""
     gates: tuple[GateConfig, ...] = ()
     """what training must reach and hold; * stands for every learning seat. []: the run ends at train.until"""
     report_episodes: int = Field(default=100, ge=1)
@@ -297,7 +305,7 @@ class ScenarioConfig(Part):
             raise ValueError(expected("package", wanted, self.package or "null"))
         opponents = self.kind.opponents  # its kind refuses what does not fit
         if self.held_out and not opponents:
-            raise ValueError(expected("held_out", "[] without opponents", list(self.held_out)))
+            raise ValueError(expected("held_out", "{} without opponents", dict(self.held_out)))
         return self
 
     @property

@@ -123,6 +123,10 @@ def native(space: spaces.Space[Any], actions: NDArray[Any]) -> NDArray[Any]:
     return np.array(taken, space.dtype)
 
 
+#: Random steps in which a training reward of the user's own is tried before a run.
+TRIED = 20
+
+
 class OwnReward:
     """A training reward of the user's own: a function of one step of one environment.
 
@@ -153,7 +157,13 @@ class OwnReward:
 
 
 class Episodes(ABC):
-    """Tracks episodes by ``seats``, and seconds, of ``num_envs`` environments without background players."""
+    """Tracks episodes by ``seats``, and seconds, of ``num_envs`` environments without background players.
+
+    Attributes:
+        shaping: what trains instead of the environments' own rewards, which episodes are counted by.
+    """
+
+    shaping: OwnReward | None = None
 
     def __init__(self, num_envs: int, seats: int) -> None:
         self.num_envs = num_envs
@@ -246,9 +256,6 @@ class SingleAgentEnvs(Episodes):
         first: number of the first environment.
     """
 
-    #: What trains instead of the environments' own rewards, which episodes are counted by.
-    reward: OwnReward | None = None
-
     def __init__(self, env_id: str, num_envs: int, action_space: spaces.Space[Any], size: int, first: int) -> None:
         super().__init__(num_envs, 1)
         self._infos: list[dict[str, Any]] = [{}] * num_envs
@@ -285,9 +292,9 @@ class SingleAgentEnvs(Episodes):
             self._obs = final = obs.astype(np.float32)
         if not (np.isfinite(final).all() and np.isfinite(rewards).all()):
             raise self._broken(final, rewards, taken)
-        if self.reward is not None:
+        if self.shaping is not None:
             try:
-                rewards = self.reward(before, taken, final, rewards, self._infos)
+                rewards = self.shaping(before, taken, final, rewards, self._infos)
             except ConfigError as error:
                 raise RunError(str(error)) from error
         done = terminated | truncated

@@ -21,6 +21,7 @@ from multigrid_rl.envs.base import (
     AGENT,
     PACKAGE_OF,
     TEAM,
+    TRIED,
     BrokenEnvError,
     OwnReward,
     SingleAgentEnvs,
@@ -35,8 +36,6 @@ from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, RunError
 LOG = logging.getLogger(__name__)
 #: What an environment answers.
 ANSWERS = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
-#: Random steps in which a training reward of the user's own is tried.
-_TRIED = 20
 
 
 def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> gymnasium.Env[Any, Any]:
@@ -235,7 +234,7 @@ class GymnasiumFactory(EnvFactory):
             envs, acts = self.build(1, 0), self.specs.agents[0].action_space
             acts.seed(0)
             try:
-                for _ in range(_TRIED):
+                for _ in range(TRIED):
                     envs.step({AGENT: acts.sample()[None]})
             except RunError as error:
                 raise ConfigError(str(error)) from error
@@ -243,7 +242,7 @@ class GymnasiumFactory(EnvFactory):
     def build(self, num_envs: int, first: int) -> SingleAgentEnvs:
         """Build environments number ``first`` to ``first + num_envs - 1``, by a faster way where there is one."""
         envs = self._environments(num_envs, first)
-        envs.reward = OwnReward(self.shaping) if self.shaping else None
+        envs.shaping = OwnReward(self.shaping) if self.shaping else None
         return envs
 
     def _environments(self, num_envs: int, first: int) -> SingleAgentEnvs:

@@ -18,12 +18,19 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, reset_seed
+from multigrid_rl.envs.base import (
+    BrokenEnvError,
+    Episodes,
+    TimeLimit,
+    flat_actions,
+    native,
+    reset_seed,
+)
 from multigrid_rl.envs.parts import SwappedParts
 from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, described, failed, open_game
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import mistake
-from multigrid_rl.types import AgentSpec, BatchedStep, MultiAgentSpec, Seats
+from multigrid_rl.types import AgentSpec, BatchedStep, MultiAgentSpec, RunError, Seats
 
 LOG = logging.getLogger(__name__)
 Array = NDArray[Any]
@@ -52,6 +59,7 @@ class PettingZooEnvs(Episodes):
         games: the environments.
         played: what each seat did in each step of their running or only episodes, as their ``step`` took it.
         actions: (N, A) choices of the last step, -1 where a seat did nothing; (N, 0) where actions are no choices.
+        shaping: see ``base.Episodes``; pays who moved, and its ``info`` holds the seat as ``agent``, too.
 
     Raises:
         ValueError: see :func:`~multigrid_rl.envs.zoo.open_game`.
@@ -85,6 +93,7 @@ class PettingZooEnvs(Episodes):
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
         self.turn = np.zeros((num_envs, len(self.seats)), np.bool_)
         self._paid, self._limit = np.zeros(self.turn.shape), TimeLimit()
+        self._infos: list[dict[str, Mapping[str, Any]]] = [{} for _ in range(num_envs)]
         self.played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
         self._steady, self._auto_reset, self._most = not gaps, auto_reset, (env_args or {}).get(LIMIT, np.inf)
         single = all(isinstance(about.acts, spaces.Discrete) for about in self._about.values())
@@ -102,8 +111,10 @@ class PettingZooEnvs(Episodes):
 
         Raises:
             BrokenEnvError: an environment raises, takes too long, or shows or pays what is no number.
+        RunError: the training reward of the user's own failed.
         """
         mask, count = self.turn.copy(), self.num_envs
+        before = None if self.shaping is None else {seat: obs.copy() for seat, obs in self._obs.items()}
         chosen = {seat: native(about.acts, actions[seat]) for seat, about in self._about.items()}
         self._clock.begin()
         self._paid = rewards = np.zeros(mask.shape)
@@ -133,6 +144,8 @@ class PettingZooEnvs(Episodes):
             raise self._broken(n, f"step: {self.seats[a]}", f"a reward of {rewards[n, a]}")
         self._returns += rewards
         self._length += mask.any(axis=1)
+        if before is not None:
+            rewards = self._shaped(before, chosen, rewards, mask)
         if done.any():
             for seat, obs in self._obs.items():
                 self._final[seat][done] = obs[done]
@@ -146,6 +159,20 @@ class PettingZooEnvs(Episodes):
             truncated=cut,
             done=done,
         )
+
+    def _shaped(self, before: dict[str, Array], chosen: dict[str, Array], rewards: Array, mask: Array) -> Array:
+        """Return what is paid (N, A) by the training reward to who moved; to others nothing."""
+        assert self.shaping is not None
+        paid = np.zeros(rewards.shape)
+        for a, seat in enumerate(self.seats):
+            its = np.flatnonzero(mask[:, a])
+            infos = [{**self._infos[n].get(seat, {}), "agent": seat} for n in its]
+            seen, acts, after = before[seat][its], chosen[seat][its], self._obs[seat][its]
+            try:
+                paid[its, a] = self.shaping(seen, acts, after, rewards[its, a], infos)
+            except ConfigError as error:
+                raise RunError(str(error)) from error
+        return paid
 
     def get_state(self) -> dict[str, Any]:
         """Return the actions since each episode began: environments of strangers cannot be copied."""
@@ -206,6 +233,7 @@ class PettingZooEnvs(Episodes):
             now: Happened = game.start(given) if what == "reset" else game.play(given)
             for seat, (obs, info) in now.seen.items():
                 self._about[seat].read(obs, info, self._obs[seat][n])
+                self._infos[n][seat] = info
             for seat, paid in now.paid.items() if what == "step" else ():
                 self._paid[n, self._places[seat]] = paid
             for seat in now.turn:

@@ -98,14 +98,14 @@ def evaluate(
     return Evaluation(target, seed, tuple(parts), time.perf_counter() - began)
 
 
-def held_out(run: Path, episodes: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Play a run's policy against each held-out player of its scenario; returns their shares by name.
+def held_out(run: Path, which: Literal["validate", "test"], episodes: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Play a run's policy against each player of a list that its scenario holds out; returns their shares by name.
 
     Raises:
         ConfigError, PlayerError: no run, or a player that cannot be used.
     """
     target, rows = run_target(run), {}
-    for name in run_config(run).scenario.held_out:
+    for name in run_config(run).scenario.held_out.get(which, ()):
         evaluation = evaluate(against(target, name), episodes=episodes, seed=seed, modes=("stochastic",))
         rows[name] = _outcomes([part.results for part in evaluation.parts])
     return rows

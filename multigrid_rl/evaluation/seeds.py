@@ -19,8 +19,10 @@ Strata = list[Array]  # values (n_s,) of each scenario, n_s >= 1
 #: Share that the IQM cuts off at each end, rounded down as scipy.stats.trim_mean does: of 4 runs 1, of 3 none.
 TRIM = 0.25
 _LOW, _HIGH = 0.025, 0.975
-#: Bootstrap samples behind the band of a curve.
-BAND_REPS = 1000
+#: Bootstrap samples behind the band of a curve, and behind an interval that is told.
+BAND_REPS, TOLD_REPS = 1000, 10_000
+#: Seeds from which an interval or a p is told: of fewer, a bootstrap interval is too narrow to mean anything.
+ENOUGH = 5
 
 
 class Interval(NamedTuple):
@@ -56,6 +58,21 @@ def interval(value: float, samples: Array) -> Interval:
 def iqm_interval(strata: Strata, reps: int, rng: np.random.Generator) -> Interval:
     """Return the IQM with its stratified bootstrap interval."""
     return interval(float(iqm(np.concatenate(strata))), iqm(resampled(strata, reps, rng)))
+
+
+def told_median(values: Array, form: str, never: str = "never") -> str:
+    """Say the median, its 95 % interval from :data:`ENOUGH` values on, and the range; ``never`` is infinite."""
+
+    def told(value: float) -> str:
+        return format(value, form) if np.isfinite(value) else never
+
+    text = f"median {told(float(np.median(values)))}"
+    if len(values) >= ENOUGH:
+        # The same numbers make the same interval, wherever they are told.
+        drawn = np.median(resampled([values], TOLD_REPS, np.random.default_rng(0)), axis=1)
+        _, low, high = interval(float(np.median(values)), drawn)
+        text += f" (95 % interval {told(low)} to {told(high)})"
+    return f"{text}, {told(float(values.min()))} to {told(float(values.max()))}"
 
 
 def iqm_difference(ours: Strata, theirs: Strata, reps: int, rng: np.random.Generator) -> Interval | None:

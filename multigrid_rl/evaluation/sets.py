@@ -25,7 +25,7 @@ HELD = "env_steps_to_held"
 #: A run's final value is the mean over the reports of its last so many environment steps; a gate has its own window.
 FINAL_WINDOW = 100_000
 #: With fewer runs on a side an interval means little.
-FEW = 3
+MIN_RUNS = 3
 #: Paths of one machine: no difference between two runs.
 PRIVATE = ("run_dir", "checkpoints")
 _SHOWN_VALUE = 40  # letters
@@ -168,8 +168,8 @@ def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
     if max(ends) > 1.1 * min(ends):
         why = "runs end when their gates are held, here" if all(run.gates for run in all_runs) else "runs report last"
         yield f"{why} after {min(ends):,} to {max(ends):,} steps: final values are those at each run's own end"
-    if min(len(runs) for s in (ours, theirs) for runs in s.by_scenario.values()) < FEW:
-        yield f"fewer than {FEW} runs on a side: intervals mean little"
+    if min(len(runs) for s in (ours, theirs) for runs in s.by_scenario.values()) < MIN_RUNS:
+        yield f"fewer than {MIN_RUNS} runs on a side: intervals mean little"
     if len(ours.by_scenario) > 1:
         yield "several scenarios: an IQM mixes their scales, the share of pairs is the mean over scenarios and does not"
 

@@ -242,7 +242,7 @@ def player_target(name: str, config: RunConfig, opponent: str | None = None) -> 
         wanted = "one team to judge (scenario.seats.SEAT=PLAYER or --opponent PLAYER)"
         seats = ", ".join(learning) or "no seat"
         raise ConfigError(expected(f"scenario={config.scenario.name}", wanted, f"{seats} that learn"))
-    title = Catalogue(config.checkpoint_root()).home_of(name)[0]
+    title = Catalogue(config.checkpoint_root()).title_of(name)[0]
     sides: Sides = "both" if counterpart(spec, learning[0]) != learning[0] and _sits(name, config, learning) else "own"
     return Target(title, _game(config), dict.fromkeys(learning, name), sides)
 

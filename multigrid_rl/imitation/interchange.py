@@ -22,7 +22,7 @@ from multigrid_rl.types import AgentSpec
 
 Array = NDArray[Any]
 TORCH, PARQUET, MINARI, GAMES = (".pt", ".pth"), ".parquet", "minari:", ".json"
-WHAT = "a torch file (.pt, .pth), a Parquet file (.parquet), games (.json) or minari:DATASET_ID"
+SOURCES = "a torch file (.pt, .pth), a Parquet file (.parquet), games (.json) or minari:DATASET_ID"
 #: Seconds of processor time, and bytes of memory beside three times the file's, for reading an untrusted torch file.
 _SECONDS, _BYTES = 600, 8 << 30
 _UNKNOWN = (-1, -1, -1)
@@ -42,13 +42,13 @@ def episodes_of(source: str, dtypes: Mapping[str, Any]) -> tuple[Iterator[Episod
         return _from_minari(source.removeprefix(MINARI), dtypes), {}
     path = Path(source)
     if not path.is_file():
-        raise ConfigError(expected("data import", f"{WHAT} that exists", source))
+        raise ConfigError(expected("data import", f"{SOURCES} that exists", source))
     if path.suffix in TORCH:
         episode, told = _from_torch(path, dtypes)
         return iter([episode]), {"bounds": False, **told}
     if path.suffix == PARQUET:
         return _from_parquet(path, dtypes), {}
-    raise ConfigError(expected("data import", WHAT, source))
+    raise ConfigError(expected("data import", SOURCES, source))
 
 
 def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iterator[Episode]:

@@ -75,6 +75,17 @@ class League:
         rates[met] = self._points[met] / self._games[met]
         return rates
 
+    def standings(self) -> list[dict[str, Any]]:
+        """Return every player that is not lost: name, when it joined, win rate against it, share of games."""
+        names = [*((name, None) for name in self.config.anchors), *((s.name, s.env_steps) for s in self.snapshots)]
+        rates, met = self.win_rates(), self._games > 0
+        return [
+            {"player": name, "since": since, "win": float(rates[n]) if met[n] else None,
+             "share": float(self.weights.get(n, 0.0))}
+            for n, (name, since) in enumerate(names)
+            if n not in self.lost
+        ]  # fmt: skip
+
     def metrics(self) -> dict[str, float]:
         """Return the league's metrics."""
         rates = np.delete(self.win_rates(), self.lost)

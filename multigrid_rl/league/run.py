@@ -3,6 +3,7 @@
 A snapshot is a folder of frozen players, one folder each, below ``league/``; none but current opponents' is in memory.
 """
 
+import json
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from multigrid_rl.config.scenario import ScenarioConfig
-from multigrid_rl.files import free_path, unfinished
+from multigrid_rl.files import free_path, unfinished, write_whole
 from multigrid_rl.league.league import League, Snapshot
 from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card, read_files, read_network
 from multigrid_rl.players.pool import Roster
-from multigrid_rl.runs.checkpoints import LEAGUE
+from multigrid_rl.runs.checkpoints import LEAGUE, STANDINGS
 from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
@@ -66,7 +67,7 @@ class RunLeague(League):
             The new share of games of each opponent, with the files of new opponents; ``None``: no change.
 
         Raises:
-            OSError: a snapshot cannot be written.
+            OSError: a snapshot or the standings cannot be written.
         """
         if self.due(env_steps):
             self.add(write_snapshot(self._run, f"step_{env_steps:09d}", env_steps, export))
@@ -79,6 +80,7 @@ class RunLeague(League):
             self._files = {n: files for n, files in self._files.items() if n in self.weights}
             for number in set(self.weights) - set(self._files):
                 self._read(number)
+        write_whole(self._run / STANDINGS, json.dumps({"players": self.standings()}).encode())
         return Roster(self.weights, {n: files for n, files in self._files.items() if n not in before})
 
     def _read(self, number: int) -> None:

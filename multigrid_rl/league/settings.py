@@ -60,5 +60,5 @@ class LeagueConfig(Part):
         whose = "each who plays" if self.win_over == "pool" else "all in 100 episodes"
         joins = [f"every {self.every:,} steps"] if self.every else []
         joins += [f"at {self.win:.0%} wins against {whose}"] if self.win else []
-        share = f"{1 - self.anchor_share:.0%} of the games once there is one"
-        return f"snapshots join {' or '.join(joins)}; {self.weighting}, {share}"
+        share = f"{1 - self.anchor_share:.0%} of the games are against snapshots"
+        return f"a snapshot is added {' or '.join(joins)}; {share}, weighted {self.weighting}"

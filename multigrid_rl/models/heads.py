@@ -55,8 +55,12 @@ class Head(nn.Module):
     def mode(self, outputs: NDArray[np.float32]) -> Array:
         """Return the likeliest action (N, A) of each row, or a substitute."""
         with torch.no_grad():
-            best: Array = (self._mode(torch.from_numpy(outputs)) * self.reach + self.middle).numpy()
+            best: Array = self.likeliest(torch.from_numpy(outputs)).numpy()
         return best
+
+    def likeliest(self, outputs: Tensor) -> Tensor:
+        """Return the same as a tensor (N, A), of outputs (N, outputs)."""
+        return self._mode(outputs) * self.reach + self.middle
 
     def bounded(self, actions: Array) -> Array:
         """Return ``actions`` (N, A) clipped to the bounds."""
@@ -172,7 +176,7 @@ class Mixture(Head):
     def _mode(self, outputs: Tensor) -> Tensor:
         weights, means, log_std = self._parts(outputs)
         highest = (weights - log_std.sum(2)).argmax(1)  # of the components' peaks
-        return means[torch.arange(len(outputs)), highest]
+        return means.gather(1, highest[:, None, None].expand(-1, 1, self.width)).squeeze(1)
 
 
 class Bins(Head):
@@ -331,7 +335,7 @@ class Diffusion(Head):
         for t in range(self.size - 1, -1, -1):
             alpha_bar, alpha = self.alpha_bar[t], self.alpha[t]
             before = self.alpha_bar[t - 1] if t else torch.ones_like(alpha_bar)
-            predicted = self.predicted(outputs, actions, torch.full((len(outputs),), t))
+            predicted = self.predicted(outputs, actions, torch.full(outputs.shape[:1], t))
             # The action that the prediction implies, clipped to the bounds; then the posterior's mean (equations 7 and
             # 15).
             denoised = ((actions - (1 - alpha_bar).sqrt() * predicted) / alpha_bar.sqrt()).clamp(-1, 1)
@@ -346,7 +350,7 @@ class Diffusion(Head):
 
     def _mode(self, outputs: Tensor) -> Tensor:
         """Return the actions denoised from zero noise: without a density there is no likeliest action."""
-        return self._denoised(outputs, outputs.new_zeros(len(outputs), self.size, self.width))
+        return self._denoised(outputs, outputs.new_zeros(outputs.shape[0], self.size, self.width))
 
 
 def _step_table(steps: int, width: int) -> Tensor:

@@ -23,7 +23,7 @@ from multigrid_rl.types import Clock
 
 Array = NDArray[Any]
 #: Gradient steps whose random numbers are drawn together.
-_TOGETHER = 64
+_CHUNK_STEPS = 64
 #: Output of a deviation of 1: see the head.
 _WIDE = math.atanh(3 / 7)
 
@@ -126,8 +126,8 @@ class Agent:
     def learn(self, steps: int) -> dict[str, float]:
         """Take gradient steps; the statistics of the last one, and the mean of the critics' loss."""
         q_loss, found = 0.0, {}
-        for first in range(0, steps, _TOGETHER):
-            count = min(_TOGETHER, steps - first)
+        for first in range(0, steps, _CHUNK_STEPS):
+            count = min(_CHUNK_STEPS, steps - first)
             chosen = torch.randint(self.replay.count, (count, self._size), generator=self._generator)
             shape = (count, 2, self._size, self._actions)
             noise = torch.randn(shape, generator=self._generator).to(self._device)

@@ -3,8 +3,6 @@
 import hashlib
 import json
 import math
-import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -21,7 +19,10 @@ from torch import Tensor, nn
 from multigrid_rl.config.scenario import EnvironmentKind, Strict, kind_named, packages
 from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
-from multigrid_rl.text import ConfigError, expected, first_error, printable, shown
+from multigrid_rl.players.plain import PlayerError as PlayerError  # noqa: PLC0414 - most know it from here
+from multigrid_rl.players.plain import check_size
+from multigrid_rl.players.plain import read_plain_file as read_plain_file  # noqa: PLC0414
+from multigrid_rl.text import ConfigError, expected, first_error, shown
 from multigrid_rl.trust import check_code
 from multigrid_rl.types import MAX_CHOICES, MAX_NUMBERS, AgentSpec
 from multigrid_rl.world.constants import NUM_CODES
@@ -32,16 +33,6 @@ MAX_MODEL_BYTES = 5_000_000
 MAX_CARD_BYTES = 1_000_000
 #: A network within these bounds is built at once, one beyond them only when its file has the right shapes.
 _UNITS, _LAYERS, _TOKENS, _NUMBERS = 512, 4, 200, 20_000
-#: Not blocking: to open a named pipe would wait for a writer. Windows has neither flag.
-_OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
-
-
-class PlayerError(ValueError):
-    """A player that cannot be used; the message is one line."""
-
-    def __init__(self, message: str) -> None:
-        # Names of files and keys come from strangers, and are printed on terminals.
-        super().__init__(printable(message))
 
 
 def _in_one_line(value: str) -> str:
@@ -268,36 +259,6 @@ def write_card(folder: Path, card: Card) -> None:
     (folder / CARD_FILE).write_text(json.dumps(card.model_dump(), indent=2) + "\n", encoding="utf-8")
 
 
-def read_plain_file(path: Path, most: int, due: int | None = None) -> bytes:
-    """Return the content of a file of at most ``most`` bytes, of exactly ``due`` if given. Never waits for a pipe.
-
-    Raises:
-        PlayerError: a link, a folder or anything else that is no plain file; another size; not readable.
-    """
-    try:
-        if path.is_symlink():
-            raise PlayerError(expected(path, "a plain file", "a symbolic link"))
-        handle = os.open(path, _OPEN)
-        with os.fdopen(handle, "rb", buffering=0) as file:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
-                raise PlayerError(expected(path, "a plain file", "a pipe or a device"))
-            _check_size(path, found.st_size, most, due)
-            data = file.read(most + 1)  # it may have grown meanwhile
-        _check_size(path, len(data), most, due)
-    except OSError as error:
-        raise PlayerError(f"{path}: cannot be read: {error.strerror}") from error
-    return data
-
-
-def _check_size(path: Path, size: int, most: int, due: int | None) -> None:
-    if size > most:
-        raise PlayerError(expected(path, f"at most {most} bytes", f"{size} bytes"))
-    if due is not None and size != due:
-        hint = " (truncated?)" if size < due else ""
-        raise PlayerError(expected(path, f"the {due} bytes of its card", f"{size} bytes{hint}"))
-
-
 def read_files(folder: Path) -> PlayerFiles:
     """Read both files of a player. Raises :class:`PlayerError` for one that is too large or cannot be read."""
     return PlayerFiles(folder, _content(folder, CARD_FILE)[1], _content(folder, MODEL_FILE)[1])
@@ -309,7 +270,7 @@ def _content(source: Source, file: str, due: int | None = None) -> tuple[Path, b
     if isinstance(source, Path):
         return source / file, read_plain_file(source / file, most, due)
     path, data = source.home / file, source.card if file == CARD_FILE else source.model
-    _check_size(path, len(data), most, due)
+    check_size(path, len(data), most, due)
     return path, data
 
 

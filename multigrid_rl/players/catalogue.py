@@ -28,7 +28,7 @@ from multigrid_rl.text import expected, shown, unknown
 from multigrid_rl.types import Policy, Seats
 
 #: Players that need no file, in words.
-WHAT = {
+DESCRIPTIONS = {
     "random": "every action with the same probability",
     "idle": "does nothing",
     "key-runner": "knows the board; fetches its key, opens its door, toggles an opponent in front",
@@ -42,7 +42,7 @@ def _scripted(name: str, spec: Seats, seat: str = "") -> Policy:
 
 
 #: What makes each of them for one game.
-BUILT_IN: dict[str, Callable[[Seats], Policy]] = {name: partial(_scripted, name) for name in WHAT}
+BUILT_IN: dict[str, Callable[[Seats], Policy]] = {name: partial(_scripted, name) for name in DESCRIPTIONS}
 
 
 class Program(Protocol):
@@ -217,7 +217,7 @@ class Catalogue:
         }
         return result
 
-    def home_of(self, name: str) -> tuple[str, str]:
+    def title_of(self, name: str) -> tuple[str, str]:
         """Return what a player calls itself, and the scenario it was made for, 1v1 where it was for none.
 
         Raises:

@@ -35,7 +35,7 @@ def code_of(name: str) -> str | None:
     return next((point.value for point in entry_points(group=PLUGGED_IN, name=name)), None)
 
 
-def refuse_class(key: str, name: str) -> None:
+def check_not_class(key: str, name: str) -> None:
     """Refuse a player of the user's own where one must have a folder. Raises :class:`PlayerError`."""
     if code_of(name) is not None:
         wanted = "a player with a folder (a Python class takes part as an agent that calls it, docs/extending.md)"
@@ -122,7 +122,7 @@ class OwnActor(OwnPlayer):
         return whole
 
 
-def watched(name: str, own: Any, spec: GameSpec, seat: str) -> OwnPlayer:
+def checked_player(name: str, own: Any, spec: GameSpec, seat: str) -> OwnPlayer:
     """Return a player that acted once on ``seat`` of three games. Raises :class:`ConfigError`: it cannot."""
     world, agent = World(spec, _GAMES), spec.seats.index(seat)
     view = SeatView(world.outputs.tokens[:, agent], world.board(), agent)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from multigrid_rl.config.scenario import GameConfig
 from multigrid_rl.players.places import SeatedKind, Words
-from multigrid_rl.types import AgentSpec, EnvFactory, GameSpec, MultiAgentSpec, Policy
+from multigrid_rl.trust import import_object
+from multigrid_rl.types import AgentSpec, EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import Card
@@ -115,6 +116,22 @@ class DoorsPlace:
 
         return check_fits(card, game, seat)
 
+    def training_reward(self, game: GameSpec, name: str | None, bonus: dict[str, dict[str, float]]) -> Shaping | None:
+        """Return a function of events and rewards, and weights on events that are added to what it returns."""
+        from multigrid_rl.world.events import EventBonus  # noqa: PLC0415
+
+        shaping: Shaping | None = import_object("train.shaping", name) if name else None
+        if not bonus:
+            return shaping
+        added = EventBonus(game, bonus)
+        return added if shaping is None else lambda events, reward: added(events, shaping(events, reward))
+
+    def try_reward(self, game: GameSpec, name: str) -> None:
+        """Call a training reward with events of some games. Raises ``ConfigError``: it cannot be used."""
+        from multigrid_rl.world.events import check_reward  # noqa: PLC0415
+
+        check_reward(name, game.num_agents)
+
     def scripted(self, game: GameSpec, name: str, seat: str) -> Policy:  # noqa: ARG002 - it plays any seat
         """Make a built-in player."""
         from multigrid_rl.players import scripted  # noqa: PLC0415
@@ -123,15 +140,15 @@ class DoorsPlace:
 
     def own_class(self, game: GameSpec, code: str, seat: str) -> Policy:
         """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import made, watched  # noqa: PLC0415
+        from multigrid_rl.players.classes import checked_player, made  # noqa: PLC0415
 
-        return watched(code, made(code, game), game, seat)
+        return checked_player(code, made(code, game), game, seat)
 
     def own(self, game: GameSpec, name: str, player: Any, seat: str) -> Policy:
         """Take a player that was handed over as an object, and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import watched  # noqa: PLC0415
+        from multigrid_rl.players.classes import checked_player  # noqa: PLC0415
 
-        return watched(name, player, game, seat)
+        return checked_player(name, player, game, seat)
 
 
 #: Entry of ``tables.PLACES``.

@@ -13,9 +13,7 @@ from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Seating
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.places import place_of
 from multigrid_rl.text import expected
-from multigrid_rl.trust import import_object
-from multigrid_rl.types import MultiAgentSpec, Policy, Seats, Shaping
-from multigrid_rl.world.events import EventBonus, check_reward
+from multigrid_rl.types import MultiAgentSpec, Policy, Seats
 
 if TYPE_CHECKING:
     from multigrid_rl.players.pool import Roster
@@ -127,9 +125,7 @@ class MatchFactory:
             players[str(self.spec.team_of(self.league[0]))] = pool
         spec = place_of(self.spec).of_league(self.spec) if self.league else self.spec
         match = match_of(spec, players, num_envs, seed=self.seed, first=first)
-        shaping = self.training_reward()
-        if shaping is not None:
-            match.env.shaping = shaping
+        match.env.shaping = self.training_reward()
         return GroupedEnv(match, self.specs)
 
     def with_roster(self, roster: Roster) -> MatchFactory:
@@ -157,15 +153,11 @@ class MatchFactory:
     def check_reward(self) -> None:
         """Try the training reward of the user's own. Raises ``ConfigError``: it cannot be used."""
         if self.shaping:
-            check_reward(self.shaping, self.spec.num_agents)
+            place_of(self.spec).try_reward(self.spec, self.shaping)
 
-    def training_reward(self) -> Shaping | None:
+    def training_reward(self) -> Any:
         """Return the shaped training reward, if any. Raises ``ValueError`` for wrong weights."""
-        shaping = import_object("train.shaping", self.shaping) if self.shaping else None
-        if not self.bonus:
-            return shaping
-        bonus = EventBonus(self.spec, self.bonus)
-        return bonus if shaping is None else lambda events, reward: bonus(events, shaping(events, reward))
+        return place_of(self.spec).training_reward(self.spec, self.shaping, self.bonus)
 
 
 def _mixtures(spec: Seats, seated: Seating, seat: str) -> list[list[tuple[str, float]]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
-from multigrid_rl.players.classes import watched
+from multigrid_rl.players.classes import checked_player
 from multigrid_rl.players.factories import match_of, seat_players
 from multigrid_rl.players.match import Match
 from multigrid_rl.text import expected
@@ -241,7 +241,7 @@ def _loaded(choice: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogu
         return catalogue.seat(choice, spec, seat)
     player = choice(spec) if isinstance(choice, type) else choice
     name = str(getattr(player, "name", type(player).__name__))
-    return LoadedPlayer(watched(name, player, spec, seat), name)
+    return LoadedPlayer(checked_player(name, player, spec, seat), name)
 
 
 def _spread(parts: Any, rows: Bools) -> Any:

@@ -70,7 +70,13 @@ class Seated:
 
 
 class SeatsEnv(BatchedEnv, Protocol):
-    """One by all its seats, whose episodes are drained as they end: by step, then by environment."""
+    """One by all its seats, whose episodes are drained as they end: by step, then by environment.
+
+    Attributes:
+        shaping: what is paid while training instead of its own rewards, which episodes are counted by; ``None``: these.
+    """
+
+    shaping: Any
 
     def restart(self, which: NDArray[np.bool_]) -> None:
         """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, EnvironmentKind
+from multigrid_rl.envs.base import TRIED, OwnReward
 from multigrid_rl.tables import PLACES, find
-from multigrid_rl.text import expected
-from multigrid_rl.types import AgentSpec, MultiAgentSpec, Policy, Seats, SeatView, UniformSource
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.types import AgentSpec, MultiAgentSpec, Policy, RunError, Seats, SeatView, UniformSource
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import Card
@@ -59,6 +60,15 @@ class Place(Protocol):
 
     def fits(self, game: Any, card: Card, seat: str) -> bool:
         """Return whether a player needs mirrored observations on a seat. Raises ``PlayerError``: it cannot play it."""
+
+    def training_reward(self, game: Any, name: str | None, bonus: dict[str, dict[str, float]]) -> Any:
+        """Return what its environments pay while training, by a function of the user's own and weights on events.
+
+        ``None``: what the game pays. Raises ``ConfigError``: no such function or event.
+        """
+
+    def try_reward(self, game: Any, name: str) -> None:
+        """Try a training reward of the user's own. Raises ``ConfigError``: it fails, or returns something else."""
 
     def scripted(self, game: Any, name: str, seat: str) -> Policy:
         """Make a built-in player. Raises ``PlayerError``: it does not play this game."""
@@ -144,6 +154,28 @@ class SeatByAgent:
             raise PlayerError(expected("player", wanted, name))
         return RandomLegal(self.agent(game, seat or game.seats[0]))
 
+    def training_reward(
+        self: Any,
+        game: Any,  # noqa: ARG002 - it is a function of one agent's step in any
+        name: str | None,
+        bonus: dict[str, dict[str, float]],  # noqa: ARG002 - there are no events
+    ) -> OwnReward | None:
+        """Return a function of one step of one agent."""
+        return OwnReward(name) if name else None
+
+    def try_reward(self: Any, game: Any, name: str) -> None:
+        """Play some random steps with a training reward. Raises ``ConfigError``: it cannot be used."""
+        from multigrid_rl.players.match import Match  # noqa: PLC0415
+
+        players = {seat: self.scripted(game, RandomLegal.name, seat) for seat in game.seats}
+        match = Match(self.environment(game, 1, seed=0, first=0), {s: game.team_of(s) for s in game.seats}, players)
+        match.env.shaping = OwnReward(name)
+        try:
+            for _ in range(TRIED):
+                match.step({})
+        except RunError as error:
+            raise ConfigError(str(error)) from error
+
     def own_class(self: Any, game: Any, code: str, seat: str) -> Policy:
         """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
         from multigrid_rl.players.classes import in_place_of_agent  # noqa: PLC0415
@@ -172,7 +204,7 @@ class SeatedKind(EnvironmentKind):
 
     seats: dict[str, str | dict[str, float]] = Field(default={})
     league: Any = None
-    held_out: tuple[str, ...] = ()
+    held_out: dict[str, tuple[str, ...]] = Field(default={})
 
     @model_validator(mode="after")
     def _check_seats(self) -> SeatedKind:
@@ -183,10 +215,13 @@ class SeatedKind(EnvironmentKind):
             if isinstance(names, dict) and (not names or {LEARN, LEAGUE} & set(names) or min(names.values()) <= 0):
                 raise ValueError(expected(f"seats.{seat}", "players with weights above 0", names))
         self._check_pool()
-        met = [name for names in self.opponents.values() for name in names] if self.held_out else []
-        for name in self.held_out if met else ():
+        held_out = [name for names in self.held_out.values() for name in names]
+        met = [name for names in self.opponents.values() for name in names] if held_out else []
+        for name in held_out if met else ():
             if name in (LEARN, LEAGUE, *met):
                 raise ValueError(expected("held_out", "players that it does not meet while it trains", name))
+            if held_out.count(name) > 1:
+                raise ValueError(expected("held_out", "players of one list alone, named once", name))
         return self
 
     def _check_pool(self) -> None:

@@ -23,6 +23,7 @@ class PettingZoo(SeatedKind):
 
     vectors: ClassVar[bool] = True
     may_not_end: ClassVar[bool] = True
+    shaped: ClassVar[bool] = True
 
     env_id: str
     env_args: dict[str, Any]
@@ -74,13 +75,14 @@ class PettingZoo(SeatedKind):
         from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it brings torch
 
         memory, about = config.model.recurrent, described(self.env_id, self.env_args)
-        learns = [about.seats[seat] for seat in self.learning]
+        learns, shaping = [about.seats[seat] for seat in self.learning], config.train.shaping
         legal, images = any(seat.legal for seat in learns), all(seat.image for seat in learns)
         for key, good, wanted, got in (
             ("model", images or not config.model.entry.images, "mlp, as not all seats see images", config.model.name),
             ("model", not (memory and about.turns), f"a network without memory, as {self.env_id} has turns", "memory"),
             ("model", not legal or config.model.entry.legal, "mlp with legal actions", config.model.name),
             ("scheme", config.scheme == "dtde", "dtde with this package", config.scheme),
+            ("train.shaping", not (shaping and about.turns), f"null, as {self.env_id} has turns", shaping),
         ):
             if not good:
                 raise ConfigError(expected(key, wanted, got))
@@ -91,6 +93,7 @@ class PettingZoo(SeatedKind):
             hashes=hashes,
             seed=config.seed,
             shared=config.shared,
+            shaping=shaping,
             league=self.pool_seats,
         )
 

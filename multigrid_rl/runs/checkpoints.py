@@ -23,6 +23,8 @@ MANIFEST = "manifest.json"
 UNFINISHED, REMOVED = "unfinished", "removed"
 #: Folder of a run for the snapshots of a growing pool.
 LEAGUE = "league"
+#: File of such a run: its opponents, and how its learner fares against them.
+STANDINGS = "standings.json"
 _STATE = "run.pkl"
 #: What reading a damaged manifest raises.
 _NO_MANIFEST = (OSError, ValueError, KeyError, TypeError, RecursionError)

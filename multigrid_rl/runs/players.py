@@ -150,7 +150,7 @@ def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
         return compose(list(overrides))
     env = env_of(who)
     if env is None:
-        return compose([f"scenario={Catalogue().home_of(who)[1]}", *overrides])
+        return compose([f"scenario={Catalogue().title_of(who)[1]}", *overrides])
     folder = Catalogue().folder(who)
     if (scenario := scenario_of(read_card(folder))) is not None:
         return compose([f"scenario={scenario}", *overrides])

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
+from multigrid_rl.runs.checkpoints import STANDINGS
 from multigrid_rl.text import ConfigError, expected, first_error
 
 Array = NDArray[np.float64]
@@ -94,6 +95,17 @@ class _Provenance(_RunFile):
     commit: str | None = None
     versions: dict[str, str] = {}
     opponents: list[_Opponent] = []
+
+
+class _Standing(_RunFile):
+    player: str
+    since: _Count | None
+    win: Annotated[float, Field(ge=0, le=1)] | None
+    share: float
+
+
+class _Standings(_RunFile):
+    players: list[_Standing]
 
 
 class _Scenario(_RunFile):
@@ -183,6 +195,17 @@ def run_config(run: Path) -> RunConfig:
         return RunConfig.model_validate(read_config(run))
     except ValidationError as error:
         raise ConfigError(f"{run / 'config.yaml'}: {first_error(error, quoting=True)}") from error
+
+
+def read_standings(run: Path) -> list[dict[str, Any]]:
+    """Read the opponents of a run with a league: player, since, win, share; none of another run.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    path = run / STANDINGS
+    rows: list[dict[str, Any]] = _checked(path, _Standings)["players"] if path.is_file() else []
+    return rows
 
 
 def opponent_hashes(run: Path) -> dict[str, str]:

@@ -13,9 +13,10 @@ from PIL import Image, ImageDraw
 
 from multigrid_rl.evaluation.replays import Shot, ZooRecord, shots
 from multigrid_rl.show.captions import AgentLine, Caption
-from multigrid_rl.show.pictures import BACKGROUND, WHITE, Picture, font
+from multigrid_rl.show.pictures import Picture, font
 from multigrid_rl.text import ConfigError
 from multigrid_rl.trust import user_code
+from multigrid_rl.world.rendering import INK, PAPER
 
 #: Pixels of a letter on a drawn text, and around it.
 _LETTER, _PAD = 22, 24
@@ -90,8 +91,8 @@ def _written(text: str, columns: int, lines: int) -> Picture:
     """Draw ``text`` in a picture that holds so many columns and lines."""
     face = font(_LETTER, mono=True)
     size = (round(face.getlength("m") * columns) + 2 * _PAD, round(1.25 * _LETTER * lines) + 2 * _PAD)
-    image = Image.new("RGB", size, BACKGROUND)
-    ImageDraw.Draw(image).multiline_text((_PAD, _PAD), text, font=face, fill=WHITE, spacing=_LETTER // 4)
+    image = Image.new("RGB", size, PAPER)
+    ImageDraw.Draw(image).multiline_text((_PAD, _PAD), text, font=face, fill=INK, spacing=_LETTER // 4)
     return np.asarray(image)
 
 

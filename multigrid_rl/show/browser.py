@@ -5,6 +5,7 @@ The one engine is the server's: a page draws frames and sends actions. What a pe
 
 import asyncio
 import base64
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
@@ -18,7 +19,6 @@ from multigrid_rl.show.play import OtherPlayers, Session
 from multigrid_rl.show.replay import Pack, frame_rows
 from multigrid_rl.show.server import ALIVE, HEADERS, LOOK, address, application, listen, same_origin, serve
 from multigrid_rl.show.words import percent
-from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 
@@ -35,10 +35,21 @@ class Table:
         session: the games.
         game_over: called after each.
         whole_board: everybody is shown everything.
+        delay: seconds after which a step is played in which who has not chosen waits; ``None``: it waits for all.
     """
 
-    def __init__(self, session: Session, game_over: Callable[[], None], *, whole_board: bool = False) -> None:
+    def __init__(
+        self,
+        session: Session,
+        game_over: Callable[[], None],
+        *,
+        whole_board: bool = False,
+        delay: float | None = None,
+    ) -> None:
         self._session, self._game_over, self._whole = session, game_over, whole_board
+        #: Seconds between two looks whether a step is due.
+        self.look = LOOK if delay is None else min(LOOK, delay)
+        self._delay, self._played = delay, time.monotonic()
         self._chosen: dict[str, int] = {}
         self.changed = asyncio.Condition()
         self.version = 0
@@ -53,7 +64,8 @@ class Table:
         pack, others = Pack(), self._session.others
         pack.add_spec(self._session.spec)
         players = [others.names[name] for name in self._session.spec.seats]
-        return {**pack.data(), "players": players, "seat": seat, "actions": list(ACTION_WORDS), "wait": c.DONE}
+        return {**pack.data(), "players": players, "seat": seat, "actions": list(ACTION_WORDS),
+                "alone": len(self.persons) == 1}  # fmt: skip
 
     def shown(self, seat: str) -> dict[str, Any]:
         """Return the newest step as the person on a seat may see it."""
@@ -103,15 +115,21 @@ class Table:
         return True
 
     @property
-    def watching(self) -> bool:
-        """Whether the game goes on without any person."""
-        return not self._session.over and all(map(self._session.is_out, self.persons))
+    def due(self) -> bool:
+        """Whether a step is to be played that no person has asked for: all are out, or the delay is over."""
+        late = self._delay is not None and time.monotonic() - self._played >= self._delay
+        return not self._session.over and (late or all(map(self._session.is_out, self.persons)))
+
+    def turn_view(self) -> None:
+        """Show the one person the whole board, or again what its agent sees."""
+        self._whole = not self._whole and len(self.persons) == 1
 
     def advance(self) -> None:
-        """Play a step if all persons who are in the game have chosen."""
+        """Play a step if all persons who are in the game have chosen, or one is due."""
         session = self._session
-        if any(name not in self._chosen and not session.is_out(name) for name in self.persons):
+        if not self.due and any(name not in self._chosen and not session.is_out(name) for name in self.persons):
             return
+        self._played = time.monotonic()
         session.step(*(self._chosen.get(name, c.DONE) for name in self.persons))
         self._chosen.clear()
         if session.over:
@@ -119,6 +137,7 @@ class Table:
 
     def restart(self) -> None:
         """Begin the next game."""
+        self._played = time.monotonic()
         self._chosen.clear()
         self._session.restart()
 
@@ -156,6 +175,8 @@ class Answers:
             given = await request.json()
             if given.get("restart"):
                 table.restart()
+            elif given.get("view"):
+                table.turn_view()
             else:
                 changed = table.act(seat, *(int(given[key]) for key in ("action", "game", "step")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -183,12 +204,12 @@ class Answers:
                 yield ": \n\n"
 
     async def _news(self, known: int) -> None:
-        """Wait a while for a step after ``known``; where no person plays any more, the others play one."""
+        """Wait a while for a step after ``known``; play one if it is due."""
         table = self._table
         with suppress(TimeoutError, asyncio.TimeoutError):  # one and the same since Python 3.11
             async with table.changed:
-                await asyncio.wait_for(table.changed.wait_for(lambda: table.version != known), LOOK)
-        if known == table.version and table.watching:
+                await asyncio.wait_for(table.changed.wait_for(lambda: table.version != known), table.look)
+        if known == table.version and table.due:
             table.advance()
             await self._tell()
 
@@ -213,15 +234,14 @@ def app_of(table: Table) -> Any:
 def browser(
     spec: GameSpec, others: OtherPlayers, game_over: Callable[[Session], None], *, seed: int, **options: Any
 ) -> tuple[Session, Callable[[], None], str]:
-    """Open pages for persons; returns the games, what serves them, and a hint. Entry of ``tables.BROWSERS``.
+    """Open pages for persons; returns the games, what serves them, and a hint. Entry of ``tables.PERSONS``.
 
     Raises:
-        ConfigError: a port in use, an option of windows, or the extra ``web`` is missing.
+        ConfigError: a port in use, or the extra ``web`` is missing.
     """
-    if options["tile"] is not None:
-        raise ConfigError(expected("--tile", "nothing with --web, where the page has its width", options["tile"]))
     session = Session(spec, others, seed=seed)
-    table = Table(session, lambda: game_over(session), whole_board=bool(options["whole_board"]))
+    whole, delay = bool(options["whole_board"]), options["delay"]
+    table = Table(session, lambda: game_over(session), whole_board=whole, delay=delay)
     app, listening = app_of(table), listen(options["port"])
 
     def run() -> None:

@@ -160,7 +160,7 @@ class Chart(NamedTuple):
             # The grid begins where all seeds have reported, and its last value is held forward behind its end.
             reference, metric = self.under
             median = np.array(reference.metrics[metric].median)
-            rows.append(("median of the recipe", np.array(reference.env_steps), median))
+            rows.append(("median over seeds", np.array(reference.env_steps), median))
         columns = {name: np.interp(grid, steps, values, left=math.nan) for name, steps, values in rows}
         return {
             "label": self.title,
@@ -233,17 +233,17 @@ def _shapes(figure: Figure) -> Iterator[str]:
     """Yield paths and texts of a figure with their classes; nothing else of what matplotlib writes gets into a page."""
     file = BytesIO()
     figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    left, right, top, bottom = PAGE_AXES
-    x, y, width, height = left, top, right - left, bottom - top
-    view = f'<svg x="{x}" y="{y}" width="{width}" height="{height}" viewBox="{x} {y} {width} {height}">'
+    left, top, width, height = PAGE_AXES[0], PAGE_AXES[2], PAGE_AXES[1] - PAGE_AXES[0], PAGE_AXES[3] - PAGE_AXES[2]
     for group in ElementTree.fromstring(file.getvalue()).iter(f"{_SVG}g"):
-        name = group.get("id", "")
-        kind = name.partition("class ")[2]
+        kind = (name := group.get("id", "")).partition("class ")[2]
         if not kind and not re.match(r"[xy]tick_", name):
             continue
+        # Matplotlib defines an area once, somewhere else, and says beside it how far to move it.
+        moved = sum(int(float(use.get("y", 0))) for use in group.iter(f"{_SVG}use")) if kind else 0
+        box = f'width="{width}" height="{height}" viewBox="{left} {top - moved} {width} {height}"'
         for path in group.iter(f"{_SVG}path"):
             shape = f'<path class="{kind or "grid"}" d="{_short_path(path.get("d", ""))}"/>'
-            yield f"{view}{shape}</svg>" if kind.startswith(_CLIPPED) else shape
+            yield f'<svg x="{left}" y="{top}" {box}>{shape}</svg>' if kind.startswith(_CLIPPED) else shape
         for text in group.iter(f"{_SVG}text"):
             anchor = re.search("text-anchor: (start|middle|end)", text.get("style", ""))
             place = " ".join(f'{key}="{_short_path(text.get(key, ""))}"' for key in "xy")

@@ -12,7 +12,6 @@ from markupsafe import Markup, escape
 
 from multigrid_rl import __version__
 from multigrid_rl.show import words
-from multigrid_rl.show.pictures import shortened
 
 #: Written into every page: a file with this mark may be overwritten.
 GENERATOR = "multigrid-rl report"
@@ -43,7 +42,7 @@ def headed(rows: Markup, heads: list[str]) -> Markup:
 
 _FILTERS = (
     words.bound, words.spelled, words.duration, words.listed, words.metric_title, words.percent, words.plural,
-    words.rounded, words.short, words.signed, headed, shortened,
+    words.rounded, words.short, words.signed, words.shortened, headed,
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Frames with words: a strip of captions below the board, and panels of text over it. No window, no files."""
+"""Frames with words: a strip of captions below the board. No files."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -9,15 +9,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from multigrid_rl.show.captions import AgentLine, Caption
+from multigrid_rl.show.words import shortened
+from multigrid_rl.world.rendering import INK, PAPER, SOFT, TEAM_INKS
 
 Picture = NDArray[np.uint8]  # (height, width, 3) red, green, blue
 
-BACKGROUND = (22, 22, 26)
-WHITE = (238, 238, 238)
-GREY = (160, 160, 166)
-GOLD = (255, 214, 90)
-#: Lighter than the board's own colours, which are too dark for text.
-TEAM_COLOURS = {"red": (255, 110, 105), "blue": (125, 165, 255)}
+#: Colour of who wins.
+_ACCENT = "#0a6b64"
+_TEAM_INKS = dict(zip(("red", "blue"), TEAM_INKS, strict=True))
 #: A strip is no narrower than this many pixels: below, words would be cut off everywhere.
 NARROWEST = 256
 _SMALLEST, _LARGEST = 11, 30  # pixels of a letter's size
@@ -45,26 +44,26 @@ class Strip:
 
     def below(self, board: Picture, caption: Caption, notes: Notes) -> Picture:
         """Return the board (H, W, 3) with its caption below: (H + height, W, 3)."""
-        image = Image.new("RGB", (self._width, self.height), BACKGROUND)
+        image = Image.new("RGB", (self._width, self.height), PAPER)
         draw = ImageDraw.Draw(image)
-        self._write(draw, 0, [(notes.head, self._bold, WHITE)], (notes.aside, self._font, GREY))
+        self._write(draw, 0, [(notes.head, self._bold, INK)], (notes.aside, self._font, SOFT))
         for row, line in enumerate(caption.agents, 1):
             self._agent(draw, row, line)
-        foot = (caption.result, self._bold, GOLD) if caption.result else (notes.foot, self._font, GREY)
-        self._write(draw, len(caption.agents) + 1, [foot], ("", self._font, GREY))
+        foot = (caption.result, self._bold, _ACCENT) if caption.result else (notes.foot, self._font, SOFT)
+        self._write(draw, len(caption.agents) + 1, [foot], ("", self._font, SOFT))
         return np.concatenate([board, np.asarray(image)])
 
     def _agent(self, draw: Any, row: int, line: AgentLine) -> None:
-        colour = GREY if line.out else TEAM_COLOURS.get(line.seat.partition("_")[0], WHITE)
+        colour = SOFT if line.out else _TEAM_INKS.get(line.seat.partition("_")[0], INK)
         # Rounded, then added to zero: never "-0.00".
-        total = ("" if line.total is None else f"{round(line.total, 2) + 0.0:+.2f}", self._bold, WHITE)
+        total = ("" if line.total is None else f"{round(line.total, 2) + 0.0:+.2f}", self._bold, INK)
         names = [f"{line.seat} {shortened(line.player)}", line.seat]
         # Where both do not fit, the player's name is left out: the events matter more.
         room = self._width - 3 * self._pad - self._bold.getlength(total[0])
         fits = (self._bold.getlength(n) + self._font.getlength(f": {line.words}") <= room for n in names)
         name = names[0] if next(fits) else names[1]
         words = f": {line.words}" if line.words else ""
-        self._write(draw, row, [(name, self._bold, colour), (words, self._font, WHITE)], total)
+        self._write(draw, row, [(name, self._bold, colour), (words, self._font, INK)], total)
 
     def _write(self, draw: Any, row: int, parts: list[tuple[str, Any, Any]], right: tuple[str, Any, Any]) -> None:
         top, left = self._pad + row * self._line, float(self._pad)
@@ -76,13 +75,6 @@ class Strip:
             left += face.getlength(clipped)
 
 
-def shortened(name: str, longest: int = 20) -> str:
-    """Return a player's name of at most ``longest`` letters; of a path, the folder's, of a run's player, the run's."""
-    parts = Path(name).parts if "/" in name else (name,)
-    name = parts[parts.index("checkpoints") - 1] if "checkpoints" in parts[1:] else parts[-1]
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"
-
-
 def fitted(text: str, face: Any, room: float) -> str:
     """Return ``text``, cut off with an ellipsis where it is wider than ``room`` pixels in a font."""
     if face.getlength(text) <= room:
@@ -90,22 +82,6 @@ def fitted(text: str, face: Any, room: float) -> str:
     while text and face.getlength(f"{text}…") > room:
         text = text[:-1]
     return f"{text}…" if text else ""
-
-
-def panel(picture: Picture, lines: list[str]) -> Picture:
-    """Return the picture, darkened, with lines of text in its middle; the first is a title. Tabs make two columns."""
-    height, width = picture.shape[:2]
-    image = Image.fromarray((picture * 0.25).astype(np.uint8))
-    draw = ImageDraw.Draw(image)
-    size = min(max(min(width // 36, round(height / (len(lines) + 2) / 1.45)), _SMALLEST), _LARGEST)
-    top = (height - len(lines) * size * 1.45) / 2
-    for number, line in enumerate(lines):
-        face = font(size, bold=number == 0)
-        for text, share in zip(line.split("\t"), (0.12, 0.45), strict=False):
-            clipped = fitted(text, face, width * (0.98 - share))
-            draw.text((width * share, top), clipped, font=face, fill=GOLD if number == 0 else WHITE)
-        top += size * 1.45
-    return np.asarray(image)
 
 
 @lru_cache(maxsize=16)

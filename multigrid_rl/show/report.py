@@ -5,16 +5,24 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 from multigrid_rl.cli.app import refuse_to_overwrite, write_file
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 from multigrid_rl.evaluation.replays import ReplayError, choose, read_games
+from multigrid_rl.evaluation.seeds import told_median
+from multigrid_rl.evaluation.sets import FINAL_WINDOW, final_value
+from multigrid_rl.runs.reader import Run, read_run
 from multigrid_rl.show.cup_page import cup_page
-from multigrid_rl.show.figures import save_best_responses
-from multigrid_rl.show.page import GENERATOR
+from multigrid_rl.show.figures import Chart, Line, save_best_responses
+from multigrid_rl.show.page import GENERATOR, render
+from multigrid_rl.show.reference import build_reference
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
 from multigrid_rl.show.video import write_video
+from multigrid_rl.show.words import metric_title, unit_of
 from multigrid_rl.text import ConfigError, expected, one_line
+from multigrid_rl.training.seeds import read_request, run_path, state_of, told_held
 
 LOG = logging.getLogger(__name__)
 #: A report's name inside its own folder.
@@ -71,6 +79,75 @@ def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = 
     except ReplayError as error:
         raise ConfigError(f"{path}: games: {error}") from error
     return target
+
+
+def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool = False) -> Path:
+    """Write the page of a folder of seeds like that of a run: every seed that is done, median, interval, curves.
+
+    Raises ``ConfigError``: no such folder, no seed that is done, a damaged file, or an output that may not be written.
+    """
+    target = _target(folder, output, force=force)
+    overrides, seeds = read_request(folder)
+    runs = [read_run(run_path(folder, seed)) for seed in seeds if state_of(run_path(folder, seed)).done]
+    if not runs:
+        raise ConfigError(expected(folder, "a seed that is done", "none"))
+    verdicts = [run.verdict or {} for run in runs]
+    metrics = [gate.metric for gate in runs[0].gates]
+    metrics += [name for name in runs[0].series if name.startswith("return_mean/") and name not in metrics]
+    # A seed's last reports, as a verdict looks back.
+    ends = [[final_value(run.series[name], FINAL_WINDOW) for name in metrics] for run in runs]
+    columns = zip(metrics, np.array(ends).T, strict=True)
+    said = [f"{metric_title(name)}: {told_median(values, '.4g')}." for name, values in columns]
+    held = told_held([row["env_steps_to_held"] for row in verdicts]) if runs[0].gates else "There are no gates."
+    first = runs[0].provenance
+    origin = {"Command": f"{' '.join(['multigrid-rl train', *overrides])} seeds={','.join(map(str, seeds))}"}
+    commits = {str(run.provenance.get("commit")) for run in runs}
+    origin |= {
+        "Commit": ", ".join(sorted(commits)),
+        "Processor": str((first.get("machine") or {}).get("processor")),
+        "Folder": str(folder),
+    }
+    text = render(
+        "seeds.html",
+        kind=f"{len(runs)} of {len(seeds)} seeds \u00b7 {runs[0].config['scenario']['name']}",
+        title=held.partition(".")[0],
+        lead=" ".join([held.partition(". ")[2], *said]).strip(),
+        rows=[
+            {**verdict, "seed": run.config["seed"], "ends": row}
+            for run, verdict, row in zip(runs, verdicts, ends, strict=True)
+        ],
+        ends=[f"#{metric_title(name)}" for name in metrics],
+        curves=_seed_curves(runs, metrics),
+        origin=origin.items(),
+        data=None,
+    )
+    write_file(target, text.encode(errors="replace"))
+    return target
+
+
+def _seed_curves(runs: list[Run], metrics: list[str]) -> list[Chart]:
+    """Return a chart for each metric: the band over seeds, with the seeds that ended first and last."""
+    try:
+        reference = build_reference(runs, "seeds")
+    except ConfigError:  # a single seed, or too short for a curve
+        return []
+    order = sorted(runs, key=lambda run: run.env_steps)
+    lines = [
+        (f"seed {run.config['seed']}, which ended {when}", run)
+        for run, when in zip((order[0], order[-1]), ("first", "last"), strict=True)
+    ]
+    return [
+        Chart(
+            title=metric_title(name),
+            caption=f"{len(runs)} seeds.",
+            unit=unit_of(name),
+            lines=tuple(Line(label, run.series[name]) for label, run in lines),
+            x_max=order[-1].env_steps,
+            gate=reference.gate_of(name),
+            under=(reference, name),
+        )
+        for name in metrics
+    ]
 
 
 def draw_exploit(folder: Path) -> None:

@@ -7,6 +7,7 @@ from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import replays
 from multigrid_rl.show.run_data import RunReport, opponent_words, origin
+from multigrid_rl.show.standings import shown_standings
 from multigrid_rl.show.words import (
     BEHAVIOURS,
     OUTCOMES,
@@ -79,6 +80,7 @@ def run_page(report: RunReport, *, live: bool = False) -> str:
         curves_title=_curves_title(report),
         played_title=_played_title(report),
         not_played=one_line(report.not_played),
+        **shown_standings(run),
         behaviour=behaviour,
         behaviour_title=behaviour_title(report, seats),
         never=never,

@@ -1,6 +1,5 @@
 """A small server for pages of this machine: one application, the loopback alone, a picture of what is refused."""
 
-import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -84,14 +83,12 @@ def server_of(app: Any) -> Any:
     return server
 
 
-def serve(app: Any, listening: socket.socket, *, nice: int = 0) -> None:
+def serve(app: Any, listening: socket.socket) -> None:
     """Answer until Ctrl-C or SIGTERM.
 
     Args:
         app: see :func:`application`.
         listening: see :func:`listen`.
-        nice: how far this process steps back for others, 0 to 19.
     """
-    os.nice(nice)
     with suppress(KeyboardInterrupt), listening:
         server_of(app).run(sockets=[listening])

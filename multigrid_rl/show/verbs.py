@@ -1,4 +1,4 @@
-"""Verbs to watch games: ``report`` writes a page, ``video`` a film, ``play`` opens a window."""
+"""Verbs to watch games: ``report`` writes a page, ``video`` a film, ``play`` lets a person play."""
 
 from __future__ import annotations
 
@@ -41,16 +41,21 @@ def report(
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
     from multigrid_rl.runs.reader import read_run
     from multigrid_rl.show.overlay import curves_folder
-    from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report
+    from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report, write_seeds_report
     from multigrid_rl.training.screen import warnings_on_screen
+    from multigrid_rl.training.seeds import SEEDS_FILE
 
     if is_cup(folder):
         if episodes is not None:
             raise refused("--episodes", f"nothing for {folder}, a cup, whose games are played", episodes)
         written = write_cup_report(folder, output, force=force)
+    elif (folder / SEEDS_FILE).is_file():
+        written = write_seeds_report(folder, output, force=force)
     else:
         if not (folder / "metrics.jsonl").is_file():
-            raise refused(folder, "the folder of a run or a cup", "neither metrics.jsonl nor results.json in it")
+            raise refused(
+                folder, "the folder of a run, of seeds or a cup", "none of metrics.jsonl, seeds.json, results.json"
+            )
         one_thread()
         # The curves of the run's own recipe, if it followed one that has some.
         recipe = read_run(folder).config.get("experiment")
@@ -62,7 +67,7 @@ def report(
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run; with --web of a search, too.")],
     web: Annotated[
         bool, typer.Option("--web", help="Serve a page that follows the run, to this machine alone.")
     ] = False,
@@ -216,30 +221,26 @@ def play(
     delay: Annotated[
         float | None, typer.Option(help="Seconds after which a step is played without a key; waits for keys without.")
     ] = None,
-    tile: Annotated[
-        int | None, typer.Option(min=16, max=120, help="Width of one cell in pixels; 48 by default.")
-    ] = None,
     whole_board: Annotated[
         bool, typer.Option("--whole-board", help="Begin with the whole board instead of what your agent sees.")
     ] = False,
     record: Annotated[Path | None, typer.Option(help="File that keeps the games, for `multigrid-rl video`.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file if it exists.")] = False,
-    web: Annotated[bool, typer.Option("--web", help="In a browser of this machine, not in a window.")] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="In a browser of this machine, as games of doors are in any case.")
+    ] = False,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Of the page; the first free one from 8765 on.")
     ] = None,
     second: Annotated[str | None, typer.Option(help="Seat of a second person, in another browser window.")] = None,
 ) -> None:
-    """Play a game yourself against players, in a window or a browser; in the terminal where it can be text."""
+    """Play a game yourself against players, in a browser; in the terminal where the game is text."""
     from multigrid_rl.config.compose import compose
 
     if record is not None:
         refuse_to_overwrite(record, force=force)
     if delay is not None and not 0.05 <= delay <= 60:
         raise refused("--delay", "0.05 to 60 seconds", f"{delay:g}")
-    for option, value, wanted in (("--port", port, True), ("--second", second, True), ("--delay", delay, False)):
-        if value is not None and web != wanted:
-            raise refused(option, f"nothing {'without' if wanted else 'with'} --web", value)
     config = compose(list(overrides or []))
     spec = config.scenario.kind.spec
     one_thread()
@@ -255,13 +256,10 @@ def play(
         if record is not None:  # after every game: a window that is killed loses none
             save_games(session.records, record)
 
-    ways, kind = tables.BROWSERS if web else tables.PERSONS, type(spec).__name__
-    if kind not in ways:
-        raise refused("--web", "the red/blue-door game", f"{config.scenario.name}, which is played in the terminal")
-    options: dict[str, Any] = {"tile": tile, "delay": delay, "whole_board": whole_board or None}
-    if web:
-        options["port"] = port
-    session, run, help_shown = tables.find(ways, kind)(spec, others, game_over, seed=seed, **options)
+    options: dict[str, Any] = {"delay": delay, "port": port, "second": second}
+    options |= {"whole_board": whole_board or None, "web": web or None}
+    open_games = tables.find(tables.PERSONS, type(spec).__name__)
+    session, run, help_shown = open_games(spec, others, game_over, seed=seed, **options)
     typer.echo(", ".join(f"{s} {name}" for s, name in others.names.items()) + f"; {help_shown}")
     run()
     typer.echo(str(session.score))

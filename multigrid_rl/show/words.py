@@ -1,6 +1,7 @@
 """Numbers and names as text."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from multigrid_rl.metrics import glossary, matches
 
@@ -126,3 +127,10 @@ def unit_of(metric: str) -> str:
     if unit == "share":  # of steps, where not of games
         return f"share of the {'games' if metric.startswith(_OF_GAMES) else 'steps'}"
     return "steps per game" if metric == "episode_len_mean" else _UNITS.get(unit, unit)
+
+
+def shortened(name: str, longest: int = 20) -> str:
+    """Return a player's name of at most ``longest`` letters; of a path, the folder's, of a run's player, the run's."""
+    parts = Path(name).parts if "/" in name else (name,)
+    name = parts[parts.index("checkpoints") - 1] if "checkpoints" in parts[1:] else parts[-1]
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"

@@ -125,7 +125,7 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
         stages = stages_of(config, hashes)
         seated = seated_in(stages)
         seats = [seat for seat in config.scenario.seats if seat not in config.scenario.learning]
-        for name in config.scenario.held_out:
+        for name in (name for names in config.scenario.held_out.values() for name in names):
             Catalogue(config.checkpoint_root()).seat(name, config.scenario.kind.spec, seats[0])
         for stage in stages:
             if not stage.scenario.kind.built_once:
@@ -188,7 +188,7 @@ def _run(
             raise RunError(reason(error, path)) from error
     for line in live.closing(verdict, path, config, changed):
         screen.print(line)
-    if config.scenario.held_out and verdict["ended"] != "interrupted":
+    if config.scenario.held_out.get("validate") and verdict["ended"] != "interrupted":
         screen.print(_held_out(path), markup=False)
     return verdict
 
@@ -210,10 +210,10 @@ def called(
 
 
 def _held_out(run: Path) -> str:
-    """Play those whom the run has not met, write how it did, and tell it."""
+    """Play those by whom one chooses, whom the run has not met, write how it did, and tell it."""
     from multigrid_rl.evaluation.evaluation import held_out
 
-    rows = held_out(run, HELD_OUT_GAMES, HELD_OUT_SEED)
+    rows = held_out(run, "validate", HELD_OUT_GAMES, HELD_OUT_SEED)
     write_whole(run / "held_out.json", (json.dumps(rows, indent=2) + "\n").encode())
     shares = ", ".join(
         "{} {:.1%} ({:.1%} to {:.1%})".format(name, row["win"], *row["win_interval"]) for name, row in rows.items()

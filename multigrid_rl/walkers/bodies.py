@@ -28,7 +28,7 @@ class Body:
     #: Whether forces between bodies are computed after a step.
     forces = False
     #: Numbers of an episode beside its physics: :meth:`begin`; they come last in what is read.
-    goals = 0
+    task_state_size = 0
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env: Any = env.unwrapped
@@ -44,14 +44,14 @@ class Body:
         return qpos, np.asarray(env.init_qvel + scale * rng.standard_normal(self.model.nv))
 
     def begin(self, rng: np.random.Generator) -> Array:  # noqa: ARG002
-        """Return what a fresh episode has beside its physics (``goals``,)."""
-        return np.zeros(self.goals)
+        """Return what a fresh episode has beside its physics (``task_state_size``,)."""
+        return np.zeros(self.task_state_size)
 
     def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:  # noqa: ARG002
         """Return the observations (N, D)."""
         return np.concatenate((qpos[:, self.skipped :], qvel), axis=1)
 
-    def place(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
+    def position(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
         """Return how far each body is (N,), or where (N, 3)."""
         return np.array(qpos[:, 0])
 
@@ -130,7 +130,7 @@ class Humanoid(Walker):
         parts = [known[name][:, self._offsets[name] :].reshape(len(qpos), -1) for name in self.shown]
         return np.concatenate((qpos[:, self.skipped :], qvel, *parts), axis=1)
 
-    def place(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
+    def position(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
         """Return how far each body's centre of mass is (N,)."""
         centre = np.sum(self._mass * read[0], axis=1) / np.sum(self._mass)
         return np.asarray(centre[:, 0])
@@ -159,7 +159,7 @@ class Follower(Humanoid):
     _TARGETS, _AWAY, _TURN = 16, (4.0, 8.0), math.pi / 4
     #: A target is reached from so near; farther ones than the second number look as far as that.
     _REACHED, _FARTHEST = 1.0, 10.0
-    goals = 1 + 2 * _TARGETS
+    task_state_size = 1 + 2 * _TARGETS
 
     def begin(self, rng: np.random.Generator) -> Array:
         """Return the number of the first target and the places of all."""
@@ -191,7 +191,7 @@ class Follower(Humanoid):
         far = np.minimum(far, self._FARTHEST)[:, None]
         return np.concatenate((qpos[:, 2:3], turned, qpos[:, 7:], qvel[:, 3:], far), axis=1)
 
-    def place(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
+    def position(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
         """Return where the parts of each body are on average (N, 3)."""
         return np.asarray(np.mean(read[0][:, 1:], axis=1))
 

@@ -126,8 +126,8 @@ class MujocoEnvs(SingleAgentEnvs):
         self._ctrl = np.zeros((num_envs, self._model.nu))
         names = ("qpos", "qvel", "qacc_warmstart", *body.reads)
         self._physics: list[Array] = [np.zeros((num_envs, *getattr(self._datas[0], name).shape)) for name in names]
-        if body.goals:
-            self._physics.append(np.zeros((num_envs, body.goals)))
+        if body.task_state_size:
+            self._physics.append(np.zeros((num_envs, body.task_state_size)))
         self._names = names
         functions = ctypes.CDLL(mujoco._functions.__file__)  # MuJoCo's library, as its own module found it
         step, forces = (ctypes.cast(getattr(functions, name), ctypes.c_void_p).value or 0 for name in _CALLED)
@@ -149,7 +149,7 @@ class MujocoEnvs(SingleAgentEnvs):
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
         body, (qpos, qvel, _, *read) = self._body, self._physics
         self._ctrl[:] = actions
-        before = body.place(qpos, read)
+        before = body.position(qpos, read)
         if self._pool is None or threads() >= self.threads:
             _advance(*self._places, 0, self.num_envs)
         else:  # cores may be busy: a thread that is free takes the next bodies
@@ -158,7 +158,9 @@ class MujocoEnvs(SingleAgentEnvs):
             self._take(0, starts)
             for other in others:
                 other.result()
-        rewards, terminated = body.reward_and_termination(body.place(qpos, read) - before, actions, (qpos, qvel), read)
+        rewards, terminated = body.reward_and_termination(
+            body.position(qpos, read) - before, actions, (qpos, qvel), read
+        )
         limit = body.limit
         truncated = np.zeros(self.num_envs, np.bool_) if limit is None else self._length + 1 >= limit
         return body.observe(qpos, qvel, read), rewards, terminated, truncated
@@ -176,7 +178,7 @@ class MujocoEnvs(SingleAgentEnvs):
             data.qpos[:], data.qvel[:] = self._body.noise(rng)
             self._mujoco.mj_forward(self._model, data)
             values = [getattr(data, name) for name in self._names]
-            if self._body.goals:
+            if self._body.task_state_size:
                 values.append(self._body.begin(rng))
             for array, value in zip(self._physics, values, strict=True):
                 array[k] = value

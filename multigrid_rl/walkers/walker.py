@@ -37,17 +37,17 @@ class WalkerEnv(HumanoidEnv):
         EzPickle.__init__(self, speed, render_mode)
         self.model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER  # 4 times as fast; game engines do so, too
         self._body = Follower(self)
-        self._goals: NDArray[np.float64] = np.zeros((1, Follower.goals))
+        self._goals: NDArray[np.float64] = np.zeros((1, Follower.task_state_size))
         self.observation_space = spaces.Box(-np.inf, np.inf, self._get_obs().shape, np.float64)
         self.observation_structure: dict[str, Any] = {}
 
     def step(self, action: NDArray[Any]) -> tuple[NDArray[np.float64], float, bool, bool, dict[str, Any]]:
         """Play one step."""
         qpos, qvel, read = self._state()
-        before = self._body.place(qpos, read)
+        before = self._body.position(qpos, read)
         self.do_simulation(action, self.frame_skip)
         qpos, qvel, read = self._state()
-        moved = self._body.place(qpos, read) - before
+        moved = self._body.position(qpos, read) - before
         rewards, fallen = self._body.reward_and_termination(moved, np.asarray(action)[None], (qpos, qvel), read)
         if self.render_mode == "human":
             self.render()

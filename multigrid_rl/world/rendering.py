@@ -1,34 +1,54 @@
-"""Frames of a game, drawn by the ``multigrid`` package.
+"""Frames of a game, drawn as pages draw them (``show/assets/board.js``): films, renderers and pages show one board.
 
-``multigrid`` is imported at the first frame only: it imports pygame, which training does not need.
+Pillow is imported at the first frame only. A tile is 100 units wide.
 """
 
-import os
 from collections.abc import Iterable
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.text import expected
-from multigrid_rl.world.constants import CELLS, COLOURS, EMPTY, HEIGHT, SIDE_ROOM, TEAM_COLOUR, TYPES, WIDTH, decode
+from multigrid_rl.world.constants import (
+    AGENT,
+    BALL,
+    CELLS,
+    DOOR_LOCKED,
+    EMPTY,
+    HEIGHT,
+    KEY,
+    SIDE_ROOM,
+    UNSEEN,
+    WALL,
+    WIDTH,
+)
 from multigrid_rl.world.engine import World
 
+Picture = NDArray[np.uint8]
 TILE_SIZE = 32
 #: Below this, triangles are not recognisable.
 SMALLEST_TILE = 4
+#: Colours of pages in light (``show/assets/page.css``); a team's by its number.
+PAPER, CARD, INK, SOFT, EDGE = "#faf9f6", "#ffffff", "#1c2024", "#59626c", "#7d858e"
+TEAM_INKS = ("#b93d06", "#0b5aa2")
+_FLOOR, _FLOOR_LINE, _WALL, _UNSEEN, _UNSEEN_LINE = "#f4f2ec", "#dcd8cf", "#444b54", "#c9ccd0", "#a4a9b0"
+#: Drawn so many times as large, then made smaller: smooth edges.
+_FINER = 4
+#: What an agent points with, to the right; blue's is notched.
+_POINTERS = (((94, 50), (12, 10), (12, 90)), ((96, 50), (10, 8), (28, 50), (10, 92)))
+#: Where what it carries is shown, by heading: the corners at its tip are free, at its left hand.
+_HANDS = ((80, 20), (80, 80), (20, 80), (20, 20))
+_AHEAD = ((1, 0), (0, 1), (-1, 0), (0, -1))
 
-_DOOR = TYPES.index("door")
-_FRAME_GREY = 200
 
-
-def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> NDArray[np.uint8]:
+def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> Picture:
     """Draw the current state of one game.
 
-    Walls, doors, keys and balls are drawn in their colours, living agents as triangles that point along their heading.
-    A carried object is framed at the agent's front left. Cells visible to a living agent are lighter.
+    Doors, keys and balls carry their team's letter, agents are triangles that point along their heading, with what they
+    carry in a badge; the eliminated stand crossed out in their side room. What a living agent sees is hatched in its
+    team's direction.
 
     Args:
         world: the batch of games.
@@ -45,14 +65,26 @@ def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> NDArray
         raise ValueError(expected("game", f"0 to {world.num_games - 1}", game))
     if tile_size < SMALLEST_TILE:
         raise ValueError(expected("tile_size", f"at least {SMALLEST_TILE} pixels", tile_size))
-    living = living_agents(world, game)
-    grid = _library().Grid(WIDTH, HEIGHT)
-    grid.state[...] = _library_codes(decode(world.state.cells[game])).reshape(WIDTH, HEIGHT, 3)
-    triangles = [_triangle(world, game, a) for a in living]
-    frame: NDArray[np.uint8] = grid.render(tile_size, triangles, visible_cells(world, game))
-    for a in living:
-        if world.state.hand[game, a] != EMPTY:
-            _draw_carried(frame, world, game, a, tile_size)
+    state, team, living = world.state, world.flags.team.tolist(), living_agents(world, game)
+    codes = state.cells[game].tolist()
+    lit = sum((visible_cells(world, game, [a for a in living if team[a] == t]) << t for t in (0, 1)), np.zeros(1, int))
+    seen = np.where(state.cells[game].reshape(WIDTH, HEIGHT) == WALL, 0, lit).reshape(-1).tolist()
+    frame = np.empty((HEIGHT * tile_size, WIDTH * tile_size, 3), np.uint8)
+
+    def put(cell: int, *agent: Any) -> None:
+        x, y = (part * tile_size for part in divmod(cell, HEIGHT))
+        frame[y : y + tile_size, x : x + tile_size] = draw_tile(tile_size, codes[cell], seen[cell], agent)
+
+    for cell in range(CELLS):
+        put(cell)
+    gone = [0, 0]
+    numbered = world.spec.num_agents > 2 or len(set(team)) == 1
+    for a, seat in enumerate(world.spec.seats):
+        cell, out = int(state.position[game, a]), a not in living
+        label = "RB"[team[a]] + (seat.rpartition("_")[2] if numbered else "")
+        # All of a team go to one cell when they are out: they are drawn below one another.
+        put(cell + gone[team[a]] * out, team[a], int(state.heading[game, a]), label, int(state.hand[game, a]), out)
+        gone[team[a]] += out
     return frame
 
 
@@ -74,48 +106,159 @@ def visible_cells(world: World, game: int, agents: Iterable[int] | None = None) 
     return visible.reshape(WIDTH, HEIGHT)
 
 
-@lru_cache(maxsize=1)
-def _library() -> Any:
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame prints a banner to standard output
-    from multigrid.core.agent import Agent  # noqa: PLC0415
-    from multigrid.core.grid import Grid  # noqa: PLC0415
-    from multigrid.core.world_object import WorldObj  # noqa: PLC0415
-    from multigrid.utils.rendering import downsample  # noqa: PLC0415
+@lru_cache(maxsize=4096)
+def draw_tile(size: int, code: int, seen: int = 0, agent: tuple[Any, ...] = (), turn: int = 0) -> Picture:
+    """Draw one cell.
 
-    return SimpleNamespace(Agent=Agent, Grid=Grid, WorldObj=WorldObj, downsample=downsample)
+    Args:
+        size: width and height in pixels.
+        code: of the cell, see ``world.constants``.
+        seen: 1 if red sees it, 2 if blue does, 3 if both do.
+        agent: who stands on it: team, heading, label, code of what it carries, whether it is out.
+        turn: quarter turns of an agent that is a code, for a view that looks up.
 
+    Returns:
+        uint8 (size, size, 3); not to be written to.
+    """
+    from PIL import Image  # noqa: PLC0415 - see the module
 
-def _library_codes(triples: NDArray[np.uint8]) -> NDArray[np.int64]:
-    # The package only has the states open, closed and locked, and only for doors.
-    codes = triples.astype(np.int64)
-    codes[codes[..., 0] != _DOOR, 2] = 0
-    return codes
-
-
-def _triangle(world: World, game: int, agent: int) -> Any:
-    triangle = _library().Agent(agent)
-    triangle.state.color = COLOURS[TEAM_COLOUR[world.flags.team[agent]]]
-    triangle.state.pos = divmod(int(world.state.position[game, agent]), HEIGHT)
-    triangle.state.dir = int(world.state.heading[game, agent])
-    return triangle
-
-
-def _draw_carried(frame: NDArray[np.uint8], world: World, game: int, agent: int, tile_size: int) -> None:
-    x, y = divmod(int(world.state.position[game, agent]), HEIGHT)
-    picture = _carried_picture(int(world.state.hand[game, agent]), max(tile_size * 3 // 8, 2))
-    size = len(picture)
-    # The triangle leaves the corners at its tip free: front left is up when heading +x, right when heading +y, ...
-    right, down = ((1, 0), (1, 1), (0, 1), (0, 0))[world.state.heading[game, agent]]
-    left = x * tile_size + right * (tile_size - size)
-    top = y * tile_size + down * (tile_size - size)
-    frame[top : top + size, left : left + size] = picture
-
-
-@lru_cache(maxsize=64)
-def _carried_picture(code: int, size: int) -> NDArray[np.uint8]:
-    library = _library()
-    large = np.zeros((3 * size, 3 * size, 3), np.uint8)
-    library.WorldObj.from_array(_library_codes(decode(np.array(code)))).render(large)
-    picture: NDArray[np.uint8] = library.downsample(large, 3).astype(np.uint8)
-    picture[[0, -1], :] = picture[:, [0, -1]] = _FRAME_GREY
+    ground = {UNSEEN: _UNSEEN, WALL: _WALL}.get(code, _FLOOR)
+    image = Image.new("RGBA", (size * _FINER,) * 2, ground)
+    pen = _Pen(image)
+    if code == UNSEEN:
+        for k in range(-100, 100, 20):
+            pen.line(((k, 100), (k + 100, 0)), _UNSEEN_LINE, 3)
+    if code != WALL:
+        pen.line(((0, 0), (100, 0), (100, 100), (0, 100), (0, 0)), _FLOOR_LINE, 2)
+    for team in (0, 1):
+        if seen >> team & 1:
+            _shade(image, team)
+    _thing(pen, code, turn)
+    if agent:
+        _agent(pen, *agent)
+    picture: Picture = np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BOX)).copy()
+    picture.flags.writeable = False
     return picture
+
+
+class _Pen:
+    """Draws in units of a tile onto an image; ``left``, ``top`` and ``scale`` place a smaller drawing in it."""
+
+    def __init__(self, image: Any, left: float = 0, top: float = 0, scale: float = 1) -> None:
+        from PIL import ImageDraw  # noqa: PLC0415 - see the module
+
+        self.image, self._left, self._top = image, left, top
+        self._draw, self._unit = ImageDraw.Draw(image, "RGBA"), image.width / 100
+        self._scale = scale
+
+    def _at(self, points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+        unit, scale = self._unit, self._scale
+        return [((self._left + x * scale) * unit, (self._top + y * scale) * unit) for x, y in points]
+
+    def _wide(self, width: float) -> int:
+        wide: int = max(1, round(width * self._scale * self._unit))
+        return wide
+
+    def line(self, points: Iterable[tuple[float, float]], colour: Any, width: float) -> None:
+        """Draw a line through points."""
+        self._draw.line(self._at(points), colour, self._wide(width), "curve")
+
+    def shape(self, points: Iterable[tuple[float, float]], colour: Any) -> None:
+        """Fill a polygon."""
+        self._draw.polygon(self._at(points), colour)
+
+    def box(self, left: float, top: float, right: float, bottom: float, **how: Any) -> None:
+        """Draw a rounded rectangle; ``how``: ``fill``, ``outline`` and ``width``, in units."""
+        how["width"] = self._wide(how.get("width", 1))
+        self._draw.rounded_rectangle([*self._at([(left, top), (right, bottom)])], self._wide(6), **how)
+
+    def disc(self, x: float, y: float, radius: float, **how: Any) -> None:
+        """Draw a circle; ``how`` as of a box."""
+        how["width"] = self._wide(how.get("width", 1))
+        ends = self._at([(x - radius, y - radius), (x + radius, y + radius)])
+        self._draw.ellipse([*ends], **how)
+
+    def letter(self, x: float, y: float, text: str, colour: Any) -> None:
+        """Write a text round a point."""
+        face = _font(self._wide(38))
+        self._draw.text(self._at([(x, y)])[0], text, colour, face, "mm", stroke_width=self._wide(1.4))
+
+
+@lru_cache(maxsize=32)
+def _font(size: int) -> Any:
+    from PIL import ImageFont  # noqa: PLC0415 - see the module
+
+    return ImageFont.load_default(size)
+
+
+def _shade(image: Any, team: int) -> None:
+    """Shade what a team sees, in its colour and its own direction of hatching."""
+    from PIL import Image, ImageColor  # noqa: PLC0415 - see the module
+
+    colour = ImageColor.getrgb(TEAM_INKS[team])
+    shade = Image.new("RGBA", image.size, (*colour, 26))
+    pen = _Pen(shade)
+    for k in range(-100, 100, 25):
+        pen.line(((k, 100), (k + 100, 0)) if team == 0 else ((k, 0), (k + 100, 100)), (*colour, 140), 2.5)
+    image.alpha_composite(shade)
+
+
+def _thing(pen: _Pen, code: int, turn: int = 0, *, plain: bool = False) -> None:
+    """Draw what a code means; ``plain`` leaves the letter out: in a badge it could not be read."""
+    if code >= AGENT:
+        team, heading = divmod(code - AGENT, 4)
+        _agent(pen, team, (heading + turn) % 4, "RB"[team], EMPTY, False)
+    elif code >= BALL:
+        pen.disc(50, 50, 32, fill=TEAM_INKS[code - BALL])
+        if not plain:
+            pen.letter(50, 51, "RB"[code - BALL], CARD)
+    elif code >= KEY:
+        team, middle = (code - KEY) // 2, 50 if plain else 60
+        pen.disc(28, middle, 22.5, outline=TEAM_INKS[team], width=11)
+        for part in (
+            ((46, middle), (92, middle)),
+            ((71, middle), (71, middle + 20)),
+            ((86, middle), (86, middle + 18)),
+        ):
+            pen.line(part, TEAM_INKS[team], 11)
+        if not plain:
+            pen.letter(70, 29, "RB"[team], TEAM_INKS[team])
+    elif code >= DOOR_LOCKED:
+        _door(pen, (code - DOOR_LOCKED) % 2, (code - DOOR_LOCKED) // 2)
+
+
+def _door(pen: _Pen, team: int, state: int) -> None:
+    """Draw a door: locked (0), closed (1) or open (2)."""
+    ink = TEAM_INKS[team]
+    if state == 2:
+        pen.box(8, 6, 92, 94, fill=_FLOOR, outline=ink, width=8)
+        pen.shape(((20, 14), (52, 26), (52, 86), (20, 90)), ink)
+        pen.letter(72, 50, "RB"[team], ink)
+        return
+    pen.box(8, 6, 92, 94, fill=ink)
+    if state == 0:
+        pen.disc(50, 62, 9, fill=CARD)
+        pen.shape(((46, 66), (54, 66), (60, 88), (40, 88)), CARD)
+    else:
+        pen.disc(76, 62, 7, fill=CARD)
+    pen.letter(50, 30, "RB"[team], CARD)
+
+
+def _agent(pen: _Pen, team: int, heading: int, label: str, hand: int, out: bool) -> None:
+    """Draw an agent; ``out``: an outline, crossed out."""
+    points: tuple[tuple[int, int], ...] = _POINTERS[team]
+    for _ in range(heading):
+        points = tuple((100 - y, x) for x, y in points)
+    dx, dy = _AHEAD[heading]
+    if out:
+        pen.line((*points, points[0]), TEAM_INKS[team], 4)
+        pen.line(((14, 14), (86, 86)), INK, 6)
+        pen.line(((86, 14), (14, 86)), INK, 6)
+    else:
+        pen.shape(points, TEAM_INKS[team])
+    # The triangle's middle lies behind the tile's middle, away from where it points.
+    pen.letter(50 - 9 * dx, 51 - 9 * dy, label, INK if out else CARD)
+    if hand > EMPTY:
+        x, y = _HANDS[heading]
+        pen.disc(x, y, 28, fill=CARD, outline=EDGE, width=3)
+        _thing(_Pen(pen.image, x - 22, y - 22, 0.44), hand, plain=True)

@@ -98,7 +98,7 @@ class TestProcesses:
 
     def test_rejects_curves_of_one_seed(self, monkeypatch):
         monkeypatch.setattr(sys, "argv", ["results", "--only", "1v1", "2v2-dtde", "--seeds", "0", "0"])
-        monkeypatch.setattr(results, "one_run", lambda *_: pytest.fail("it trained"))
+        monkeypatch.setattr(results, "results_of", lambda *_: pytest.fail("it trained"))
         with pytest.raises(SystemExit, match=r"^--seeds: expected at least 2 different seeds for the curves of 1v1,"):
             results.main()
 

@@ -15,17 +15,18 @@ def row(seed: int, held: int | None, *, gates: bool = True):
         "seconds_to_held": 2.0, "seconds": 3.0, "env_steps": 900, "gates": [gate] if gates else [],
         "policy": {mode: {**policy, "draw": 0.0, "loss": 0.0} for mode in MODES},
         "matches": [],
-        "provenance": {"commit": "abc", "versions": {"python": "3"}, "opponents": []},
+        "provenance": {"commit": "abc", "versions": {"python": "3"}, "opponents": [],
+                       "machine": {"processor": "XYZ 9"}},
     }  # fmt: skip
 
 
 def study_of(*rows):
-    return {"study": "x", "command": "c seed=SEED", "required": "much", "jobs": 1, "rows": list(rows)}
+    return {"study": "x", "command": "c seed=SEED", "required": "much", "all": "all of them", "rows": list(rows)}
 
 
 def test_run_that_never_held_counts_last_in_median():
     assert held_sentence([row(0, 100), row(1, 300), row(2, None)]).startswith(
-        "Held on 2 of 3 seeds. Environment steps to held: median 300, 100 to 300."
+        "Held on 2 of 3 seeds. Environment steps to held: median 300, 100 to never."
     )
     assert held_sentence([row(0, 100), row(1, None), row(2, None)]) == "Held on 1 of 3 seeds."
     assert held_sentence([row(0, None, gates=False)]) == "This scenario has no gates."
@@ -36,6 +37,15 @@ def test_page_and_summary_report_misses():
     assert "| 1 | no | - | - | 3 | 900 | 0.250 |" in text
     assert "Held on 1 of 2 seeds." in text
     assert "| 1/3 | - |" in summary_row(study_of(row(0, 100), row(1, None), row(2, None)))
+
+
+def test_a_page_says_which_seeds_commit_and_processor():
+    tuned, fresh = (page(study_of(row(first, 100), row(first + 1, 100))) for first in (0, 100))
+    assert "Tuning seeds: " in tuned
+    assert "Fresh seeds: " in fresh
+    assert "Commit abc; processor XYZ 9: steps are exact on this kind of processor" in fresh
+    assert "| tuning, abc |" in summary_row(study_of(row(99, 100), row(100, 100)))
+    assert "| 100 (95 % interval 100 to 100) |" in summary_row(study_of(*(row(100 + k, 100) for k in range(5))))
 
 
 def test_page_tells_the_worst_seed_of_each_opponent():

@@ -14,7 +14,7 @@ NAMES = sorted(path.stem for path in STUDIES.glob("*.yaml"))
 @pytest.mark.parametrize("name", NAMES)
 def test_every_arm_composes(name, tmp_path):
     study = read_study(name)
-    jobs = jobs_of(study, 2, tmp_path)
+    jobs = jobs_of(study, range(2), tmp_path)
     assert len(jobs) == 2 * len(study.arms)
     for job in jobs[: len(study.arms)]:
         assert compose(list(job.overrides)).scenario.package == "gymnasium"
@@ -23,7 +23,7 @@ def test_every_arm_composes(name, tmp_path):
 
 
 def test_arms_name_runs_of_same_seed(tmp_path):
-    jobs = jobs_of(read_study("imitation"), 3, tmp_path)
+    jobs = jobs_of(read_study("imitation"), range(3), tmp_path)
     begun = [word for job in jobs if job.arm == "gail-from-clone" for word in job.overrides if word.startswith("init=")]
     assert begun == [f"init={tmp_path}/gaussian/{seed}" for seed in range(3)]
 
@@ -47,8 +47,7 @@ def test_page_compares_arms_by_scores_over_seeds():
     assert "| 400 | 500 | 501 | 15 | 5,000 |" in page
     assert "| gae | 500 | 0.01 | 0.1 | 2 |" in page
     row = next(line for line in page.splitlines() if line.startswith("| gae | vpg-20 | after training |"))
-    assert row.split("|")[4].strip() == "0.94"  # 15 of 16 pairs
-    assert row.split("|")[6].strip() == "too few seeds"
+    assert [cell.strip() for cell in row.split("|")[4:7]] == ["-", "-", "too few seeds"]
     assert "ppo-20 |" not in page  # nothing was trained
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import stat
 import struct
 import zipfile
@@ -11,7 +12,7 @@ import pytest
 
 from agents import agent_of
 from bundles import bundle, everything
-from multigrid_rl.competition import handed_in
+from multigrid_rl.competition import folders, handed_in
 from multigrid_rl.players.cards import PlayerError
 
 
@@ -130,3 +131,32 @@ def test_empty_class_is_refused(tmp_path):
     (tmp_path / "in").mkdir()
     with pytest.raises(PlayerError, match="one folder for each student"):
         found(tmp_path)
+
+
+def test_zip_files_in_zip_files_share_one_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(handed_in, "_MAX_UNPACKED", 1_000_000)
+    inner = zipped(tmp_path / "inner.zip", {"zeros": bytes(400_000)}).read_bytes()
+    zipped(tmp_path / "in" / "x.zip", {f"{k}.zip": inner for k in range(50)})
+    assert "expected at most 1000000 bytes when unpacked, got more" in found(tmp_path)["x.zip"].problem
+    assert sum(len(data or b"") for data in everything(tmp_path / "scratch").values()) < 1_100_000
+
+
+def test_a_long_list_of_files_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(handed_in, "_MAX_LIST", 100_000)
+    zipped(tmp_path / "in" / "x.zip", dict.fromkeys(map(str, range(3_000)), b""))
+    assert "a list of files of more than 100000 bytes" in found(tmp_path)["x.zip"].problem
+
+
+def test_files_that_come_one_by_one_stay_in_their_folder(tmp_path, monkeypatch):
+    files = {"mine/agent.yaml": AGENT["agent.yaml"], "mine/lib/run.sh": AGENT["lib/run.sh"], "mine/.DS_Store": b""}
+    sent = [(name, io.BytesIO(data)) for name, data in files.items()]
+    folder = folders.files_written(sent, tmp_path / "sent")
+    assert everything(handed_in.hand_in(folder, tmp_path / "scratch").folder) == {**AGENT, "lib": None}
+    for name in ("../out", "/tmp/out", "a/\0b", "..\\out"):
+        with pytest.raises(PlayerError, match="paths that stay in the folder"):
+            folders.files_written([(name, io.BytesIO(b""))], tmp_path / name.replace("/", "_").replace("\0", "_"))
+    with pytest.raises(PlayerError, match="can be written"):  # a file that is a folder, too
+        folders.files_written([("a", io.BytesIO()), ("a/b", io.BytesIO())], tmp_path / "both")
+    monkeypatch.setattr(folders, "MAX_FOLDER_BYTES", 1000)
+    with pytest.raises(PlayerError, match="at most 1000 bytes"):
+        folders.files_written([("a", io.BytesIO(bytes(600))), ("b", io.BytesIO(bytes(600)))], tmp_path / "large")

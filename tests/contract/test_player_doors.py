@@ -55,7 +55,7 @@ def friends(monkeypatch):
 
 def test_entry_names_players_wherever_one_is_named(friends):
     catalogue = Catalogue()
-    assert catalogue.home_of("friend/guest") == ("the guest", "1v1")
+    assert catalogue.title_of("friend/guest") == ("the guest", "1v1")
     assert isinstance(catalogue.packed(["friend/guest"]).seat("friend/guest", SPEC, "red_0").player, Hunter)
     card = catalogue.card_of("friend/rookie")
     assert catalogue.seat("friend/rookie", SPEC, "blue_0").sha256 == card.sha256

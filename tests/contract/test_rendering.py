@@ -1,12 +1,9 @@
-"""Frames: the right picture on the right tile, the same as the ``multigrid`` package draws it."""
+"""Frames: the right picture on the right tile, as pages draw it."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from multigrid.core.agent import Agent
-from multigrid.core.grid import Grid
-from multigrid.core.world_object import Ball, Door, Key, Wall
 
 from composing import GAMES
 from games import (
@@ -30,27 +27,18 @@ from games import (
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.rendering import living_agents, render_frame, visible_cells
+from multigrid_rl.world.rendering import draw_tile, living_agents, render_frame, visible_cells
 
 TILE = 32
-#: In the left room, which nobody sees from the middle room: no highlight there.
+#: In the left room, which nobody sees from the middle room: no shade there.
 UNSEEN_CELL = (2, 4)
-OBJECTS = [
-    (RED_KEY, Key("red")),
-    (RED_KEY_USED, Key("red")),
-    (BLUE_KEY, Key("blue")),
-    (BLUE_KEY_USED, Key("blue")),
-    (RED_BALL, Ball("red")),
-    (BLUE_BALL, Ball("blue")),
-    (c.DOOR_LOCKED, Door("red", is_locked=True)),
-    (c.DOOR_LOCKED + 1, Door("blue", is_locked=True)),
-    (c.DOOR_CLOSED, Door("red")),
-    (c.DOOR_CLOSED + 1, Door("blue")),
-    (c.DOOR_OPEN, Door("red", is_open=True)),
-    (c.DOOR_OPEN + 1, Door("blue", is_open=True)),
-    (c.WALL, Wall()),
-    (c.EMPTY, None),
-]
+#: Codes by what they look like: a key is the same before and after it has been picked up.
+LOOKS = [
+    (c.UNSEEN,), (c.EMPTY,), (c.WALL,), (RED_KEY, RED_KEY_USED), (BLUE_KEY, BLUE_KEY_USED), (RED_BALL,), (BLUE_BALL,),
+    *((code,) for door in (c.DOOR_LOCKED, c.DOOR_CLOSED, c.DOOR_OPEN) for code in (door, door + 1)),
+    *((c.AGENT + k,) for k in range(8)),
+]  # fmt: skip
+RED, BLUE = 1, 2
 
 
 def tile_of(frame, cell, size=TILE):
@@ -59,13 +47,9 @@ def tile_of(frame, cell, size=TILE):
     return frame[y * size : (y + 1) * size, x * size : (x + 1) * size]
 
 
-def drawn(obj=None, *, colour=None, heading=None, highlight=False, size=TILE):
-    """The package's own tile: an object, or an agent if ``colour`` is given."""
-    agent = None
-    if colour is not None:
-        agent = Agent(0)
-        agent.state.color, agent.state.dir, agent.state.pos = colour, heading, (1, 1)
-    return Grid.render_tile(obj, agent=agent, highlight=highlight, tile_size=size).astype(np.uint8)
+def agent(team, heading, hand=c.EMPTY, *, seen=0, label=None, out=False, size=TILE):
+    """The tile of an agent on the floor."""
+    return draw_tile(size, c.EMPTY, seen, (team, heading, label or "RB"[team], hand, out))
 
 
 def changed_tiles(before, after, size=TILE):
@@ -82,23 +66,33 @@ def same(one, two):
 # Objects and agents on their tiles -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("code", "obj"), OBJECTS)
-def test_objects_look_as_package_draws_them(code, obj):
+def test_everything_looks_different():
+    pictures = [{draw_tile(TILE, code).tobytes() for code in codes} for codes in LOOKS]
+    assert all(len(one) == 1 for one in pictures)
+    assert len(set.union(*pictures)) == len(LOOKS)
+    assert {code for codes in LOOKS for code in codes} == set(range(c.NUM_CODES))
+
+
+@pytest.mark.parametrize("code", [code for codes in LOOKS for code in codes if 0 < code < c.AGENT])
+def test_objects_are_drawn_on_their_cells(code):
     w = world(blue=0)
     put(w, UNSEEN_CELL, code)
-    assert same(tile_of(render_frame(w, 0), UNSEEN_CELL), drawn(obj))
+    assert same(tile_of(render_frame(w, 0), UNSEEN_CELL), draw_tile(TILE, code))
 
 
 @pytest.mark.parametrize("heading", [EAST, SOUTH, WEST, NORTH])
-@pytest.mark.parametrize(("seat", "colour"), [("red_0", "red"), ("blue_0", "blue")])
-def test_agents_are_team_coloured_triangles_with_heading(seat, colour, heading):
+@pytest.mark.parametrize(("seat", "team"), [("red_0", 0), ("blue_0", 1)])
+def test_agents_are_team_coloured_triangles_with_heading(seat, team, heading):
     w = world()
     place(w, seat, 8, 4, heading)
     w.observe()
     frame = render_frame(w, 0)
-    assert same(tile_of(frame, (8, 4)), drawn(colour=colour, heading=heading, highlight=True))
-    others = [drawn(colour=colour, heading=turned, highlight=True) for turned in range(4) if turned != heading]
-    assert not any(same(tile_of(frame, (8, 4)), other) for other in others)
+    seen = sum(int(visible_cells(w, 0, [a])[8, 4]) << int(w.flags.team[a]) for a in range(2))
+    assert same(tile_of(frame, (8, 4)), agent(team, heading, seen=seen))
+    assert len({agent(team, turned, seen=seen).tobytes() for turned in range(4)}) == 4
+    # Its own view turns it: an agent that is a code, ahead is up.
+    first = c.AGENT + 4 * team
+    assert same(draw_tile(TILE, first + heading, turn=3 - heading), draw_tile(TILE, first + 3))
 
 
 @pytest.mark.parametrize("scenario", GAMES)
@@ -107,18 +101,19 @@ def test_first_frame_of_every_game_shows_board(scenario):
     frame = render_frame(w, 0)
     assert frame.shape == (8 * TILE, 16 * TILE, 3)
     assert frame.dtype == np.uint8
-    seen = visible_cells(w, 0, living_agents(w, 0))
+    team = w.flags.team
+    lit = sum(visible_cells(w, 0, np.flatnonzero(team == t).tolist()) * (t + 1) for t in (0, 1))
     agents = {divmod(int(p), c.HEIGHT): a for a, p in enumerate(w.state.position[0])}
-    pictures = dict(OBJECTS)
+    alone = w.spec.num_agents == 2 and len(set(team.tolist())) == 2
     for x in range(c.WIDTH):
         for y in range(c.HEIGHT):
-            lit = bool(seen[x, y])
+            code = int(w.state.cells[0, c.cell_index(x, y)])
+            seen = 0 if code == c.WALL else int(lit[x, y])
+            expected = draw_tile(TILE, code, seen)
             if (x, y) in agents:
                 a = agents[x, y]
-                colour = "blue" if w.spec.seats[a].startswith("blue") else "red"
-                expected = drawn(colour=colour, heading=int(w.state.heading[0, a]), highlight=lit)
-            else:
-                expected = drawn(pictures[int(w.state.cells[0, c.cell_index(x, y)])], highlight=lit)
+                label = "RB"[team[a]] + ("" if alone else w.spec.seats[a][-1])
+                expected = agent(int(team[a]), int(w.state.heading[0, a]), seen=seen, label=label)
             assert same(tile_of(frame, (x, y)), expected), (x, y)
 
 
@@ -146,32 +141,32 @@ def test_last_frame_shows_opened_door_and_winner():
     outcome = play(w, red_0=c.TOGGLE)
     assert outcome.done
     frame = render_frame(w, 0)
-    assert same(tile_of(frame, RED_DOOR), drawn(Door("red", is_open=True), highlight=True))
+    assert same(tile_of(frame, RED_DOOR), draw_tile(TILE, c.DOOR_OPEN, RED))
     assert living_agents(w, 0) == [0, 1]
-    start = drawn(colour="blue", heading=EAST, highlight=True)
-    assert same(tile_of(frame, (6, 6)), start)
+    assert same(tile_of(frame, (6, 6)), agent(1, EAST, seen=BLUE))
 
 
 @pytest.mark.parametrize("rules", ["classic", "fair"])
 @pytest.mark.parametrize("blue", [1, 2])
-def test_eliminated_agents_are_not_drawn(rules, blue):
+def test_eliminated_agents_are_crossed_out_in_their_side_room(rules, blue):
     w = world(rules, blue=blue)
     place(w, "red_0", 7, 2, EAST)
     place(w, "blue_0", 8, 2, NORTH, BLUE_KEY_USED)
     w.observe()
-    assert same(
-        tile_of(render_frame(w, 0), (8, 2))[14:, :14], drawn(colour="blue", heading=NORTH, highlight=True)[14:, :14]
-    )
+    label = "B" if blue == 1 else "B0"
+    assert same(tile_of(render_frame(w, 0), (8, 2)), agent(1, NORTH, BLUE_KEY_USED, seen=RED | BLUE, label=label))
     assert play(w, red_0=c.TOGGLE).done == (blue == 1)
     frame = render_frame(w, 0)
     assert living_agents(w, 0) == list(range(1, blue + 1))
-    assert same(tile_of(frame, (13, 2)), drawn())
-    assert same(tile_of(frame, (8, 2)), drawn(highlight=True))
-    assert same(tile_of(frame, (7, 2)), drawn(colour="red", heading=EAST, highlight=True))
+    room = divmod(c.SIDE_ROOM[1], c.HEIGHT)
+    heading, hand = int(w.state.heading[0, 0]), int(w.state.hand[0, 0])
+    assert same(tile_of(frame, room), agent(1, heading, hand, label=label, out=True))
+    assert same(tile_of(frame, (8, 2)), draw_tile(TILE, c.EMPTY, RED))
+    assert same(tile_of(frame, (7, 2)), agent(0, EAST, seen=RED, label="R" if blue == 1 else "R0"))
 
 
 @pytest.mark.parametrize("heading", [EAST, SOUTH, WEST, NORTH])
-def test_carried_object_is_framed_at_front_left(heading):
+def test_carried_object_is_a_badge_at_front_left(heading):
     w = world(blue=0)
     clear(w)
     pictures = {}
@@ -182,18 +177,15 @@ def test_carried_object_is_framed_at_front_left(heading):
     assert len({picture.tobytes() for picture in pictures.values()}) == 3
     rows, columns = np.nonzero((pictures[BLUE_BALL] != pictures[c.EMPTY]).any(axis=2))
     right, down = {EAST: (1, 0), SOUTH: (1, 1), WEST: (0, 1), NORTH: (0, 0)}[heading]
-    assert columns.min() == (20 if right else 0)
-    assert columns.max() == (31 if right else 11)
-    assert rows.min() == (20 if down else 0)
-    assert rows.max() == (31 if down else 11)
-    inside = pictures[BLUE_BALL][down * 20 + 6, right * 20 + 6]
-    assert inside.tolist() == [0, 0, 255]
+    half = TILE // 2
+    assert (columns.min() >= half - 1) if right else (columns.max() <= half)
+    assert (rows.min() >= half - 1) if down else (rows.max() <= half)
 
 
 # Light ---------------------------------------------------------------------------------------------------------------
 
 
-def test_cells_in_view_are_lighter_up_to_walls():
+def test_cells_in_view_are_shaded_but_walls():
     w = world(blue=0)
     clear(w)
     place(w, "red_0", 6, 3, NORTH)
@@ -205,8 +197,10 @@ def test_cells_in_view_are_lighter_up_to_walls():
     beyond_the_wall = {(x, y) for x, y in np.argwhere(visible_cells(w, 0, living_agents(w, 0))).tolist() if x < 4}
     assert beyond_the_wall == set()
     frame = render_frame(w, 0)
-    assert same(tile_of(frame, (4, 3)), drawn(Wall(), highlight=True))
-    assert same(tile_of(frame, (3, 3)), drawn())
+    assert same(tile_of(frame, (4, 3)), draw_tile(TILE, c.WALL))
+    assert same(tile_of(frame, (3, 3)), draw_tile(TILE, c.EMPTY))
+    assert same(tile_of(frame, (5, 4)), draw_tile(TILE, c.EMPTY, RED))
+    assert not same(draw_tile(TILE, c.EMPTY, RED), draw_tile(TILE, c.EMPTY, BLUE))
 
 
 # Sizes, games and mistakes -------------------------------------------------------------------------------------------
@@ -219,7 +213,7 @@ def test_tiles_of_any_size(size):
     w.observe()
     frame = render_frame(w, 0, size)
     assert frame.shape == (8 * size, 16 * size, 3)
-    assert same(tile_of(frame, RED_DOOR, size), drawn(Door("red", is_locked=True), size=size))
+    assert same(tile_of(frame, RED_DOOR, size), draw_tile(size, c.DOOR_LOCKED))
 
 
 def test_batch_games_have_own_frames_and_drawing_is_pure():

@@ -58,6 +58,10 @@ def test_learner_joins_opponents_as_ordinary_player(whole):
     names = {name for row in rows for name in row if name.startswith("win_against/")}
     assert names == {f"win_against/red_0/{name}" for name in ("random", "blue-rookie", "key-runner", "snapshots")}
     assert any(row.get("win_against/red_0/snapshots") is not None for row in rows)
+    players = json.loads((path / "standings.json").read_text())["players"]
+    assert [row["since"] for row in players if row["since"]] == [int(name[5:]) for name in NAMES[: len(players) - 3]]
+    assert sum(row["share"] for row in players) == pytest.approx(1)
+    assert all(row["win"] is None or 0 <= row["win"] <= 1 for row in players)
     card = read_card(path / "league" / NAMES[-1] / "red_0")
     last = read_card(path / "checkpoints" / "step_000004096" / "players" / "red_0")
     assert (card.sha256, card.provenance["env_steps"], card.seats) == (last.sha256, 4096, ["red_0"])
@@ -144,9 +148,16 @@ def test_rejects_unknown_anchor():
 def test_held_out_players_are_played_at_end(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("multigrid_rl.training.start.HELD_OUT_GAMES", 40)
     path = tmp_path / "run"
-    tiny_run(path, "scenario=1v1-robust", *QUICK, *SHORT, "train.until=1024", "scenario.held_out=[hunter,blue-adept]")
+    tiny_run(
+        path,
+        "scenario=1v1-robust",
+        *QUICK,
+        *SHORT,
+        "train.until=1024",
+        "scenario.held_out={validate:[hunter,blue-adept],test:[idle]}",
+    )
     data = json.loads((path / "held_out.json").read_text())
-    assert {name: row["episodes"] for name, row in data.items()} == {"hunter": 40, "blue-adept": 40}
+    assert {name: row["episodes"] for name, row in data.items()} == {"hunter": 40, "blue-adept": 40}  # none of test
     low, high = data["hunter"]["win_interval"]
     assert low <= data["hunter"]["win"] <= high
     assert "held out: wins" in capfd.readouterr().out

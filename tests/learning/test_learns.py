@@ -75,8 +75,9 @@ def test_central_critics_learn_together(tmp_path, learning):
     learning.check("return", last["team_return_mean/red"], above=1.5)
 
 
-def test_joint_action_learns(tmp_path, learning):
-    last = learned(tmp_path, learning, "scenario=2v2", *IDLE)[-1]
+@pytest.mark.parametrize("model", ["mlp", pytest.param("attention", marks=pytest.mark.long)])
+def test_joint_action_learns(tmp_path, learning, model):
+    last = learned(tmp_path, learning, "scenario=2v2", *IDLE, f"model={model}")[-1]
     learning.check("return", last["team_return_mean/red"], above=1.5)
 
 

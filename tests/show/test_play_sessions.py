@@ -15,7 +15,6 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.scripted import Hunter, RandomPlayer
 from multigrid_rl.show.play import Score, Session, find_other_players, find_seat, save_games
-from multigrid_rl.show.window import HELP, KEYS, Canvas
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
@@ -146,45 +145,6 @@ def test_sight_equals_agent_view():
     assert not seen[where(game.world, "blue_0")]
     win(game)
     assert game.seen().all()
-
-
-def test_fog_hides_opponent():
-    game = session(RandomPlayer())
-    canvas = Canvas(SPEC, 32)
-    game.step(c.DONE)
-    assert not game.seen()[where(game.world, "blue_0")]
-    fogged = canvas.draw(game, whole_board=False, help_shown=False)
-    whole = canvas.draw(game, whole_board=True, help_shown=False)
-    assert fogged.shape == whole.shape == (canvas.size[1], canvas.size[0], 3)
-
-    def tile(picture, seat):
-        x, y = where(game.world, seat)
-        return picture[32 * y : 32 * y + 32, 32 * x : 32 * x + 32]
-
-    np.testing.assert_array_equal(tile(fogged, "red_0"), tile(whole, "red_0"))
-    assert (tile(whole, "blue_0") == (76, 76, 255)).all(axis=2).any()  # its triangle, lit
-    assert tile(fogged, "blue_0").max() < 100
-    assert (fogged[256:] != whole[256:]).any()  # its line: out of sight
-    before = fogged
-    game.step(c.DONE)  # whatever blue did, nothing in sight has changed but the number of the step
-    after = canvas.draw(game, whole_board=False, help_shown=False)
-    np.testing.assert_array_equal(after[:256], before[:256])
-    np.testing.assert_array_equal(after[280:], before[280:])
-
-
-def test_help_over_picture():
-    canvas = Canvas(SPEC, 48)
-    plain, shown_help = (canvas.draw(session(), whole_board=True, help_shown=shown) for shown in (False, True))
-    assert shown_help.shape == plain.shape
-    assert shown_help.mean() < plain.mean()
-    assert (shown_help == (255, 214, 90)).all(axis=2).any()  # its title
-
-
-def test_every_action_has_key_in_help():
-    assert {meant for meant in KEYS.values() if isinstance(meant, int)} == set(range(len(c.ACTIONS)))
-    words = " ".join(line.split("\t")[0] for line in HELP).lower().replace(",", "").split()
-    spoken = {"escape": "esc", "return": "enter"}
-    assert [key for key in KEYS if spoken.get(key, key) not in words] == []
 
 
 # --- who sits where

@@ -9,7 +9,6 @@ import shutil
 import socket
 import threading
 import time
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -20,26 +19,13 @@ from multigrid_rl.players.scripted import IdlePlayer
 from multigrid_rl.show import browser as play_page
 from multigrid_rl.show import live
 from multigrid_rl.show.play import OtherPlayers, Session
-from multigrid_rl.show.server import listen, server_of
+from multigrid_rl.show.server import listen
 from multigrid_rl.text import ConfigError
+from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from persons import SPEC, plan_of, session
 from run_folders import write_run
-
-
-@contextmanager
-def served(app):
-    """Serve an application in a thread; yields its port."""
-    listening = listen(0)
-    server = server_of(app)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
-        yield listening.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join()
-        listening.close()
+from serving import served
 
 
 def ask(port, path, sent=None, method=None, **headers):
@@ -104,7 +90,7 @@ def test_watch_is_text_without_a_page_and_refuses_what_it_cannot_show(tmp_path):
     assert told.exit_code == 0
     assert len(told.output.splitlines()) == 1 + len(json.loads((folder / "verdict.json").read_text())["gates"])
     for arguments, message in (
-        ([str(tmp_path), "--web"], "expected the folder of a run, got no config.yaml in it"),
+        ([str(tmp_path), "--web"], "expected the folder of a run or a search, got no config.yaml in it"),
         ([str(folder), "--port", "9"], "--port: expected nothing without --web, got 9"),
     ):
         refused = CliRunner().invoke(program, ["watch", *arguments])
@@ -215,8 +201,29 @@ def test_second_person_has_a_seat_that_is_free():
         refused = CliRunner().invoke(program, [*arguments, seat])
         assert refused.exit_code == 2
         assert f"--second: expected blue_0, got {seat}" in refused.output
-    refused = CliRunner().invoke(program, ["play", "scenario=1v1", "--second", "blue_0"])
-    assert "--second: expected nothing without --web" in refused.output
+
+
+def test_a_delay_plays_without_keys():
+    game = session(spec=GameSpec(max_steps=3))
+    table, ended = play_page.Table(game, lambda: ended.append(game.result), delay=0.05), []
+    with served(play_page.app_of(table)) as port:
+        assert len(events(port, 4)) == 4  # the start and three steps: whoever looks keeps it going
+    assert ended == ["nobody wins in 3 steps"]
+    assert game.records[0].actions["red_0"] == str(c.DONE) * 3
+
+
+def test_one_person_turns_the_view_and_two_cannot():
+    game = session(seed=4)
+    table = play_page.Table(game, lambda: None)
+    dark = frame_of(table.shown("red_0"))[0]
+    with served(play_page.app_of(table)) as port:
+        whole = frame_of(json.loads(ask(port, "/sent", {"view": True})[1]))[0]
+        assert (whole == game.world.state.cells[0]).all()
+        assert (frame_of(json.loads(ask(port, "/sent", {"view": True})[1]))[0] == dark).all()
+    two = Session(SPEC, OtherPlayers("red_0", {}, {"blue_0": "second person", "red_0": "you"}), seed=4)
+    table = play_page.Table(two, lambda: None)
+    table.turn_view()
+    assert (frame_of(table.shown("red_0"))[0] == dark).all()
 
 
 def test_game_goes_on_for_who_watches():
@@ -225,10 +232,10 @@ def test_game_goes_on_for_who_watches():
 
     game = session(Hunter(), seed=2)
     table = play_page.Table(game, lambda: None)
-    assert not table.watching
+    assert not table.due
     lines = tuple(line._replace(out=line.seat == "red_0") for line in game.caption.agents)
     game.caption = game.caption._replace(agents=lines)
-    assert table.watching
+    assert table.due
     assert table.act("red_0", 0, 0, 0) is False
     table.advance()
     assert game.steps == 1

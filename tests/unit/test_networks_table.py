@@ -64,7 +64,7 @@ def test_network_from_outside_trains(from_outside):
     ("overrides", "key"),
     [
         (["model.activation=relu"], r"model\.activation: expected tanh with model=counting"),
-        (["scenario=2v2", "scheme=ctde"], "model: expected mlp, gru or lstm with scheme=ctde, got counting"),
+        (["scenario=2v2", "scheme=ctde"], "model: expected mlp, attention, gru or lstm with scheme=ctde, got counting"),
     ],
 )
 def test_entry_decides_what_configuration_may_say(from_outside, overrides, key):

@@ -9,7 +9,7 @@ import pytest
 
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.catalogue import BUILT_IN
-from multigrid_rl.players.classes import watched
+from multigrid_rl.players.classes import checked_player
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.match import Match
@@ -363,10 +363,10 @@ class Remembers(Begins, Resets):
 )
 def test_a_player_with_half_a_memory_is_refused_before_the_start(own, said):
     with pytest.raises(ConfigError) as error:
-        watched("a:B", own, FAIR, "red_0")
+        checked_player("a:B", own, FAIR, "red_0")
     assert str(error.value) == f"player a:B: {said}"
 
 
 @pytest.mark.parametrize("own", [Idle(), Remembers()])
 def test_a_player_with_a_whole_memory_or_none_is_taken(own):
-    assert watched("a:B", own, FAIR, "red_0").player is own
+    assert checked_player("a:B", own, FAIR, "red_0").player is own

@@ -169,7 +169,7 @@ def walker_at(velocity, yaw=0.0, height=1.4, target=(5.0, 0.0)):
     body = body_of(make_env("Walker-v0", {"speed": 2.0}))
     qpos, qvel = np.zeros((1, body.model.nq)), np.zeros((1, body.model.nv))
     qpos[0, [2, 3, 6]] = height, np.cos(yaw / 2), np.sin(yaw / 2)
-    read = [np.zeros((1, body.model.nbody, 3)), np.zeros((1, body.goals))]
+    read = [np.zeros((1, body.model.nbody, 3)), np.zeros((1, body.task_state_size))]
     read[1][0, 1:5] = *target, 9.0, 9.0
     moved = np.array([velocity]) * body.env.dt
     rewards, fallen = body.reward_and_termination(moved, np.zeros((1, 17)), (qpos, qvel), read)

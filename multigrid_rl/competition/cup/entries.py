@@ -19,8 +19,8 @@ from multigrid_rl.competition.copies import Answers, Originals, agent_fingerprin
 from multigrid_rl.competition.folders import Part, read_parts
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue
-from multigrid_rl.players.classes import refuse_class
+from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, DESCRIPTIONS, Catalogue
+from multigrid_rl.players.classes import check_not_class
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.players.places import Place, place_of, sides_of
 from multigrid_rl.runs.checkpoints import LEAGUE
@@ -158,7 +158,7 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     entries = [entry_in(path, config) for path in handed_in if scenarios[path] == config.scenario]
     if folder.resolve() in [home.resolve() for home in catalogue.folders]:
         entries = [replace(entry, known=True) for entry in entries]
-    entries += [_by_name(name, catalogue, config) for name in names]
+    entries += [by_name(name, catalogue, config) for name in names]
     repeated = sorted({e.name for e in entries if sum(other.filed == e.filed for other in entries) > 1})
     if repeated:
         raise PlayerError(expected(f"entry {repeated[0]}", "each name once", "it twice"))
@@ -211,12 +211,13 @@ def _watched(entry: Entry, config: CupConfig) -> dict[str, Answers | None]:
     return found
 
 
-def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
+def by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
+    """Return a player of a catalogue as an entry. Raises ``PlayerError``: there is none that plays this game."""
     if name in BUILT_IN:
         _scripted(name, config, config.sides[0])
-        return Entry(name, "scripted", f"built in: {WHAT[name]}")
+        return Entry(name, "scripted", f"built in: {DESCRIPTIONS[name]}")
     if name not in catalogue.entries:
-        refuse_class("--with", name)
+        check_not_class("--with", name)
         raise PlayerError(unknown("--with", name, catalogue.names()))
     entry = entry_in(catalogue.folder(name), config)
     if entry.problem is not None:

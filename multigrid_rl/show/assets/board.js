@@ -190,7 +190,7 @@ function makePanel(game, data, a) {
   const figure = html("figure", null, view.element, html("figcaption", null, "its view, up is ahead"));
   const facts = html("dl", null, ...Object.values(rows).flatMap((row) => row.parts));
   const team = TEAM[spec.teams[a]];
-  const head = html("h4", null, html("span", { class: `seat ${team}` }, spec.seats[a]), html("span", { class: "player" }, game.players[a]));
+  const head = html("p", { class: "who" }, html("span", { class: `seat ${team}` }, spec.seats[a]), html("span", { class: "player" }, game.players[a]));
   const element = html("li", { class: "panel" }, figure, html("div", null, head, facts));
   const draw = (t) => {
     const frame = game.frames[t];

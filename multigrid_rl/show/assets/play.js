@@ -20,6 +20,8 @@ function makeTable(root, data) {
     if (event.detail) event.currentTarget.blur(); // pressed by hand: Space goes on to mean what it says
     act(action);
   }));
+  const view = data.alone ? [button(html("span", null, "view ", html("kbd", null, "V")), "What you see, or the whole board (V)",
+    () => send({ view: true }))] : [];
   let now = null;
   let busy = false;
   let pressed = null; // while an answer is on its way: the last wish
@@ -90,7 +92,8 @@ function makeTable(root, data) {
     // A button that has the focus is pressed by these.
     if (event.target.tagName === "BUTTON" && (key === " " || key === "Enter")) return;
     const action = KEYS.findIndex((keys) => keys.slice(1).includes(key));
-    if (key === "r" && now && now.over) send({ restart: true });
+    if (key === "r" && now && (now.over || data.alone)) send({ restart: true });
+    else if (key === "v" && data.alone) send({ view: true });
     else if (action >= 0) act(action);
     else return;
     event.preventDefault();
@@ -98,7 +101,7 @@ function makeTable(root, data) {
   show(root,
     html("div", { class: "scene" },
       html("div", { class: "left" }, head, html("div", { class: "stage" }, board.element),
-        html("div", { class: "bar moves", role: "group", "aria-label": "Actions" }, ...moves), result, next, score),
+        html("div", { class: "bar moves", role: "group", "aria-label": "Actions" }, ...moves, ...view), result, next, score),
       html("ul", { class: "panels" }, panels[own].element, ...panels.filter((_, a) => a !== own).map((panel) => panel.element))));
   const source = new EventSource("events");
   source.addEventListener("step", () => look().catch(() => {}));

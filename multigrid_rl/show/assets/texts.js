@@ -25,7 +25,7 @@ function makeBoard() {
 /** Panel of agent a: what it does and has earned. */
 function makePanel(game, data, a) {
   const rows = { does: line("Does"), reward: line("Return") };
-  const head = html("h4", null, html("span", { class: "seat" }, game.spec.seats[a]), html("span", { class: "player" }, game.players[a]));
+  const head = html("p", { class: "who" }, html("span", { class: "seat" }, game.spec.seats[a]), html("span", { class: "player" }, game.players[a]));
   const element = html("li", { class: "panel worded" }, head, html("dl", null, ...Object.values(rows).flatMap((row) => row.parts)));
   const draw = (t) => {
     const paid = game.paid[t][a];

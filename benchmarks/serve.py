@@ -1,0 +1,262 @@
+"""How a class server does: ``python -m benchmarks.serve [--hand-ins 300 --minutes 10]``; the last line is JSON.
+
+Starts a server of its own in a new folder, hands in, and reads from its store when each hand-in was rated. A share of
+them are the example agent, a program, all others frozen players. Ladder pages are asked for meanwhile.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from multigrid_rl.competition.cup.entries import entry_in
+from multigrid_rl.files import data_root
+from multigrid_rl.serve.course import Course
+from multigrid_rl.serve.judge import Judge
+from multigrid_rl.serve.queue import Queue
+from multigrid_rl.serve.rating import Met, Rated, ladder_of
+from multigrid_rl.serve.run import Place, place_of
+
+BUNDLES = ("blue-rookie", "blue-adept", "blue-master")
+PROGRAM = "examples/agents/python"
+IDLE = 20
+
+
+def course_in(folder: Path, students: int, text: str = "scenario: 1v1\n") -> Path:
+    """Write a course with a roster, and return its file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = ["id,name,role", "i1,Ines,instructor", *(f"s{k},Student {k},student" for k in range(students))]
+    (folder / "roster.csv").write_text("\n".join(rows) + "\n")
+    (folder / "course.yaml").write_text(text)
+    return folder / "course.yaml"
+
+
+class Served:
+    """A server in a process of its own, for a block.
+
+    Args:
+        course: file of the course.
+        port: to listen on.
+        options: more words of the command.
+        database: where it is, if not in a file.
+    """
+
+    def __init__(self, course: Path, port: int, *options: str, database: str | None = None) -> None:
+        self.place: Place = place_of(course, database=database)
+        command = [sys.executable, "-m", "multigrid_rl.cli.main", "serve", str(course), "--port", str(port), *options]
+        self.port, self.command, self.log = port, command, course.parent / "log"
+        self.queue: Queue
+        self.process: subprocess.Popen[bytes]
+
+    def start(self) -> float:
+        """Start it; returns seconds until the first page was there. Raises ``RuntimeError``: it ended."""
+        began = time.monotonic()
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
+        while not self.asked("/"):
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended: {self.log.read_text()[-500:]}")
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    def __enter__(self) -> "Served":
+        """Start it, and wait for the anchors' ratings."""
+        self.first_page_s = self.start()
+        self.queue = self.place.queue()
+        while len(self.queue.ladder()) < len(self.place.course.anchors):
+            time.sleep(0.1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
+        self.queue.engine.dispose()
+
+    def asked(self, path: str) -> bool:
+        """Return whether a page is answered."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def pids(self) -> list[int]:
+        """Return all its processes."""
+        pids = [self.process.pid]
+        for pid in pids:
+            tasks = Path(f"/proc/{pid}/task/{pid}/children")
+            pids += [int(child) for child in tasks.read_text().split()] if tasks.exists() else []
+        return pids
+
+    def cpu_s(self) -> float:
+        """Return the seconds of processors that it has taken, with those of children that have ended."""
+        total = 0
+        for pid in self.pids():
+            with suppress(OSError):
+                total += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        return total / os.sysconf("SC_CLK_TCK")
+
+    def megabytes(self) -> float:
+        """Return the memory of all its processes, what they share counted once."""
+        total = 0
+        for pid in self.pids():
+            try:
+                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            except OSError:
+                continue
+            total += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+        return total / 1024
+
+
+def waits(queue: Queue, ids: list[int], patience_s: float) -> list[float]:
+    """Return how many seconds each hand-in waited for its first rating; infinite where there is none."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        rows = [queue.hand_in_row(number) for number in ids]
+        if all(row is not None and row.state in ("rated", "refused") for row in rows):
+            break
+        time.sleep(0.2)
+    rows = [queue.hand_in_row(number) for number in ids]
+    return [row.state_at - row.at if row is not None and row.state == "rated" else float("inf") for row in rows]
+
+
+class Readers(threading.Thread):
+    """Asks for the ladder at a steady rate, each request on its own, and notes how long it took from its due time."""
+
+    def __init__(self, port: int, rate: float) -> None:
+        super().__init__(daemon=True)
+        self.port, self.rate, self.took, self.over = port, rate, list[float](), threading.Event()
+
+    def run(self) -> None:
+        """Ask until told to stop, over a few connections."""
+        ways = 8
+        threads = [threading.Thread(target=self._ask, args=(k, ways), daemon=True) for k in range(ways)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _ask(self, k: int, ways: int) -> None:
+        connection, due = (
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=30),
+            time.monotonic() + k / self.rate,
+        )
+        while not self.over.is_set():
+            time.sleep(max(due - time.monotonic(), 0))
+            try:
+                connection.request("GET", "/")
+                connection.getresponse().read()
+            except (OSError, http.client.HTTPException):
+                connection.close()
+            self.took.append(time.monotonic() - due)
+            due += ways / self.rate
+
+
+def handed_in(served: Served, number: int, over_s: float, programs: float, rng: random.Random) -> dict[str, list[int]]:
+    """Hand in at random moments within some seconds; returns ids by kind."""
+    moments = sorted(rng.uniform(0, over_s) for _ in range(number))
+    people = [person.id for person in served.queue.people() if person.role == "student"]
+    began, ids = time.monotonic(), {"bundle": list[int](), "program": list[int]()}
+    for moment in moments:
+        time.sleep(max(began + moment - time.monotonic(), 0))
+        program = rng.random() < programs
+        folder = data_root() / (PROGRAM if program else f"checkpoints/{rng.choice(BUNDLES)}")
+        ids["program" if program else "bundle"].append(served.queue.hand_in(rng.choice(people), folder).id)
+    return ids
+
+
+def same(times: int, games: int) -> dict[str, Any]:
+    """Rate the same bundle in courses with other seeds; returns how often its interval holds what many games give."""
+    course = Course(games=games)
+
+    def rated(seed: int, each: int) -> Rated:
+        secrets = {"seed": str(seed), "agents_key": "", "rubric_seed": "0"}
+        judge = Judge(course.model_copy(update={"games": each}), Path(), None, secrets)
+        names = {name: k + 1 for k, name in enumerate(judge.anchors)}
+        mine, met = entry_in(data_root() / "checkpoints" / "blue-grandmaster", judge.config), list[Met]()
+        entries = [*judge.anchors.values(), mine]
+        for one, two in combinations(entries, 2):
+            ids = {entry.name: names.get(entry.name, 9) for entry in (one, two)}
+            met += [Met(ids[each.red], ids[each.blue], each) for each in judge.play(one, two)]
+        return ladder_of(met, list(names.values()))[9]
+
+    true, found = rated(10_000, 20 * games), [rated(100 + k, games) for k in range(times)]
+    inside = sum(one.low <= true.value <= one.high for one in found)
+    spread = float(np.std([one.value for one in found], ddof=1))
+    half = float(np.mean([one.high - one.low for one in found])) / 2
+    return {
+        "true": true.value,
+        "times": times,
+        "inside": inside,
+        "sd": round(spread, 1),
+        "half_interval": round(half, 1),
+    }
+
+
+def of(values: list[float]) -> dict[str, float]:
+    """Return median, 95th percentile and largest of some seconds."""
+    if not values:
+        return {}
+    return {"n": len(values), **{f"p{q}": round(float(np.percentile(values, q)), 3) for q in (50, 95, 99, 100)}}
+
+
+def main() -> None:
+    """Measure, print a table and a line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hand-ins", type=int, default=300)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--programs", type=float, default=0.1, help="share of hand-ins that are programs")
+    parser.add_argument("--rate", type=float, default=0.0, help="requests for the ladder a second during the storm")
+    parser.add_argument("--port", type=int, default=8097)
+    parser.add_argument("--same", type=int, default=0, help="rate the same bundle so often, and nothing else")
+    asked, rng = parser.parse_args(), random.Random(7)
+    if asked.same:
+        print(json.dumps(same(asked.same, 50)))
+        return
+    folder = Path(tempfile.mkdtemp(prefix="serve-bench-"))
+    found: dict[str, Any] = {}
+    with Served(course_in(folder, 300), asked.port) as served:
+        found["first_page_s"] = round(served.first_page_s, 1)
+        found["idle_bundle_s"], found["idle_program_s"] = [], []
+        for k in range(IDLE):
+            ids = handed_in(served, 1, 0, float(k % 4 == 3), rng)
+            for kind, own in ids.items():
+                found[f"idle_{kind}_s"] += waits(served.queue, own, 120)
+        found["idle_megabytes"], before = round(served.megabytes()), served.cpu_s()
+        readers = Readers(asked.port, asked.rate)
+        if asked.rate:
+            readers.start()
+        ids = handed_in(served, asked.hand_ins, 60 * asked.minutes, asked.programs, rng)
+        readers.over.set()
+        for kind, own in ids.items():
+            found[f"storm_{kind}_s"] = waits(served.queue, own, 600)
+        found["megabytes"], found["cpu_s_each"] = round(served.megabytes()), (served.cpu_s() - before) / asked.hand_ins
+        found["load"] = os.getloadavg()
+        found["ladder_s"] = readers.took
+        health = served.queue.health()
+    shutil.rmtree(folder)
+    for key, values in found.items():
+        print(f"{key:<20}{of(values) if isinstance(values, list) else values}")
+    print(json.dumps({**{k: of(v) if isinstance(v, list) else v for k, v in found.items()}, "health": health}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""A player as an ONNX file (https://onnx.ai), for programs without torch: browsers, other languages, small machines.
+
+Inputs: ``observation`` (N, D), int32 tokens or float32 numbers, and ``memory`` (N, S) of a network that has one: zeros
+where an episode begins. Outputs: ``action``, the likeliest, as the environment takes it; ``outputs`` (N, K), logits or
+what the head's distribution is made of, for who draws; the next ``memory``. The card stands in the file's metadata.
+"""
+
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from multigrid_rl.files import write_whole
+from multigrid_rl.models.distributions import Categorical, Gaussian
+from multigrid_rl.models.heads import Head
+from multigrid_rl.players.cards import PlayerError, read_card, read_network
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.text import ConfigError, expected, one_line
+from multigrid_rl.types import SeatView
+
+#: Version of ONNX's operators: old enough for every runtime of the last years.
+OPSET = 17
+#: Observations that a file is checked with, and how far its numbers may lie from torch's: last bits of a diffusion's
+#: first step grow over the others.
+CHECKED, CLOSE = 256, 1e-3
+_SUFFIX = ".onnx"
+
+
+class Playing(nn.Module):
+    """What a player computes in one step, as the file does."""
+
+    def __init__(self, player: FrozenPlayer) -> None:
+        super().__init__()
+        self.network, self.distribution = player.network, player.distribution
+
+    def forward(self, observation: Tensor, *memory: Tensor) -> tuple[Tensor, ...]:
+        """Return the likeliest actions, the policy's outputs, and the next memory where there is one."""
+        if memory:
+            outputs, _, *memory = self.network(observation, *memory)
+        else:
+            outputs = self.network.logits(observation)
+        return self._likeliest(outputs), outputs, *memory
+
+    def _likeliest(self, outputs: Tensor) -> Tensor:
+        """Return (N,) or (N, C) choices or (N, A) numbers: ``mode`` and ``bounded`` of the distribution, in torch."""
+        its = self.distribution
+        if isinstance(its, Categorical):
+            chosen = torch.stack([part.argmax(1) for part in torch.split(outputs, list(its.choices), dim=1)], 1)
+            return chosen[:, 0] if its.components == 1 else chosen
+        if not isinstance(its, Gaussian | Head):
+            raise PlayerError(expected("distribution", "one of this package's", type(its).__name__))
+        low, high = torch.from_numpy(its.low), torch.from_numpy(its.high)
+        if isinstance(its, Head):
+            actions = its.likeliest(outputs)
+        else:
+            actions = outputs[:, : its.width]
+            if its.bound != "clip":
+                share = torch.tanh(actions) if its.bound == "tanh" else actions.clamp(-3, 3) / 3
+                actions = low + (share + 1) / 2 * (high - low)
+        return torch.minimum(torch.maximum(actions, low), high)
+
+
+def check_installed() -> None:
+    """Raise ``ConfigError`` without the libraries that write and run such files."""
+    if missing := [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]:
+        wanted = "onnx and onnxruntime: pip install 'multigrid-rl[onnx]'"
+        raise ConfigError(expected("--onnx", wanted, f"no {' and no '.join(missing)}"))
+
+
+def one_of(homes: Mapping[str, Path], seat: str | None) -> Path:
+    """Return the one player's folder among those of a team's seats. Raises ``PlayerError``."""
+    if "" in homes:
+        return homes[""]
+    if seat is None or seat not in homes:
+        raise PlayerError(expected("--seat", f"one of {', '.join(homes)}: a file holds one player", seat))
+    return homes[seat]
+
+
+def write_onnx(source: Path, target: Path) -> str:
+    """Write the player of a folder as a file and check it in onnxruntime; returns what was checked.
+
+    Raises:
+        ConfigError: not the name of a new file, or the libraries are missing.
+        PlayerError: a damaged player, or a network of a user's own that has no such form.
+    """
+    check_installed()
+    if target.suffix != _SUFFIX or target.exists():
+        raise ConfigError(expected("--output", f"a new file that ends with {_SUFFIX}", target))
+    import onnx  # noqa: PLC0415 - an extra
+    import onnxruntime  # noqa: PLC0415
+
+    card = read_card(source)
+    player = FrozenPlayer.of(card, read_network(source, card))
+    playing, rows = Playing(player).eval(), _examples(player, card.observation.categories, card.observation.size or 0)
+    names = ["memory"] * bool(player.network.state_size)
+    axes = {name: {0: "games"} for name in ("observation", "action", "outputs", *names, *(f"next_{n}" for n in names))}
+    beside: dict[str, Any] = {"input_names": ["observation", *names], "dynamic_axes": axes, "opset_version": OPSET}
+    beside["output_names"] = ["action", "outputs", *(f"next_{name}" for name in names)]
+    file: Any = BytesIO()
+    with warnings.catch_warnings(), torch.no_grad():
+        # The exporter of TorchScript: the newer one needs two more packages, and writes the same for such networks.
+        warnings.simplefilter("ignore")
+        try:
+            torch.onnx.export(playing, tuple(row[:2] for row in rows), file, dynamo=False, **beside)
+        except Exception as error:  # of the exporter, about a network of the user's own
+            raise PlayerError(expected(source, "a network that torch can export", one_line(error)[:200])) from error
+    model = onnx.load_model_from_string(file.getvalue())
+    onnx.helper.set_model_props(
+        model, {"card": card.model_dump_json(exclude_none=True), "seats": ", ".join(card.seats)}
+    )
+    whole = model.SerializeToString()
+    session = onnxruntime.InferenceSession(whole, providers=["CPUExecutionProvider"])
+    _check(session, player, rows, source)
+    write_whole(target, whole)
+    return f"{CHECKED} random observations give the same actions in onnxruntime {onnxruntime.__version__}"
+
+
+def _examples(player: FrozenPlayer, categories: list[int] | None, size: int) -> list[Tensor]:
+    """Return random observations, and memories where there are any."""
+    rng = np.random.default_rng(0)
+    if categories is not None:
+        rows: Any = rng.integers(0, categories, (CHECKED, len(categories))).astype(np.int32)
+    else:
+        rows = rng.normal(size=(CHECKED, size)).astype(np.float32)
+        with suppress(AttributeError, ZeroDivisionError):
+            legal = player.network.legal
+            rows[:, size - legal :] = rng.permuted(np.arange(CHECKED * legal).reshape(CHECKED, legal) % 2, axis=1)
+    memory = torch.from_numpy(rng.uniform(-1, 1, (CHECKED, player.network.state_size)).astype(np.float32))
+    return [torch.from_numpy(rows), memory][: 1 + bool(player.network.state_size)]
+
+
+def compare(session: Any, player: FrozenPlayer, rows: list[Tensor]) -> tuple[float, float]:
+    """Return the share of rows whose actions are the player's own, and how far outputs and memories lie apart."""
+    names = [one.name for one in session.get_inputs()]
+    action, outputs, *after = session.run(None, {name: row.numpy() for name, row in zip(names, rows, strict=True)})
+    seen = rows[0].numpy().astype(np.uint8) if rows[0].dtype == torch.int32 else rows[0].numpy()
+    state = rows[1] if len(rows) > 1 else player.initial_state(len(seen))
+    wanted, state = player.outputs(SeatView(seen, None, 0), state)
+    own = player.taken(player.distribution.mode(wanted))
+    same = action == own if own.dtype.kind == "i" else np.isclose(action, own, rtol=CLOSE, atol=CLOSE)
+    apart = [
+        np.abs(a - b).max() for a, b in zip((outputs, *after), (wanted, *([state.numpy()] * len(after))), strict=True)
+    ]
+    return float(same.reshape(len(seen), -1).all(axis=1).mean()), float(max(apart))
+
+
+def _check(session: Any, player: FrozenPlayer, rows: list[Tensor], source: Path) -> None:
+    share, apart = compare(session, player, rows)
+    if share < 1:
+        got = f"other actions in {1 - share:.1%} of {CHECKED} (outputs differ by {apart:.2g})"
+        raise PlayerError(expected(source, "a network that computes the same in onnxruntime", got))

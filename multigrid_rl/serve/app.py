@@ -1,0 +1,330 @@
+"""The class server's application: who asks, where that leads, and what every page has in common."""
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property, lru_cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from multigrid_rl import __version__
+from multigrid_rl.competition.folders import MAX_FOLDER_FILES
+from multigrid_rl.players.plain import PlayerError
+from multigrid_rl.serve.guard import Guard, patient_protocol
+from multigrid_rl.serve.queue import Queue
+from multigrid_rl.serve.schema import Person
+from multigrid_rl.serve.store import RefusedError
+from multigrid_rl.serve.trust import Pace, Signer, same_site
+from multigrid_rl.show.page import SCRIPTS, STYLES, TEXT_SCRIPTS, asset_text, templates
+from multigrid_rl.text import ConfigError, one_line
+
+#: Bytes of a form around its files, and of a piece of an upload in pieces.
+_AROUND, PIECE = 4_000_000, 4_000_000
+#: Requests to one path at once that read files: each may hold a whole upload in memory.
+_AT_ONCE = 4
+#: Where files come in.
+_LARGE = ("/hand-in", "/parts/")
+#: Pages, and pieces of them, that are kept until something happens.
+_KEPT = 1_000
+_ORDER = {"": 0, "student": 1, "instructor": 2}
+
+
+@dataclass
+class Site:
+    """A course as it is served.
+
+    Args:
+        store: what is known of it.
+        url: by which browsers reach it.
+    """
+
+    store: Queue
+    url: str = "http://127.0.0.1"
+    uploading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    #: How often somebody may sign in from one address, change something, hand in, or open what takes a while.
+    paces: Mapping[str, Pace] = field(
+        default_factory=lambda: {
+            "enter": Pace(60, 1), "change": Pace(30, 1), "upload": Pace(10, 5), "pieces": Pace(200, 0.1),
+            "replay": Pace(30, 0.5),
+        }
+    )  # fmt: skip
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    cache: dict[Any, Any] = field(default_factory=dict)
+
+    @cached_property
+    def signer(self) -> Signer:
+        """What makes and reads the course's tokens."""
+        return Signer(bytes.fromhex(self.store.setting("secret")), self.store.now)
+
+    @property
+    def secure(self) -> bool:
+        """Whether it is reached by https."""
+        return self.url.startswith("https:")
+
+    @property
+    def cookie(self) -> str:
+        """The name of a session's cookie; with this beginning browsers take it by https alone, for this host alone."""
+        return "__Host-session" if self.secure else "session"
+
+    def look(self) -> None:
+        """Forget what is kept if something has happened since."""
+        version = self.store.version()
+        with self.lock:
+            if self.cache.get("version") != version or len(self.cache) > _KEPT:
+                self.cache.clear()
+                self.cache["version"] = version
+
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` returns, which is made once until something happens."""
+        version, found = self.cache.get("version"), self.cache.get(key)
+        if found is None:
+            found = make()
+            with self.lock:
+                if version is not None and self.cache.get("version") == version:
+                    self.cache[key] = found
+        return found
+
+    def link(self, person: Person) -> str:
+        """Return the personal link of somebody."""
+        return f"{self.url}/enter/{self.signer.issue('link', person.id, person.token_version)}"
+
+    def whose(self, kind: str, token: str) -> Person | None:
+        """Return whose token this is; ``None``: nobody's, or one that was revoked."""
+        claim = self.signer.read(kind, token)
+        if claim is None:
+            return None
+        person: Person | None = self.kept(("person", claim.person), lambda: self.store.person(claim.person))
+        if person is None or person.forgotten or person.token_version != claim.version:
+            return None
+        return person
+
+
+class Ask(NamedTuple):
+    """A request, and who makes it."""
+
+    site: Site
+    request: Request
+    person: Person | None
+    session: str  # token of the browser's session; empty: a program, or nobody
+    form: FormData | Mapping[str, Any]
+    body: bytes
+
+    @property
+    def teaches(self) -> bool:
+        """Whether an instructor asks."""
+        return self.person is not None and self.person.role == "instructor"
+
+    @property
+    def me(self) -> Person:
+        """Who asks, where somebody must have signed in."""
+        assert self.person is not None
+        return self.person
+
+    @property
+    def by_program(self) -> bool:
+        """Whether a program asks, which reads JSON."""
+        return "application/json" in self.request.headers.get("accept", "")
+
+    def number(self, key: str, of: Mapping[str, Any] | None = None) -> int:
+        """Return a number of the path, or of a form. Raises ``HTTPException`` 404: another text."""
+        text = str((self.request.path_params if of is None else of).get(key, ""))
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise HTTPException(404)
+        return int(text)
+
+    def page(self, template: str, title: str, *, status: int = 200, **content: Any) -> Response:
+        """Return a page, or a part of one."""
+        role = self.person.role if self.person else ""
+        pages = [("/", "Ladder"), ("/mine", "My hand-ins"), ("/desk", "Desk")][: 1 + _ORDER[role]]
+        text = environment().get_template(template).render(
+            {"lead": "", "said": "", **content}, title=title, course=self.site.store.course, person=self.person,
+            pages=pages, here=self.request.url.path, stamp=stamp(), version=__version__, contents=[],
+            now=self.site.store.now(),
+            form=self.site.signer.form(self.session) if self.session else "", teaches=self.teaches,
+        )  # fmt: skip
+        return HTMLResponse(text, status)
+
+
+Answer = Callable[[Ask], Response]
+
+
+class Page(NamedTuple):
+    """What answers a path.
+
+    ``role`` is who may ask: ``""`` everybody, ``student`` everybody of the roster; ``pace``: of :attr:`Site.paces`.
+    """
+
+    path: str
+    answer: Answer
+    role: str = ""
+    method: str = "GET"
+    pace: str = ""
+
+
+@lru_cache(maxsize=1)
+def environment() -> Environment:
+    """Return the templates: our own, and the parts of reports."""
+    found = templates()
+    found.filters["when"] = when
+    return found.overlay(loader=ChoiceLoader([PackageLoader("multigrid_rl.serve"), found.loader]))  # type: ignore[list-item]
+
+
+def when(at: float) -> Markup:
+    """Return a moment in words, in UTC as all of the server's."""
+    moment = datetime.fromtimestamp(at, timezone.utc)
+    return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(), moment.strftime("%d %b %H:%M:%S UTC"))
+
+
+@lru_cache(maxsize=1)
+def assets() -> dict[str, tuple[str, bytes]]:
+    """Return the files that pages load: type and content by name."""
+    own = files("multigrid_rl.serve") / "assets"
+    style = asset_text(STYLES) + (own / "serve.css").read_text(encoding="utf-8")
+    scripts = {"htmx.js": (own / "htmx.min.js").read_text(encoding="utf-8")}
+    scripts |= {"replay.js": asset_text(SCRIPTS), "texts.js": asset_text(TEXT_SCRIPTS)}
+    found = {name: ("text/javascript", text.encode()) for name, text in scripts.items()}
+    return {**found, "serve.css": ("text/css", style.encode())}
+
+
+@lru_cache(maxsize=1)
+def stamp() -> str:
+    """Return a name for this state of all assets: browsers keep them for ever."""
+    return hashlib.sha256(b"".join(data for _, data in assets().values())).hexdigest()[:16]
+
+
+def asset(ask: Ask) -> Response:
+    """Answer with a style or a script."""
+    kind, data = assets().get(ask.request.path_params["name"], ("", b""))
+    if not kind:
+        raise HTTPException(404)
+    return Response(data, media_type=kind, headers={"cache-control": "public, max-age=31536000, immutable"})
+
+
+def _who(site: Site, page: Page, request: Request) -> Ask:
+    """Find out who asks. Raises ``HTTPException``: they may not, or too often."""
+    site.look()
+    bearer = request.headers.get("authorization", "")
+    session = "" if bearer else request.cookies.get(site.cookie, "")
+    kind, token = ("token", bearer.removeprefix("Bearer ")) if bearer else ("session", session)
+    person = site.whose(kind, token) if token else None
+    if person is None and (bearer or page.role):
+        raise HTTPException(401)
+    if person is not None and _ORDER[person.role] < _ORDER[page.role]:
+        raise HTTPException(404)  # what it is, is nobody's business
+    who = f"{page.pace} {person.id if person else request.client.host if request.client else ''}"
+    if page.pace and (wait := site.paces[page.pace].wait(who)):
+        raise HTTPException(429, headers={"retry-after": str(int(wait) + 1)})
+    if page.method != "GET" and not bearer and not same_site(request.headers, request.headers.get("host", "")):
+        raise HTTPException(403, "expected a form of this site")
+    return Ask(site, request, person, session if person else "", {}, b"")
+
+
+async def _asked(site: Site, page: Page, request: Request) -> Response:
+    """Find out who asks, and let the page answer, both in a thread."""
+    if page.method == "GET":
+        return await run_in_threadpool(lambda: page.answer(_who(site, page, request)))
+    ask = await run_in_threadpool(_who, site, page, request)
+    if page.method == "PUT":
+        return await run_in_threadpool(page.answer, ask._replace(body=await request.body()))
+    async with site.uploading, request.form(max_files=MAX_FOLDER_FILES + 1, max_fields=50) as form:
+        if ask.session and not site.signer.form_holds(ask.session, str(form.get("form", ""))):
+            raise HTTPException(403, "expected a form of this site that is not out of date: go back and load it again")
+        return await run_in_threadpool(page.answer, ask._replace(form=form))
+
+
+_WORDS = {
+    401: ("Please sign in", "Open your personal link; whoever runs this course can send it to you again."),
+    403: ("That did not come from a page of this site", ""),
+    404: ("There is nothing here", "Or it is not yours to see."),
+    405: ("There is nothing here", ""),
+    413: ("That is too large", ""),
+    429: ("That was a little too often", "Wait a moment and try again."),
+    500: ("The server made a mistake", "It is noted, and costs no hand-in. Try again."),
+}
+
+
+_NO_TOKEN = "token: expected one of this course that was not revoked, got another: make a new one on My hand-ins"
+
+
+def _failed(site: Site) -> Callable[[Request, Exception], Response]:
+    """Return what answers where something went wrong: a page, or JSON to a program."""
+
+    def failed(request: Request, error: Exception) -> Response:
+        status, headers = 500, {}
+        title, detail = "That was refused", ""
+        if isinstance(error, HTTPException):
+            status, headers = error.status_code, dict(error.headers or {})
+            title, lead = _WORDS.get(status, _WORDS[500])
+            detail = error.detail if error.detail and status in (400, 403, 413, 408) else lead
+        elif isinstance(error, (RefusedError, PlayerError, ConfigError)):
+            status, detail = 409, one_line(error)
+        else:
+            title, detail = _WORDS[500]
+        ask = Ask(site, request, None, "", {}, b"")
+        if ask.by_program:
+            reason = _NO_TOKEN if status == 401 else detail or title
+            return JSONResponse({"reason": reason}, status, headers)
+        answer = ask.page("message.html", title, status=status, lead=detail, back="/mine" if status == 409 else "/")
+        answer.headers.update(headers)
+        return answer
+
+    return failed
+
+
+def application(site: Site, pages: list[Page]) -> Any:
+    """Return the ASGI application of a course, guarded."""
+
+    def route(page: Page) -> Route:
+        async def answer(request: Request) -> Response:
+            return await _asked(site, page, request)
+
+        return Route(page.path, answer, methods=[page.method])
+
+    failed = _failed(site)
+    kinds = (HTTPException, RefusedError, PlayerError, ConfigError, Exception)
+    host = urlsplit(site.url).hostname or ""
+    app = Starlette(
+        routes=[route(page) for page in [*pages, Page("/assets/{stamp}/{name}", asset)]],
+        exception_handlers=dict.fromkeys(kinds, failed),
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[host, "127.0.0.1", "localhost"])],
+    )
+    most = int(site.store.course.quota.megabytes * 1e6) + _AROUND
+    return Guard(app, dict.fromkeys(_LARGE, most), secure=site.secure)
+
+
+def see_other(place: str) -> Response:
+    """Return the way to another page."""
+    return RedirectResponse(place, 303)
+
+
+def server_of(app: Any, *, behind_proxy: bool = False) -> Any:
+    """Return a server of an application; its ``run(sockets=[...])`` serves until SIGTERM.
+
+    Args:
+        app: see :func:`application`.
+        behind_proxy: a proxy on this machine says whose requests these are.
+    """
+    import uvicorn  # noqa: PLC0415 - it takes a while
+
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, lifespan="off", http=patient_protocol(), limit_concurrency=1000,
+        timeout_graceful_shutdown=5, timeout_keep_alive=30, server_header=False, proxy_headers=behind_proxy,
+        forwarded_allow_ips="*" if behind_proxy else "",
+    )  # fmt: skip
+    return uvicorn.Server(config)

@@ -1,0 +1,171 @@
+"""``submit``: hand a folder in to a class server, from a terminal, and follow it until it is rated."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from multigrid_rl.cli.app import refused
+from multigrid_rl.text import ConfigError, expected, printable, shown
+from multigrid_rl.types import RunError
+
+#: Where a token is looked for: the whole content of a file, as its page gives it.
+TOKEN = Path("~/.config/multigrid-rl/token")
+#: Bytes that are sent at once: what a broken connection costs.
+_PIECE = 1_000_000
+#: Seconds after which a request that got no answer is made again; then it is given up.
+_AGAIN_S = (1.0, 2.0, 5.0, 10.0, 20.0)
+_TIMEOUT_S = 30.0
+#: Answers that ask for another try: too often, or a server that starts.
+_LATER = (429, 502, 503, 504)
+#: Hosts to which a token may go in the clear.
+_OWN = ("localhost", "127.0.0.1", "::1")
+#: A file's date in an archive: the same folder is the same archive, so that a broken one is found again.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A token goes to the server that was named, and to no other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class Course:
+    """A class server as one student sees it.
+
+    Args:
+        url: of its first page.
+        token: that student's.
+
+    Raises:
+        ConfigError: an address to which a token should not go.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _OWN):
+            raise ConfigError(expected("--to", "an address that begins with https://", shown(url)))
+        self.url, self._token = url.rstrip("/"), token
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    def ask(self, path: str, data: bytes | None = None, **headers: str) -> dict[str, Any]:
+        """Return the answer to GET, or to PUT of ``data``, of which a broken connection is tried again.
+
+        Raises:
+            ConfigError: the server refuses, with its reason.
+            RunError: it does not answer.
+        """
+        told = {"authorization": f"Bearer {self._token}", "accept": "application/json", **headers}
+        told = {key.replace("_", "-"): value for key, value in told.items()}
+        request = urllib.request.Request(self.url + path, data, told, method="GET" if data is None else "PUT")
+        for wait in (*_AGAIN_S, None):
+            try:
+                with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
+                    found: dict[str, Any] = json.load(answer)
+                    return found
+            except urllib.error.HTTPError as error:
+                if error.code not in _LATER or wait is None:
+                    raise ConfigError(_reason(error)) from error
+                asked = min(float(error.headers.get("retry-after") or 0), 60.0)
+            except (OSError, ValueError) as error:  # no connection, or one that broke in an answer
+                if wait is None:
+                    raise RunError(f"{self.url}: does not answer: {shown(str(error))}") from error
+                asked = 0.0
+            time.sleep(max(wait, asked))
+        raise AssertionError
+
+    def send(self, archive: bytes, name: str = "upload.zip") -> str:
+        """Send an archive, from where an earlier try broke off; returns the number of the hand-in."""
+        name = name.encode("ascii", "replace").decode()
+        place = f"/parts/{hashlib.sha256(archive).hexdigest()}"
+        answer = self.ask(place)
+        while "hand_in" not in answer:
+            begin = int(answer["received"])
+            piece = archive[begin : begin + _PIECE]
+            where = f"bytes {begin}-{begin + len(piece) - 1}/{len(archive)}"
+            answer = self.ask(place, piece, content_range=where, x_name=name)
+        return str(answer["hand_in"])
+
+    def follow(self, number: str, every_s: float = 0.5) -> Iterator[dict[str, Any]]:
+        """Yield a hand-in whenever its state has changed, the last time when it is rated or refused."""
+        before = None
+        while True:
+            now = self.ask(f"/hand-in/{number}")
+            if now["state"] != before:
+                before = now["state"]
+                yield now
+            if now["done"]:
+                return
+            time.sleep(every_s)
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    text = error.read(4_000).decode(errors="replace")
+    try:
+        text = json.loads(text)["reason"]
+    except (ValueError, LookupError, TypeError):
+        text = shown(text, 200)
+    return printable(text) if text.strip() else f"the server answered {error.code}"
+
+
+def packed(path: Path) -> bytes:
+    """Return a folder as a zip file, the same for the same files, or a zip file as it is.
+
+    Raises:
+        PlayerError: what no hand-in may have, such as a link.
+    """
+    from multigrid_rl.competition.folders import read_parts  # noqa: PLC0415 - help stays fast
+    from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
+
+    if path.is_file():
+        return path.read_bytes()
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for part in read_parts(path):
+            if part.kind == "link":
+                raise PlayerError(expected(path / part.path, "a file, as links are not handed in", "a link"))
+            if part.kind == "file":
+                member = zipfile.ZipInfo(part.path.as_posix(), _DATE)
+                member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, (0o100000 | part.mode & 0o777) << 16
+                archive.writestr(member, part.data)
+    return file.getvalue()
+
+
+def submit(
+    folder: Annotated[Path, typer.Argument(help="Folder of a bundle or an agent, or a zip file of it.")],
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="Address of the class server.")],
+    token: Annotated[Path, typer.Option(help="File with your token, as the server's page gives it.")] = TOKEN,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the hand-in until it is rated.")] = True,
+) -> None:
+    """Hand an agent in to a class server; the same command resumes what broke off. Leaves with 1 if it is refused."""
+    if not folder.exists():
+        raise refused("FOLDER", "a folder or a zip file", folder)
+    try:
+        secret = token.expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise refused("--token", "a file with the token from the page My hand-ins", f"{token}: {error}") from error
+    if not secret.isascii() or len(secret.split()) != 1:
+        raise refused("--token", "a file with one token and nothing else", token)
+    course = Course(to, secret)
+    number = course.send(packed(folder), f"{folder.resolve().stem}.zip")
+    typer.echo(f"{course.url}/hand-in/{number}")
+    for now in course.follow(number) if wait else ():
+        for line in (now["state"], now.get("reason"), *str(now.get("log") or "").splitlines()):
+            if line:
+                typer.echo(printable(line))
+        if now["state"] == "refused":
+            raise typer.Exit(1)
+        if now.get("rating") is not None:
+            typer.echo(f"rating {now['rating']:.0f} ({now['low']:.0f} to {now['high']:.0f}, 95%)")

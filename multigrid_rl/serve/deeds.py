@@ -1,0 +1,313 @@
+"""What ``multigrid-rl serve ACTION`` does: verify, look after, keep, bring back and end a course."""
+
+import json
+import random
+import secrets
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import typer
+from sqlalchemy import func, insert, select, text
+
+from multigrid_rl.competition.cup.cup import play_cup
+from multigrid_rl.competition.cup.entries import CupConfig, find_entries
+from multigrid_rl.competition.cup.folder import read_manifest, versions, write_results
+from multigrid_rl.competition.cup.standings import results
+from multigrid_rl.competition.folders import Scratch, exclusive_lock, folder_sha256
+from multigrid_rl.competition.sandbox import bwrap_available
+from multigrid_rl.files import csv_text, unfinished
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.serve.course import DAY_S, Course
+from multigrid_rl.serve.judge import Judge, Verdict
+from multigrid_rl.serve.migrate import migrate
+from multigrid_rl.serve.queue import Queue, called
+from multigrid_rl.serve.rating import ladder_of
+from multigrid_rl.serve.run import Place, links_of, prepared
+from multigrid_rl.serve.schema import LADDER, Base, Game, HandIn, Person, Rating
+from multigrid_rl.tables import PAGES, find, has
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import agents_trusted
+
+#: Pairings that ``serve verify`` replays.
+AGAIN = 10
+_ROWS = 500
+_DATABASE, _FILES = "database.jsonl", ("uploads", "entries")
+
+
+class Asked(NamedTuple):
+    """A course, its store, and the options of an action."""
+
+    place: Place
+    queue: Queue
+    output: Path | None
+    more: list[str]
+    every: bool
+    url: str
+
+
+def checked(path: Path, course: Course, beside: Path) -> Verdict:
+    """Check a folder or zip file as the server does. Raises ``ConfigError``: the game is unknown."""
+    judge = Judge(course, beside)
+    with closing(Scratch()) as scratch, TemporaryDirectory() as handed_in:
+        if path.is_dir():
+            shutil.copytree(path, Path(handed_in) / "folder", symlinks=True)
+        elif path.exists():
+            shutil.copyfile(path, Path(handed_in) / "upload.zip")
+        else:
+            raise PlayerError(expected(path, "a folder or a zip file", "nothing there"))
+        target = scratch.path / "entries" / path.stem
+        try:
+            return judge.check(judge.unpack(Path(handed_in), target))
+        except PlayerError as error:
+            return Verdict((), str(error).replace(f"{target}/", "").replace(f"{handed_in}/", ""))
+
+
+# --- verifying
+
+
+def verify(asked: Asked) -> dict[str, Any]:
+    """Compute the ladder from all games and compare it; compare files with their hashes; replay pairings."""
+    place, queue = asked.place, asked.queue
+    judge = Judge(place.course, place.beside, place.home, queue.secrets())
+    shot = queue.snapshot()
+    found = ladder_of(shot.games, shot.anchors, rated=judge.config.rated)
+    with queue.reading() as session:
+        kept = {r.hand_in_id: (r.rating, r.low, r.high, r.games) for r in session.scalars(select(Rating))}
+        rows = {row.id: row for row in session.scalars(select(HandIn))}
+        games = list(session.scalars(select(Game).where(Game.series == LADDER)))
+    wrong = [f"rating of {called(rows[n])}: {kept[n]} kept, {tuple(found.get(n, ()))} computed" for n in kept]
+    wrong = [line for n, line in zip(kept, wrong, strict=True) if tuple(found.get(n, ())) != kept[n]]
+    damaged, gone = _damaged(queue, list(rows.values()))
+    programs = {row.id for row in rows.values() if row.kind == "external"}
+    able = [game for game in games if not {game.red_id, game.blue_id} & gone]
+    pairings = {game.id: queue.pairing(game.id, game.pairing) for game in able}
+    able = [g for g in able if pairings[g.id].reason is None or not programs & {g.red_id, g.blue_id}]
+    chosen = able if asked.every else random.SystemRandom().sample(able, min(AGAIN, len(able)))
+    for game in chosen:
+        if problem := judge.again(pairings[game.id]):
+            drawn = "; a program may draw in its own way" if programs & {game.red_id, game.blue_id} else ""
+            wrong.append(f"pairing {game.id}: {problem}{drawn}")
+    for line in [*damaged, *wrong]:
+        typer.echo(line)
+    counts = {"ratings": len(kept), "pairings": len(games), "replayed": len(chosen)}
+    return {**counts, "not_repeatable": len(games) - len(able), "different": len(wrong) + len(damaged)}
+
+
+def _damaged(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int]]:
+    """Return a line for each entry whose files are not what was handed in, and the ids of forgotten ones."""
+    lines, gone = [], set()
+    for row in rows:
+        if row.person_id is None or not row.sha256:
+            continue
+        folder = queue.entry_folder(row.id)
+        if row.name == "forgotten" and not folder.exists():
+            gone.add(row.id)
+            continue
+        try:
+            entry = row.sha256 if row.kind != "external" else folder_sha256(folder)
+            same = entry == row.sha256 and folder.is_dir()
+        except PlayerError:
+            same = False
+        lines += [] if same else [f"{called(row)}: its files have changed"]
+    return lines, gone
+
+
+def doctor(asked: Asked) -> dict[str, Any]:
+    """Say what is in the way: no sandbox, no room, overdue hand-ins, files of nobody, jobs that fail."""
+    place, queue = asked.place, asked.queue
+    health, problems = queue.health(), []
+    if not (bwrap_available() or agents_trusted()):
+        problems.append("programs of students cannot run: bubblewrap lacks or does not work here (docs/instructors.md)")
+    if (free := shutil.disk_usage(place.home).free) < 2e9:
+        problems.append(f"{place.home}: {free / 1e9:.1f} GB are free; hand-ins and backups need room")
+    with queue.reading() as session:
+        known = set(session.scalars(select(HandIn.id)))
+    for path in sorted((place.home / "uploads").glob("*")):
+        if not path.name.isdigit() or int(path.name) not in known:
+            problems.append(f"{path}: of a hand-in that was never received, can be removed")
+    problems += [
+        f"job {job.id} ({job.kind}) was begun {job.attempts} times" for job in queue.queue() if job.attempts > 3
+    ]
+    ends = [each.end for each in place.course.deadlines]
+    if ends and queue.now() > max(ends) + DAY_S * place.course.keep_days:
+        problems.append(f"{place.home}: keep_days={place.course.keep_days} after the last deadline are over")
+    if health["overdue"]:
+        problems.append(f"{health['overdue']:g} hand-ins are in their state for longer than they should be")
+    for line in problems or ["nothing is wrong"]:
+        typer.echo(line)
+    return {**health, "problems": len(problems)}
+
+
+# --- keeping
+
+
+def backup(asked: Asked) -> dict[str, Any]:
+    """Write everything into one file: all tables as they are at one moment, all files, the course."""
+    if asked.output is None or asked.output.exists():
+        raise ConfigError(expected("--output", "a new file, such as course.tar.gz", asked.output))
+    place, queue, rows = asked.place, asked.queue, 0
+    with unfinished(asked.output) as beside, tarfile.open(beside, "w:gz") as archive:
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / _DATABASE
+            with file.open("w", encoding="utf-8") as lines:
+                for line in _dumped(queue):
+                    lines.write(line)
+                    rows += 1
+            archive.add(file, _DATABASE)
+        # Files are written before the rows that name them, and never change: what the tables name is there.
+        for name in _FILES:
+            if (place.home / name).is_dir():
+                archive.add(place.home / name, f"files/{name}", filter=_finished)
+        archive.add(place.beside, "course", filter=lambda info: None if _within(info.name, place) else info)
+    return {"rows": rows, "bytes": asked.output.stat().st_size, "file": str(asked.output)}
+
+
+def _within(name: str, place: Place) -> bool:
+    """Return whether a path of the archive's ``course`` lies in the folder of files."""
+    path = place.beside / Path(name).relative_to("course")
+    return path.resolve().is_relative_to(place.home)
+
+
+def _finished(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if Path(info.name).name.startswith(".") and len(Path(info.name).parts) == 3 else info
+
+
+def _dumped(queue: Queue) -> Iterator[str]:
+    """Yield a line of JSON for each row of each table, those that others name first."""
+    with queue.reading() as session:
+        if session.get_bind().dialect.name == "postgresql":
+            session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        for table in Base.metadata.sorted_tables:
+            for row in session.execute(select(table)).mappings():
+                yield json.dumps([table.name, dict(row)]) + "\n"
+
+
+def restore(asked: Asked) -> dict[str, Any]:
+    """Bring back a backup into an empty folder and database, of either kind."""
+    if not asked.more:
+        raise ConfigError(expected("FILE", "the file of a backup behind the course", "none"))
+    place, queue, rows = asked.place, asked.queue, 0
+    with queue.reading() as session:
+        if session.scalar(select(func.count()).select_from(Person)) or any((place.home / f).exists() for f in _FILES):
+            raise ConfigError(expected(place.home, "an empty folder and database", "another course there"))
+    try:
+        with tarfile.open(asked.more[0]) as archive, TemporaryDirectory(dir=place.home) as folder:
+            archive.extractall(folder, filter="data")
+            with queue.writing() as session:
+                with (Path(folder) / _DATABASE).open(encoding="utf-8") as lines:
+                    for name, row in map(json.loads, lines):
+                        session.execute(insert(Base.metadata.tables[name]), row)
+                        rows += 1
+                _count_on(session)
+            for path in sorted((Path(folder) / "files").glob("*")):
+                path.rename(place.home / path.name)
+    except (tarfile.TarError, EOFError, KeyError, ValueError) as error:
+        raise ConfigError(expected(asked.more[0], "a file of `serve backup`", error)) from error
+    return {"rows": rows, "home": str(place.home)}
+
+
+def _count_on(session: Any) -> None:
+    """Let Postgres number new rows behind those that were brought back."""
+    if session.get_bind().dialect.name == "postgresql":
+        for table in Base.metadata.sorted_tables:
+            if "id" in table.columns:
+                last = f"setval(pg_get_serial_sequence('{table.name}', 'id'), coalesce(max(id), 1))"
+                session.execute(text(f"SELECT {last} FROM {table.name}"))
+
+
+# --- after the deadline
+
+
+def final(asked: Asked) -> dict[str, Any]:
+    """Play a cup of everybody's hand-in that counts, and the anchors, with fresh seeds; resumes as a cup."""
+    place, queue, folder = asked.place, asked.queue, asked.output
+    if folder is None:
+        raise ConfigError(expected("--output", "a folder for the cup, new or to resume", "none"))
+    judge = Judge(place.course, place.beside, place.home, queue.secrets())
+    with TemporaryDirectory() as entries:
+        for row in queue.ladder():
+            if row.person is not None:
+                shutil.copytree(queue.entry_folder(row.hand_in.id), Path(entries) / row.title, symlinks=True)
+        names = [name for name in place.course.anchors if not (place.beside / name).is_dir()]
+        for name in set(place.course.anchors) - set(names):
+            shutil.copytree(place.beside / name, Path(entries) / name)
+        config = _final_config(judge, folder)
+        found = find_entries(Path(entries), names, Catalogue(), config)
+        with exclusive_lock(folder):
+            played = play_cup(found, config, folder, lambda *_: None)
+            outcome = results(found, played, config, versions())
+            write_results(outcome, played, folder)
+            if has(PAGES, "cup"):
+                find(PAGES, "cup")(folder)
+    return {"entries": len(found), "pairings": len(played), "winner": outcome.table[0].name, "sha256": outcome.sha256}
+
+
+def _final_config(judge: Judge, folder: Path) -> CupConfig:
+    """Return the course's game with seeds that no ladder game had; those that the cup began with, if it did."""
+    before = read_manifest(folder)
+    seed, key = (before.seed, before.agents_key) if before else (secrets.randbits(63), secrets.token_hex(16))
+    return replace(judge.config, seed=seed, agents_key=key)
+
+
+def freeze(asked: Asked) -> dict[str, Any]:
+    """Take no more hand-ins."""
+    asked.queue.freeze(True)
+    return {"frozen": True}
+
+
+def thaw(asked: Asked) -> dict[str, Any]:
+    """Take hand-ins again."""
+    asked.queue.freeze(False)
+    return {"frozen": False}
+
+
+def regrade(asked: Asked) -> dict[str, Any]:
+    """Let all rated hand-ins be graded again by the workers."""
+    return {"to_grade": asked.queue.again("grade")}
+
+
+def export(asked: Asked) -> dict[str, Any]:
+    """Write a table for another system."""
+    from multigrid_rl.serve.desk import EXPORTS, GRADESCOPE, exported  # noqa: PLC0415 - it reads templates
+
+    name = asked.more[0] if asked.more else "ladder.csv"
+    if name not in (*EXPORTS, GRADESCOPE):
+        raise ConfigError(expected("export", ", ".join((*EXPORTS, GRADESCOPE)), name))
+    path = asked.output or Path(name)
+    if path.exists():
+        raise ConfigError(expected("--output", "a new file", path))
+    data = exported(asked.queue, name)
+    path.write_bytes(data)
+    return {"file": str(path), "bytes": len(data)}
+
+
+def links(asked: Asked) -> str:
+    """Return everybody's personal link, as a CSV."""
+    found = links_of(asked.queue, asked.url)
+    return csv_text([{"id": p.code, "name": p.name, "email": p.email, "link": link} for p, link in found])
+
+
+@contextmanager
+def opened(place: Place, *, empty: bool) -> Iterator[Queue]:
+    """Yield the store of a course that has begun, or an empty one. Raises ``ConfigError``: it has not begun."""
+    if not empty and place.url.startswith("sqlite") and not Path(place.url.partition("///")[2]).exists():
+        raise ConfigError(expected(place.home, "a course that was served", "none yet"))
+    migrate(place.url)
+    queue = place.queue() if empty else prepared(place)
+    try:
+        yield queue
+    finally:
+        queue.engine.dispose()
+
+
+DEEDS: dict[str, Callable[[Asked], dict[str, Any] | str]] = {
+    "verify": verify, "doctor": doctor, "backup": backup, "restore": restore, "final": final, "freeze": freeze,
+    "thaw": thaw, "regrade": regrade, "export": export, "links": links,
+}  # fmt: skip

@@ -1,0 +1,138 @@
+"""What stands before every page: size and time of requests, headers of every answer, connections that say nothing."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+#: Nothing from elsewhere, no script or style in a page, no page of ours in a frame of others.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+    "cache-control": "no-store",
+}
+#: Bytes of a request that brings no files, and seconds in which one must have arrived.
+SMALL = 64_000
+PATIENCE_S = 20.0
+#: Bytes a second below which an upload is not waited for, beyond :data:`PATIENCE_S`.
+SLOWEST = 8_000
+
+
+class Guard:
+    """An ASGI application around another: refuses what is too large or too slow, and sets :data:`HEADERS`.
+
+    Args:
+        app: what answers.
+        sizes: bytes that a request to a path that begins so may have; others may have :data:`SMALL`.
+        secure: it is reached by https: browsers should never try http again.
+        patience_s: seconds in which a request must have arrived.
+    """
+
+    def __init__(
+        self, app: Any, sizes: Mapping[str, int], *, secure: bool = False, patience_s: float = PATIENCE_S
+    ) -> None:
+        self.app, self.sizes, self.patience_s = app, sizes, patience_s
+        headers = HEADERS | ({"strict-transport-security": "max-age=31536000"} if secure else {})
+        self.headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun = False
+
+        async def answer(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                own = list(message.get("headers", []))
+                message["headers"] = own + [row for row in self.headers if row[0] not in dict(own)]
+            await send(message)
+
+        most = next((size for path, size in self.sizes.items() if scope["path"].startswith(path)), SMALL)
+        try:
+            told = dict(scope["headers"]).get(b"content-length", b"0")
+            if not told.isdigit() or int(told) > most:
+                # Browsers read no answer before they have sent all; what is not enormous is read, and thrown away.
+                thrown = self._counted(receive, 4 * most)
+                while (await thrown()).get("more_body"):
+                    pass
+                raise HTTPException(413, f"expected at most {most} bytes, got {told.decode('latin-1')[:20]}")
+            await self.app(scope, self._counted(receive, most), answer)
+        except HTTPException as error:
+            if not begun:
+                text = f"{error.detail}\n".encode()
+                head = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+                await answer({"type": "http.response.start", "status": error.status_code, "headers": head})
+                await send({"type": "http.response.body", "body": text})
+
+    def _counted(self, receive: Receive, most: int) -> Receive:
+        begin, got, whole = time.monotonic(), 0, False
+
+        async def counted() -> Message:
+            nonlocal got, whole
+            if whole:
+                return await receive()  # waits for the end of the connection
+            left = begin + self.patience_s + got / SLOWEST - time.monotonic()
+            try:
+                message = await asyncio.wait_for(receive(), max(left, 0.01))
+            except asyncio.TimeoutError:
+                raise HTTPException(408, f"expected a request within {self.patience_s:.0f} s") from None
+            got += len(message.get("body", b""))
+            whole = message["type"] != "http.request" or not message.get("more_body", False)
+            if got > most:
+                raise HTTPException(413, f"expected at most {most} bytes, got more")
+            return message
+
+        return counted
+
+
+def patient_protocol(patience_s: float = PATIENCE_S) -> Any:
+    """Return uvicorn's protocol, but for connections that send no whole head of a request in time: they are closed."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415 - an extra
+
+    class Patient(H11Protocol):
+        """Closes a connection that has not asked for anything in time, at first or after its last request."""
+
+        waiting = False
+
+        def connection_made(self, transport: Any) -> None:
+            """Begin to wait for the first request."""
+            super().connection_made(transport)
+            self._wait()
+
+        def data_received(self, data: bytes) -> None:
+            """Take what has come; begin to wait where it is the beginning of a request and no more."""
+            super().data_received(data)
+            if not self.waiting and self._idle():
+                self._wait()
+
+        def _idle(self) -> bool:
+            return self.cycle is None or self.cycle.response_complete
+
+        def _wait(self) -> None:
+            self.waiting = True
+            self.loop.call_later(patience_s, self._look, self.cycle)
+
+        def _look(self, before: Any) -> None:
+            self.waiting = False
+            if self.cycle is before and self._idle() and not self.transport.is_closing():
+                self.transport.close()
+
+    return Patient

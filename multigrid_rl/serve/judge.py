@@ -1,0 +1,259 @@
+"""What is played for a course, by the rules of a cup: the check of a hand-in, its pairings, its grade.
+
+``multigrid-rl check`` at home and the server call the same :func:`check`, in the same games.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from multigrid_rl.competition.copies import Fingerprint, Originals
+from multigrid_rl.competition.cup.cup import check_agents, forfeited, play_pairing
+from multigrid_rl.competition.cup.entries import CupConfig, Entry, by_name, entry_in
+from multigrid_rl.competition.cup.folder import Meeting, Pairing, meetings, scenario_of
+from multigrid_rl.competition.folders import Scratch, read_parts, remove_tree, write_parts
+from multigrid_rl.competition.grading import Examiner, examiner_of, originals_of, read_rubric
+from multigrid_rl.competition.handed_in import hand_in
+from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.files import unfinished
+from multigrid_rl.players.alone import game_of
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.serve.course import Course
+from multigrid_rl.text import ConfigError, expected, printable
+
+#: Games against itself, and against the rookie from each side; their seeds are no secret. Seconds for all of them.
+CHECK_GAMES, CHECK_SEED, CHECK_S = 10, 36, 10.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check has found."""
+
+    lines: tuple[str, ...]  # what passed, in order
+    problem: str | None  # why it does not play, in a line
+    kind: str = ""  # of the entry
+    sha256: str = ""  # of its files
+    seconds: float = 0.0  # that a program took
+    late: bool = False  # it took too long, which may be this machine's fault
+
+    @property
+    def log(self) -> str:
+        """All lines, the last one says how it ended."""
+        return "\n".join([*self.lines, self.problem or "ok: it plays"])
+
+
+class Judge:
+    """Plays for a course.
+
+    Args:
+        course: what is played.
+        beside: folder of ``course.yaml``, with anchors and the rubric.
+        home: folder of the server's files; none where nothing but checks is done.
+        secrets: the store's seeds; none for the same.
+
+    Raises:
+        ConfigError, PlayerError: an unknown scenario, anchor or rubric.
+    """
+
+    def __init__(
+        self, course: Course, beside: Path, home: Path | None = None, secrets: dict[str, str] | None = None
+    ) -> None:
+        self.course, self.beside, self.home = course, beside, home
+        overrides = [*course.overrides]
+        if overrides and not any(word.startswith(("scenario=", "env_id=")) for word in overrides):
+            overrides = [f"scenario={course.scenario}", *overrides]
+        self.scenario = scenario_of(course.scenario, overrides)
+        spec = game_of(self.scenario, overrides or [f"scenario={course.scenario}"])
+        bounds = course.limits
+        limits = Limits(bounds.start_s, bounds.step_s, bounds.total_s, bounds.memory_mb)
+        drawn = secrets or {"seed": str(CHECK_SEED), "agents_key": "check", "rubric_seed": "0"}
+        self._rubric_seed = int(drawn["rubric_seed"])
+        self.config = CupConfig(
+            self.scenario.name,
+            spec,
+            course.games,
+            int(drawn["seed"]),
+            limits,
+            agents_key=drawn["agents_key"],
+            cup_s=bounds.all_s,
+            overrides=tuple(overrides),
+        )
+        self.anchors = {name: self._anchor(name) for name in course.anchors}
+        self.entry = lru_cache(maxsize=256)(self._entry)
+        self.print_of = lru_cache(maxsize=2_000)(self._print)
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody meets."""
+        return len(self.config.sides) == 1
+
+    def _anchor(self, name: str) -> Entry:
+        folder = self.beside / name
+        if name in Catalogue().entries or not folder.is_dir():
+            return by_name(name, Catalogue(), self.config)
+        entry = entry_in(folder, self.config)
+        if entry.problem is not None:
+            raise PlayerError(f"anchors: {name}: {entry.problem}")
+        return entry
+
+    def _entry(self, name: str) -> Entry:
+        """Return an entry by what it is called: an anchor, or what was checked. Raises ``PlayerError``: damaged."""
+        if name in self.anchors:
+            return self.anchors[name]
+        assert self.home is not None
+        entry = entry_in(self.home / "entries" / name, self.config)
+        if entry.problem is not None:
+            raise PlayerError(entry.problem)
+        return entry
+
+    # --- the check
+
+    def unpack(self, uploaded: Path, target: Path) -> Entry:
+        """Unpack what was handed in, ``upload.zip`` or ``folder`` in ``uploaded``, into ``target``.
+
+        Raises:
+            PlayerError: nothing that plays; the message is one line for its author.
+            ScratchError, OSError: this machine has no room.
+        """
+        scratch = Scratch()
+        try:
+            name = next(path.name for path in uploaded.iterdir() if path.name in ("upload.zip", "folder"))
+            found = hand_in(uploaded / name, scratch.path)
+            if found.problem is not None:
+                raise PlayerError(found.problem)
+            parts = tuple(read_parts(found.folder))
+            remove_tree(target)  # of a check that did not end, or is done again
+            with unfinished(target) as beside:
+                write_parts(parts, beside)
+        finally:
+            scratch.close()
+        entry = entry_in(target, self.config)
+        if entry.problem is not None:
+            raise PlayerError(entry.problem)
+        return entry
+
+    def check(self, entry: Entry) -> Verdict:
+        """Let an entry play against itself and the rookie. Raises ``ScratchError``: this machine has no room."""
+        check_agents([entry])
+        rookie = self.anchors[self.course.first]
+        config = replace(self.config, games=CHECK_GAMES, seed=CHECK_SEED, agents_key="check")
+        kind = "a program" if entry.kind == "external" else "networks"
+        lines, spent, able = [f"{kind}: {entry.about}"], 0.0, False
+        meeting = [Meeting(entry, entry, side) for side in self._alone_on()] if not self.alone else []
+        for each in [*meeting, *self._met([entry] if self.alone else [entry, rookie])]:
+            left = min(CHECK_S - spent, config.limits.start_s), min(CHECK_S - spent, config.limits.total_s)
+            limits = replace(config.limits, start_s=max(left[0], 0.1), total_s=max(left[1], 0.1))
+            pairing = play_pairing(*each[:2], replace(config, limits=limits), each.side)
+            spent += pairing.seconds.get(entry.name, 0.0)
+            line = _told(each, pairing, entry, config)
+            if pairing.out:  # a role that it lacks
+                lines.append(line)
+                continue
+            if pairing.reason is not None:
+                late = any(words in pairing.reason for words in ("not ready within", "no answer within", "more than"))
+                line += f" ({CHECK_S:g} s for all first games)" if spent > CHECK_S / 2 else ""
+                return Verdict(tuple(lines), line, entry.kind, str(entry.sha256), spent, late)
+            able = True
+            lines.append(line)
+        return Verdict(tuple(lines), None if able else "it plays no side", entry.kind, str(entry.sha256), spent)
+
+    def _alone_on(self) -> Sequence[str]:
+        return ("",) if len(self.config.sides) <= 2 else self.config.sides[:1]
+
+    def _met(self, entries: list[Entry]) -> list[Meeting]:
+        return meetings(entries, self.config)
+
+    # --- pairings
+
+    def play(self, one: Entry, two: Entry | None, spent: dict[str, float] | None = None) -> list[Pairing]:
+        """Play all games of two entries, from all sides; programs play fewer.
+
+        Args:
+            one: an entry.
+            two: another, or ``None`` where nobody meets.
+            spent: seconds that programs have taken before: who had more than the course allows forfeits.
+
+        Raises:
+            ScratchError, RunError: a fault of this machine or of the game.
+        """
+        both = [entry for entry in (one, two) if entry is not None]
+        config = self.config
+        if any(entry.kind == "external" for entry in both):
+            check_agents(both)
+            config = replace(config, games=min(self.course.games, self.course.program_games))
+        used, played = dict(spent or {}), []
+        for meeting in self._met(both):
+            out = {e.name: f"out after {config.cup_s:g} s" for e in both if used.get(e.name, 0.0) > config.cup_s}
+            if out:
+                pairing = forfeited(meeting.red, meeting.blue, config, out, meeting.side)
+                played.append(pairing.model_copy(update={"out": True}))
+                continue
+            played.append(play_pairing(meeting.red, meeting.blue, config, meeting.side))
+            for name, seconds in played[-1].seconds.items():
+                used[name] = used.get(name, 0.0) + seconds
+        return played
+
+    def again(self, pairing: Pairing) -> str:
+        """Play a pairing again; returns in words what differs, or nothing."""
+        entries = [self.entry(pairing.red), self.entry(pairing.blue) if pairing.blue else None]
+        config = replace(self.config, games=len(pairing.outcomes))
+        assert entries[0] is not None
+        now = play_pairing(entries[0], entries[1], config, pairing.side)
+        wrong = [k for k, pair in enumerate(zip(pairing.outcomes, now.outcomes, strict=True)) if len({*pair}) > 1]
+        if wrong:
+            k = wrong[0]
+            return f"{len(wrong)} games differ, game {k} first: {pairing.outcomes[k]} before, {now.outcomes[k]} now"
+        same = (pairing.length, pairing.return_red, pairing.return_blue) == (
+            now.length,
+            now.return_red,
+            now.return_blue,
+        )
+        return "" if same else "lengths or returns differ"
+
+    # --- grades and copies
+
+    @cached_property
+    def examiner(self) -> Examiner:
+        """Grades by the course's rubric. Raises ``ConfigError``: there is none that can be used."""
+        if self.course.rubric is None:
+            raise ConfigError(expected("rubric", "a file", "none"))
+        path = self.beside / self.course.rubric
+        rubric = read_rubric(path)
+        if "seed" not in rubric.model_fields_set:
+            rubric = rubric.model_copy(update={"seed": self._rubric_seed})
+        return examiner_of(rubric, path.parent, [])
+
+    @cached_property
+    def originals(self) -> Originals:
+        """Players of the project, which hand-ins may be copies of."""
+        return originals_of(self.scenario, self.config.spec)
+
+    def like(self, name: str, others: Sequence[str]) -> str:
+        """Return the players that an entry is like: of the project, and of other hand-ins, by what they are called."""
+        return "; ".join(map(str, self.originals.similar(self.print_of(name), {o: self.print_of(o) for o in others})))
+
+    def _print(self, name: str) -> Fingerprint:
+        assert self.home is not None
+        return self.originals.fingerprint(self.home / "entries" / name)
+
+
+def _told(meeting: Meeting, pairing: Pairing, entry: Entry, config: CupConfig) -> str:
+    """Return a line about a pairing of a check."""
+    red, blue, side = meeting
+    own = side or config.sides[0]
+    if blue is None:
+        where, won = "alone", "RbD"
+    elif red is blue:
+        where, won = "against itself", "Rb"
+    else:
+        rival = blue if red is entry else red
+        plays = own if red is entry else next((each for each in config.sides if each != own), own)
+        where, won = f"as {plays} against {rival.name}", "Rb" if red is entry else "Br"
+    if pairing.reason is not None:
+        return printable(f"{where}: {pairing.reason}")
+    if not config.rated:
+        returns = pairing.return_red if red is entry else pairing.return_blue
+        return f"{where}: {len(returns)} games, mean return {sum(returns) / len(returns):.3f}"
+    return f"{where}: {pairing.count(won)} won, {pairing.count('D')} drawn of {len(pairing.outcomes)}"

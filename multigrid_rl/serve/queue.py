@@ -1,0 +1,363 @@
+"""The queue of a class server: who does what next, under leases, each result in one transaction."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import and_, exists, func, or_, select
+from sqlalchemy.orm import Session
+
+from multigrid_rl.serve.schema import LADDER, Event, Game, Grade, HandIn, Job, Rating, Setting
+from multigrid_rl.serve.store import Row, Store
+from multigrid_rl.types import RunError
+
+if TYPE_CHECKING:  # they bring torch, which who only asks and answers does without
+    from multigrid_rl.competition.cup.folder import Pairing
+    from multigrid_rl.serve.rating import Met, Rated
+
+#: Seconds that a lease holds without a heartbeat, and of a heartbeat.
+LEASE_S, BEAT_S = 10.0, 2.0
+#: Times that a job is begun before it is given up, as a fault of the server; seconds that it waits after each.
+ATTEMPTS, BACKOFF_S = 25, 0.2
+#: Pairings with forfeited games after which a program meets nobody any more.
+STRIKES = 3
+BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
+#: What comes first: games of anchors; checks, first games and ratings; games beyond those; what takes long.
+ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
+
+
+def log(what: str, **about: Any) -> None:
+    """Write a line of the structured log, JSON, to standard error."""
+    sys.stderr.write(json.dumps({"at": round(time.time(), 3), "what": what, **about}) + "\n")
+    sys.stderr.flush()
+
+
+class LostLeaseError(RunError):
+    """Another worker has this job by now: what was found counts no more."""
+
+
+class Snapshot(NamedTuple):
+    """Everything that ratings follow from, at one moment."""
+
+    games: list[Met]
+    anchors: list[int]
+    placed: list[int]  # hand-ins that have played all their first games
+
+
+def called(row: HandIn) -> str:
+    """Return what a hand-in is called in pairings, and its folder in ``entries``: ``h12``; anchors have their names."""
+    return row.name if row.person_id is None else f"h{row.id}"
+
+
+class Queue(Store):
+    """A store with what workers need."""
+
+    def secrets(self) -> dict[str, str]:
+        """Return the seeds of the course's games."""
+        with self.reading() as session:
+            return {key: session.get_one(Setting, key).value for key in ("seed", "agents_key", "rubric_seed")}
+
+    # --- leases
+
+    def claim(self, worker: str, lanes: Sequence[str]) -> Job | None:
+        """Lease the next job of some lanes, or one whose worker is dead; ``None``: nothing to do."""
+        now = self.now()
+        # A lease that ends later than any can was given before the clock was set back.
+        free = or_(Job.worker == "", Job.lease_until < now, Job.lease_until > now + 2 * LEASE_S)
+        due = or_(Job.not_before <= now, Job.not_before > now + ATTEMPTS)
+        query = select(Job).where(Job.lane.in_(lanes), free, due)
+        query = query.order_by(Job.priority, Job.hand_in_id, Job.id).limit(1).with_for_update(skip_locked=True)
+        with self.reading() as session:  # most often there is nothing, and nobody is kept from writing
+            if session.scalar(query) is None:
+                return None
+        with self.writing() as session:
+            while (job := session.scalar(query)) is not None:
+                job.attempts += 1
+                if job.attempts > ATTEMPTS:
+                    self._give_up(session, job)
+                    session.flush()
+                    continue
+                job.worker, job.lease_until = worker, now + LEASE_S
+                row = session.get(HandIn, job.hand_in_id) if job.kind == "check" else None
+                if row is not None and row.state == "received":
+                    self.move(session, row, "checking")
+                return job
+        return None
+
+    def beat(self, job: Job) -> bool:
+        """Hold a lease for longer; returns whether it still was held."""
+        with self.writing() as session:
+            row = session.get(Job, job.id, with_for_update=True)
+            if row is None or (row.worker, row.attempts) != (job.worker, job.attempts):
+                return False
+            row.lease_until = self.now() + LEASE_S
+            return True
+
+    @contextmanager
+    def finishing(self, job: Job, *, keep: bool = False) -> Iterator[Session]:
+        """Yield a session for what a job has found; the job is gone with it, or waits again if it is to be kept.
+
+        Raises:
+            LostLeaseError: another worker has it, and nothing is changed.
+        """
+        with self.writing() as session:
+            row = session.get(Job, job.id, with_for_update=True)
+            if row is None or (row.worker, row.attempts) != (job.worker, job.attempts):
+                raise LostLeaseError(f"job {job.id} ({job.kind}) has another worker")
+            yield session
+            if keep:
+                row.worker, row.lease_until, row.attempts = "", 0.0, 0
+            else:
+                session.delete(row)
+
+    def put_back(self, job: Job, why: str) -> None:
+        """Let a job be tried again, after a fault of the server's."""
+        with self.writing() as session:
+            row = session.get(Job, job.id, with_for_update=True)
+            if row is not None and (row.worker, row.attempts) == (job.worker, job.attempts):
+                row.worker, row.lease_until, row.not_before = "", 0.0, self.now() + BACKOFF_S * row.attempts
+                self.note(session, "fault", f"{job.kind}: {why}", hand_in=job.hand_in_id)
+
+    def release(self, worker: str) -> int:
+        """Free what a dead worker held; returns how many jobs."""
+        with self.writing() as session:
+            held = list(session.scalars(select(Job).where(Job.worker == worker)))
+            for job in held:
+                job.worker, job.lease_until = "", 0.0
+            return len(held)
+
+    def release_all(self) -> None:
+        """Free what workers held before the server was started: none of them is left."""
+        with self.writing() as session:
+            for job in session.scalars(select(Job).where(Job.worker != "")):
+                job.worker, job.lease_until = "", 0.0
+
+    def _give_up(self, session: Session, job: Job) -> None:
+        row = session.get(HandIn, job.hand_in_id) if job.kind in ("check", "pair") else None
+        if row is not None and row.state in ("checking", "placing") and row.person_id is not None:
+            row.counts = False
+            self._refuse(
+                session, row, f"the server failed {ATTEMPTS} times at it: no fault of yours, and no quota used"
+            )
+        self.note(session, "given up", job.kind, hand_in=job.hand_in_id)
+        session.delete(job)
+
+    def _refuse(self, session: Session, row: HandIn, reason: str, log: str = "") -> None:
+        self.move(session, row, "refused", reason, log)
+        for job in session.scalars(select(Job).where(Job.kind == "pair", Job.hand_in_id == row.id, Job.worker == "")):
+            session.delete(job)
+
+    # --- results
+
+    def to_programs(self, job: Job) -> None:
+        """Hand a check over to the workers of programs."""
+        with self.finishing(job, keep=True) as session:
+            session.get_one(Job, job.id).lane = PROGRAM
+
+    def checked(self, job: Job, kind: str, sha256: str, log: str, seconds: float = 0.0) -> None:
+        """Note that a hand-in plays, and let it meet the anchors."""
+        with self.finishing(job) as session:
+            row = session.get_one(HandIn, job.hand_in_id)
+            if row.state != "checking":  # its author asked to be forgotten meanwhile
+                return
+            row.kind, row.sha256, row.seconds = kind, sha256, seconds
+            self.move(session, row, "placing", log=log)
+            lane = PROGRAM if kind == "external" else BUNDLE
+            for other in self._met_first(session):
+                values = {"hand_in_id": row.id, "other_id": other, "at": self.now()}
+                session.add(Job(kind="pair", lane=lane, priority=FIRST, **values))
+
+    def _met_first(self, session: Session) -> list[int]:
+        """Return whom each hand-in meets first: the anchors, or 0 where nobody meets."""
+        alone = self.meets_nobody
+        return [0] if alone else list(session.scalars(select(HandIn.id).where(HandIn.person_id.is_(None))))
+
+    def refused(self, job: Job, reason: str, log: str = "", kind: str = "") -> None:
+        """Note that a hand-in does not play, by its own fault."""
+        with self.finishing(job) as session:
+            row = session.get_one(HandIn, job.hand_in_id)
+            if row.state not in ("rated", "refused"):
+                row.kind = kind or row.kind
+                self._refuse(session, row, reason, log)
+
+    def paired(self, job: Job, played: list[tuple[int, int, Pairing]]) -> None:
+        """Keep the pairings of a job: who sat on the first side, who on the other, 0 for nobody, and the games."""
+        with self.finishing(job) as session:
+            # One after the other: of two that end at the same moment the second is to see the first.
+            session.get(Setting, "fixed", with_for_update=True)
+            for red, blue, pairing in played:
+                key = (Game.series == LADDER, Game.red_id == red, Game.blue_id == blue, Game.side == pairing.side)
+                if not session.scalar(select(exists().where(*key))):
+                    values = {"red_id": red, "blue_id": blue, "side": pairing.side, "at": self.now()}
+                    session.add(Game(**values, series=LADDER, pairing=pairing.model_dump_json()))
+                    ids = {pairing.red: red, pairing.blue: blue}
+                    for name, seconds in pairing.seconds.items():
+                        session.get_one(HandIn, ids[name]).seconds += seconds
+                    if pairing.at_fault is not None and not pairing.out:
+                        session.get_one(HandIn, ids[pairing.at_fault]).faults += 1
+            self.note(session, "played", f"{job.hand_in_id} - {job.other_id}", hand_in=job.hand_in_id)
+            left = and_(Job.kind == "pair", Job.priority == job.priority, Job.id != job.id)
+            left = left if job.priority == ANCHORS else and_(left, Job.hand_in_id == job.hand_in_id)
+            if not session.scalar(select(exists().where(left))):
+                self.want_rating(session)
+
+    def want_rating(self, session: Session) -> None:
+        """Let the ladder be computed, once for all games that end meanwhile."""
+        if not session.scalar(select(exists().where(Job.kind == "rate"))):
+            session.add(Job(kind="rate", lane=BUNDLE, priority=FIRST, at=self.now()))
+
+    def snapshot(self) -> Snapshot:
+        """Return everything that ratings follow from."""
+        from multigrid_rl.serve.rating import Met  # noqa: PLC0415 - see above
+
+        with self.reading() as session:
+            anchors = list(session.scalars(select(HandIn.id).where(HandIn.person_id.is_(None)).order_by(HandIn.id)))
+            anchors_play = session.scalar(select(exists().where(Job.priority == ANCHORS)))
+            plays = select(Job.hand_in_id).where(Job.kind == "pair", Job.priority <= FIRST)
+            rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(plays))
+            placed = [] if anchors_play else list(session.scalars(rows))
+            # Last: who has played all first games by now has them among these, also where others write meanwhile.
+            games = select(Game.id, Game.red_id, Game.blue_id, Game.pairing).where(Game.series == LADDER)
+            rows_of_games = session.execute(games).all()
+        met = [Met(red, blue, self.pairing(number, text)) for number, red, blue, text in rows_of_games]
+        return Snapshot(met, anchors, placed)
+
+    def pairing(self, game_id: int, text: str) -> Pairing:
+        """Return a pairing that was kept; games never change, and so each is parsed once."""
+        from multigrid_rl.competition.cup.folder import Pairing  # noqa: PLC0415 - see above
+
+        kept: dict[int, Pairing] = self.__dict__.setdefault("_parsed", {})
+        if game_id not in kept:
+            kept[game_id] = Pairing.model_validate_json(text).model_copy(update={"kept": []})
+        return kept[game_id]
+
+    def rated(self, job: Job, of: Snapshot, ratings: dict[int, Rated]) -> None:
+        """Keep ratings; whoever had played all first games by then is on the ladder."""
+        with self.writing() as session:
+            now = session.scalar(select(func.count()).select_from(Game).where(Game.series == LADDER))
+        with self.finishing(job, keep=now != len(of.games)) as session:
+            for number, (value, low, high, games) in ratings.items():
+                session.merge(Rating(hand_in_id=number, rating=value, low=low, high=high, games=games))
+            for row in session.scalars(select(HandIn).where(HandIn.id.in_(of.placed), HandIn.state == "placing")):
+                if row.id in ratings:
+                    self.move(session, row, "rated")
+                    if row.person_id is not None:
+                        self.want(session, "copies", row.id)
+                        if self.course.rubric is not None:
+                            self.want(session, "grade", row.id)
+            self.note(session, "ladder", f"{len(of.games)} pairings")
+
+    def want(self, session: Session, kind: str, hand_in_id: int, other_id: int = 0) -> None:
+        """Let something that takes long be done, unless it is to be done already."""
+        job = and_(Job.kind == kind, Job.hand_in_id == hand_in_id, Job.other_id == other_id)
+        if not session.scalar(select(exists().where(job))):
+            values = {"hand_in_id": hand_in_id, "other_id": other_id, "at": self.now()}
+            session.add(Job(kind=kind, lane=SLOW, priority=LATER, **values))
+
+    def graded(self, job: Job, result: dict[str, Any], text: str, feedback: str) -> None:
+        """Keep what the rubric gives a hand-in: the result, the same as text, and what the student reads."""
+        with self.finishing(job) as session:
+            values = {key: result[key] for key in ("points", "of", "passed")}
+            values |= {"at": self.now(), "result": text, "feedback": feedback}
+            session.merge(Grade(hand_in_id=job.hand_in_id, **values))
+            self.note(session, "graded", hand_in=job.hand_in_id)
+
+    def compared(self, job: Job, same_as: str) -> None:
+        """Keep what a hand-in is like."""
+        with self.finishing(job) as session:
+            session.get_one(HandIn, job.hand_in_id).same_as = same_as
+
+    # --- games beyond the first ones
+
+    def suggest(self) -> bool:
+        """Let the hand-in of the ladder that is rated least surely meet its nearest one; returns whether there is one.
+
+        The widest interval comes first, and so whoever is new; each meets so many others as the course says.
+        """
+        if self.meets_nobody:
+            return False
+        rows = [row for row in self.ladder() if row.person is not None]
+        able = [r for r in rows if r.hand_in.seconds < self.course.limits.all_s and r.hand_in.faults < STRIKES]
+        with self.reading() as session:
+            ids = [row.hand_in.id for row in able]
+            pairs = select(Game.red_id, Game.blue_id).where(Game.red_id.in_(ids), Game.blue_id.in_(ids))
+            met = {frozenset(pair) for pair in session.execute(pairs)}
+            waiting = select(Job.hand_in_id, Job.other_id).where(Job.kind == "pair")
+            met |= {frozenset(pair) for pair in session.execute(waiting)}
+        times = Counter(one for pair in met for one in pair)
+        hungry = [row for row in able if times[row.hand_in.id] < self.course.matches]
+        for row in sorted(hungry, key=lambda row: (row.low - row.high, row.hand_in.id)):
+            others = [o for o in able if o is not row and {o.hand_in.id, row.hand_in.id} not in met]
+            if others:
+                self._match(row, min(others, key=lambda o: (abs(o.rating - row.rating), o.hand_in.id)))
+                return True
+        return False
+
+    def _match(self, one: Row, two: Row) -> None:
+        lane = PROGRAM if "external" in {one.hand_in.kind, two.hand_in.kind} else BUNDLE
+        low, high = sorted((one.hand_in.id, two.hand_in.id))
+        with self.writing() as session:
+            if not session.scalar(
+                select(exists().where(Job.kind == "pair", Job.hand_in_id == low, Job.other_id == high))
+            ):
+                values = {"hand_in_id": low, "other_id": high, "at": self.now()}
+                session.add(Job(kind="pair", lane=lane, priority=MATCH, **values))
+
+    # --- what the instructor sees and does
+
+    def queue(self) -> list[Job]:
+        """Return all jobs, in the order in which they will be done."""
+        with self.reading() as session:
+            return list(session.scalars(select(Job).order_by(Job.priority, Job.hand_in_id, Job.id)))
+
+    def health(self) -> dict[str, float]:
+        """Return numbers: hand-ins by state, jobs by lane, what is overdue, seconds that the oldest job waits."""
+        now = self.now()
+        with self.reading() as session:
+            states = session.execute(select(HandIn.state, func.count()).group_by(HandIn.state)).all()
+            lanes = session.execute(select(Job.lane, func.count()).group_by(Job.lane)).all()
+            overdue = session.scalar(
+                select(func.count()).select_from(HandIn).where(HandIn.deadline > 0, HandIn.deadline < now)
+            )
+            oldest = session.scalar(select(func.min(Job.at)).where(Job.worker == "", Job.lane != SLOW))
+            games = session.scalar(select(func.count()).select_from(Game))
+            faults = session.scalar(select(func.count()).select_from(Event).where(Event.kind == "fault"))
+        found = {f"hand_ins_{state}": float(count) for state, count in states}
+        found |= {f"jobs_{lane}": float(count) for lane, count in lanes}
+        found |= {"overdue": float(overdue or 0), "oldest_job_s": round(now - oldest, 3) if oldest else 0.0}
+        return found | {"pairings": float(games or 0), "faults": float(faults or 0)}
+
+    def again(self, kind: str, ids: Sequence[int] = (), by: int = 0) -> int:
+        """Grade, compare or check hand-ins again: all rated ones by default, or those refused; returns how many.
+
+        Args:
+            kind: ``grade``, ``copies`` or ``check``, which is for refused ones and uses no quota.
+            ids: of hand-ins.
+            by: the instructor.
+        """
+        state = "refused" if kind == "check" else "rated"
+        with self.writing() as session:
+            query = select(HandIn).where(HandIn.state == state, HandIn.person_id.is_not(None))
+            rows = list(session.scalars(query.where(HandIn.id.in_(ids)) if ids else query))
+            for row in rows:
+                if kind == "check":
+                    row.counts = False
+                    self.move(session, row, "received", "checked again")
+                    session.add(Job(kind="check", lane=BUNDLE, priority=FIRST, hand_in_id=row.id, at=self.now()))
+                else:
+                    self.want(session, kind, row.id)
+            self.note(session, f"{kind} again", f"{len(rows)} hand-ins", person=by)
+            return len(rows)
+
+    def appeal(self, game_id: int, number: int, by: int = 0) -> None:
+        """Let game ``number`` of a pairing be played again; what was found is an event, and changes no rating."""
+        with self.writing() as session:
+            session.get_one(Game, game_id)
+            self.want(session, "appeal", game_id, number)
+            self.note(session, "appeal", f"game {number} of pairing {game_id}", person=by)

@@ -1,0 +1,184 @@
+"""From all games to the ladder: Bradley-Terry with fixed anchors, free of the order in which games were played. Pure.
+
+The same model as a cup's (``competition.cup.standings``), but for two things. Anchors are rated by the games among them
+alone, and keep their ratings: a ladder that grows does not drift. And intervals are not from a bootstrap but from its
+limit, the sandwich estimate that keeps games of one number together (https://doi.org/10.2307/1912526), for all at once.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from multigrid_rl.competition.cup.folder import Pairing
+from multigrid_rl.competition.cup.standings import MEAN, PRIOR_DRAWS, SCALE
+from multigrid_rl.metrics import interval_of
+
+Array = NDArray[np.float64]
+_POINTS = {"R": 1.0, "b": 1.0, "D": 0.5, "B": 0.0, "r": 0.0}
+_PLAYED = "RBD"
+#: The same by the code of a letter; not a number where no game was played.
+_BY_CODE = np.array([_POINTS.get(chr(code), np.nan) for code in range(128)])
+_STEP, _CLOSE, _ITERATIONS = 2.0, 1e-11, 200
+
+
+class Met(NamedTuple):
+    """A pairing of two hand-ins, by id; ``blue`` is 0 where nobody meets."""
+
+    red: int
+    blue: int
+    pairing: Pairing
+
+
+class Rated(NamedTuple):
+    """A rating with its 95 % interval, and how many games it is from."""
+
+    value: float
+    low: float
+    high: float
+    games: int
+
+
+class _Pairs(NamedTuple):
+    """Games by pair: ``one[k]`` against ``two[k]``, indices of entries, over game numbers."""
+
+    one: NDArray[np.intp]
+    two: NDArray[np.intp]
+    points: Array  # (pairs, G) of the first one, over all sides
+    games: Array  # (pairs, G)
+
+    def score(self, strength: Array) -> tuple[Array, Array]:
+        """Return by how much points exceed what strengths promise (pairs, G), and the promise for a game (pairs,)."""
+        share = 1 / (1 + np.exp(strength[self.two] - strength[self.one]))
+        return self.points - self.games * share[:, None], share
+
+
+def ladder_of(met: Iterable[Met], anchors: Sequence[int], *, rated: bool = True) -> dict[int, Rated]:
+    """Return the rating of everybody who has played, by id; rounded as in a cup, to two decimals.
+
+    Args:
+        met: all pairings, in any order.
+        anchors: who is rated by the games among them alone.
+        rated: somebody wins; otherwise mean returns against the anchors, or alone, are the rating.
+    """
+    met = sorted(met, key=lambda each: (each.red, each.blue, each.pairing.side))
+    if not rated:
+        return _returns(met, {*anchors, 0})
+    among = [each for each in met if {each.red, each.blue} <= {*anchors}]
+    fixed, found = dict.fromkeys(anchors[:1], 0.0), dict[int, Rated]()
+    strengths, rows = _fitted(among, fixed)
+    if strengths:
+        shift = float(np.mean([*strengths.values()]))
+        fixed = {name: value - shift for name, value in strengths.items()}
+        found = {name: _on_scale(value, *rows.get(name, (0.0, 0))) for name, value in fixed.items()}
+    strengths, rows = _fitted([each for each in met if not {each.red, each.blue} <= fixed.keys()], fixed)
+    return found | {name: _on_scale(strengths[name], *row) for name, row in rows.items()}
+
+
+def _on_scale(strength: float, half: float, games: int) -> Rated:
+    unit = SCALE / np.log(10)
+    low, value, high = (round(MEAN + unit * (strength + way * half), 2) for way in (-1, 0, 1))
+    return Rated(value, low, high, games)
+
+
+def _fitted(met: list[Met], fixed: dict[int, float]) -> tuple[dict[int, float], dict[int, tuple[float, int]]]:
+    """Fit strengths (natural logarithms of odds) of all but ``fixed``; and of those half an interval, and games."""
+    names = sorted({name for each in met for name in (each.red, each.blue)} | fixed.keys())
+    index = {name: k for k, name in enumerate(names)}
+    strength = np.array([fixed.get(name, 0.0) for name in names])
+    free = np.array([k for k, name in enumerate(names) if name not in fixed], np.intp)
+    if not len(free) or not met:
+        return fixed if not met else dict(zip(names, strength.tolist(), strict=True)), {}
+    pairs = _pairs_of(met, index)
+    for _ in range(_ITERATIONS):  # Newton's steps on a concave likelihood, none so long that it overshoots
+        over, hessian = _curvature(pairs, strength)
+        step = np.clip(np.linalg.solve(hessian[np.ix_(free, free)], over[free]), -_STEP, _STEP)
+        strength[free] += step
+        if np.abs(step).max() < _CLOSE:
+            break
+    half = _half(pairs, strength, free)
+    count = np.zeros(len(names), np.int64)
+    for of in (pairs.one, pairs.two):
+        np.add.at(count, of, pairs.games.sum(axis=1).astype(np.int64))
+    rows = {names[k]: (float(half[n]), int(count[k])) for n, k in enumerate(free.tolist())}
+    return dict(zip(names, strength.tolist(), strict=True)), rows
+
+
+def _pairs_of(met: list[Met], index: dict[int, int]) -> _Pairs:
+    longest = max(len(each.pairing.outcomes) for each in met)
+    keys = sorted({tuple(sorted((index[each.red], index[each.blue]))) for each in met})
+    row = {key: k for k, key in enumerate(keys)}
+    points, games = np.zeros((len(keys), longest)), np.zeros((len(keys), longest))
+    for each in met:
+        one, two = index[each.red], index[each.blue]
+        k, letters = row[min(one, two), max(one, two)], np.frombuffer(each.pairing.outcomes.encode(), np.uint8)
+        won = _BY_CODE[letters]
+        points[k, : len(letters)] += np.nan_to_num(won if one < two else 1 - won)
+        games[k, : len(letters)] += np.isfinite(won)
+    one, two = np.array(keys, np.intp).T
+    return _Pairs(one, two, points, games)
+
+
+def _curvature(pairs: _Pairs, strength: Array) -> tuple[Array, Array]:
+    """Return gradient (N,) and negative Hessian (N, N) of the likelihood, with a drawn game added to every pair."""
+    over, share = pairs.score(strength)
+    excess = over.sum(axis=1) + PRIOR_DRAWS * (0.5 - share)
+    weight = (pairs.games.sum(axis=1) + PRIOR_DRAWS) * share * (1 - share)
+    gradient, hessian = np.zeros(len(strength)), np.zeros((len(strength), len(strength)))
+    np.add.at(gradient, pairs.one, excess)
+    np.add.at(gradient, pairs.two, -excess)
+    for one, two, sign in (
+        (pairs.one, pairs.one, 1),
+        (pairs.two, pairs.two, 1),
+        (pairs.one, pairs.two, -1),
+        (pairs.two, pairs.one, -1),
+    ):
+        np.add.at(hessian, (one, two), sign * weight)
+    return gradient, hessian
+
+
+def _half(pairs: _Pairs, strength: Array, free: NDArray[np.intp]) -> Array:
+    """Return half the 95 % interval of the strengths of ``free``.
+
+    All games of one number, whose boards are the same, are one observation, and so is each added draw: who won
+    everything has an interval, too.
+    """
+    over, share = pairs.score(strength)
+    _, hessian = _curvature(pairs, strength)
+    number = over.shape[1]
+    rows = np.zeros((number + len(share), len(strength)))
+    for of, sign in ((pairs.one, 1.0), (pairs.two, -1.0)):
+        np.add.at(rows[:number].T, of, sign * over)
+        np.add.at(rows, (number + np.arange(len(share)), of), sign * PRIOR_DRAWS * (0.5 - share))
+    spread = np.linalg.solve(hessian[np.ix_(free, free)], rows[:, free].T)
+    numbers = np.zeros((len(strength), number), np.bool_)
+    for of in (pairs.one, pairs.two):
+        np.logical_or.at(numbers, of, pairs.games > 0)
+    count = np.maximum(numbers[free].sum(axis=1), 2)
+    variance = (spread**2).sum(axis=1) * count / (count - 1)
+    return np.asarray(stdtrit(count - 1, 0.975) * np.sqrt(variance))
+
+
+def _returns(met: list[Met], others: set[int]) -> dict[int, Rated]:
+    """Return means of returns against ``others``; a forfeited game counts as the worst one of anybody in that role."""
+    own: dict[int, list[tuple[str, Pairing, list[float]]]] = {}
+    worst: dict[str, float] = {}
+    for red, blue, pairing in met:
+        roles = [(red, blue, pairing.return_red, pairing.side), (blue, red, pairing.return_blue, f"not {pairing.side}")]
+        for who, rival, returns, role in roles:
+            if who and rival in others:
+                own.setdefault(who, []).append((role, pairing, returns))
+                played = [value for value, letter in zip(returns, pairing.outcomes, strict=True) if letter in _PLAYED]
+                worst[role] = min([worst.get(role, np.inf), *played])
+    found = {}
+    for who, rows in own.items():
+        table = np.full((len(rows), max(len(pairing.outcomes) for _, pairing, _ in rows)), np.nan)
+        for k, (role, pairing, returns) in enumerate(rows):
+            least = worst[role] if np.isfinite(worst[role]) else 0.0
+            values = zip(pairing.outcomes, returns, strict=True)
+            table[k, : len(returns)] = [value if letter in _PLAYED else least for letter, value in values]
+        value, low, high = interval_of(np.nanmean(table, axis=0))
+        found[who] = Rated(round(value, 6), round(low, 6), round(high, 6), int(np.isfinite(table).sum()))
+    return found

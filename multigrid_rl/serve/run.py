@@ -1,0 +1,287 @@
+"""One command, one process, and its children: who answers browsers, and workers. Whichever dies is started again."""
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+from sqlalchemy.exc import SQLAlchemyError
+
+from multigrid_rl.competition.folders import exclusive_lock
+from multigrid_rl.serve.course import Course, Enrolled, read_course, read_roster
+from multigrid_rl.serve.migrate import migrate
+from multigrid_rl.serve.queue import BUNDLE, PROGRAM, SLOW, Queue, log
+from multigrid_rl.serve.schema import Person
+from multigrid_rl.serve.trust import Signer
+from multigrid_rl.text import ConfigError, expected, printable
+
+#: Of ``prctl``, Linux alone: a signal for this process when its parent dies.
+_PR_SET_PDEATHSIG = 1
+_POLL_S, _GRACE_S = 0.1, 5.0
+#: A child that lived shorter is started again after a wait that doubles, up to the last of these.
+_YOUNG_S, _WAIT_S, _LONGEST_WAIT_S = 2.0, 0.1, 5.0
+#: How far workers of programs step back for those of bundles, and for the pages.
+_NICE = {BUNDLE: 5, PROGRAM: 10}
+
+
+class Place(NamedTuple):
+    """A course and where its things are."""
+
+    course: Course
+    beside: Path  # folder of ``course.yaml``
+    home: Path  # of files
+    url: str  # of the database
+
+    def queue(self) -> Queue:
+        """Return a new store, for one process."""
+        return Queue(self.url, self.home, self.course)
+
+    def roster(self) -> list[Enrolled]:
+        """Read the roster. Raises ``ConfigError``."""
+        return read_roster(self.beside / self.course.roster)
+
+
+def place_of(path: Path, home: Path | None = None, database: str | None = None) -> Place:
+    """Return the course in a file, by default with a folder of its name beside it, and SQLite there.
+
+    Raises:
+        ConfigError: the file cannot be used, or the folder cannot be made.
+    """
+    course = read_course(path)
+    home = (home or path.with_suffix(".files")).resolve()
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(expected(home, "a folder that can be made", error.strerror)) from error
+    url = database or f"sqlite:///{home}/serve.db"
+    if url.startswith("postgresql://"):
+        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
+    return Place(course, path.resolve().parent, home, url)
+
+
+def prepared(place: Place) -> Queue:
+    """Return the store of a course, with its tables and people. Raises ``ConfigError``."""
+    migrate(place.url)
+    queue = place.queue()
+    queue.sync(place.roster())
+    return queue
+
+
+@dataclass
+class _Slot:
+    """A child that is to run."""
+
+    name: str
+    run: Callable[[str], None]  # called in the child with its own name
+    deaths: int = 0
+    begun: float = 0.0
+    due: float = 0.0
+    worker: str = ""
+
+
+@dataclass
+class Supervisor:
+    """Starts children and keeps them running; it has no thread and no connection of its own.
+
+    Args:
+        place: the course.
+    """
+
+    place: Place
+    slots: list[_Slot] = field(default_factory=list)
+    children: dict[int, _Slot] = field(default_factory=dict)
+    ending: bool = False
+
+    def add(self, name: str, run: Callable[[str], None]) -> None:
+        """Start a child that runs ``run``, which is told its name."""
+        self.slots.append(_Slot(name, run))
+        self._start(self.slots[-1])
+
+    def _start(self, slot: _Slot) -> None:
+        own, slot.begun = os.getpid(), time.monotonic()
+        pid = os.fork()
+        if pid:
+            slot.worker, slot.due = f"{slot.name}-{pid}", 0.0
+            self.children[pid] = slot
+            return
+        status = 1
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the parent says when to end
+            die_with_parent(own)
+            slot.run(f"{slot.name}-{os.getpid()}")
+            status = 0
+        finally:
+            if status:
+                traceback.print_exc()
+            os._exit(status)
+
+    def watch(self) -> None:
+        """Start again what has died, until SIGTERM or Ctrl-C."""
+
+        def end(*_: object) -> None:
+            self.ending = True
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, end)
+        while not self.ending:
+            self._reap()
+            for slot in self.slots:
+                if slot.due and time.monotonic() >= slot.due:
+                    self._start(slot)
+            time.sleep(_POLL_S)
+
+    def _reap(self) -> None:
+        while self.children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            slot = self.children.pop(pid, None)
+            if slot is None:
+                continue
+            lived = time.monotonic() - slot.begun
+            slot.deaths = slot.deaths + 1 if lived < _YOUNG_S else 0
+            slot.due = time.monotonic() + min(_WAIT_S * 2**slot.deaths, _LONGEST_WAIT_S)
+            freed = self._freed(slot.worker)
+            log("died", child=slot.worker, status=os.waitstatus_to_exitcode(status), lived=round(lived, 1), freed=freed)
+
+    def _freed(self, worker: str) -> int:
+        """Free what a dead child held; if the database is away, its lease ends by itself."""
+        queue = self.place.queue()
+        try:
+            return queue.release(worker)
+        except (SQLAlchemyError, OSError) as error:
+            log("database", error=str(error).splitlines()[0][:200])
+            return -1
+        finally:
+            queue.engine.dispose()
+
+    def stop(self) -> None:
+        """End all children, by force at last."""
+        for number, patience in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+            for pid in self.children:
+                os.kill(pid, number)
+            deadline = time.monotonic() + patience
+            while self.children and time.monotonic() < deadline:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+                self.children.pop(pid, None)
+                time.sleep(0.02)
+
+
+def die_with_parent(parent: int) -> None:
+    """Let this process be killed when its parent dies; elsewhere than on Linux it ends with its next job."""
+    if hasattr(ctypes.CDLL(None), "prctl"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before
+        os._exit(1)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises ``ConfigError``: the address cannot be had."""
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+    except OSError as error:
+        found.close()
+        raise ConfigError(expected("--host, --port", "a free address", f"{host}:{port}: {error.strerror}")) from error
+    found.listen(1024)
+    return found
+
+
+def serve_pages(place: Place, listening: socket.socket, url: str, *, behind_proxy: bool) -> None:
+    """Answer browsers until SIGTERM."""
+    from multigrid_rl.serve import desk, pages, upload  # noqa: PLC0415 - the workers need none of it
+    from multigrid_rl.serve.app import Site, application, server_of  # noqa: PLC0415
+
+    app = application(Site(place.queue(), url), [*pages.pages(), *upload.pages(), *desk.pages()])
+    server_of(app, behind_proxy=behind_proxy).run(sockets=[listening])
+
+
+def lanes(workers: int) -> list[tuple[str, ...]]:
+    """Return whose jobs each worker takes: a slow program keeps no bundle waiting, nor a grade every program."""
+    return [(BUNDLE,)] * workers + [(PROGRAM,)] * max(workers - 1, 1) + [(PROGRAM, SLOW)]
+
+
+def start_workers(supervisor: Supervisor, number: int) -> None:
+    """Load all that plays once, and fork workers that share it.
+
+    Raises:
+        ConfigError, PlayerError: an unknown scenario or anchor.
+    """
+    # Torch takes seconds and much memory: pages come first, and do without.
+    from multigrid_rl.cli.app import one_thread  # noqa: PLC0415
+    from multigrid_rl.competition.sandbox import check_not_bound  # noqa: PLC0415
+    from multigrid_rl.serve.judge import Judge  # noqa: PLC0415
+    from multigrid_rl.serve.worker import Worker  # noqa: PLC0415
+
+    place = supervisor.place
+    check_not_bound(place.home)
+    one_thread()
+    queue = place.queue()
+    judge = Judge(place.course, place.beside, place.home, queue.secrets())
+    queue.meets_nobody = judge.alone
+    queue.begin()
+    queue.release_all()
+    queue.engine.dispose()
+    for entry in judge.anchors.values():
+        judge.check(entry)  # kernels are compiled, or loaded, before they are shared
+    gc.collect()
+    gc.freeze()
+
+    def worker(of: tuple[str, ...]) -> Callable[[str], None]:
+        def run(name: str) -> None:
+            os.nice(_NICE[of[0]])
+            Worker(place.queue(), judge, name, of).run()
+
+        return run
+
+    for k, of in enumerate(lanes(number)):
+        supervisor.add(f"{of[-1]}-{k}", worker(of))
+    log("ready", workers=len(lanes(number)), anchors=len(judge.anchors))
+
+
+def links_of(queue: Queue, url: str) -> list[tuple[Person, str]]:
+    """Return the personal link of everybody."""
+    signer = Signer(bytes.fromhex(queue.setting("secret")))
+    people = [person for person in queue.people() if not person.forgotten]
+    return [(p, f"{url}/enter/{signer.issue('link', p.id, p.token_version)}") for p in people]
+
+
+def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: int | None) -> None:
+    """Answer browsers and play, until SIGTERM or Ctrl-C.
+
+    Args:
+        place: the course.
+        at: host and port to listen on.
+        url: how browsers reach it.
+        behind_proxy: a proxy on this machine says who asks.
+        workers: how many; the course's number by default.
+
+    Raises:
+        ConfigError, PlayerError: what is wrong with the course, its place, or the address.
+    """
+    number = workers or place.course.workers
+    with exclusive_lock(place.home):
+        queue = prepared(place)
+        links = links_of(queue, url)
+        queue.engine.dispose()
+        supervisor, listening = Supervisor(place), listen(*at)
+        supervisor.add("pages", lambda _: serve_pages(place, listening, url, behind_proxy=behind_proxy))
+        try:
+            typer.echo(f"{place.course.title}: {url}")
+            for person, link in links:
+                if person.role == "instructor":
+                    typer.echo(f"  {printable(person.name)}: {link}")
+            start_workers(supervisor, number)
+            supervisor.watch()
+        finally:
+            supervisor.stop()

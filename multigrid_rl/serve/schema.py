@@ -1,0 +1,130 @@
+"""Tables of a class server, for SQLite and Postgres. Times are seconds since 1970; 0 stands for "none"."""
+
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+#: States of a hand-in, in their order; ``refused`` may follow each but ``rated``.
+STATES = ("received", "checking", "placing", "rated", "refused")
+#: Games of the ladder; those of the anchors among each other have this number, too.
+LADDER = 0
+
+
+class Base(DeclarativeBase):
+    """What all tables have in common."""
+
+
+class Setting(Base):
+    """What the server keeps about itself: secret seeds, whether the course is frozen."""
+
+    __tablename__ = "settings"
+    key: Mapped[str] = mapped_column(String(60), primary_key=True)
+    value: Mapped[str] = mapped_column(Text)
+
+
+class Person(Base):
+    """A student or an instructor."""
+
+    __tablename__ = "people"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    code: Mapped[str] = mapped_column(String(120), unique=True)  # the platform's own id
+    name: Mapped[str] = mapped_column(String(200))
+    email: Mapped[str] = mapped_column(String(200), default="")
+    role: Mapped[str] = mapped_column(String(20), default="student")
+    pseudonym: Mapped[str] = mapped_column(String(60), unique=True)
+    token_hash: Mapped[str] = mapped_column(String(200), default="")  # of the personal link; empty: none, or revoked
+    token_until: Mapped[float] = mapped_column(default=0.0)
+    token_version: Mapped[int] = mapped_column(default=0)  # sessions of older versions are over
+    forgotten: Mapped[bool] = mapped_column(default=False)  # asked to be forgotten: no name, no files
+
+
+class HandIn(Base):
+    """Something handed in, or an anchor, which has no person."""
+
+    __tablename__ = "hand_ins"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    person_id: Mapped[int | None] = mapped_column(ForeignKey("people.id"), index=True)
+    name: Mapped[str] = mapped_column(String(200))  # of the uploaded file or folder; an anchor's own
+    at: Mapped[float]
+    state: Mapped[str] = mapped_column(String(20), default="received", index=True)
+    state_at: Mapped[float]
+    deadline: Mapped[float] = mapped_column(default=0.0)  # until when this state should be over
+    reason: Mapped[str] = mapped_column(Text, default="")  # of the state, in a line
+    log: Mapped[str] = mapped_column(Text, default="")  # the end of what the check printed, or a program wrote
+    kind: Mapped[str] = mapped_column(String(20), default="")  # frozen, external, scripted; empty before the check
+    sha256: Mapped[str] = mapped_column(String(64), default="")  # of its files
+    late_days: Mapped[int] = mapped_column(default=0)
+    counts: Mapped[bool] = mapped_column(default=True)  # against the quota
+    seconds: Mapped[float] = mapped_column(default=0.0)  # that a program's starts and answers took
+    faults: Mapped[int] = mapped_column(default=0)  # pairings in which it forfeited games
+    same_as: Mapped[str] = mapped_column(Text, default="")  # players that it is like: the instructor's alone
+
+
+class Game(Base):
+    """A pairing: all games of two hand-ins from one side, as a cup's ``Pairing`` in JSON."""
+
+    __tablename__ = "games"
+    __table_args__ = (UniqueConstraint("series", "red_id", "blue_id", "side"),)  # nothing is counted twice
+    id: Mapped[int] = mapped_column(primary_key=True)
+    series: Mapped[int] = mapped_column(default=LADDER)
+    red_id: Mapped[int] = mapped_column(ForeignKey("hand_ins.id"), index=True)
+    blue_id: Mapped[int] = mapped_column(default=0, index=True)  # 0: nobody meets
+    side: Mapped[str] = mapped_column(String(60), default="")
+    at: Mapped[float]
+    pairing: Mapped[str] = mapped_column(Text)
+
+
+class Job(Base):
+    """Work that is to be done; it is gone when it is done."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        UniqueConstraint("kind", "hand_in_id", "other_id"),
+        Index("ix_jobs_turn", "lane", "priority", "hand_in_id"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(20))  # check, pair, rate, grade, copies
+    lane: Mapped[str] = mapped_column(String(20))  # bundle, program, slow: who may take it
+    priority: Mapped[int]  # 0 comes first
+    hand_in_id: Mapped[int] = mapped_column(default=0)
+    other_id: Mapped[int] = mapped_column(default=0)  # of a pair
+    at: Mapped[float]
+    worker: Mapped[str] = mapped_column(String(120), default="")  # empty: it waits
+    lease_until: Mapped[float] = mapped_column(default=0.0)
+    attempts: Mapped[int] = mapped_column(default=0)
+    not_before: Mapped[float] = mapped_column(default=0.0)
+
+
+class Rating(Base):
+    """The place of a hand-in on the ladder, computed from all games."""
+
+    __tablename__ = "ratings"
+    hand_in_id: Mapped[int] = mapped_column(ForeignKey("hand_ins.id"), primary_key=True)
+    rating: Mapped[float]
+    low: Mapped[float]
+    high: Mapped[float]
+    games: Mapped[int]
+
+
+class Grade(Base):
+    """What a rubric gives a hand-in."""
+
+    __tablename__ = "grades"
+    hand_in_id: Mapped[int] = mapped_column(ForeignKey("hand_ins.id"), primary_key=True)
+    at: Mapped[float]
+    points: Mapped[float]
+    of: Mapped[float]
+    passed: Mapped[bool]
+    result: Mapped[str] = mapped_column(Text)  # JSON, as `grade` prints it: the instructor's
+    feedback: Mapped[str] = mapped_column(Text)  # Markdown, the student's
+
+
+class Event(Base):
+    """What has happened, for histories and the log."""
+
+    __tablename__ = "events"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[float]
+    kind: Mapped[str] = mapped_column(String(40), index=True)
+    hand_in_id: Mapped[int] = mapped_column(default=0, index=True)
+    person_id: Mapped[int] = mapped_column(default=0)
+    text: Mapped[str] = mapped_column(Text, default="")

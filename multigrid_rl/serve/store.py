@@ -1,0 +1,366 @@
+"""What a class server knows: people, hand-ins, jobs, games, ratings. Every change is one transaction.
+
+The pages and the workers meet here alone. What workers need is in :class:`multigrid_rl.serve.queue.Queue`, which is
+built upon this.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Engine, create_engine, event, func, select
+from sqlalchemy.orm import Session, sessionmaker
+
+from multigrid_rl.competition.folders import read_parts, remove_tree, write_parts
+from multigrid_rl.serve.course import Course, Enrolled
+from multigrid_rl.serve.names import pseudonym
+from multigrid_rl.serve.schema import LADDER, Event, Game, Grade, HandIn, Job, Person, Rating, Setting
+from multigrid_rl.text import ConfigError, expected, printable
+
+#: Seconds in which a state should be over; the pages show what is overdue.
+STATE_S = {"received": 60.0, "checking": 60.0, "placing": 600.0}
+#: What of the course may not change once games were played.
+_FIXED = ("scenario", "overrides", "anchors", "games", "program_games")
+FROZEN = "frozen"
+
+
+class RefusedError(ValueError):
+    """A hand-in that is not taken; the message is one line for who handed it in."""
+
+
+class Row(NamedTuple):
+    """A row of the ladder."""
+
+    rank: int  # among hand-ins, from 1; of an anchor that of the next below it
+    hand_in: HandIn
+    person: Person | None  # ``None`` for an anchor
+    rating: float
+    low: float  # 95 % interval
+    high: float
+    games: int
+
+    @property
+    def title(self) -> str:
+        """What everybody may read."""
+        return self.hand_in.name if self.person is None else self.person.pseudonym
+
+
+def engine_of(url: str) -> Engine:
+    """Return an engine for SQLite, with a write-ahead log, or Postgres. Make it after a fork, not before."""
+    engine = create_engine(url, pool_pre_ping=True)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _prepare)
+        event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _prepare(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # transactions begin where we say, see _begin
+    for pragma in ("journal_mode=WAL", "busy_timeout=30000", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: Connection) -> None:
+    # Who reads first and writes then would fail where another has written meanwhile (https://sqlite.org/isolation.html).
+    writes = connection.get_execution_options().get("writes", "")
+    # After a power cut the last results may be gone, and are found again; what was acknowledged to a person is not. A
+    # killed process loses neither (https://sqlite.org/pragma.html#pragma_synchronous).
+    connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if writes == 'durable' else 'NORMAL'}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+class Store:
+    """People, hand-ins, games and ratings of one course.
+
+    Args:
+        url: of the database, as SQLAlchemy writes it; the tables must be there, see ``serve.migrate``.
+        home: folder of files: ``uploads/ID`` as handed in, ``entries/hID`` unpacked and checked.
+        course: what is played.
+        now: the clock, in seconds since 1970.
+    """
+
+    #: Each entry plays alone: set from the game.
+    meets_nobody = False
+
+    def __init__(self, url: str, home: Path, course: Course, now: Callable[[], float] = time.time) -> None:
+        self.home, self.course, self.now = home, course, now
+        self.engine = engine_of(url)
+        self._reads = sessionmaker(self.engine, expire_on_commit=False)
+        self._writes, self._keeps = (
+            sessionmaker(self.engine.execution_options(writes=how), expire_on_commit=False)
+            for how in ("yes", "durable")
+        )
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """Yield a session that sees one state of everything; what it returns may be read afterwards."""
+        with self._reads() as session:
+            yield session
+
+    @contextmanager
+    def writing(self, *, durable: bool = False) -> Iterator[Session]:
+        """Yield a session whose changes all happen when the block ends well, or none; ``durable``: onto the disk."""
+        with (self._keeps if durable else self._writes).begin() as session:
+            yield session
+
+    def note(self, session: Session, kind: str, text: str = "", *, hand_in: int = 0, person: int = 0) -> None:
+        """Add an event."""
+        session.add(Event(at=self.now(), kind=kind, text=text, hand_in_id=hand_in, person_id=person))
+
+    # --- the course
+
+    def setting(self, key: str, default: str = "") -> str:
+        """Return a setting."""
+        with self.reading() as session:
+            found = session.get(Setting, key)
+            return default if found is None else found.value
+
+    def set(self, key: str, value: str, by: int = 0) -> None:
+        """Change a setting, by a person."""
+        with self.writing() as session:
+            session.merge(Setting(key=key, value=value))
+            self.note(session, "setting", key, person=by)
+
+    def freeze(self, frozen: bool, by: int = 0) -> None:
+        """Take no more hand-ins, or take them again."""
+        self.set(FROZEN, "1" if frozen else "", by)
+
+    def sync(self, roster: Sequence[Enrolled] = ()) -> None:
+        """Make rows for the people of a roster; draws the secret seeds once.
+
+        Nobody is removed: who left the roster keeps what was handed in, and signs in no more.
+
+        Raises:
+            ConfigError: another game, or other anchors than the course began with.
+        """
+        fixed = json.dumps({key: getattr(self.course, key) for key in _FIXED}, sort_keys=True)
+        with self.writing() as session:
+            before = session.get(Setting, "fixed")
+            if before is not None and before.value != fixed:
+                was, now = json.loads(before.value), json.loads(fixed)
+                key = next(key for key in was if was[key] != now[key])
+                raise ConfigError(expected(f"course: {key}", f"{was[key]}, with which it began", now[key]))
+            if before is None:
+                values = {"fixed": fixed, "seed": str(secrets.randbits(62)), "agents_key": secrets.token_hex(16)}
+                values |= {"rubric_seed": str(secrets.randbits(62)), "secret": secrets.token_hex(32)}
+                session.add_all(Setting(key=key, value=value) for key, value in values.items())
+            self._enrol(session, roster)
+
+    def begin(self) -> None:
+        """Make rows for the anchors and let them meet each other, unless that was done before."""
+        with self.writing() as session:
+            if session.scalar(select(func.count()).select_from(HandIn).where(HandIn.person_id.is_(None))) == 0:
+                self._add_anchors(session)
+
+    def _add_anchors(self, session: Session) -> None:
+        now = self.now()
+        rows = [
+            HandIn(name=name, at=now, state="placing", state_at=now, counts=False, deadline=now + STATE_S["placing"])
+            for name in self.course.anchors
+        ]
+        session.add_all(rows)
+        session.flush()
+        for k, one in enumerate(rows):
+            for other in rows[k + 1 :] if not self.meets_nobody else ():
+                job = Job(kind="pair", lane="bundle", priority=0, hand_in_id=one.id, other_id=other.id, at=now)
+                session.add(job)
+            if self.meets_nobody:
+                session.add(Job(kind="pair", lane="bundle", priority=0, hand_in_id=one.id, at=now))
+        if len(rows) == 1:
+            session.add(Job(kind="rate", lane="bundle", priority=1, at=now))
+
+    def _enrol(self, session: Session, roster: Sequence[Enrolled]) -> None:
+        known = {person.code: person for person in session.scalars(select(Person))}
+        taken = {person.pseudonym for person in known.values()}
+        for one in roster:
+            if (person := known.get(one.code)) is None:
+                name = pseudonym(taken)
+                taken.add(name)
+                session.add(Person(**one._asdict(), pseudonym=name))
+            elif not person.forgotten:
+                person.name, person.email, person.role = one.name, one.email, one.role
+        listed = {one.code for one in roster}
+        for person in known.values():
+            if roster and person.code not in listed:
+                person.token_hash, person.token_version = "", person.token_version + 1
+
+    # --- people
+
+    def people(self) -> list[Person]:
+        """Return everybody, by name."""
+        with self.reading() as session:
+            return list(session.scalars(select(Person).order_by(Person.name, Person.id)))
+
+    def person(self, person_id: int) -> Person | None:
+        """Return a person."""
+        with self.reading() as session:
+            return session.get(Person, person_id)
+
+    def person_by_code(self, code: str) -> Person | None:
+        """Return a person by the id of the roster."""
+        with self.reading() as session:
+            return session.scalar(select(Person).where(Person.code == code))
+
+    def change_person(self, person_id: int, **values: Any) -> None:
+        """Change columns of a person, as ``token_hash``, ``token_until``. Raises ``KeyError``: nobody."""
+        with self.writing() as session:
+            person = session.get_one(Person, person_id)
+            for key, value in values.items():
+                setattr(person, key, value)
+            self.note(session, "access", person=person_id)
+
+    def forget(self, person_id: int) -> None:
+        """Remove name, address, access and files of a person. Games stay: others are rated by them."""
+        with self.writing() as session:
+            person = session.get_one(Person, person_id)
+            person.forgotten, person.code, person.email, person.token_hash = True, f"forgotten-{person_id}", "", ""
+            person.name, person.token_version = person.pseudonym, person.token_version + 1
+            own = list(session.scalars(select(HandIn).where(HandIn.person_id == person_id)))
+            for each in own:
+                each.name, each.log, each.same_as = "forgotten", "", ""
+                if each.state not in ("rated", "refused"):
+                    self.move(session, each, "refused", "its author asked to be forgotten")
+                for job in session.scalars(select(Job).where(Job.hand_in_id == each.id, Job.worker == "")):
+                    session.delete(job)
+            self.note(session, "forgotten", person=person_id)
+        for each in own:
+            remove_tree(self.home / "uploads" / str(each.id))
+            remove_tree(self.entry_folder(each.id))
+
+    # --- handing in
+
+    def hand_in(self, person_id: int, upload: Path, name: str = "") -> HandIn:
+        """Take a folder or a zip file, which is copied; nothing in it is looked at here.
+
+        Args:
+            person_id: who hands in.
+            upload: the folder, or the zip file.
+            name: what it is called there; the path's own name by default.
+
+        Raises:
+            RefusedError: no such person, the quota is used up, the course is frozen, it is too large.
+            PlayerError: a folder that cannot be read.
+            OSError: there is no room.
+        """
+        name = printable(Path(name or upload.name).name)[:200] or "hand-in"
+        beside = self.home / "uploads" / f".{secrets.token_hex(8)}"
+        try:
+            if upload.is_dir():
+                write_parts(read_parts(upload), beside / "folder")
+            else:
+                most = self.course.quota.megabytes
+                if upload.stat().st_size > most * 1e6:
+                    raise RefusedError(expected(name, f"at most {most:g} MB", f"{upload.stat().st_size / 1e6:.1f} MB"))
+                beside.mkdir(parents=True)
+                shutil.copyfile(upload, beside / "upload.zip")
+            for path in beside.rglob("*"):
+                if path.is_file() and not path.is_symlink():
+                    with path.open("rb") as file:
+                        os.fsync(file.fileno())
+            with self.writing(durable=True) as session:
+                row = self._taken(session, person_id, name)
+                place = self.home / "uploads" / str(row.id)
+                remove_tree(place)  # of a server that was killed before the row was written
+                beside.rename(place)
+        finally:
+            remove_tree(beside)
+        return row
+
+    def _taken(self, session: Session, person_id: int, name: str) -> HandIn:
+        now, quota = self.now(), self.course.quota
+        person = session.get(Person, person_id, with_for_update=True)
+        if person is None or person.forgotten:
+            raise RefusedError("expected somebody of the roster, got nobody")
+        if (frozen := session.get(Setting, FROZEN)) is not None and frozen.value:
+            raise RefusedError("the course is frozen: nothing is taken any more")
+        mine = (HandIn.person_id == person_id, HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
+        used = session.scalar(select(func.count()).select_from(HandIn).where(*mine)) or 0
+        if used >= quota.hand_ins:
+            raise RefusedError(expected("hand-ins", f"at most {quota.hand_ins} in {quota.per_h:g} hours", used + 1))
+        row = HandIn(person_id=person_id, name=name, at=now, state_at=now, late_days=self.course.late_days(now))
+        session.add(row)
+        session.flush()
+        self.move(session, row, "received")
+        session.add(Job(kind="check", lane="bundle", priority=1, hand_in_id=row.id, at=now))
+        return row
+
+    def move(self, session: Session, row: HandIn, state: str, reason: str = "", log: str = "") -> None:
+        """Change the state of a hand-in."""
+        row.state, row.state_at, row.reason = state, self.now(), reason
+        row.log = log or row.log
+        row.deadline = self.now() + STATE_S[state] if state in STATE_S else 0.0
+        self.note(session, state, reason, hand_in=row.id, person=row.person_id or 0)
+
+    def upload_folder(self, hand_in_id: int) -> Path:
+        """Return where something lies as it was handed in: ``upload.zip`` or ``folder`` in it."""
+        return self.home / "uploads" / str(hand_in_id)
+
+    def entry_folder(self, hand_in_id: int) -> Path:
+        """Return where something lies as it plays, once it was checked."""
+        return self.home / "entries" / f"h{hand_in_id}"
+
+    # --- what pages show
+
+    def history(self, person_id: int) -> list[tuple[HandIn, Rating | None, Grade | None]]:
+        """Return all hand-ins of a person, the newest first, with rating and grade if there are any."""
+        query = select(HandIn, Rating, Grade).outerjoin(Rating, Rating.hand_in_id == HandIn.id)
+        query = query.outerjoin(Grade, Grade.hand_in_id == HandIn.id).where(HandIn.person_id == person_id)
+        with self.reading() as session:
+            return [(own, rating, grade) for own, rating, grade in session.execute(query.order_by(HandIn.id.desc()))]
+
+    def ladder(self) -> list[Row]:
+        """Return the ladder, the best first: of everybody the hand-in that counts, and the anchors."""
+        query = select(HandIn, Person, Rating).join(Rating, Rating.hand_in_id == HandIn.id)
+        with self.reading() as session:
+            found = session.execute(query.outerjoin(Person, Person.id == HandIn.person_id)).all()
+        best = self.course.counts == "best"
+        chosen: dict[int, Any] = {}
+        for row in sorted(found, key=lambda row: (row[2].rating, row[0].id) if best else row[0].id):
+            chosen[row[0].person_id or -row[0].id] = row  # the last one stays
+        rows = sorted(chosen.values(), key=lambda row: (-row[2].rating, row[0].id))
+        ladder, rank = list[Row](), 1
+        for hand_in, person, its in rows:
+            ladder.append(Row(rank, hand_in, person, its.rating, its.low, its.high, its.games))
+            rank += person is not None
+        return ladder
+
+    def events(self, hand_in_id: int) -> list[Event]:
+        """Return what happened to a hand-in, in order."""
+        with self.reading() as session:
+            return list(session.scalars(select(Event).where(Event.hand_in_id == hand_in_id).order_by(Event.id)))
+
+    def hand_in_row(self, hand_in_id: int) -> HandIn | None:
+        """Return a hand-in."""
+        with self.reading() as session:
+            return session.get(HandIn, hand_in_id)
+
+    def games_of(self, hand_in_id: int) -> list[Game]:
+        """Return the pairings of a hand-in on the ladder, in the order in which they were played."""
+        own = (Game.red_id == hand_in_id) | (Game.blue_id == hand_in_id)
+        with self.reading() as session:
+            return list(session.scalars(select(Game).where(own, Game.series == LADDER).order_by(Game.id)))
+
+    def game(self, game_id: int) -> Game | None:
+        """Return a pairing."""
+        with self.reading() as session:
+            return session.get(Game, game_id)
+
+    def version(self) -> int:
+        """Return a number that grows with every change that a page shows: the last event's."""
+        with self.reading() as session:
+            return session.scalar(select(func.max(Event.id))) or 0
+
+
+def seen_by(rows: list[Row], person_id: int, course: Course) -> list[Row]:
+    """Return what a student sees of the ladder: the top, the anchors, themselves, and some above."""
+    ranked = [row for row in rows if row.person is not None]
+    own = next((k for k, row in enumerate(ranked) if row.person is not None and row.person.id == person_id), None)
+    near = [] if own is None else ranked[max(own - course.public.above, 0) : own + 1]
+    kept = {row.hand_in.id for row in [*ranked[: course.public.top], *near]}
+    return [row for row in rows if row.person is None or row.hand_in.id in kept]

@@ -1,0 +1,102 @@
+"""What comes in: a zip file or a folder by form, or a zip file in pieces. It is stored, not looked into."""
+
+import hashlib
+from contextlib import suppress
+from pathlib import Path
+
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from multigrid_rl.competition.folders import Scratch, files_written
+from multigrid_rl.serve.app import Ask, Page, see_other
+from multigrid_rl.serve.store import RefusedError
+from multigrid_rl.text import expected, shown
+
+
+def take(ask: Ask) -> Response:
+    """Take a zip file or the files of a folder."""
+    sent = [file for _, file in ask.form.multi_items() if isinstance(file, UploadFile) and file.filename]  # type: ignore[union-attr]
+    if not sent:
+        raise RefusedError("expected a zip file or a folder, got nothing")
+    scratch = Scratch()
+    try:
+        one = str(sent[0].filename)
+        if len(sent) == 1 and one.lower().endswith(".zip"):
+            upload = scratch.path / "upload.zip"
+            with upload.open("wb") as file:
+                while piece := sent[0].file.read(1 << 20):
+                    file.write(piece)
+        else:
+            upload = files_written(((str(each.filename), each.file) for each in sent), scratch.path / "folder")
+        row = ask.site.store.hand_in(ask.me.id, upload, one.replace("\\", "/").split("/")[0])
+    finally:
+        scratch.close()
+    return JSONResponse({"hand_in": row.id}, 201) if ask.by_program else see_other(f"/hand-in/{row.id}")
+
+
+def _incoming(ask: Ask) -> Path:
+    """Return where the pieces of one's upload come together: one at a time, so that nobody fills the disk."""
+    name = ask.request.path_params["sha256"]
+    if len(name) != 64 or not set(name) <= set("0123456789abcdef"):
+        raise HTTPException(404)
+    folder = ask.site.store.home / "incoming" / str(ask.me.id)
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in folder.iterdir():
+        if other.name != name:
+            other.unlink(missing_ok=True)
+    whole: Path = folder / name
+    return whole
+
+
+def received(ask: Ask) -> Response:
+    """Say how much of an upload has come."""
+    place = _incoming(ask)
+    return JSONResponse({"received": place.stat().st_size if place.exists() else 0})
+
+
+def piece(ask: Ask) -> Response:
+    """Take a piece of an upload where the last one ended; hand in when it is whole."""
+    place, most = _incoming(ask), int(ask.site.store.course.quota.megabytes * 1e6)
+    begin, end, whole = _range(ask.request.headers.get("content-range", ""))
+    if whole > most:
+        raise RefusedError(expected("upload", f"at most {most} bytes", whole))
+    with ask.site.lock:
+        size = place.stat().st_size if place.exists() else 0
+        if begin == size and end - begin + 1 == len(ask.body) and end < whole:
+            with place.open("ab") as file:
+                file.write(ask.body)
+            size = end + 1
+    if size < whole:
+        return JSONResponse({"received": size})
+    done = place.with_name(f"{place.name}.whole")
+    with suppress(FileNotFoundError):  # the same piece twice: one of them hands in
+        place.rename(done)
+        same = hashlib.sha256(done.read_bytes()).hexdigest() == place.name
+        try:
+            if not same:
+                raise RefusedError("expected the file with this SHA-256, got another: send it again")
+            name = shown(ask.request.headers.get("x-name", "upload.zip"))
+            return JSONResponse({"hand_in": ask.site.store.hand_in(ask.me.id, done, name).id}, 201)
+        finally:
+            done.unlink(missing_ok=True)
+    return JSONResponse({"received": 0})
+
+
+def _range(text: str) -> tuple[int, int, int]:
+    """Return begin, end and whole of ``bytes 0-99/1000``. Raises :class:`RefusedError`."""
+    with suppress(ValueError):
+        unit, _, rest = text.partition(" ")
+        begin, end, whole = (int(part) for part in rest.replace("/", "-").split("-"))
+        if unit == "bytes" and 0 <= begin <= end < whole:
+            return begin, end, whole
+    raise RefusedError(expected("content-range", "bytes BEGIN-END/SIZE", shown(text)))
+
+
+def pages() -> list[Page]:
+    """Return where files come in."""
+    return [
+        Page("/hand-in", take, "student", "POST", "upload"),
+        Page("/parts/{sha256}", received, "student"),
+        Page("/parts/{sha256}", piece, "student", "PUT", "pieces"),
+    ]

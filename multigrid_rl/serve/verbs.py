@@ -1,0 +1,102 @@
+"""The verbs ``serve`` and ``check``."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused
+from multigrid_rl.text import unknown
+from multigrid_rl.trust import trusting_agents
+
+_ACTIONS = {
+    "start": "answer browsers and play, until Ctrl-C; what an action is left out for",
+    "verify": "compute the ladder again from all games, and replay ten pairings",
+    "doctor": "look for what is damaged, overdue or in the way",
+    "backup": "write everything into one new file, -o FILE",
+    "restore": "bring back what a backup has, into an empty folder and database; FILE behind the course",
+    "final": "after the deadline: a cup of all that stands on the ladder, with fresh seeds, -o FOLDER",
+    "freeze": "take no more hand-ins; `thaw` takes them again",
+    "thaw": "",
+    "regrade": "grade all rated hand-ins again",
+    "export": "write ladder.csv, moodle.csv, canvas.csv or gradescope.zip, named behind the course",
+    "links": "print the personal link of everybody, as a CSV",
+}
+_WORDS = "[ACTION] COURSE [MORE]"
+_HELP = "course.yaml, perhaps behind an action: " + "; ".join(
+    f"{name}: {does}" for name, does in _ACTIONS.items() if does
+)
+
+
+def serve(
+    words: Annotated[list[str], typer.Argument(metavar=_WORDS, help=_HELP)],
+    home: Annotated[Path | None, typer.Option(help="Folder of files; beside the course by default.")] = None,
+    database: Annotated[
+        str | None, typer.Option(help="postgresql://user@host/name; a file of SQLite in the folder by default.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on: other machines reach another one than this.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8080,
+    url: Annotated[str | None, typer.Option(help="How browsers reach it: https://ladder.example.org.")] = None,
+    behind_proxy: Annotated[
+        bool, typer.Option("--behind-proxy", help="A proxy on this machine says who asks (docs/serve.md).")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Processes that play networks; the course's number by default.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="New file or folder of an action.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="Run agents without a sandbox, as programs that can do what you can.")
+    ] = False,
+) -> None:
+    """Serve a class: hand-ins, a ladder, grades (docs/serve.md). One process and its children; no service is needed."""
+    from multigrid_rl.serve.run import place_of, start
+
+    action, *rest = words if words[0] in _ACTIONS else ("start", *words)
+    if not rest:
+        raise refused("COURSE", "a file such as course.yaml", "none")
+    if len(rest) > 2 or (len(rest) == 2 and action not in ("restore", "export")):
+        raise refused("ACTION", " or ".join(_ACTIONS), unknown("it", rest[0], _ACTIONS).partition("got ")[2])
+    with trusting_agents(trusted):
+        place = place_of(Path(rest[0]), home, database)
+        if action == "start":
+            address = url or f"http://{'localhost' if host == '127.0.0.1' else host}:{port}"
+            start(place, (host, port), address.rstrip("/"), behind_proxy=behind_proxy, workers=workers)
+            return
+        from multigrid_rl.serve import deeds
+
+        one_thread()
+        with ended_by_signals(), deeds.opened(place, empty=action == "restore") as queue:
+            asked = deeds.Asked(place, queue, output, rest[1:], every, url or f"http://localhost:{port}")
+            told = deeds.DEEDS[action](asked)
+    if isinstance(told, str):
+        typer.echo(told, nl=False)
+        return
+    typer.echo(json.dumps(told))
+    if told.get("different"):
+        raise typer.Exit(1)
+
+
+def check(
+    folder: Annotated[Path, typer.Argument(help="A bundle or an agent, as a folder or a zip file.")],
+    scenario: Annotated[str, typer.Option(help="The game of the course.")] = "1v1",
+    rookie: Annotated[str, typer.Option(help="The player that it meets first.")] = "random",
+    course: Annotated[Path | None, typer.Option(help="The course itself, where you have it.")] = None,
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="Run agents without a sandbox, as programs that can do what you can.")
+    ] = False,
+) -> None:
+    """Check what is to be handed in, as a class server does: the same games, the same answer. Status 1: refused."""
+    from multigrid_rl.serve.course import Course, read_course
+    from multigrid_rl.serve.deeds import checked
+
+    one_thread()
+    asked = read_course(course) if course else Course(scenario=scenario, anchors=[rookie])
+    with ended_by_signals(), trusting_agents(trusted):
+        found = checked(folder, asked, course.parent if course else Path.cwd())
+    console(120).print(found.log)
+    if found.problem is not None:
+        raise typer.Exit(1)

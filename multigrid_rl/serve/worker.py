@@ -1,0 +1,187 @@
+"""A worker: takes jobs, plays, and writes down what was found. It may be killed at any moment."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from multigrid_rl.competition.gradebook import feedback
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.serve.judge import Judge
+from multigrid_rl.serve.queue import BEAT_S, BUNDLE, PROGRAM, LostLeaseError, Queue, called, log
+from multigrid_rl.serve.rating import ladder_of
+from multigrid_rl.serve.schema import HandIn, Job
+from multigrid_rl.text import ConfigError, one_line, printable
+from multigrid_rl.types import RunError
+
+#: Seconds between two looks for a job, and between two for a game that nobody has asked for.
+_POLL_S, _SUGGEST_S = 0.1, 1.0
+#: Seconds after which a worker that is still at a job is killed; of a pair what programs may take is added.
+_MOST_S = {"check": 60.0, "pair": 120.0, "rate": 300.0, "grade": 1800.0, "copies": 600.0, "appeal": 600.0}
+#: Times that a program is checked until it is believed to be too slow.
+_LATE = 3
+#: What the server is to blame for: the disk, the database, the machine, a rubric, files that it has kept.
+_OURS = (SQLAlchemyError, OSError, RunError, MemoryError, PlayerError, ConfigError)
+
+
+class Worker:
+    """Does jobs of some lanes.
+
+    Args:
+        queue: where they come from.
+        judge: who plays.
+        name: of this worker, another one for each process.
+        lanes: whose jobs it takes.
+    """
+
+    def __init__(self, queue: Queue, judge: Judge, name: str, lanes: tuple[str, ...]) -> None:
+        self.queue, self.judge, self.name, self.lanes = queue, judge, name, lanes
+        queue.meets_nobody = judge.alone
+        self._do: dict[str, Callable[[Job], None]] = {
+            "check": self._check,
+            "pair": self._pair,
+            "rate": self._rate,
+            "grade": self._grade,
+            "copies": self._copies,
+            "appeal": self._appeal,
+        }
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Do jobs until it is said to end."""
+        looked = 0.0
+        while not until():
+            try:
+                if self.once():
+                    continue
+                if BUNDLE in self.lanes and time.monotonic() - looked > _SUGGEST_S:
+                    looked = time.monotonic()
+                    if self.queue.suggest():
+                        continue
+            except (SQLAlchemyError, OSError) as error:  # the database is away, or the disk is full
+                log("database", worker=self.name, error=one_line(error)[:300])
+                time.sleep(1.0)
+            time.sleep(_POLL_S)
+
+    def once(self) -> bool:
+        """Do one job; returns whether there was one. Raises ``SQLAlchemyError``: the database is away."""
+        job = self.queue.claim(self.name, self.lanes)
+        if job is None:
+            return False
+        began = time.perf_counter()
+        with _Beating(self.queue, job, _MOST_S[job.kind] + self._programs_s(job)):
+            try:
+                self._do[job.kind](job)
+                problem = None
+            except LostLeaseError as error:
+                problem = str(error)
+            except _OURS as error:
+                problem = one_line(error)[:300]
+                with suppress(SQLAlchemyError):  # then its lease ends by itself
+                    self.queue.put_back(job, printable(problem))
+        about = {"hand_in": job.hand_in_id, "other": job.other_id, "s": round(time.perf_counter() - began, 3)}
+        log(job.kind, worker=self.name, **about, **({"problem": problem} if problem else {}))
+        return True
+
+    def _programs_s(self, job: Job) -> float:
+        bounds, sides = self.judge.course.limits, 2 * len(self.judge.config.sides)
+        return sides * 2 * (bounds.start_s + bounds.total_s) if job.kind == "pair" else 0.0
+
+    def _row(self, hand_in_id: int) -> HandIn:
+        with self.queue.reading() as session:
+            return session.get_one(HandIn, hand_in_id)
+
+    def _check(self, job: Job) -> None:
+        row = self._row(job.hand_in_id)
+        folder = self.queue.entry_folder(row.id)
+        try:
+            entry = self.judge.unpack(self.queue.upload_folder(row.id), folder)
+        except StopIteration:
+            self.queue.refused(job, "its files are gone")
+            return
+        except PlayerError as error:
+            self.queue.refused(job, _without(error, folder, self.queue.upload_folder(row.id)))
+            return
+        if entry.kind == "external" and PROGRAM not in self.lanes:
+            self.queue.to_programs(job)
+            return
+        found = self.judge.check(entry)
+        if found.late and job.attempts < _LATE:  # perhaps others kept it waiting
+            self.queue.put_back(job, printable(str(found.problem)))
+            return
+        if found.problem is None:
+            self.queue.checked(job, found.kind, found.sha256, found.log, found.seconds)
+        else:
+            self.queue.refused(job, found.problem, found.log, found.kind)
+
+    def _pair(self, job: Job) -> None:
+        rows = [self._row(number) for number in (job.hand_in_id, job.other_id) if number]
+        entries = [self.judge.entry(called(row)) for row in rows]
+        spent = {called(row): row.seconds for row in rows}
+        ids = {called(row): row.id for row in rows}
+        played = self.judge.play(entries[0], entries[1] if len(entries) > 1 else None, spent)
+        self.queue.paired(job, [(ids[each.red], ids.get(each.blue, 0), each) for each in played])
+
+    def _rate(self, job: Job) -> None:
+        shot = self.queue.snapshot()
+        self.queue.rated(job, shot, ladder_of(shot.games, shot.anchors, rated=self.judge.config.rated))
+
+    def _grade(self, job: Job) -> None:
+        examiner, folder = self.judge.examiner, self.queue.entry_folder(job.hand_in_id)
+        try:
+            result = examiner.grade(folder)
+        except PlayerError as error:
+            result = examiner.refused(folder, _without(error, folder))
+        self.queue.graded(job, result, json.dumps(result, allow_nan=False), feedback(result))
+
+    def _copies(self, job: Job) -> None:
+        own = self._row(job.hand_in_id)
+        others = [row.hand_in for row in self.queue.ladder() if row.person is not None]
+        names = {called(row) for row in others if row.person_id != own.person_id}
+        self.queue.compared(job, self.judge.like(called(own), sorted(names)))
+
+    def _appeal(self, job: Job) -> None:
+        game = self.queue.game(job.hand_in_id)
+        assert game is not None
+        found = self.judge.again(self.queue.pairing(game.id, game.pairing)) or "the same again"
+        with self.queue.finishing(job) as session:
+            self.queue.note(session, "appeal", f"pairing {game.id}: {found}", hand_in=game.red_id)
+
+
+def _without(error: Exception, *folders: Path) -> str:
+    """Return an error in a line without paths of this machine."""
+    text = printable(one_line(error))
+    for folder in folders:
+        text = text.replace(f"{folder}/", "").replace(str(folder), "hand-in")
+    return text[:600]
+
+
+class _Beating:
+    """Holds a job's lease for the block, by a thread; kills this process when the job takes far too long."""
+
+    def __init__(self, queue: Queue, job: Job, most_s: float) -> None:
+        self._queue, self._job, self._most_s = queue, job, most_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        began = time.monotonic()
+        while not self._over.wait(BEAT_S):
+            if time.monotonic() - began > self._most_s:
+                log("stuck", job=self._job.id, kind=self._job.kind)
+                os.kill(os.getpid(), signal.SIGKILL)
+            with suppress(SQLAlchemyError, OSError):
+                if not self._queue.beat(self._job):
+                    return

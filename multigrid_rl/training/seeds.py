@@ -1,0 +1,230 @@
+"""Several seeds of one run, side by side: a folder with a run for each, one table, one page, resumable as a whole."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from multigrid_rl.config.compose import check_budget, compose, default_run_dir
+from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.cores import available_cpus, cpu_quota
+from multigrid_rl.evaluation.seeds import told_median
+from multigrid_rl.files import write_whole
+from multigrid_rl.runs.folder import locked
+from multigrid_rl.runs.reader import read_verdict
+from multigrid_rl.tables import PAGES, find, has
+from multigrid_rl.text import ConfigError, expected, program
+from multigrid_rl.training.processes import Processes
+from multigrid_rl.training.screen import interruption, live_console
+from multigrid_rl.training.start import load_stages, resume_training, run_training
+
+#: What a folder of seeds is known by: which seeds, and the overrides of all of them.
+SEEDS_FILE = "seeds.json"
+#: What is printed by the runs, and by processes that die.
+LOG_FILE = "processes.log"
+#: More at once would be a mistake in typing.
+MOST_SEEDS = 1000
+#: Seconds between two notes of a run.
+NOTE_S = 0.5
+_WORD = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9}))?")
+_WANTED = f"different seeds, at most {MOST_SEEDS}, such as 0..9 or 3,5,7"
+
+
+class Seed(NamedTuple):
+    """Where one seed stands. ``state``: waiting, running, held, not held, ended (no gates), interrupted, failed."""
+
+    state: str
+    row: Mapping[str, Any] = {}  # the newest of its metrics, or its verdict
+    reason: str = ""  # why it failed
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to run."""
+        return self.state in ("held", "not held", "ended")
+
+
+def seeds_of(text: str) -> list[int]:
+    """Read ``0..9``, ``3,5,7`` or both. Raises ``ConfigError``."""
+    parts = [_WORD.fullmatch(part.strip()) for part in text.strip("[]").split(",")]
+    seeds: list[int] = []
+    for part in parts:
+        first, last = (int(part[1]), int(part[2] or part[1])) if part else (1, 0)
+        if first > last or last - first >= MOST_SEEDS:
+            raise ConfigError(expected("seeds", _WANTED, text))
+        seeds += range(first, last + 1)
+    if len(set(seeds)) < len(seeds) or len(seeds) > MOST_SEEDS:
+        raise ConfigError(expected("seeds", _WANTED, text))
+    return seeds
+
+
+def run_path(folder: Path, seed: int) -> Path:
+    """Return the folder of one seed's run."""
+    return folder / f"seed{seed}"
+
+
+def state_of(run: Path) -> Seed:
+    """Read where a seed stands from its folder; what has not ended waits. Raises ``ConfigError``: a damaged verdict."""
+    if not (run / "verdict.json").exists():
+        return Seed("waiting")
+    verdict = read_verdict(run)
+    if verdict["ended"] == "interrupted":
+        return Seed("interrupted", verdict)
+    return Seed("held" if verdict["held"] else "not held" if verdict["gates"] else "ended", verdict)
+
+
+def read_request(folder: Path) -> tuple[list[str], list[int]]:
+    """Read the overrides and the seeds of a folder of seeds. Raises ``ConfigError``."""
+    try:
+        found = json.loads((folder / SEEDS_FILE).read_text(encoding="utf-8"))
+        return [str(word) for word in found["overrides"]], [int(seed) for seed in found["seeds"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(expected(folder, f"a folder of seeds, with {SEEDS_FILE}", error)) from error
+
+
+def run_seeds(overrides: Sequence[str], seeds: Sequence[int], at_once: int | None = None) -> dict[int, Seed]:
+    """Train the seeds that are not done, as many at once as there are cores; returns where each stands.
+
+    Args:
+        overrides: of ``train``. A ``run_dir`` that exists must be the folder of seeds with the same overrides.
+        seeds: which.
+        at_once: processes, instead of one for each core that no env runner takes.
+
+    Raises:
+        ConfigError, PlayerError: before anything runs, with one line.
+    """
+    words = [word for word in overrides if not word.startswith("run_dir=")]
+    config = compose([*overrides, f"seed={seeds[0]}"])
+    check_budget(config.train)
+    folder = Path(config.run_dir) if config.run_dir else _new_folder(config, seeds)
+    if folder.exists() and (not (folder / SEEDS_FILE).exists() or read_request(folder)[0] != words):
+        raise ConfigError(expected("run_dir", "a new folder, or one of seeds with these overrides", folder))
+    load_stages(config, None)
+    cores = min(available_cpus(), cpu_quota() or math.inf)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / "seeds.lock"):
+        known = sorted({*seeds, *(read_request(folder)[1] if (folder / SEEDS_FILE).exists() else ())})
+        write_whole(folder / SEEDS_FILE, json.dumps({"format": 1, "overrides": words, "seeds": known}).encode())
+        return _run(words, folder, seeds, at_once or max(1, int(cores // (1 + config.cluster.runners))))
+
+
+def _new_folder(config: RunConfig, seeds: Sequence[int]) -> Path:
+    path = default_run_dir(config, datetime.now())
+    return path.with_name(path.name.replace(f"-seed{config.seed}", f"-{len(seeds)}-seeds", 1))
+
+
+def _run(words: list[str], folder: Path, seeds: Sequence[int], at_once: int) -> dict[int, Seed]:
+    began, states = time.monotonic(), {seed: state_of(run_path(folder, seed)) for seed in seeds}
+    left = [seed for seed in seeds if not states[seed].done]
+    at_once = min(at_once, len(left))
+    # Threads of one run would take the cores of the others; no result depends on them.
+    own = [
+        f"train.{key}=1" for key in ("threads", "torch_threads") if at_once > 1 and f"train.{key}=" not in str(words)
+    ]
+    arguments = {str(seed): {"words": [*words, *own], "seed": seed, "run": run_path(folder, seed)} for seed in left}
+    screen = live_console()
+    processes = Processes(f"{__name__}:train_seed", arguments, at_once, folder / LOG_FILE)
+    live = Live(console=screen, get_renderable=lambda: _table(states)) if screen.is_terminal else None
+    with live or nullcontext(), interruption(screen) as interrupted:
+        screen.print(
+            f"seeds:    {len(left)} of {len(seeds)} to train, {at_once} at a time, into {folder}", markup=False
+        )
+        for name, kind, value in filter(None, processes.results(interrupted)):
+            seed, row = int(name), states[int(name)].row
+            if kind == "note":  # some rows carry no episode metrics: the newest of each is shown
+                states[seed] = Seed("running", {**row, **value})
+            else:
+                run = run_path(folder, seed)
+                states[seed] = Seed("failed", row, str(value)) if kind == "failed" else state_of(run)
+                if live is None:
+                    screen.print(f"seed {', '.join(filter(None, _cells(seed, states[seed])))}", markup=False)
+    states = {n: state if state.reason else state_of(run_path(folder, n)) for n, state in states.items()}
+    for line in _closing(folder, states, time.monotonic() - began):
+        screen.print(line)
+    return states
+
+
+def train_seed(job: Mapping[str, Any], tell: Callable[[Any], None]) -> None:
+    """Train one seed, or go on with it, in a process of :class:`Processes`.
+
+    ``job``: ``words`` (overrides), ``seed``, and the folder of its ``run``.
+    """
+    run, last = Path(job["run"]), 0.0
+
+    def note(row: dict[str, Any]) -> None:
+        nonlocal last
+        if time.monotonic() - last >= NOTE_S:
+            last = time.monotonic()
+            tell({name: value for name, value in row.items() if not name.startswith(("timing/", "learner/"))})
+
+    words = [*job["words"], f"seed={job['seed']}", f"run_dir={run}"]
+    sys.argv = ["multigrid-rl", "train", *words]  # provenance tells how to repeat the run
+    if (run / "provenance.json").exists():
+        resume_training(run, [], note)
+    else:
+        shutil.rmtree(run, ignore_errors=True)  # killed before anything was written into it
+        run_training(words, note)
+
+
+def _table(states: Mapping[int, Seed]) -> Table:
+    table = Table("seed", "state", box=None, pad_edge=False)
+    for name in ("steps", "held at", "result", "seconds"):
+        table.add_column(name, justify="right")
+    colours = {"held": "green", "failed": "red", "not held": "yellow", "running": "bold"}
+    for seed, state in states.items():
+        table.add_row(*map(escape, _cells(seed, state)), style=colours.get(state.state))
+    return table
+
+
+def _cells(seed: int, state: Seed) -> list[str]:
+    row = {**state.row, **state.row.get("last_report", {})}
+    name = next((name for name in row if name.startswith("win/")), None)
+    name = name or next((name for name in row if name.startswith("return_mean/")), None)
+    result = "" if name is None else f"wins {row[name]:.0%}" if name.startswith("win/") else f"return {row[name]:,.2f}"
+    held = row.get("env_steps_to_held")
+    steps, seconds = (format(row[key], form) if row else "" for key, form in (("env_steps", ","), ("seconds", ".1f")))
+    return [
+        str(seed),
+        state.state + (f": {state.reason}" if state.reason else ""),
+        steps and f"{steps} steps",
+        "" if held is None else f"held at {held:,}",
+        result,
+        seconds and f"{seconds} s",
+    ]
+
+
+def _closing(folder: Path, states: Mapping[int, Seed], seconds: float) -> Iterator[str]:
+    """Tell how many seeds hold, after how many steps, and what may come next; the page is written."""
+    done = [state for state in states.values() if state.done]
+    if any(state.row["gates"] for state in done):
+        yield f"[bold]{told_held([state.row['env_steps_to_held'] for state in done])}[/]"
+    yield f"played:   {len(done)} of {len(states)} seeds are done; this took {seconds:.1f} s"
+    if done and has(PAGES, "seeds"):
+        try:
+            yield escape(f"saved:    {find(PAGES, 'seeds')(folder)}")
+        except ConfigError as error:  # runs too short for a report
+            yield escape(f"no page:  {error}")
+    if len(done) < len(states):
+        yield escape(f"next:     {program()} train --resume {shlex.quote(str(folder))}")
+
+
+def told_held(steps: Sequence[int | None]) -> str:
+    """Say how many seeds hold all gates, and after how many steps; ``None`` never held, later than all."""
+    held = np.array([math.inf if each is None else each for each in steps])
+    count = int(np.isfinite(held).sum())
+    text = f"Held on {count} of {len(held)} seeds."
+    return f"{text} Environment steps to held: {told_median(held, ',.0f')}." if 2 * count > len(held) else text

@@ -1,0 +1,147 @@
+"""A class server for tests: a course with games, a server in a thread, and a client that keeps cookies."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import secrets
+import socket
+import threading
+from contextlib import contextmanager
+from functools import cache
+from urllib.parse import urlencode
+
+from multigrid_rl.competition.cup.folder import Pairing
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.evaluation.replays import record
+from multigrid_rl.players.episodes import play_games
+from multigrid_rl.players.places import place_of
+from multigrid_rl.serve import desk, pages, upload
+from multigrid_rl.serve.app import Site, application, server_of
+from multigrid_rl.serve.course import Course, Enrolled
+from multigrid_rl.serve.migrate import migrate
+from multigrid_rl.serve.queue import Queue
+
+#: What a page must never take for its own words.
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}</textarea></title>=cmd()"
+LANES = ("bundle", "program", "slow")
+SPEC = load_scenario("1v1").spec
+AGENT = {"agent.yaml": b"command: [sh, run.sh]\n", "run.sh": b"exit 0\n"}
+
+
+@cache
+def game():
+    """One real game of two random players."""
+    players = {seat: place_of(SPEC).scripted(SPEC, "random", seat) for seat in SPEC.seats}
+    played = play_games(SPEC, players, 1, seed=3)
+    return record(SPEC, played, 0, seed=3, players={seat: seat for seat in SPEC.seats}, label="median")
+
+
+def pairing(red, blue, outcomes="RRRRRRRRBD"):
+    zeros = [0.0] * len(outcomes)
+    kept = game().model_copy(update={"players": dict(zip(SPEC.seats, (f"h{red}", f"h{blue}"), strict=True))})
+    return Pairing(
+        red=f"h{red}", blue=f"h{blue}", outcomes=outcomes, length=[1] * len(outcomes), return_red=zeros,
+        return_blue=zeros, kept=[kept],
+    )  # fmt: skip
+
+
+def work(store, same_as=""):
+    """Do all jobs as workers would, without playing."""
+    while (job := store.claim("w", LANES)) is not None:
+        if job.kind == "check":
+            store.checked(job, "frozen", secrets.token_hex(32), f"ok {EVIL}")
+        elif job.kind == "pair":
+            pair = (job.hand_in_id, job.other_id)
+            store.paired(job, [(a, b, pairing(a, b)) for a, b in (pair, pair[::-1])])
+        elif job.kind == "rate":
+            shot = store.snapshot()
+            values = {k: 1000.0 + 37 * k % 400 for met in shot.games for k in met[:2] if k}
+            store.rated(job, shot, {k: (value, value - 60, value + 60, 40) for k, value in values.items()})
+        elif job.kind == "grade":
+            told = {"points": 7.5, "of": 10.0, "passed": True}
+            store.graded(job, told, "{}", f"Holds its gate. {EVIL}")
+        else:
+            store.compared(job, same_as)
+
+
+def course_of(folder, students=12, name="Student {}", **settings):
+    """A course in which everybody has handed in twice; the last one is an instructor."""
+    folder.mkdir(parents=True, exist_ok=True)
+    url = f"sqlite:///{folder}/serve.db"
+    migrate(url)
+    settings = {"anchors": ["random", "blue-rookie"], "games": 10, "program_games": 4, "rubric": "r.yaml"} | settings
+    store = Queue(url, folder / "home", Course(**settings))
+    rows = [Enrolled(f"s{k}", name.format(k), f"s{k}@example.org") for k in range(students)]
+    store.sync([*rows, Enrolled("i1", "Ines", role="instructor")])
+    store.begin()
+    mine = folder / "mine"
+    mine.mkdir()
+    for path, data in AGENT.items():
+        (mine / path).write_bytes(data)
+    for k in [*range(students), *range(students)]:
+        store.hand_in(store.person_by_code(f"s{k}").id, mine, name.format(k))
+    work(store, f"like {EVIL}")
+    return store
+
+
+@contextmanager
+def served(store, **settings):
+    """Serve a course in a thread; yields its site, whose ``url`` is right."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    site = Site(store, f"http://127.0.0.1:{listening.getsockname()[1]}", **settings)
+    server = server_of(application(site, [*pages.pages(), *upload.pages(), *desk.pages()]))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield site
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+
+
+class Client:
+    """Asks one site, with its cookies."""
+
+    def __init__(self, site, code=""):
+        self.port, self.cookies, self.site = int(site.url.rpartition(":")[2]), {}, site
+        if code:
+            token = site.link(site.store.person_by_code(code)).rpartition("/")[2]
+            assert self.post("/enter", token=token)[0] == 303
+
+    def ask(self, method, path, body=None, **headers):
+        """Status, text and headers of an answer."""
+        talk = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        told = {key.replace("_", "-"): value for key, value in headers.items()}
+        if self.cookies:
+            told["Cookie"] = "; ".join(f"{key}={value}" for key, value in self.cookies.items())
+        talk.request(method, path, body, told)
+        answer = talk.getresponse()
+        text = answer.read().decode("utf-8", "replace")
+        for cookie in answer.headers.get_all("set-cookie") or ():
+            key, _, value = cookie.partition(";")[0].partition("=")
+            self.cookies[key] = value
+        talk.close()
+        return answer.status, text, answer.headers
+
+    def get(self, path, **headers):
+        return self.ask("GET", path, **headers)
+
+    def post(self, path, **fields):
+        """Send a form."""
+        return self.ask("POST", path, urlencode(fields), Content_Type="application/x-www-form-urlencoded")
+
+    def form(self, page="/mine"):
+        """The secret of this session's forms."""
+        found = re.search(r'name="form" value="([^"]+)"', self.get(page)[1])
+        return found[1] if found else ""
+
+    def upload(self, files, form=None, path="/hand-in", **headers):
+        """Send files, as a browser does."""
+        edge = "edge" + secrets.token_hex(8)
+        fields = [(b'form-data; name="form"', (self.form() if form is None else form).encode())]
+        fields += [(f'form-data; name="f"; filename="{name}"'.encode(), data) for name, data in files]
+        body = b"".join(b"--%s\r\nContent-Disposition: %s\r\n\r\n%s\r\n" % (edge.encode(), *one) for one in fields)
+        kind = f"multipart/form-data; boundary={edge}"
+        return self.ask("POST", path, body + f"--{edge}--\r\n".encode(), Content_Type=kind, **headers)

@@ -1,0 +1,170 @@
+"""``multigrid-rl submit``: it resumes, follows, says why, and gives its token to nobody else."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+import zipfile
+from io import BytesIO
+
+import pytest
+from typer.testing import CliRunner
+
+from multigrid_rl.cli.main import app as program
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.serve import client
+from multigrid_rl.text import ConfigError
+from multigrid_rl.types import RunError
+from sites import AGENT, Client, course_of, served, work
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    store = course_of(tmp_path_factory.mktemp("course"), 3)
+    with served(store) as found:
+        yield found
+    store.engine.dispose()
+
+
+def token_of(site, code):
+    person = site.store.person_by_code(code)
+    return site.signer.issue("token", person.id, person.token_version)
+
+
+@pytest.fixture
+def agent(tmp_path):
+    folder = tmp_path / "my-agent"
+    folder.mkdir()
+    for name, data in AGENT.items():
+        (folder / name).write_bytes(data)
+    (folder / "weights").write_bytes(bytes(range(256)) * 40)
+    return folder
+
+
+def submitted(*words):
+    return CliRunner().invoke(program, ["submit", *map(str, words)])
+
+
+def test_a_folder_is_handed_in_and_followed(site, agent, tmp_path):
+    (tmp_path / "token").write_text(token_of(site, "s0") + "\n")
+    thread = threading.Timer(1.0, work, [site.store])
+    thread.start()
+    done = submitted(agent, "--to", site.url, "--token", tmp_path / "token")
+    thread.join()
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert lines[0].startswith(f"{site.url}/hand-in/")
+    assert lines[1] == "received"
+    assert "rated" in lines
+    assert lines[-1].startswith("rating 1")
+    number = int(lines[0].rpartition("/")[2])
+    with zipfile.ZipFile(site.store.upload_folder(number) / "upload.zip") as archive:
+        assert {name: archive.read(name) for name in AGENT} == AGENT
+    assert site.store.hand_in_row(number).name == "my-agent.zip"
+
+
+def test_what_broke_off_is_resumed(site, agent, monkeypatch):
+    monkeypatch.setattr(client, "_PIECE", 200)
+    monkeypatch.setattr(client, "_AGAIN_S", (0.01, 0.01))
+    course, archive, sent = client.Course(site.url, token_of(site, "s1")), client.packed(agent), []
+    assert client.packed(agent) == archive  # the same folder, the same archive
+    true = course._opener.open
+
+    def breaking(request, **how):
+        if request.data is not None:
+            sent.append(request.get_header("Content-range"))
+            if len(sent) == 3:
+                raise OSError("the connection broke")
+            if len(sent) == 5:
+                raise KeyboardInterrupt
+        return true(request, **how)
+
+    monkeypatch.setattr(course._opener, "open", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        course.send(archive, "my-agent.zip")
+    before = len(site.store.history(site.store.person_by_code("s1").id))
+    monkeypatch.setattr(course._opener, "open", true)
+    number = int(course.send(archive, "my-agent.zip"))
+    assert (site.store.upload_folder(number) / "upload.zip").read_bytes() == archive
+    assert sent[2] == sent[3]  # once more
+    assert len(site.store.history(site.store.person_by_code("s1").id)) == before + 1
+    work(site.store)
+
+
+def test_pieces_of_another_file_are_refused(site):
+    token = token_of(site, "s2")
+
+    def put(data, where, sha256="b" * 64):
+        headers = {"Authorization": f"Bearer {token}", "Content_Range": where, "Accept": "application/json"}
+        return Client(site).ask("PUT", f"/parts/{sha256}", data, **headers)[:2]
+
+    assert put(b"abc", "bytes 0-2/6") == (200, '{"received":3}')
+    assert put(b"abc", "bytes 0-2/6") == (200, '{"received":3}')  # again: it counts once
+    assert put(b"xy", "bytes 4-5/6") == (200, '{"received":3}')
+    status, text = put(b"def", "bytes 3-5/6")
+    assert (status, "this SHA-256" in text) == (409, True)
+    for where in ("", "bytes 2-1/6", "bytes 0-2/2", "bytes -1-2/6", "bytes 0-2/6/7", "bytes 0-2/99999999999"):
+        assert put(b"abc", where)[0] == 409, where
+    for name in ("../../x", "B" * 64, "b" * 63):
+        assert put(b"abc", "bytes 0-2/6", name)[0] == 404
+    assert put(b"abc", "bytes 0-2/6", "c" * 64)[0] == 200
+    assert [path.name for path in (site.store.home / "incoming").rglob("*") if path.is_file()] == ["c" * 64]
+
+
+def test_reasons_are_told(site, agent, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("x.y")
+    done = submitted(agent, "--to", site.url, "--token", token)
+    assert done.exit_code != 0
+    assert "token: expected one of this course" in str(done.output) + str(done.exception)
+    for text in ("", "two words", "\u00fc"):
+        token.write_text(text)
+        assert submitted(agent, "--to", site.url, "--token", token).exit_code != 0
+    assert submitted(tmp_path / "nothing", "--to", site.url, "--token", token).exit_code != 0
+    (agent / "link").symlink_to("/etc/passwd")
+    with pytest.raises(PlayerError):
+        client.packed(agent)
+    site.store.freeze(True)
+    with pytest.raises(ConfigError, match="frozen"):
+        client.Course(site.url, token_of(site, "s2")).send(b"PK")
+    site.store.freeze(False)
+
+
+def test_a_token_goes_nowhere_else(monkeypatch):
+    for url in ("http://example.org", "ftp://localhost", "localhost:8080", "http://localhost.example.org"):
+        with pytest.raises(ConfigError, match="https"):
+            client.Course(url, "x")
+    asked = []
+
+    class Elsewhere(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append((self.path, self.headers["authorization"]))
+            self.send_response(302)
+            self.send_header("location", "/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Elsewhere)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(ConfigError, match="answered 302"):
+            client.Course(f"http://127.0.0.1:{server.server_port}", "x").ask("/")
+        assert asked == [("/", "Bearer x")]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    monkeypatch.setattr(client, "_AGAIN_S", (0.01,))
+    with pytest.raises(RunError, match="does not answer"):
+        client.Course(f"http://127.0.0.1:{server.server_port}", "x").ask("/")
+
+
+def test_an_archive_keeps_which_files_are_programs(agent):
+    (agent / "run.sh").chmod(0o755)
+    with zipfile.ZipFile(BytesIO(client.packed(agent))) as archive:
+        modes = {info.filename: info.external_attr >> 16 & 0o777 for info in archive.infolist()}
+    assert modes["run.sh"] == 0o755
+    assert modes["weights"] & 0o111 == 0

@@ -1,0 +1,185 @@
+"""What is done with a course: verified, kept, brought back, ended; and the check at home, which says the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+
+import pytest
+
+from commands import call, complaint
+from multigrid_rl.files import data_root
+from multigrid_rl.serve.judge import Judge
+from multigrid_rl.serve.run import place_of, prepared
+from multigrid_rl.serve.schema import Game
+from multigrid_rl.serve.store import RefusedError
+from multigrid_rl.serve.worker import Worker
+
+COURSE = """
+scenario: 1v1
+anchors: [random, blue-rookie]
+games: 20
+matches: 1
+limits: {start_s: 300, step_s: 300, total_s: 2000, all_s: 9000}
+rubric: rubric.yaml
+"""
+RUBRIC = """
+scenario: 1v1
+pass_points: 5
+exams:
+  - {name: a rookie, opponent: blue-rookie, episodes: 100, checks: [{metric: win/*, from: 0.1, full: 0.6, points: 10}]}
+"""
+LANES = ("bundle", "program", "slow")
+
+
+def do_all(place):
+    queue = place.queue()
+    worker = Worker(queue, Judge(place.course, place.beside, place.home, queue.secrets()), "w", LANES)
+    queue.begin()
+    while worker.once() or queue.suggest():
+        pass
+    queue.engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def _served(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("course")
+    (folder / "course.yaml").write_text(COURSE)
+    (folder / "rubric.yaml").write_text(RUBRIC)
+    (folder / "roster.csv").write_text("id,name,role\ns1,Ada,student\ns2,Ben,student\ni1,Ines,instructor\n")
+    place = place_of(folder / "course.yaml")
+    queue = prepared(place)
+    for code, name in (("s1", "blue-adept"), ("s2", "blue-master")):
+        queue.hand_in(queue.person_by_code(code).id, data_root() / "checkpoints" / name)
+    queue.engine.dispose()
+    do_all(place)
+    return folder
+
+
+@pytest.fixture
+def course(_served, tmp_path):
+    return shutil.copytree(_served, tmp_path / "course") / "course.yaml"
+
+
+def last(result):
+    return json.loads(result.output.splitlines()[-1])
+
+
+def test_verify_computes_the_same_and_finds_what_was_changed(course):
+    result = call("serve", "verify", course)
+    assert result.exit_code == 0, result.output
+    told = last(result)
+    assert (told["ratings"], told["pairings"], told["replayed"], told["different"]) == (4, 12, 10, 0)
+    queue = place_of(course).queue()
+    with queue.writing() as session:
+        game = session.get_one(Game, 4)
+        game.pairing = game.pairing.replace("R", "B", 1)
+    queue.engine.dispose()
+    result = call("serve", "verify", course, "--all")
+    assert result.exit_code == 1
+    assert "rating of h" in result.output
+    assert "games differ" in result.output
+
+
+def test_backup_comes_back_in_either_database(course, database, tmp_path):
+    file = tmp_path / "backup.tar.gz"
+    assert call("serve", "backup", course, "-o", file).exit_code == 0
+    home = tmp_path / "other"
+    where = ("--home", home, "--database", database)
+    result = call("serve", "restore", course, file, *where)
+    assert result.exit_code == 0, result.output
+    verified = call("serve", "verify", course, *where)
+    assert (verified.exit_code, last(verified)["different"]) == (0, 0), verified.output
+    old, new = place_of(course).queue(), place_of(course, home, database).queue()
+    assert [(r.rank, r.title, r.rating) for r in old.ladder()] == [(r.rank, r.title, r.rating) for r in new.ladder()]
+    mine = new.hand_in(new.person_by_code("s1").id, data_root() / "checkpoints" / "blue-adept")
+    assert mine.id == 5
+    for queue in (old, new):
+        queue.engine.dispose()
+    assert "expected an empty folder" in complaint(call("serve", "restore", course, file, *where))
+
+
+def test_final_cup_has_fresh_seeds_and_verifies(course, tmp_path):
+    folder = tmp_path / "final"
+    result = call("serve", "final", course, "-o", folder)
+    assert result.exit_code == 0, result.output
+    assert last(result)["entries"] == 4
+    seed = json.loads((folder / "cup.json").read_text())["seed"]
+    queue = place_of(course).queue()
+    assert str(seed) != queue.setting("seed")
+    queue.engine.dispose()
+    assert call("cup", "verify", folder).exit_code == 0
+    assert last(call("serve", "final", course, "-o", folder)) == last(result)
+
+
+def test_grades_and_copies_are_there(course):
+    queue = place_of(course).queue()
+    row, _, grade = queue.history(queue.person_by_code("s2").id)[0]
+    assert grade.passed
+    assert "a rookie" in grade.feedback
+    assert "blue-master" in row.same_as
+    queue.engine.dispose()
+    assert last(call("serve", "regrade", course)) == {"to_grade": 2}
+
+
+def test_freeze_links_and_tables(course, tmp_path):
+    assert last(call("serve", "freeze", course)) == {"frozen": True}
+    queue = place_of(course).queue()
+    with pytest.raises(RefusedError, match="frozen"):
+        queue.hand_in(queue.person_by_code("s1").id, data_root() / "checkpoints" / "blue-adept")
+    queue.engine.dispose()
+    links = call("serve", "links", course, "--url", "https://x.org").output.splitlines()
+    assert len(links) == 4
+    assert all("https://x.org/enter/" in line for line in links[1:])
+    for name in ("ladder.csv", "moodle.csv", "canvas.csv", "gradescope.zip"):
+        assert call("serve", "export", course, name, "-o", tmp_path / name).exit_code == 0
+    assert "late_days" in (tmp_path / "ladder.csv").read_text()
+    assert "s1/results.json" in zipfile.ZipFile(tmp_path / "gradescope.zip").namelist()
+
+
+def test_doctor_finds_what_is_in_the_way(course):
+    (course.with_suffix(".files") / "uploads" / "77").mkdir()
+    result = call("serve", "doctor", course)
+    assert result.exit_code == 0
+    assert "77: of a hand-in that was never received" in result.output
+
+
+@pytest.mark.parametrize("kind", ["bundle", "damaged", "zip", "agent"])
+def test_check_at_home_says_what_the_server_says(course, tmp_path, kind, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.serve.judge.CHECK_S", 2_000.0)  # of busy machines
+    folder = tmp_path / "mine"
+    source = "examples/agents/python" if kind == "agent" else "checkpoints/blue-adept"
+    shutil.copytree(data_root() / source, folder)
+    if kind == "damaged":
+        next(folder.glob("*.safetensors")).write_bytes(b"no weights")
+    if kind == "zip":
+        folder = shutil.make_archive(str(tmp_path / "wrapped"), "zip", tmp_path, "mine")
+    home = call("check", folder, "--course", course)
+    place = place_of(course)
+    queue = place.queue()
+    row = queue.hand_in(queue.person_by_code("s1").id, tmp_path / folder)
+    queue.engine.dispose()
+    do_all(place)
+    queue = place.queue()
+    row = queue.hand_in_row(row.id)
+    queue.engine.dispose()
+    assert home.exit_code == (1 if kind == "damaged" else 0), home.output
+    assert row.state == ("refused" if kind == "damaged" else "rated"), row.reason
+    printed = home.output.strip().splitlines()
+    expected = [row.reason] if kind == "damaged" and not row.log else row.log.splitlines()
+    assert [line.replace("mine", "h5") for line in printed] == [line.replace("mine", "h5") for line in expected]
+
+
+def test_what_cannot_be_served_is_one_line(tmp_path):
+    course = tmp_path / "course.yaml"
+    for text, message in (
+        ("anchors: [nobody]\n", None),
+        ("games: 1\n", "games: expected"),
+        ("deadlines: [{name: a, at: 2026-12-01T23:59:00}]\n", "deadlines.0.at"),
+        ("rookie: hunter\nanchors: [random]\n", "rookie: expected random, got hunter"),
+    ):
+        course.write_text(text)
+        (tmp_path / "roster.csv").write_text("id,name\ns1,Ada\n")
+        said = complaint(call("serve", "verify", course))
+        assert message is None or message in said

@@ -1,0 +1,117 @@
+"""Ratings: the cup's for the same games, free of order, with intervals that hold what they promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from multigrid_rl.competition.cup.folder import Pairing
+from multigrid_rl.competition.cup.standings import ratings
+from multigrid_rl.serve.rating import Met, ladder_of
+
+ANCHORS = [1, 2, 3]
+
+
+def pairing(red, blue, outcomes, returns):
+    length, zeros = [1] * len(outcomes), [0.0] * len(outcomes)
+    return Pairing(
+        red=f"h{red}", blue=f"h{blue}", outcomes=outcomes, length=length, return_red=returns, return_blue=zeros
+    )
+
+
+def met(rng, strengths, pairs, games=100):
+    """Both sides of each pair, of strengths on Elo's scale."""
+    found = []
+    for one, two in pairs:
+        share = 1 / (1 + 10 ** ((strengths[two] - strengths[one]) / 400))
+        for red, blue, chance in ((one, two, share), (two, one, 1 - share)):
+            letters = "".join("RB"[int(rng.random() > chance)] for _ in range(games))
+            zeros = [0.0] * games
+            pairing = Pairing(
+                red=f"h{red}",
+                blue=f"h{blue}",
+                outcomes=letters,
+                length=[1] * games,
+                return_red=zeros,
+                return_blue=zeros,
+            )
+            found.append(Met(red, blue, pairing))
+    return found
+
+
+def against_anchors(strengths):
+    names = sorted(strengths)
+    return [(a, b) for k, a in enumerate(names) for b in names[k + 1 :] if a in ANCHORS]
+
+
+STRENGTHS = {1: 900.0, 2: 1000.0, 3: 1100.0, 4: 1050.0, 5: 1200.0}
+
+
+def test_free_of_order_and_of_who_else_is_there():
+    rng = np.random.default_rng(0)
+    games = met(rng, STRENGTHS, against_anchors(STRENGTHS))
+    first = ladder_of(games, ANCHORS)
+    shuffled = [games[k] for k in rng.permutation(len(games))]
+    assert ladder_of(shuffled, ANCHORS) == first
+    alone = [game for game in games if 5 not in game[:2]]
+    assert {name: rated for name, rated in first.items() if name != 5} == ladder_of(alone, ANCHORS)
+
+
+def test_anchors_keep_their_ratings():
+    rng = np.random.default_rng(1)
+    among = met(rng, STRENGTHS, [(1, 2), (1, 3), (2, 3)])
+    fixed = ladder_of(among, ANCHORS)
+    assert np.mean([fixed[name].value for name in ANCHORS]) == pytest.approx(1000, abs=0.01)
+    later = ladder_of(among + met(rng, STRENGTHS, [(1, 5), (2, 5), (4, 5), (1, 4)]), ANCHORS)
+    assert {name: later[name] for name in ANCHORS} == fixed
+    assert later.keys() == STRENGTHS.keys()
+
+
+def test_same_model_as_a_cup():
+    games = met(np.random.default_rng(2), STRENGTHS, [(1, 2), (1, 3), (2, 3)])
+    by_pair = {}
+    for red, blue, both in games:
+        rows = np.array([[letter == wanted for wanted in "RDB"] for letter in both.outcomes], np.int64)
+        one, two = sorted((red, blue))
+        counts = rows if red == one else rows[:, ::-1]
+        by_pair[str(one), str(two)] = by_pair.get((str(one), str(two)), 0) + counts
+    cup = ratings(["1", "2", "3"], by_pair, np.random.default_rng(0))
+    for name, mine in ladder_of(games, ANCHORS).items():
+        assert mine.value == pytest.approx(cup[str(name)].value, abs=0.02)
+
+
+def test_intervals_hold_the_truth_19_times_of_20():
+    rng, inside, trials, widths = np.random.default_rng(3), 0, 200, []
+    pairs = [(name, 9) for name in ANCHORS]
+    # Anchors' ratings are exact here, as a course takes them to be.
+    among = met(rng, STRENGTHS, [(1, 2), (1, 3), (2, 3)], games=5_000)
+    for _ in range(trials):
+        rated = ladder_of(among + met(rng, STRENGTHS | {9: 1080.0}, pairs, games=50), ANCHORS)[9]
+        inside += rated.low <= 1080 <= rated.high
+        widths.append(rated.high - rated.low)
+    assert 0.91 * trials < inside < 0.99 * trials
+    assert np.mean(widths) == pytest.approx(2 * 1.96 * 400 / np.log(10) / np.sqrt(300 * 0.23), rel=0.1)
+
+
+def test_who_won_everything_has_a_rating_and_an_interval():
+    rng = np.random.default_rng(4)
+    games = met(rng, STRENGTHS, [(1, 2), (1, 3), (2, 3)]) + met(rng, STRENGTHS | {9: 9000.0}, [(1, 9), (2, 9), (3, 9)])
+    best = ladder_of(games, ANCHORS)[9]
+    assert 1500 < best.low < best.value < best.high < 3000
+
+
+def test_forfeits_are_losses_and_games_of_nobody_are_none():
+    rng = np.random.default_rng(5)
+    games = met(rng, STRENGTHS, [(1, 2), (1, 3), (2, 3), (1, 4)])
+    out = [g._replace(pairing=g.pairing.model_copy(update={"outcomes": "-" * 100})) if 4 in g[:2] else g for g in games]
+    assert ladder_of(out, ANCHORS)[4].games == 0
+    lost = "r" * 100
+    gone = [g._replace(pairing=g.pairing.model_copy(update={"outcomes": lost})) if g.red == 4 else g for g in games]
+    assert ladder_of(gone, ANCHORS)[4].value < ladder_of(games, ANCHORS)[4].value
+
+
+def test_returns_are_the_rating_where_nobody_wins():
+    rows = {1: [1.0, 2.0, 3.0, 4.0], 2: [2.0, 3.0, 4.0, 5.0], 4: [5.0, 5.0, 0.0, 0.0]}
+    games = [Met(n, 0, pairing(n, 0, "DDrr" if n == 4 else "DDDD", its)) for n, its in rows.items()]
+    found = ladder_of(games, [1, 2], rated=False)
+    assert [found[n].value for n in rows] == [2.5, 3.5, 3.0]  # forfeited games count as the worst of all, 1.0

@@ -1,0 +1,318 @@
+"""Pages of a class server: who sees what, and what strangers try."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from multigrid_rl.serve import desk, pages
+from sites import AGENT, EVIL, Client, course_of, served, work
+
+
+def zipped(members=AGENT):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A course that tests look at, and may add to."""
+    found = course_of(tmp_path_factory.mktemp("course"))
+    yield found
+    found.engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def site(store):
+    with served(store) as found:
+        yield found
+
+
+def test_sign_in_hand_in_state_and_ladder(site, store):
+    ada = Client(site)
+    link = site.link(store.person_by_code("s0"))
+    status, page, _ = ada.get(link.removeprefix(site.url))
+    assert status == 200
+    assert "Sign in as Student 0" in page
+    assert ada.cookies == {}  # whoever only looks at a link signs nobody in
+    status, _, head = ada.post("/enter", token=link.rpartition("/")[2])
+    assert (status, head["location"]) == (303, "/mine")
+    assert "HttpOnly" in head["set-cookie"]
+    assert "SameSite=lax" in head["set-cookie"]
+    status, _, head = ada.upload([("mine.zip", zipped())])
+    assert status == 303
+    place = head["location"]
+    assert '<span class="badge received">' in ada.get(place)[1]
+    assert 'hx-trigger="every 1s"' in ada.get(place + "?part")[1]
+    work(store)
+    page = ada.get(place)[1]
+    assert "Rating <b>" in page
+    assert "every 1s" not in page
+    assert "7.5 of 10 points" in page
+    own = store.person_by_code("s0").pseudonym
+    assert f">{own}</a>" in ada.get("/")[1]
+
+
+def test_students_see_themselves_and_some_above(site, store):
+    rows = [row for row in store.ladder() if row.person]
+    last = rows[-1]
+    page = Client(site, last.person.code).get("/")[1]
+    seen = {row.person.code for row in rows if f'/entry/{row.hand_in.id}"' in page}
+    assert seen == {row.person.code for row in [*rows[:3], *rows[-4:]]}
+    assert "not shown" in page
+    assert not any(row.person.name in page.replace("Sign out", "") for row in rows if row is not last)
+    anybody = Client(site).get("/")[1]
+    assert {row.person.code for row in rows if f'/entry/{row.hand_in.id}"' in anybody} == {
+        r.person.code for r in rows[:3]
+    }
+    everything = Client(site, "i1").get("/")[1]
+    assert all(row.person.name in everything for row in rows)
+
+
+def test_what_is_not_ones_own_is_not_there(site, store):
+    rows = [row for row in store.ladder() if row.person]
+    hidden = rows[8]
+    games = store.games_of(hidden.hand_in.id)
+    places = [f"/hand-in/{hidden.hand_in.id}", f"/hand-in/{hidden.hand_in.id}?part", f"/entry/{hidden.hand_in.id}"]
+    places += [f"/match/{games[0].id}", "/desk", "/desk/export/ladder.csv"]
+    for ask in (Client(site, rows[0].person.code), Client(site)):
+        for place in places:
+            status, page, _ = ask.get(place)
+            assert status in (401, 404), place
+            assert hidden.person.pseudonym not in page
+            assert hidden.person.name not in page
+    own = Client(site, hidden.person.code)
+    assert [own.get(place)[0] for place in places] == [200, 200, 200, 200, 404, 404]
+    assert [Client(site, "i1").get(place)[0] for place in places] == [200] * 6
+    for place in ("/hand-in/0", "/hand-in/-1", "/hand-in/1e3", "/hand-in/99999999999999999999", "/entry/x", "/match/'"):
+        assert own.get(place)[0] == 404
+    for deed in ("freeze", "again", "appeal", "revoke", "link"):
+        assert own.post(f"/desk/{deed}", form=own.form(), id=1, game=0, kind="check", on=1)[0] == 404
+    assert store.setting("frozen") == ""
+
+
+def test_opponents_that_are_not_shown_have_no_name(site, store):
+    rows = [row for row in store.ladder() if row.person]
+    one, two = rows[0].hand_in.id, rows[9].hand_in.id
+    store._match(rows[0], rows[9])
+    work(store)
+    page = Client(site, rows[0].person.code).get(f"/entry/{one}")[1]
+    assert "an entry that is not shown" in page
+    assert rows[9].person.pseudonym not in page
+    assert rows[9].person.pseudonym not in Client(site).get(f"/entry/{one}")[1]
+    game = next(each for each in store.games_of(one) if two in (each.red_id, each.blue_id))
+    assert Client(site).get(f"/match/{game.id}")[0] == 404
+    assert rows[9].person.pseudonym not in Client(site, rows[0].person.code).get(f"/match/{game.id}")[1]
+
+
+def test_forms_of_other_sites_do_nothing(site, store):
+    ada = Client(site, "s1")
+    good, before = ada.form(), len(store.history(store.person_by_code("s1").id))
+    other = Client(site, "s2").form()
+    for form in ("", "x", other, good[:-1]):
+        assert ada.post("/token", form=form)[0] == 403
+        assert ada.post("/forget", form=form, sure="forget me")[0] == 403
+        assert ada.upload([("mine.zip", zipped())], form=form)[0] == 403
+    for headers in ({"Origin": "http://evil.example"}, {"Sec_Fetch_Site": "cross-site"}, {"Origin": "null"}):
+        assert ada.upload([("mine.zip", zipped())], form=good, **headers)[0] == 403
+    token = site.link(store.person_by_code("s3")).rpartition("/")[2]
+    body, kind = f"token={token}", "application/x-www-form-urlencoded"
+    status, _, head = Client(site).ask("POST", "/enter", body, Content_Type=kind, Origin="http://evil.example")
+    assert (status, head["set-cookie"]) == (403, None)  # nobody is signed in as somebody else
+    assert len(store.history(store.person_by_code("s1").id)) == before
+    assert ada.get("/enter")[0] in (404, 405)
+
+
+def test_forged_and_revoked_tokens(site, store):
+    person = store.person_by_code("s4")
+    ada = Client(site, "s4")
+    link, session = site.link(person).rpartition("/")[2], ada.cookies["session"]
+    token = site.signer.issue("token", person.id, person.token_version)
+    assert Client(site).get("/parts/" + "a" * 64, Authorization=f"Bearer {token}")[0] == 200
+    for wrong in (link, session, "x", token[:-2], ""):
+        assert Client(site).get("/parts/" + "a" * 64, Authorization=f"Bearer {wrong}")[0] == 401
+    for wrong in (link, token, "x", session + "x"):
+        thief = Client(site)
+        thief.cookies = {"session": wrong}
+        assert thief.get("/mine")[0] == 401
+    assert Client(site).get(f"/enter/{session}")[0] == 401
+    assert ada.post("/leave", form=ada.form(), everywhere=1)[0] == 303
+    ada.cookies = {"session": session}
+    assert ada.get("/mine")[0] == 401
+    assert Client(site).get(f"/enter/{link}")[0] == 401
+    assert Client(site).get("/parts/" + "a" * 64, Authorization=f"Bearer {token}")[0] == 401
+    assert Client(site, "s4").get("/mine")[0] == 200  # by a new link
+
+
+def test_uploads_that_are_refused_say_why(site, store):
+    ada = Client(site, "s5")
+    before = len(store.history(store.person_by_code("s5").id))
+    bad = {
+        "../../out": "paths that stay in the folder",
+        "/tmp/out": "paths that stay in the folder",
+        "a\\..\\b": "paths that stay in the folder",
+        "/".join("x" * 60): "paths that stay in the folder",
+    }
+    for name, why in bad.items():
+        status, page, _ = ada.upload([(name, b"x"), ("agent.yaml", b"x")])
+        assert (status, why in page) == (409, True), page
+    status, page, _ = ada.upload([])
+    assert (status, "got nothing" in page) == (409, True)
+    assert ada.upload([(f"f{k}", b"") for k in range(5_100)])[0] in (400, 409)
+    assert ada.upload([("large.zip", bytes(51_000_000))])[0] == 409
+    assert ada.upload([("larger.zip", bytes(56_000_000))])[0] == 413
+    assert ada.ask("POST", "/hand-in", b"--x\r\nnonsense", Content_Type="multipart/form-data; boundary=x")[0] in (
+        400,
+        403,
+    )
+    assert len(store.history(store.person_by_code("s5").id)) == before
+
+
+def test_folders_arrive_as_they_are(site, store):
+    ada = Client(site, "s6")
+    status, _, head = ada.upload([(f"mine/{name}", data) for name, data in AGENT.items()])
+    assert status == 303
+    folder = store.upload_folder(int(head["location"].rpartition("/")[2])) / "folder"
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*")} == {
+        "mine",
+        *(f"mine/{k}" for k in AGENT),
+    }
+    assert "mine" in ada.get("/mine")[1]
+    work(store)
+
+
+def test_pace_is_limited_by_person(store):
+    with served(store) as site:
+        ada, ben = Client(site, "s7"), Client(site, "s8")
+        form = ada.form()
+        answers = [ada.post("/token", form=form) for _ in range(40)]
+        assert {status for status, _, _ in answers} == {200, 429}
+        assert int(next(head for status, _, head in answers if status == 429)["retry-after"]) >= 1
+        assert ben.post("/token", form=ben.form())[0] == 200
+        tries = [Client(site).post("/enter", token="x")[0] for _ in range(80)]
+        assert tries.count(429) > 0
+
+
+def test_hosts_of_others_are_refused(site):
+    assert Client(site).get("/", Host="evil.example")[0] == 400
+
+
+def test_health_and_metrics(site):
+    status, text, _ = Client(site).get("/health")
+    assert (status, json.loads(text)["status"]) == (200, "ok")
+    status, text, head = Client(site).get("/metrics")
+    assert status == 200
+    assert head["content-type"].startswith("text/plain; version=0.0.4")
+    for line in text.splitlines():
+        assert re.fullmatch(r"# TYPE multigrid_rl_\w+ gauge|multigrid_rl_\w+ -?[0-9.e+]+", line), line
+
+
+def test_the_instructor_acts(site, store):
+    ines = Client(site, "i1")
+    form = ines.form("/desk")
+    assert ines.post("/desk/freeze", form=form, on=1)[0] == 303
+    ada = Client(site, "s9")
+    status, page, _ = ada.upload([("mine.zip", zipped())])
+    assert (status, "frozen" in page) == (409, True)
+    assert ines.post("/desk/freeze", form=form, on="")[0] == 303
+    assert ada.upload([("mine.zip", zipped())])[0] == 303
+    work(store)
+    game = store.games_of(store.history(store.person_by_code("s9").id)[0][0].id)[0]
+    assert ines.post("/desk/appeal", form=form, id=game.id, game=3)[0] == 303
+    assert ines.post("/desk/appeal", form=form, id=game.id, game=10)[0] == 409
+    assert ines.post("/desk/appeal", form=form, id=10**8, game=0)[0] == 404
+    assert "game 3 of pairing" in ines.get("/desk")[1]
+    person = store.person_by_code("s9")
+    status, page, _ = ines.post("/desk/link", form=form, id=person.id)
+    assert (status, "/enter/" in page) == (200, True)
+    assert ines.post("/desk/revoke", form=form, id=person.id)[0] == 303
+    assert ada.get("/mine")[0] == 401
+    assert ines.post("/desk/nonsense", form=form)[0] == 404
+
+
+def test_tables_for_other_systems(store):
+    rows = desk.exported(store, "ladder.csv").decode().splitlines()
+    assert rows[0].startswith("id,name,pseudonym,hand_in,state,late_days,rank,rating,low,high,points,of")
+    assert len(rows) == 1 + sum(person.role == "student" for person in store.people())
+    assert desk.exported(store, "moodle.csv").decode().startswith("ID number,Full name,Email address,Grade,Late days")
+    assert "Points Possible" in desk.exported(store, "canvas.csv").decode()
+    with zipfile.ZipFile(io.BytesIO(desk.exported(store, "gradescope.zip"))) as archive:
+        told = json.loads(archive.read("s0/results.json"))
+    assert (told["score"], told["leaderboard"][0]["name"]) == (7.5, "Rating")
+
+
+def test_nothing_becomes_markup_or_a_formula(tmp_path):
+    store = course_of(tmp_path / "evil", 4, name="=1+{}" + EVIL, title=EVIL[:100])
+    with store.writing() as session:
+        for person in store.people():
+            person.pseudonym = f"{EVIL} {person.id}"
+            session.merge(person)
+    with served(store) as site:
+        ada, ines = Client(site, "s0"), Client(site, "i1")
+        mine = store.history(store.person_by_code("s0").id)[0][0]
+        game = store.games_of(mine.id)[0]
+        seen = [ada.get(p)[1] for p in ("/", "/mine", f"/hand-in/{mine.id}", f"/entry/{mine.id}", f"/match/{game.id}")]
+        seen += [ines.get(p)[1] for p in ("/", "/desk", f"/hand-in/{mine.id}", f"/match/{game.id}")]
+        seen += [ada.post("/forget", form=ada.form(), sure=EVIL)[1], ada.get("/" + EVIL.replace(" ", "%20"))[1]]
+        seen += [ada.upload([(EVIL.replace('"', "") + "/../x", b"x")])[1], Client(site).get("/privacy")[1]]
+        for page in seen:
+            assert "alert" in page or "/privacy" in page
+            for tag in ("<script>alert", "<img", "onerror=alert(2)>\"'"):
+                assert tag not in page
+            assert "49" not in re.sub(r"[0-9a-f]{12,}|\d{2}:\d{2}:\d{2}|\d{3,}", "", page) or "{{7*7}}" in page
+        scripts = re.findall(r"<script[^>]*>", "".join(seen))
+        assert {re.sub(r"/assets/\w+", "", each) for each in scripts} == {
+            '<script src="/htmx.js" defer>', '<script src="/replay.js" defer>',
+            '<script type="application/json" id="replay-data">',
+        }  # fmt: skip
+        for name in ("ladder.csv", "moodle.csv", "canvas.csv"):
+            text = desk.exported(store, name).decode()
+            assert "'=1+" in text
+            assert not re.search(r'(^|,)"?=', text, re.MULTILINE)
+    store.engine.dispose()
+
+
+def test_who_asks_to_be_forgotten_is(tmp_path):
+    store = course_of(tmp_path / "small", 2)
+    with served(store) as site:
+        ada = Client(site, "s0")
+        person = store.person_by_code("s0")
+        mine = store.history(person.id)[0][0].id
+        assert ada.post("/forget", form=ada.form(), sure="no")[0] == 409
+        status, page, _ = ada.post("/forget", form=ada.form(), sure="forget me")
+        assert (status, "You are forgotten" in page) == (200, True)
+        assert ada.get("/mine")[0] == 401
+        assert not store.upload_folder(mine).exists()
+        assert "Student 0" not in Client(site, "i1").get("/desk")[1]
+        assert f"/entry/{mine}" in Client(site, "i1").get("/")[1]  # its games stay
+    store.engine.dispose()
+
+
+def test_a_mistake_of_ours_is_a_page_of_ours(store, monkeypatch):
+    def broken(*_):
+        raise RuntimeError(EVIL)
+
+    monkeypatch.setattr(pages.Queue if hasattr(pages, "Queue") else type(store), "ladder", broken)
+    with served(store) as site:
+        status, page, head = Client(site).get("/entry/1")
+        assert (status, "The server made a mistake" in page) == (500, True)
+        assert EVIL not in page
+        assert "default-src 'none'" in head["content-security-policy"]
+        assert Client(site).get("/entry/1", Accept="application/json")[1].startswith('{"reason":')
+
+
+def test_many_at_once_get_their_own_pages(site):
+    def own(k):
+        ask = Client(site, f"s{k}")
+        return all(f"Student {k}</span>" in ask.get("/mine")[1] for _ in range(5))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(own, (0, 1, 2, 3, 10, 11)))

@@ -1,0 +1,131 @@
+"""The whole way of a student and of an instructor, in Chromium: nothing on the console, no request elsewhere, axe-core.
+
+Needs a Chromium on the machine (Debian: ``apt-get install chromium``); none is downloaded.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from sites import AGENT, course_of, served, work
+from test_site import zipped
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+DESKTOP, PHONE = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if BROWSER is None:
+        pytest.skip("no Chromium on this machine")
+    with sync_playwright() as running:
+        found = running.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    store = course_of(tmp_path_factory.mktemp("course"), 8)
+    with served(store) as found:
+        yield found
+    store.engine.dispose()
+
+
+@contextmanager
+def visited(browser, site, code, **how):
+    """A page of a person who has signed in by link; afterwards nothing may have been said or asked for elsewhere."""
+    context = browser.new_context(viewport=DESKTOP, **how) if "viewport" not in how else browser.new_context(**how)
+    page, said, elsewhere = context.new_page(), [], []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda r: elsewhere.append(r.url) if not r.url.startswith((site.url, "data:")) else None)
+    page.goto(site.link(site.store.person_by_code(code)))
+    page.get_by_role("button", name=re.compile("Sign in as")).click()
+    page.wait_for_url("**/mine")
+    yield page
+    context.close()
+    assert said == []
+    assert elsewhere == []
+
+
+def fit(page):
+    """Assert that nothing sticks out, and that axe-core finds nothing."""
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), page.url
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    found = axe.Axe().run(page)
+    assert found.violations_count == 0, f"{page.url}: {found.generate_report()}"
+
+
+def test_a_students_whole_way(browser, site, tmp_path):
+    (tmp_path / "mine.zip").write_bytes(zipped())
+    for name, data in AGENT.items():
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        (tmp_path / "folder" / name).write_bytes(data)
+    with visited(browser, site, "s0") as page:
+        page.set_input_files("input[name=zip]", tmp_path / "mine.zip")
+        page.get_by_role("button", name="Hand in the zip file").click()
+        page.wait_for_url("**/hand-in/*")
+        assert page.locator(".badge").first.inner_text() == "received"
+        fit(page)
+        work(site.store)
+        page.locator(".badge.rated").wait_for(timeout=5_000)  # by itself
+        assert "95 % interval" in page.locator("#state").inner_text()
+        page.get_by_role("link", name="Its games").click()
+        fit(page)
+        page.locator(".watch").first.click()
+        page.locator(".replay .stage").wait_for()
+        page.locator(".replay .stage").press("ArrowRight")
+        assert page.locator(".counter").inner_text().startswith("1 /")
+        fit(page)
+        page.get_by_role("link", name="Ladder", exact=True).click()
+        assert "you" in page.locator("tr.own").inner_text()
+        with page.expect_response(lambda answer: "?part" in answer.url, timeout=8_000):
+            pass
+        assert page.locator("tr.own").count() == 1
+        page.get_by_role("link", name="My hand-ins").click()
+        page.set_input_files("input[name=folder]", tmp_path / "folder")
+        page.get_by_role("button", name="Hand in the folder").click()
+        page.wait_for_url("**/hand-in/*")
+        page.get_by_role("link", name="All my hand-ins").click()
+        page.get_by_role("button", name="Make a token for it").click()
+        assert len(page.locator(".token").inner_text()) > 60
+        fit(page)
+        page.get_by_role("button", name="Sign out").click()
+        page.wait_for_url(site.url + "/")
+        assert page.get_by_role("link", name="My hand-ins").count() == 0
+
+
+def test_an_instructors_whole_way(browser, site):
+    work(site.store)
+    with visited(browser, site, "i1") as page:
+        page.get_by_role("link", name="Desk").click()
+        fit(page)
+        with page.expect_download() as loaded:
+            page.get_by_role("link", name="moodle.csv").click()
+        assert "ID number" in loaded.value.path().read_text()
+        page.get_by_role("button", name="Freeze").click()
+        page.get_by_role("button", name="Take hand-ins again").click()
+        page.get_by_role("button", name="Freeze").wait_for()
+        page.get_by_role("button", name="Show link").first.click()
+        assert "/enter/" in page.locator(".token").inner_text()
+        page.goto(f"{site.url}/match/{site.store.games_of(3)[0].id}")
+        page.get_by_label(re.compile("Play a game again")).fill("7")
+        page.get_by_role("button", name="Play it again").click()
+        page.wait_for_url("**/desk#events")
+        assert "game 7 of pairing" in page.locator("#events").inner_text()
+
+
+@pytest.mark.parametrize("how", [{"viewport": PHONE}, {"color_scheme": "dark"}], ids=["phone", "dark"])
+def test_every_page_fits_a_phone_and_the_dark(browser, site, how):
+    game, last = site.store.games_of(3)[0].id, site.store.ladder()[0].hand_in.id
+    with visited(browser, site, "i1", **how) as page:
+        for place in ("/", "/mine", "/desk", "/privacy", f"/entry/{last}", f"/hand-in/{last}", f"/match/{game}"):
+            page.goto(site.url + place)
+            fit(page)

@@ -1,0 +1,239 @@
+"""Hand-ins, jobs and leases, over SQLite and Postgres."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import select
+
+from multigrid_rl.competition.cup.folder import Pairing
+from multigrid_rl.serve.course import Enrolled
+from multigrid_rl.serve.migrate import migrate
+from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
+from multigrid_rl.serve.schema import Base, Game, HandIn, Job
+from multigrid_rl.serve.store import RefusedError, seen_by
+from multigrid_rl.text import ConfigError
+
+LANES = ("bundle", "program", "slow")
+
+
+def pairing(red, blue, outcomes="RRRRRRRRBD", **more):
+    zeros = [0.0] * len(outcomes)
+    return Pairing(
+        red=red, blue=blue, outcomes=outcomes, length=[1] * len(outcomes), return_red=zeros, return_blue=zeros, **more
+    )
+
+
+def play(store, job):
+    pair = (job.hand_in_id, job.other_id)
+    store.paired(job, [(a, b, pairing(f"h{a}", f"h{b}")) for a, b in (pair, pair[::-1])])
+
+
+def rate(store, job):
+    shot = store.snapshot()
+    ids = {number for met in shot.games for number in met[:2]}
+    store.rated(job, shot, {number: (1000.0 + number, 900.0, 1100.0, 40) for number in ids})
+
+
+def work(store, most=100):
+    """Do all jobs as a worker would, without playing."""
+    done = []
+    while (job := store.claim("w", LANES)) is not None and len(done) < most:
+        done.append(job.kind)
+        if job.kind == "check":
+            store.checked(job, "frozen", "a" * 64, "ok")
+        elif job.kind == "pair":
+            play(store, job)
+        elif job.kind == "rate":
+            rate(store, job)
+        else:
+            store.compared(job, "")
+    return done
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "card.json").write_text("{}")
+    return folder
+
+
+def ada(store):
+    return store.person_by_code("s1").id
+
+
+def test_hand_in_goes_its_way(store, bundle):
+    mine = store.hand_in(ada(store), bundle)
+    assert (store.upload_folder(mine.id) / "folder" / "card.json").exists()
+    assert work(store) == ["pair", "rate", "check", "pair", "pair", "rate", "copies"]
+    row, rating, grade = store.history(ada(store))[0]
+    assert (row.state, rating.rating, grade) == ("rated", 1000.0 + mine.id, None)
+    assert [e.kind for e in store.events(mine.id)] == ["received", "checking", "placing", "played", "played", "rated"]
+    assert [r.title for r in store.ladder() if r.person is None] == ["blue-rookie", "random"]
+    assert store.ladder()[0].person.code == "s1"
+    assert store.queue() == []
+
+
+def test_latest_or_best_stands_on_the_ladder(store, bundle):
+    first, second = (store.hand_in(ada(store), bundle) for _ in range(2))
+    work(store)
+    assert [r.hand_in.id for r in store.ladder() if r.person] == [second.id]
+    store.course = store.course.model_copy(update={"counts": "best"})
+    with store.writing() as session:
+        from multigrid_rl.serve.schema import Rating  # noqa: PLC0415
+
+        session.get_one(Rating, first.id).rating = 2000.0
+    assert [r.hand_in.id for r in store.ladder() if r.person] == [first.id]
+
+
+def test_what_a_dead_worker_held_is_taken_up_once(store, bundle, clock):
+    work(store)
+    store.hand_in(ada(store), bundle)
+    dead = store.claim("dead", LANES)
+    assert store.claim("alive", LANES) is None
+    clock.now += LEASE_S / 2
+    assert store.beat(dead)
+    clock.now += LEASE_S / 2 + 1
+    assert store.claim("alive", LANES) is None
+    clock.now += LEASE_S
+    taken = store.claim("alive", LANES)
+    assert taken.id == dead.id
+    with pytest.raises(LostLeaseError):
+        store.checked(dead, "frozen", "a" * 64, "ok")
+    assert not store.beat(dead)
+    store.checked(taken, "frozen", "a" * 64, "ok")
+
+
+def test_the_supervisor_frees_at_once_and_a_clock_set_back_holds_nothing(store, bundle, clock):
+    work(store)
+    store.hand_in(ada(store), bundle)
+    store.claim("dead", LANES)
+    assert store.release("dead") == 1
+    assert store.claim("other", LANES) is not None
+    clock.now -= 86_400
+    assert store.claim("third", LANES) is not None
+
+
+def test_nothing_counts_twice(store):
+    job = store.claim("a", LANES)
+    play(store, job)
+    with store.writing() as session:
+        pair = {"hand_in_id": job.hand_in_id, "other_id": job.other_id}
+        session.add(Job(kind="pair", lane="bundle", priority=0, at=0.0, **pair))
+    again = store.claim("b", LANES)
+    play(store, again)
+    with store.reading() as session:
+        assert len(list(session.scalars(select(Game)))) == 2
+
+
+def test_games_that_end_while_the_ladder_is_computed_are_rated_next(store, bundle):
+    work(store)
+    first, second = (store.hand_in(store.person_by_code(code).id, bundle) for code in ("s1", "s2"))
+    for _ in range(3):  # a check, and two pairs
+        job = store.claim("w", LANES)
+        store.checked(job, "frozen", "a" * 64, "ok") if job.kind == "check" else play(store, job)
+    rating = store.claim("w", LANES)
+    assert rating.kind == "rate"
+    shot = store.snapshot()
+    for _ in range(3):
+        job = store.claim("x", LANES)
+        store.checked(job, "frozen", "a" * 64, "ok") if job.kind == "check" else play(store, job)
+    store.rated(rating, shot, {own.id: (1.0, 0.0, 2.0, 20) for own in (first, second)})
+    assert [store.hand_in_row(own.id).state for own in (first, second)] == ["rated", "placing"]
+    assert [job.kind for job in store.queue()] == ["rate", "copies"]
+    assert work(store) == ["rate", "copies", "copies"]
+    assert store.hand_in_row(second.id).state == "rated"
+
+
+def test_quota_frozen_and_unknown_people_are_refused(store, bundle, clock):
+    store.course = store.course.model_copy(update={"quota": store.course.quota.model_copy(update={"hand_ins": 2})})
+    for _ in range(2):
+        store.hand_in(ada(store), bundle)
+    with pytest.raises(RefusedError, match=r"hand-ins: expected at most 2 in 24 hours, got 3"):
+        store.hand_in(ada(store), bundle)
+    clock.now += 86_401
+    store.hand_in(ada(store), bundle)
+    store.freeze(True)
+    with pytest.raises(RefusedError, match="frozen"):
+        store.hand_in(ada(store), bundle)
+    with pytest.raises(RefusedError, match="roster"):
+        store.hand_in(999, bundle)
+    assert not list((store.home / "uploads").glob(".*"))
+
+
+def test_faults_of_the_server_end_and_cost_no_quota(store, bundle, clock):
+    work(store)
+    mine = store.hand_in(ada(store), bundle)
+    for _ in range(ATTEMPTS):
+        store.put_back(store.claim("w", LANES), "no room")
+        clock.now += 60
+    assert store.claim("w", LANES) is None
+    row = store.hand_in_row(mine.id)
+    assert (row.state, row.counts) == ("refused", False)
+    assert "no fault of yours" in row.reason
+    assert store.again("check", [mine.id]) == 1
+    assert "rate" in work(store)
+    assert store.hand_in_row(mine.id).state == "rated"
+
+
+def test_refused_by_its_own_fault_plays_no_more(store, bundle):
+    work(store)
+    mine = store.hand_in(ada(store), bundle)
+    store.refused(store.claim("w", LANES), "card.json: expected a card, got {}", "log")
+    row = store.hand_in_row(mine.id)
+    assert (row.state, row.counts, row.log) == ("refused", True, "log")
+    assert work(store) == []
+    assert len(store.ladder()) == 2
+
+
+def test_close_rivals_meet_when_nobody_waits(store, bundle):
+    ben = store.person_by_code("s2").id
+    store.hand_in(ada(store), bundle)
+    store.hand_in(ben, bundle)
+    work(store)
+    assert store.suggest()
+    assert not store.suggest()
+    assert work(store) == ["pair", "rate"]
+    assert not store.suggest()
+
+
+def test_forgotten_people_leave_games_and_nothing_else(store, bundle):
+    mine = store.hand_in(ada(store), bundle)
+    work(store)
+    person = ada(store)
+    store.forget(person)
+    assert store.person_by_code("s1") is None
+    assert store.person(person).name == store.person(person).pseudonym
+    assert not store.upload_folder(mine.id).exists()
+    assert store.games_of(mine.id)
+    store.sync([Enrolled("s2", "Ben")])
+    assert store.person(person).forgotten
+
+
+def test_course_keeps_its_game(store):
+    store.course = store.course.model_copy(update={"games": 20})
+    with pytest.raises(ConfigError, match=r"course: games: expected 10, with which it began, got 20"):
+        store.sync()
+
+
+def test_what_students_see(store, bundle):
+    for code in ("s1", "s2"):
+        store.hand_in(store.person_by_code(code).id, bundle)
+    work(store)
+    public = store.course.public.model_copy(update={"top": 0, "above": 0})
+    course = store.course.model_copy(update={"public": public})
+    seen = seen_by(store.ladder(), ada(store), course)
+    assert [row.person.code for row in seen if row.person] == ["s1"]
+    assert len(seen) == 3
+
+
+def test_tables_are_those_of_the_migrations(store, database):
+    from alembic.autogenerate import compare_metadata  # noqa: PLC0415
+    from alembic.migration import MigrationContext  # noqa: PLC0415
+
+    assert migrate(database) == "0001"
+    with store.engine.connect() as connection:
+        found = compare_metadata(MigrationContext.configure(connection), Base.metadata)
+    assert found == []
+    assert store.hand_in_row(1).name == "random"
+    assert isinstance(store.hand_in_row(1), HandIn)

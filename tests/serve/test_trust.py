@@ -1,0 +1,185 @@
+"""Who somebody is on a class server: tokens, forms, how often, and what stands before every page."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from multigrid_rl.serve.guard import Guard, patient_protocol
+from multigrid_rl.serve.trust import Pace, Signer, same_site
+
+SIGNER = Signer(b"k" * 32, clock=lambda: 1000.0)
+
+
+def test_a_token_says_who_until_it_ends():
+    token = SIGNER.issue("link", 7, 3)
+    claim = SIGNER.read("link", token)
+    assert (claim.kind, claim.person, claim.version) == ("link", 7, 3)
+    assert Signer(SIGNER.secret, clock=lambda: claim.until - 1).read("link", token)
+    assert Signer(SIGNER.secret, clock=lambda: claim.until).read("link", token) is None
+
+
+def test_forged_tokens_say_nothing():
+    token = SIGNER.issue("session", 7, 1)
+    said, signature = token.split(".")
+    other = base64.urlsafe_b64encode(b"999999999 1 1").decode().rstrip("=")
+    forged = [
+        *("", ".", "..", "a.b", token + ".", f".{signature}", f"{said}.", token * 10, "\u00fc.\u00fc", "=.=", said),
+        f"{other}.{signature}",
+        Signer(b"x" * 32, clock=SIGNER.clock).issue("session", 7, 1),
+        token.replace(".", "=."),  # another way to write the same bytes
+        *(token[:k] + ("A" if token[k] != "A" else "B") + token[k + 1 :] for k in range(len(token))),
+    ]
+    assert SIGNER.read("session", token)
+    assert [each for each in forged if SIGNER.read("session", each)] == []
+    for kind in ("link", "token"):
+        assert SIGNER.read(kind, token) is None
+
+
+def test_forms_belong_to_one_session():
+    one, two = (SIGNER.issue("session", name, 1) for name in (7, 8))
+    assert SIGNER.form_holds(one, SIGNER.form(one))
+    assert not any(SIGNER.form_holds(one, told) for told in ("", "\u00fc", SIGNER.form(two), SIGNER.form("")))
+
+
+def test_pace_lets_a_burst_through_then_one_after_another():
+    now = [0.0]
+    pace = Pace(3, 10, clock=lambda: now[0])
+    assert [pace.wait("a") for _ in range(5)] == [0, 0, 0, 10, 10]
+    assert pace.wait("b") == 0
+    now[0] = 10.0
+    assert [pace.wait("a") for _ in range(2)] == [0, 10]
+    now[0] = 1000.0
+    assert [pace.wait("a") for _ in range(4)] == [0, 0, 0, 10]
+
+
+def test_pace_forgets_people_before_it_fills_the_memory():
+    pace = Pace(1, 1e9, clock=lambda: 0.0)
+    for k in range(10_500):
+        pace.wait(str(k))
+    assert len(pace._full_at) <= 10_000
+    assert pace.wait("10499") > 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "ours"),
+    [
+        ({}, True),
+        ({"origin": "http://course"}, True),
+        ({"origin": "http://course.evil"}, False),
+        ({"origin": "null"}, False),
+        ({"sec-fetch-site": "same-origin", "origin": "http://course"}, True),
+        ({"sec-fetch-site": "none"}, True),
+        ({"sec-fetch-site": "cross-site"}, False),
+        ({"sec-fetch-site": "same-site"}, False),
+    ],
+)
+def test_requests_of_other_sites_are_told(headers, ours):
+    assert same_site(headers, "course") is ours
+
+
+# --- what stands before every page
+
+
+@pytest.fixture
+def port():
+    """A server with a page that reads what it is sent, behind the guard, for the time of a test."""
+
+    async def page(request):
+        response = PlainTextResponse(str(len(await request.body())))
+        response.set_cookie("a", "1")
+        response.set_cookie("b", "2")
+        return response
+
+    routes = [Route("/{path:path}", page, methods=["GET", "POST"])]
+    app = Guard(Starlette(routes=routes), {"/large": 200_000}, secure=True, patience_s=0.6)
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_level="critical", lifespan="off", http=patient_protocol(0.6))
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield listening.getsockname()[1]
+    server.should_exit = True
+    thread.join()
+    listening.close()
+
+
+def spoken(port, *pieces, pause=0.0):
+    """What a server answers to bytes that come in pieces, and after how many seconds."""
+    begin = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as talk:
+        answer = b""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            for piece in pieces:
+                talk.sendall(piece)
+                time.sleep(pause)
+                talk.setblocking(False)
+                with suppress(BlockingIOError):  # what a reset would throw away
+                    answer += talk.recv(65536)
+                talk.settimeout(20)
+        with suppress(ConnectionResetError):
+            while data := talk.recv(65536):
+                answer += data
+    return answer.decode("latin-1"), time.monotonic() - begin
+
+
+HEAD = b"Host: course\r\nConnection: close\r\n"
+
+
+def test_every_answer_has_strict_headers(port):
+    text, _ = spoken(port, b"GET / HTTP/1.1\r\n" + HEAD + b"\r\n")
+    head = text.partition("\r\n\r\n")[0]
+    assert "default-src 'none'; script-src 'self'" in head
+    assert "unsafe" not in head
+    for each in ("nosniff", "frame-ancestors 'none'", "strict-transport-security", "a=1", "b=2", "no-store"):
+        assert each in head
+
+
+@pytest.mark.parametrize(("path", "size", "status"), [("/", 60_000, 200), ("/", 70_000, 413), ("/large", 70_000, 200)])
+def test_sizes_are_bounded_by_path(port, path, size, status):
+    text, _ = spoken(
+        port, f"POST {path} HTTP/1.1\r\nContent-Length: {size}\r\n".encode() + HEAD + b"\r\n" + bytes(size)
+    )
+    assert text.startswith(f"HTTP/1.1 {status}")
+
+
+def test_a_size_that_is_not_told_is_counted(port):
+    chunk = b"4000\r\n" + bytes(0x4000) + b"\r\n"
+    text, _ = spoken(port, b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + HEAD + b"\r\n", *[chunk] * 4)
+    assert text.startswith("HTTP/1.1 413")
+
+
+def test_slow_requests_are_not_waited_for(port):
+    head = b"POST / HTTP/1.1\r\nContent-Length: 1000\r\n" + HEAD + b"\r\n"
+    text, seconds = spoken(port, head, *[b"x"] * 4, pause=0.1)
+    assert text.startswith("HTTP/1.1 408")
+    text, seconds = spoken(port, head, *[b"x"] * 20, pause=0.1)  # it goes on as if nothing had been said
+    assert "200" not in text
+    for said in (b"", b"GET / HT"):
+        text, seconds = spoken(port, said)
+        assert text == ""
+        assert seconds < 3
+    # The head of a second request, letter by letter.
+    first = b"GET / HTTP/1.1\r\nHost: course\r\n\r\n"
+    text, seconds = spoken(port, first, *[b"G", b"E", b"T", b" "] * 10, pause=0.1)
+    assert text.count("HTTP/1.1 200") == 1
+
+
+def test_slow_requests_hold_nobody_up(port):
+    held = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
+    for each in held:
+        each.sendall(b"POST / HTTP/1.1\r\nContent-Length: 1000\r\n")
+    text, seconds = spoken(port, b"GET / HTTP/1.1\r\n" + HEAD + b"\r\n")
+    assert text.startswith("HTTP/1.1 200")
+    assert seconds < 0.5
+    for each in held:
+        each.close()

@@ -1,0 +1,70 @@
+"""Tables of opponents and of trials, on pages that grow."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from multigrid_rl.runs.reader import read_run
+from multigrid_rl.show import live
+from multigrid_rl.show.run_data import read_report
+from multigrid_rl.show.run_page import run_page
+from multigrid_rl.show.standings import SearchTable, standings
+from multigrid_rl.text import ConfigError
+from run_folders import Story, write_run
+
+
+def table(page, caption):
+    """Cells of the rows of a table, as texts."""
+    body = page.split(f"<caption>{caption}", 1)[1].split("</table>")[0]
+    cells = [re.findall(r"<t[hd](?: [^>]*)?>(.*?)</t[hd]>", row) for row in body.split("<tr>")[2:]]
+    return [[re.sub(r"<[^>]+>", "", cell) for cell in row] for row in cells]
+
+
+def test_opponents_that_take_turns_are_a_table(tmp_path):
+    opponents = [{"name": name, "seat": "blue_0", "weight": w} for name, w in (("hunter", 0.75), ("random", 0.25))]
+    folder = write_run(tmp_path / "run", Story(against=("hunter", "random")), opponents=opponents)
+    assert table(run_page(read_report(folder, games=0)), "Opponents") == [
+        ["hunter", "the start", "0%", "75%"],
+        ["random", "the start", "10%", "25%"],
+    ]
+    assert standings(read_run(write_run(tmp_path / "alone", Story(against=("hunter",))))) == []
+
+
+def test_a_league_is_a_table_with_the_hardest_first(tmp_path):
+    folder = write_run(tmp_path / "run")
+    players = [
+        {"player": "random", "since": None, "win": 0.9, "share": 0.2},
+        {"player": "step_000004096", "since": 4096, "win": None, "share": 0.0},
+        {"player": "step_000002048", "since": 2048, "win": 0.25, "share": 0.8},
+    ]
+    (folder / "standings.json").write_text(json.dumps({"players": players}))
+    page = live.LiveRun(folder).page()
+    assert table(page, "Opponents") == [
+        ["step_000002048", "2,048 steps", "25%", "80%"],
+        ["random", "the start", "90%", "20%"],
+        ["step_000004096", "4,096 steps", "not met yet", "0%"],
+    ]
+    assert "3 opponents; it wins least against step_000002048: 25%" in page
+    (folder / "standings.json").write_text(json.dumps({"players": [{**players[0], "win": 7}]}))
+    with pytest.raises(ConfigError, match=r"standings\.json: players\.0\.win: expected"):
+        read_report(folder, games=0) and standings(read_run(folder))
+
+
+def test_trials_of_a_search_are_a_table_that_grows(tmp_path):
+    (tmp_path / "search.yaml").write_text("kind: asha\n")
+    write_run(tmp_path / "trials" / "a-000", Story(reports=10, ended="until", overrides=("train.lr=0.005",)))
+    search = SearchTable(tmp_path)
+    assert [row[:2] for row in table(search.page(), "Trials")] == [["a-000", "until"]]
+    before = search.state()
+    write_run(tmp_path / "trials" / "a-001")
+    (tmp_path / "trials" / "a-002").mkdir()
+    (tmp_path / "trials" / "a-002" / "config.yaml").write_text("seed: -1\n")
+    assert search.state() != before
+    rows = table(search.page(), "Trials")
+    assert [row[:2] for row in rows] == [["a-001", "held"], ["a-000", "until"], ["a-002", "no report yet"]]
+    assert rows[1][3] == "0 of 4"
+    assert "train.lr=0.005" in rows[1][5]
+    assert "3 trials, 1 held their gates" in search.page()

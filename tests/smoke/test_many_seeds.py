@@ -1,0 +1,163 @@
+"""`train seeds=0..3`: runs side by side, one table, one page, resumed as a whole; what is refused; how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commands import call as run
+from multigrid_rl.evaluation.seeds import told_median
+from multigrid_rl.text import ConfigError
+from multigrid_rl.training.processes import Processes
+from multigrid_rl.training.seeds import seeds_of, told_held
+from tiny_runs import TINY, tiny_run, without_time
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def slow_square(number, tell):
+    """A call of the tests below; negative ones die, zero is refused, ten waits until it is ended."""
+    tell("begun")
+    if number < 0:
+        os._exit(7)
+    if number == 0:
+        raise ConfigError("number: expected another one, got 0")
+    if number == 10:
+        time.sleep(60)
+    return number**2
+
+
+def carried_out(numbers, tmp_path, at_once=2, interrupted=lambda: False):
+    processes = Processes("test_many_seeds:slow_square", {str(n): n for n in numbers}, at_once, tmp_path / "log")
+    told = filter(None, processes.results(interrupted))
+    return {name: (kind, value) for name, kind, value in told if kind != "note"}
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Children find this file."""
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{os.pathsep.join(filter(None, sys.path))}")
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [("0..3", [0, 1, 2, 3]), ("3,5,7", [3, 5, 7]), ("0..1,100..101", [0, 1, 100, 101]), ("[4,2]", [4, 2])],
+)
+def test_seeds_are_written_as_a_range_or_a_list(text, seeds):
+    assert seeds_of(text) == seeds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "3..1", "1,1", "0..5,3", "-1", "0..100000000", "1.5", "0..", ",".join(map(str, range(1001)))]
+)
+def test_other_seeds_are_refused_in_one_line(text):
+    with pytest.raises(ConfigError, match=r"^seeds: expected different seeds, .* got"):
+        seeds_of(text)
+
+
+def test_a_process_that_dies_costs_its_own_call(found, tmp_path):
+    came = carried_out([2, -1, 0, 3], tmp_path, at_once=1)
+    assert came == {
+        "2": ("returned", 4),
+        "-1": ("failed", f"its process ended with status 7; see {tmp_path / 'log'}"),
+        "0": ("failed", "number: expected another one, got 0"),
+        "3": ("returned", 9),
+    }
+
+
+def test_an_interruption_ends_what_goes_on_and_begins_nothing(found, tmp_path):
+    began = time.monotonic()
+    assert carried_out([10, 10.5, 2], tmp_path, at_once=1, interrupted=lambda: time.monotonic() - began > 3) == {}
+    assert time.monotonic() - began < 30
+
+
+def test_medians_of_few_seeds_have_no_interval():
+    assert told_median(np.array([3.0, 1.0, 2.0, 9.0]), ".0f") == "median 2, 1 to 9"
+    assert told_median(np.array([3.0, 1.0, 2.0, 9.0, 5.0]), ".0f") == "median 3 (95 % interval 1 to 9), 1 to 9"
+    assert told_held([10, None, None]) == "Held on 1 of 3 seeds."
+    assert told_held([10, 30, None]) == "Held on 2 of 3 seeds. Environment steps to held: median 30, 10 to never."
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seeds") / "mine"
+    return folder, run("train", *TINY, "seeds=5,8", f"run_dir={folder}")
+
+
+def test_each_seed_is_the_run_that_it_is_alone(trained, tmp_path):
+    folder, done = trained
+    assert done.exit_code == 0, done.stderr
+    *_, rows = tiny_run(tmp_path / "alone", "seed=5")
+    lines = (folder / "seed5" / "metrics.jsonl").read_text().splitlines()
+    assert without_time([json.loads(line) for line in lines]) == without_time(rows)
+    assert "2 of 2 seeds are done" in done.stdout
+    assert "Held on 0 of 2 seeds." in done.stdout
+    page = (folder / "report.html").read_text()
+    assert page.count("&cross;") + page.count("not held") >= 2
+    command = json.loads((folder / "seed8" / "provenance.json").read_text())["command"]
+    assert "seed=8" in command
+
+
+def test_what_is_done_is_not_run_again_and_what_is_missing_is(trained):
+    folder, _ = trained
+    before = (folder / "seed5" / "verdict.json").stat().st_mtime_ns
+    again = run("train", "--resume", str(folder), "seeds=5,8,9")
+    assert again.exit_code == 0, again.stderr
+    assert "1 of 3 to train" in again.stdout
+    assert (folder / "seed5" / "verdict.json").stat().st_mtime_ns == before
+    assert json.loads((folder / "seeds.json").read_text())["seeds"] == [5, 8, 9]
+    assert run("report", str(folder)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("seeds=0..3", "seed=1"), "seed: expected nothing beside seeds=0..9, got seed=1"),
+        (("seeds=0,1", "scenario.seats.blue_0=nobody"), "got nobody"),
+        (("seeds=0,1", "--web"), "--web: expected one seed"),
+        (("--jobs", "2"), "--jobs: expected nothing without seeds=0..9, got 2"),
+    ],
+)
+def test_bad_words_are_refused_before_anything_runs(words, said, tmp_path):
+    done = run("train", *TINY, *words, f"run_dir={tmp_path / 'new'}")
+    assert (done.exit_code, said in done.stderr, done.stderr.count("\n")) == (2, True, 1)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_of_other_runs_is_left_alone(trained, tmp_path):
+    folder, _ = trained
+    other = run("train", *TINY, "train.lr=0.01", "seeds=5,8", f"run_dir={folder}")
+    (tmp_path / "full").mkdir()
+    full = run("train", *TINY, "seeds=5,8", f"run_dir={tmp_path / 'full'}")
+    for done in (other, full):
+        assert (done.exit_code, "run_dir: expected a new folder, or one of seeds" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_children_end_with_their_parent_and_go_on_later(number, tmp_path):
+    folder = tmp_path / "ended"
+    command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", *TINY, "train.until=4000000", "seeds=1,2"]
+    parent = subprocess.Popen([*command, f"run_dir={folder}"], stdout=subprocess.DEVNULL, start_new_session=True)
+    rows = folder / "seed1" / "metrics.jsonl"
+    for _ in range(1800):
+        if rows.exists() and rows.stat().st_size:
+            break
+        time.sleep(0.1)
+    assert rows.exists()
+    parent.send_signal(number)
+    assert parent.wait(60) == (130 if number == signal.SIGINT else -number)
+    for _ in range(600):
+        with suppress(FileNotFoundError, json.JSONDecodeError):
+            if json.loads((folder / "seed1" / "verdict.json").read_text())["ended"] == "interrupted":
+                return
+        time.sleep(0.1)
+    pytest.fail("no verdict of a run that was interrupted")
