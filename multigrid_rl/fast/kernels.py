@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.jit import float_dot, float_inlined, float_kernel
+from multigrid_rl.lanes import LANES, load, store
 from multigrid_rl.models.tokens import Floats, gather, scatter
 
 #: Rows that pass through all layers together.
@@ -86,38 +87,61 @@ def slope(kind: int, activations: Floats, rows: Any, gradient: Floats) -> None:
 
 
 @float_inlined
+def _four(x: Floats, across: bool, r: int, k: int) -> Any:
+    return (
+        (x[k, r], x[k + 1, r], x[k + 2, r], x[k + 3, r]) if across else (x[r, k], x[r, k + 1], x[r, k + 2], x[r, k + 3])
+    )
+
+
+@float_inlined
+def _lanes(matrix: Floats, k: int, j: int) -> Any:
+    return load(matrix, k, j), load(matrix, k + 1, j), load(matrix, k + 2, j), load(matrix, k + 3, j)
+
+
+@float_inlined
+def _sum(a: Any, m: Any) -> Any:
+    return (a[0] * m[0] + a[1] * m[1]) + (a[2] * m[2] + a[3] * m[3])
+
+
+@float_inlined
+def _products(x: Floats, across: bool, matrix: Floats, span: Any, inner: Any, out: Floats) -> None:
+    """Add the rows ``span`` of ``x @ matrix``, or ``across`` of ``x^T @ matrix``, summed over ``inner``, to ``out``."""
+    # Register blocking, after Goto and van de Geijn 2008 (https://doi.org/10.1145/1356052.1356053): a tile of two rows
+    # and twice LANES columns is added up in registers, four products at a time. At an odd end its halves are the same.
+    low, high = inner
+    fours, whole = high - (high - low) % 4, out.shape[1] - out.shape[1] % LANES
+    for r in range(span[0], span[1], 2):
+        s = min(r + 1, span[1] - 1)
+        for j in range(0, whole, 2 * LANES):
+            i = min(j + LANES, whole - LANES)
+            rj, ri, sj, si = load(out, r, j), load(out, r, i), load(out, s, j), load(out, s, i)
+            for k in range(low, fours, 4):
+                a, c = _four(x, across, r, k), _four(x, across, s, k)
+                left, right = _lanes(matrix, k, j), _lanes(matrix, k, i)
+                rj, ri, sj, si = rj + _sum(a, left), ri + _sum(a, right), sj + _sum(c, left), si + _sum(c, right)
+            for k in range(fours, high):
+                a0, c0 = (x[k, r], x[k, s]) if across else (x[r, k], x[s, k])
+                m0, m1 = load(matrix, k, j), load(matrix, k, i)
+                rj, ri, sj, si = rj + a0 * m0, ri + a0 * m1, sj + c0 * m0, si + c0 * m1
+            store(out, r, j, rj)
+            store(out, r, i, ri)
+            store(out, s, j, sj)
+            store(out, s, i, si)
+    # Columns that fill no lanes, in the same order: a number does not depend on where it stands.
+    for r in range(span[0], span[1]):
+        for j in range(whole, out.shape[1]):
+            total = out[r, j]
+            for k in range(low, fours, 4):
+                total += _sum(_four(x, across, r, k), _four(matrix, True, j, k))
+            for k in range(fours, high):
+                total += (x[k, r] if across else x[r, k]) * matrix[k, j]
+            out[r, j] = total
+
+
+@float_inlined
 def multiply(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
     """Compute ``out += x @ matrix`` on the rows of a block."""
-    low, high = rows
-    inner, width = x.shape[1], np.uint64(matrix.shape[1])
-    # Register blocking, after Goto and van de Geijn 2008 (https://doi.org/10.1145/1356052.1356053).
-    even = inner - inner % 4
-    pairs = high - (high - low) % 2
-    # Two rows share each read of the matrix, four columns of x each read and write of out.
-    for b in range(low, pairs, 2):
-        for k in range(0, even, 4):
-            a0, a1, a2, a3 = x[b, k], x[b, k + 1], x[b, k + 2], x[b, k + 3]
-            c0, c1, c2, c3 = x[b + 1, k], x[b + 1, k + 1], x[b + 1, k + 2], x[b + 1, k + 3]
-            for j in range(width):
-                m0, m1, m2, m3 = matrix[k, j], matrix[k + 1, j], matrix[k + 2, j], matrix[k + 3, j]
-                out[b, j] += (a0 * m0 + a1 * m1) + (a2 * m2 + a3 * m3)
-                out[b + 1, j] += (c0 * m0 + c1 * m1) + (c2 * m2 + c3 * m3)
-        for k in range(even, inner):
-            a0, c0 = x[b, k], x[b + 1, k]
-            for j in range(width):
-                out[b, j] += a0 * matrix[k, j]
-                out[b + 1, j] += c0 * matrix[k, j]
-    # A last row alone is added up in the same order: a row's result does not depend on its neighbours.
-    for b in range(pairs, high):
-        for k in range(0, even, 4):
-            a0, a1, a2, a3 = x[b, k], x[b, k + 1], x[b, k + 2], x[b, k + 3]
-            for j in range(width):
-                m0, m1, m2, m3 = matrix[k, j], matrix[k + 1, j], matrix[k + 2, j], matrix[k + 3, j]
-                out[b, j] += (a0 * m0 + a1 * m1) + (a2 * m2 + a3 * m3)
-        for k in range(even, inner):
-            a0 = x[b, k]
-            for j in range(width):
-                out[b, j] += a0 * matrix[k, j]
+    _products(x, False, matrix, rows, (0, x.shape[1]), out)
 
 
 @float_dot
@@ -136,22 +160,14 @@ def project(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
 @float_inlined
 def outer(gradient: Floats, x: Floats, rows: Any, span: Any, matrix: Floats, bias: Floats) -> None:
     """Compute the rows ``span`` of ``matrix += gradient^T @ x`` and ``bias += gradient.sum(0)`` over a block."""
-    # Four rows in one go, as in multiply: the gradient's matrix is read and written a quarter as often.
-    low, high = rows
-    width, begin, end = np.uint64(x.shape[1]), np.uint64(span[0]), np.uint64(span[1])
-    fours = high - (high - low) % 4
-    for b in range(low, fours, 4):
-        for o in range(begin, end):
-            g0, g1, g2, g3 = gradient[b, o], gradient[b + 1, o], gradient[b + 2, o], gradient[b + 3, o]
-            bias[o] += (g0 + g1) + (g2 + g3)
-            for i in range(width):
-                matrix[o, i] += (g0 * x[b, i] + g1 * x[b + 1, i]) + (g2 * x[b + 2, i] + g3 * x[b + 3, i])
-    for b in range(fours, high):
-        for o in range(begin, end):
-            g0 = gradient[b, o]
-            bias[o] += g0
-            for i in range(width):
-                matrix[o, i] += g0 * x[b, i]
+    _products(gradient, True, x, span, rows, matrix)
+    fours = rows[1] - (rows[1] - rows[0]) % 4
+    for b in range(rows[0], fours, 4):
+        for o in range(span[0], span[1]):
+            bias[o] += (gradient[b, o] + gradient[b + 1, o]) + (gradient[b + 2, o] + gradient[b + 3, o])
+    for b in range(fours, rows[1]):
+        for o in range(span[0], span[1]):
+            bias[o] += gradient[b, o]
 
 
 @float_inlined

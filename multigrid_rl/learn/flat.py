@@ -1,9 +1,19 @@
 """All weights of a network in one piece of memory."""
 
+import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
+from numba import prange
+from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from multigrid_rl.jit import float_shared
+
+Floats = NDArray[np.float32]
+#: Weights that torch steps at a time, at most.
+_TOGETHER = 16
 
 
 class FlatWeights:
@@ -89,20 +99,36 @@ class FlatAdam(torch.optim.Adam):
     def descend(self) -> None:
         """Take a step as ``step`` does, without hooks and groups."""
         # Their overhead exceeds the step of a small network.
-        # m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, w -= lr m' / (sqrt(v') + eps), with m' and v' corrected for
-        # their start at 0: algorithm 1 of the paper, in one kernel over all weights.
         (group,) = self.param_groups
         (weights,) = group["params"]
         state = self.state[weights]
-        if weights.device.type != "cpu":
+        if weights.device.type != "cpu" or weights.dtype != torch.float32:
             self.step()
             return
         if not state:
             state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(weights.data)}
             state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
         state["step"].add_(1)
-        beta1, beta2 = group["betas"]
-        moments, steps = ([state["exp_avg"]], [state["exp_avg_sq"]]), [state["step"]]
-        options = {name: group[name] for name in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
-        with torch.no_grad():
-            torch._fused_adam_([weights], [weights.grad], *moments, [], steps, beta1=beta1, beta2=beta2, **options)
+        row = weights.data, weights.grad, state["exp_avg"], state["exp_avg_sq"]
+        whole = len(weights) - len(weights) % _TOGETHER
+        (beta1, beta2), steps = group["betas"], float(state["step"])
+        size = group["lr"] / (1 - beta1**steps)
+        factors = 1 - beta1, beta2, 1 - beta2, -size, math.sqrt(1 - beta2**steps), group["eps"]
+        _adam(*(part.numpy()[:whole] for part in row), np.array(factors, np.float32))
+        # torch rounds the last few, which fill no register, otherwise.
+        if whole < len(weights):
+            options = {name: group[name] for name in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
+            rest = ([part[whole:]] for part in row)
+            torch._fused_adam_(*rest, [], [state["step"]], beta1=beta1, beta2=beta2, **options)
+
+
+@float_shared
+def _adam(weights: Floats, gradient: Floats, mean: Floats, square: Floats, factors: Floats) -> None:
+    """Take a step with torch's fused kernel's arithmetic, to the last bit; each thread takes a part of the row."""
+    # m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, w -= lr m' / (sqrt(v') + eps), with m' and v' corrected for
+    # their start at 0: algorithm 1 of the paper. The order of terms decides which product is rounded.
+    c1, b2, c2, size, root, eps = factors[0], factors[1], factors[2], factors[3], factors[4], factors[5]
+    for i in prange(len(weights)):
+        mean[i] = mean[i] + c1 * (gradient[i] - mean[i])
+        square[i] = c2 * gradient[i] * gradient[i] + square[i] * b2
+        weights[i] = weights[i] + size * mean[i] / (np.sqrt(square[i]) / root + eps)

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from multigrid_rl.jit import float_inlined, float_kernel
+from multigrid_rl.lanes import LANES, load, store
 from multigrid_rl.text import expected
 
 Floats = NDArray[np.float32]
@@ -26,35 +27,49 @@ Floats = NDArray[np.float32]
 @float_inlined
 def gather(tokens: Any, column: int, first: Any, table: Floats, start: int, rows: Any, out: Floats) -> None:
     """Add rows ``first[d] + tokens[b, column + d]`` of a table, its columns from ``start`` on, to ``out[b]``."""
-    width = np.uint64(out.shape[1])
-    offset = np.uint64(start)  # unsigned: an index that might be negative is not vectorised
-    count = len(first)
-    even = count - count % 4
+    count, width = len(first), out.shape[1]
+    even, whole = count - count % 4, width - width % LANES
     for b in range(rows[0], rows[1]):
-        # Four rows in one go: out is read and written a quarter as often.
-        for d in range(0, even, 4):
-            c = column + d
-            r0, r1 = first[d] + tokens[b, c], first[d + 1] + tokens[b, c + 1]
-            r2, r3 = first[d + 2] + tokens[b, c + 2], first[d + 3] + tokens[b, c + 3]
-            for h in range(width):
-                k = offset + h
-                out[b, h] += (table[r0, k] + table[r1, k]) + (table[r2, k] + table[r3, k])
-        for d in range(even, count):
-            row = first[d] + tokens[b, column + d]
-            for h in range(width):
-                out[b, h] += table[row, offset + h]
+        # Four rows in one go, added up in registers: a tile of out is read and written once.
+        for j in range(0, whole, 2 * LANES):
+            i = min(j + LANES, whole - LANES)
+            left, right = load(out, b, j), load(out, b, i)
+            k, m = start + j, start + i
+            for d in range(0, even, 4):
+                c = column + d
+                r0, r1 = first[d] + tokens[b, c], first[d + 1] + tokens[b, c + 1]
+                r2, r3 = first[d + 2] + tokens[b, c + 2], first[d + 3] + tokens[b, c + 3]
+                left = left + ((load(table, r0, k) + load(table, r1, k)) + (load(table, r2, k) + load(table, r3, k)))
+                right = right + ((load(table, r0, m) + load(table, r1, m)) + (load(table, r2, m) + load(table, r3, m)))
+            for d in range(even, count):
+                row = first[d] + tokens[b, column + d]
+                left, right = left + load(table, row, k), right + load(table, row, m)
+            store(out, b, j, left)
+            store(out, b, i, right)
+        for h in range(whole, width):
+            k, total = start + h, out[b, h]
+            for d in range(0, even, 4):
+                c = column + d
+                r0, r1 = first[d] + tokens[b, c], first[d + 1] + tokens[b, c + 1]
+                r2, r3 = first[d + 2] + tokens[b, c + 2], first[d + 3] + tokens[b, c + 3]
+                total += (table[r0, k] + table[r1, k]) + (table[r2, k] + table[r3, k])
+            for d in range(even, count):
+                total += table[first[d] + tokens[b, column + d], k]
+            out[b, h] = total
 
 
 @float_inlined
 def scatter(tokens: Any, column: int, first: Any, gradient: Floats, columns: Any, start: int, out: Floats) -> None:
     """Go back through :func:`gather`: add the ``columns`` of ``gradient[b]`` to all rows of ``out`` that it read."""
-    offset, low, high = np.uint64(start), np.uint64(columns[0]), np.uint64(columns[1])
-    # Token by token: the rows of one token are a small part of the table, which stays in the fastest cache.
-    for d in range(len(first)):
-        for b in range(tokens.shape[0]):
+    low, high = columns
+    whole = high - (high - low) % LANES
+    for b in range(len(tokens)):
+        for d in range(len(first)):
             row = first[d] + tokens[b, column + d]
-            for h in range(low, high):
-                out[row, offset + h] += gradient[b, h]
+            for h in range(low, whole, LANES):
+                store(out, row, start + h, load(out, row, start + h) + load(gradient, b, h))
+            for h in range(whole, high):
+                out[row, start + h] += gradient[b, h]
 
 
 @float_kernel

@@ -64,15 +64,15 @@ class MatchFactory:
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop loaded players: another process loads and checks them itself."""
-        return {name: value for name, value in self.__dict__.items() if name != "_seated"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_seated", "specs")}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MatchFactory:
         """Return itself, as it is immutable: RLlib copies its configurations, and copies need not reload players."""
         return self
 
-    @property
+    @cached_property
     def specs(self) -> MultiAgentSpec:
-        """The agents in the matches."""
+        """The agents in the matches."""  # cached: every iteration asks for them several times
         spec, place = self.spec, place_of(self.spec)
         learning = {seat: str(spec.team_of(seat)) for seat in spec.seats if seat not in self.opponents}
         return replace(
