@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, EnvironmentKind
-from multigrid_rl.envs.base import TRIED, OwnReward
 from multigrid_rl.tables import PLACES, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec, MultiAgentSpec, Policy, RunError, Seats, SeatView, UniformSource
 
 if TYPE_CHECKING:
+    from multigrid_rl.envs.base import OwnReward
     from multigrid_rl.players.cards import Card
     from multigrid_rl.players.match import SeatsEnv
 
@@ -161,10 +161,13 @@ class SeatByAgent:
         bonus: dict[str, dict[str, float]],  # noqa: ARG002 - there are no events
     ) -> OwnReward | None:
         """Return a function of one step of one agent."""
+        from multigrid_rl.envs.base import OwnReward  # noqa: PLC0415
+
         return OwnReward(name) if name else None
 
     def try_reward(self: Any, game: Any, name: str) -> None:
         """Play some random steps with a training reward. Raises ``ConfigError``: it cannot be used."""
+        from multigrid_rl.envs.base import TRIED, OwnReward  # noqa: PLC0415
         from multigrid_rl.players.match import Match  # noqa: PLC0415
 
         players = {seat: self.scripted(game, RandomLegal.name, seat) for seat in game.seats}

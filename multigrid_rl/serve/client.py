@@ -18,7 +18,6 @@ import typer
 
 from multigrid_rl.cli.app import refused
 from multigrid_rl.text import ConfigError, expected, printable, shown
-from multigrid_rl.types import RunError
 
 #: Where a token is looked for: the whole content of a file, as its page gives it.
 TOKEN = Path("~/.config/multigrid-rl/token")
@@ -81,6 +80,8 @@ class Course:
                 asked = min(float(error.headers.get("retry-after") or 0), 60.0)
             except (OSError, ValueError) as error:  # no connection, or one that broke in an answer
                 if wait is None:
+                    from multigrid_rl.types import RunError  # noqa: PLC0415 - it takes a while
+
                     raise RunError(f"{self.url}: does not answer: {shown(str(error))}") from error
                 asked = 0.0
             time.sleep(max(wait, asked))

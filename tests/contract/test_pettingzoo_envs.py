@@ -290,7 +290,7 @@ def test_images_are_read_by_convolutions_and_bytes_become_shares():
     assert card.observation.image == [9, 7, 3]
     with pytest.raises(ValueError, match=r"image: expected sides of 189 numbers, got \[9, 7, 2\]"):
         Card(**{**card.model_dump(), "observation": {"size": 189, "image": [9, 7, 2]}})
-    with pytest.raises(ArchitectureError, match="name: expected mlp, attention, gru or lstm for a vector, got cnn"):
+    with pytest.raises(ArchitectureError, match="name: expected mlp, gru or lstm for a vector, got cnn"):
         network_of(factory(SOME["tag"]).specs.agents[0], {"name": "cnn", "hidden": [8]})
 
 

@@ -26,7 +26,7 @@ REFUSED = [
     (f"{GRID} scenario.seats.agent_0=random", "scenario.seats: expected {}, as .*every agent learns, got .*agent_0"),
     (f"{GRID} scenario.agents=5", "scenario.agents: expected less than or equal to 4, got 5"),
     (f"{GRID} scheme=ctce", "scheme: expected dtde.*agents of multigrid has one agent.*got ctce"),
-    (f"{POLE} model=cnn", "expected mlp, attention, gru or lstm for a vector, got cnn"),
+    (f"{POLE} model=cnn", "expected mlp, gru or lstm for a vector, got cnn"),
     (f"{POLE} train.shaping=math:sqrt", "train.shaping=math:sqrt: TypeError: math.sqrt.. takes exactly one argument"),
     (f"{POLE} scenario.agents=2", "agents: expected 1 with this package, got 2"),
     (f"{POLE} train.objective=best", "train.objective: expected ppo, policy_gradient or module:function, got best"),
