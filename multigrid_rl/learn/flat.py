@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,12 +115,14 @@ class FlatAdam(torch.optim.Adam):
         (beta1, beta2), steps = group["betas"], float(state["step"])
         size = group["lr"] / (1 - beta1**steps)
         factors = 1 - beta1, beta2, 1 - beta2, -size, math.sqrt(1 - beta2**steps), group["eps"]
-        _adam(*(part.numpy()[:whole] for part in row), np.array(factors, np.float32))
+        weight, gradient, mean, square = (part.numpy()[:whole] for part in row)
+        _adam(weight, gradient, mean, square, np.array(factors, np.float32))
         # torch rounds the last few, which fill no register, otherwise.
         if whole < len(weights):
-            options = {name: group[name] for name in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
-            rest = ([part[whole:]] for part in row)
-            torch._fused_adam_(*rest, [], [state["step"]], beta1=beta1, beta2=beta2, **options)
+            options: dict[str, Any] = {key: group[key] for key in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
+            rest: list[Any] = [[part[whole:]] for part in row]
+            step: Any = torch._fused_adam_
+            step(*rest, [], [state["step"]], beta1=beta1, beta2=beta2, **options)
 
 
 @float_shared
