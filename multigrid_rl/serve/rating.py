@@ -72,7 +72,9 @@ def ladder_of(met: Iterable[Met], anchors: Sequence[int], *, rated: bool = True)
     if strengths:
         shift = float(np.mean([*strengths.values()]))
         fixed = {name: value - shift for name, value in strengths.items()}
-        found = {name: _on_scale(value, *rows.get(name, (0.0, 0))) for name, value in fixed.items()}
+        # Against the first one all others are measured: it has games, and no interval.
+        played = sum(len(each.pairing.outcomes) for each in among if anchors[0] in (each.red, each.blue))
+        found = {name: _on_scale(value, *rows.get(name, (0.0, played))) for name, value in fixed.items()}
     strengths, rows = _fitted([each for each in met if not {each.red, each.blue} <= fixed.keys()], fixed)
     return found | {name: _on_scale(strengths[name], *row) for name, row in rows.items()}
 
