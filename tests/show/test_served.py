@@ -279,11 +279,13 @@ def test_page_of_a_run_changes_in_place(browser, tmp_path):
         page = browser.new_page()
         said = []
         page.on("console", lambda message: said.append(message.text))
-        page.goto(f"http://127.0.0.1:{port}/")
+        # What its first report brings replaces everything; it may come after the page is there.
+        with page.expect_request_finished(lambda request: request.resource_type == "fetch"):
+            page.goto(f"http://127.0.0.1:{port}/")
         page.locator("h1", has_text="No verdict").wait_for()
         page.evaluate("document.querySelector('#origin').dataset.kept = 'yes'")
-        shutil.move(tmp_path / "verdict.json", folder / "verdict.json")
         (folder / "metrics.jsonl").write_text("".join(rows))
+        shutil.move(tmp_path / "verdict.json", folder / "verdict.json")
         page.locator("h1", has_text="No verdict").wait_for(state="detached")
         assert page.locator("#origin[data-kept]").count() == 1  # what has not changed stays
         assert page.locator(".plot").count() > 0
