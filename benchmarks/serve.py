@@ -199,11 +199,11 @@ def same(times: int, games: int) -> dict[str, Any]:
         return ladder_of(met, list(names.values()))[9]
 
     true, found = rated(10_000, 20 * games), [rated(100 + k, games) for k in range(times)]
-    inside = sum(one.low <= true.value <= one.high for one in found)
+    inside = int(sum(one.low <= true.value <= one.high for one in found))
     spread = float(np.std([one.value for one in found], ddof=1))
     half = float(np.mean([one.high - one.low for one in found])) / 2
     return {
-        "true": true.value,
+        "true": float(true.value),
         "times": times,
         "inside": inside,
         "sd": round(spread, 1),
