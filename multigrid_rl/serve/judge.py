@@ -25,6 +25,8 @@ from multigrid_rl.text import ConfigError, expected, printable
 
 #: Games against itself, and against the rookie from each side; their seeds are no secret. Seconds for all of them.
 CHECK_GAMES, CHECK_SEED, CHECK_S = 10, 36, 10.0
+#: How many times as many games anchors play among themselves.
+ANCHOR_GAMES = 10
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ class Judge:
     # --- pairings
 
     def play(self, one: Entry, two: Entry | None, spent: dict[str, float] | None = None) -> list[Pairing]:
-        """Play all games of two entries, from all sides; programs play fewer.
+        """Play all games of two entries, from all sides; programs play fewer, anchors among themselves more.
 
         Args:
             one: an entry.
@@ -183,6 +185,9 @@ class Judge:
         if any(entry.kind == "external" for entry in both):
             check_agents(both)
             config = replace(config, games=min(self.course.games, self.course.program_games))
+        elif all(entry in self.anchors.values() for entry in both):
+            # Their error is in everybody's rating, and in nobody's interval.
+            config = replace(config, games=ANCHOR_GAMES * self.course.games)
         used, played = dict(spent or {}), []
         for meeting in self._met(both):
             out = {e.name: f"out after {config.cup_s:g} s" for e in both if used.get(e.name, 0.0) > config.cup_s}
