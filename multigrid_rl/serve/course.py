@@ -160,9 +160,8 @@ def read_roster(path: Path) -> list[Enrolled]:
     people: dict[str, Enrolled] = {}
     for number, row in enumerate(rows, 2):
         cells = {str(key).strip().lower(): printable((value or "").strip()) for key, value in row.items() if key}
-        one = Enrolled(
-            cells.get("id", ""), cells.get("name", ""), cells.get("email", ""), cells.get("role") or "student"
-        )
+        code, name, email = (cells.get(key, "") for key in ("id", "name", "email"))
+        one = Enrolled(code, name, email, cells.get("role") or "student")
         if not one.code or not one.name:
             raise ConfigError(expected(f"{path}: line {number}", "an id and a name", ", ".join(cells.values())))
         if one.role not in ROLES or one.code in people:
