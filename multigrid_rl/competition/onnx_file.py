@@ -23,6 +23,7 @@ from multigrid_rl.models.heads import Head
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.text import ConfigError, expected, one_line
+from multigrid_rl.trust import MISTAKES
 from multigrid_rl.types import SeatView
 
 #: Version of ONNX's operators: old enough for every runtime of the last years.
@@ -109,7 +110,7 @@ def write_onnx(source: Path, target: Path) -> str:
         warnings.simplefilter("ignore")
         try:
             torch.onnx.export(playing, tuple(row[:2] for row in rows), file, dynamo=False, **beside)
-        except Exception as error:  # of the exporter, about a network of the user's own
+        except MISTAKES as error:  # a network of the user's own may raise anything
             raise PlayerError(expected(source, "a network that torch can export", one_line(error)[:200])) from error
     model = onnx.load_model_from_string(file.getvalue())
     onnx.helper.set_model_props(

@@ -233,7 +233,8 @@ class PettingZooEnvs(Episodes):
             now: Happened = game.start(given) if what == "reset" else game.play(given)
             for seat, (obs, info) in now.seen.items():
                 self._about[seat].read(obs, info, self._obs[seat][n])
-                self._infos[n][seat] = info
+                if self.shaping is not None:
+                    self._infos[n][seat] = info
             for seat, paid in now.paid.items() if what == "step" else ():
                 self._paid[n, self._places[seat]] = paid
             for seat in now.turn:

@@ -19,9 +19,9 @@ Strata = list[Array]  # values (n_s,) of each scenario, n_s >= 1
 #: Share that the IQM cuts off at each end, rounded down as scipy.stats.trim_mean does: of 4 runs 1, of 3 none.
 TRIM = 0.25
 _LOW, _HIGH = 0.025, 0.975
-#: Bootstrap samples behind the band of a curve, and behind an interval that is told.
+#: Bootstrap samples behind the band of a curve, and behind an interval that is reported.
 BAND_REPS, TOLD_REPS = 1000, 10_000
-#: Seeds from which an interval or a p is told: of fewer, a bootstrap interval is too narrow to mean anything.
+#: Seeds from which an interval or a p is reported: of fewer, a bootstrap interval is too narrow to mean anything.
 ENOUGH = 5
 
 
@@ -68,7 +68,7 @@ def told_median(values: Array, form: str, never: str = "never") -> str:
 
     text = f"median {told(float(np.median(values)))}"
     if len(values) >= ENOUGH:
-        # The same numbers make the same interval, wherever they are told.
+        # The same numbers make the same interval, wherever they are reported.
         drawn = np.median(resampled([values], TOLD_REPS, np.random.default_rng(0)), axis=1)
         _, low, high = interval(float(np.median(values)), drawn)
         text += f" (95 % interval {told(low)} to {told(high)})"

@@ -75,7 +75,7 @@ def _person(ask: Ask) -> Person:
 
 def _revoke(ask: Ask) -> str:
     person = _person(ask)
-    ask.site.store.change_person(person.id, token_version=person.token_version + 1)
+    ask.site.store.revoke(person.id)
     return "/desk#people"
 
 

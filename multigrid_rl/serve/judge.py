@@ -186,7 +186,7 @@ class Judge:
             check_agents(both)
             config = replace(config, games=min(self.course.games, self.course.program_games))
         elif all(entry in self.anchors.values() for entry in both):
-            # Their error is in everybody's rating, and in nobody's interval.
+            # Their error is in every rating, and in no interval.
             config = replace(config, games=ANCHOR_GAMES * self.course.games)
         used, played = dict(spent or {}), []
         for meeting in self._met(both):

@@ -310,7 +310,7 @@ def enter(ask: Ask) -> Response:
 def leave(ask: Ask) -> Response:
     """Sign out here, or everywhere: of all links, tokens and browsers."""
     if ask.form.get("everywhere"):
-        ask.site.store.change_person(ask.me.id, token_version=ask.me.token_version + 1)
+        ask.site.store.revoke(ask.me.id)
     answer = see_other("/")
     answer.delete_cookie(ask.site.cookie, httponly=True, samesite="lax", secure=ask.site.secure)
     return answer

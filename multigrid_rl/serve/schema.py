@@ -31,9 +31,7 @@ class Person(Base):
     email: Mapped[str] = mapped_column(String(200), default="")
     role: Mapped[str] = mapped_column(String(20), default="student")
     pseudonym: Mapped[str] = mapped_column(String(60), unique=True)
-    token_hash: Mapped[str] = mapped_column(String(200), default="")  # of the personal link; empty: none, or revoked
-    token_until: Mapped[float] = mapped_column(default=0.0)
-    token_version: Mapped[int] = mapped_column(default=0)  # sessions of older versions are over
+    token_version: Mapped[int] = mapped_column(default=0)  # links, tokens and sessions of older versions are over
     forgotten: Mapped[bool] = mapped_column(default=False)  # asked to be forgotten: no name, no files
 
 

@@ -188,7 +188,7 @@ class Store:
         listed = {one.code for one in roster}
         for person in known.values():
             if roster and person.code not in listed:
-                person.token_hash, person.token_version = "", person.token_version + 1
+                person.token_version += 1
 
     # --- people
 
@@ -207,19 +207,17 @@ class Store:
         with self.reading() as session:
             return session.scalar(select(Person).where(Person.code == code))
 
-    def change_person(self, person_id: int, **values: Any) -> None:
-        """Change columns of a person, as ``token_hash``, ``token_until``. Raises ``KeyError``: nobody."""
+    def revoke(self, person_id: int) -> None:
+        """Let a person's links, tokens and browsers hold no longer."""
         with self.writing() as session:
-            person = session.get_one(Person, person_id)
-            for key, value in values.items():
-                setattr(person, key, value)
+            session.get_one(Person, person_id).token_version += 1
             self.note(session, "access", person=person_id)
 
     def forget(self, person_id: int) -> None:
         """Remove name, address, access and files of a person. Games stay: others are rated by them."""
         with self.writing() as session:
             person = session.get_one(Person, person_id)
-            person.forgotten, person.code, person.email, person.token_hash = True, f"forgotten-{person_id}", "", ""
+            person.forgotten, person.code, person.email = True, f"forgotten-{person_id}", ""
             person.name, person.token_version = person.pseudonym, person.token_version + 1
             own = list(session.scalars(select(HandIn).where(HandIn.person_id == person_id)))
             for each in own:

@@ -45,8 +45,7 @@ def _incoming(ask: Ask) -> Path:
     for other in folder.iterdir():
         if other.name != name:
             other.unlink(missing_ok=True)
-    whole: Path = folder / name
-    return whole
+    return Path(folder, name)
 
 
 def received(ask: Ask) -> Response:
