@@ -88,8 +88,7 @@ def test_a_call_does_not_begin_whose_starter_left_while_it_was_loaded(tmp_path):
     code = "from multigrid_rl.training.processes import serve; serve('slow_to_load:call')"
     path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
     call = pickle.dumps(str(tmp_path / "called"))
-    done = subprocess.run([sys.executable, "-c", code], input=call, env={**os.environ, **path}, timeout=60)
-    assert done.returncode == 0
+    subprocess.run([sys.executable, "-c", code], check=True, input=call, env={**os.environ, **path}, timeout=60)
     assert not (tmp_path / "called").exists()
 
 
