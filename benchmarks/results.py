@@ -285,7 +285,8 @@ def _matches(rows: list[dict[str, Any]]) -> list[str]:
 RULES = f"""## Rules of evidence
 
 * A recipe is frozen in a commit, then judged on seeds {FRESH} to {FRESH + 9} that nobody tuned on: `make results ARGS="--fresh"`, `make study NAME=...
-  ARGS="--fresh"`. Where a seed takes over ten minutes: five. A page says which seeds it has, its commit, processor and command; what was
+  ARGS="--fresh"`. Where a seed takes over ten minutes: five.
+  A recipe that was tuned on these seeds, or changed after they had been seen, is judged on those from {LATER} on. A page says which seeds it has, its commit, processor and command; what was
   measured on tuning seeds says so.
 * Held-out players come in two lists ([leagues](../league.md)): `validate`, by whom one chooses, and `test`, whom no choice has seen and
   `--fresh` alone plays.
