@@ -4,6 +4,7 @@ PPO as Huang et al. 2022 list its details (https://iclr-blog-track.github.io/202
 where it is done otherwise, a comment says why.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.fast import Passed, compile_network
+from multigrid_rl.fast.descent import descend
 from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, minibatches
@@ -27,8 +29,8 @@ from multigrid_rl.types import Clock, Schedule
 
 #: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
 SECONDS = "seconds"
-# Minibatches that are gathered together: numpy's overhead for ten columns exceeds the copying of small ones.
-_TOGETHER = 4
+#: Rows whose numbers are drawn together, at most.
+_TOGETHER = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -218,15 +220,38 @@ class Update:
         batches = {name: batch.for_learning(old_values=old_values) for name, batch in batches.items()}
         share = size // learners
         chosen = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
-        while part := list(islice(chosen, _TOGETHER)):
-            taken = {
-                name: batch.rows(np.concatenate([numbers[name] for numbers in part])) for name, batch in batches.items()
-            }
-            # All learners draw the same order, and each processes an equal part of every minibatch: their mean gradient
-            # is the one that a single learner would have.
-            for first in range(share * index, len(part) * size, size):
-                for name, batch in taken.items():
-                    step(name, batch.rows(slice(first, first + share)))
+        # All learners draw the same order, and each processes an equal part of every minibatch: their mean gradient is
+        # the one that a single learner would have.
+        own = slice(share * index, share * (index + 1))
+        while part := list(islice(chosen, max(1, _TOGETHER // size))):
+            for name, batch in batches.items():
+                self._descend(name, batch, np.stack([numbers[name][own] for numbers in part]), step)
+
+    def _descend(self, name: str, batch: Batch, chosen: NDArray[np.int64], step: Callable[[str, Batch], None]) -> None:
+        """Take a ``step`` with each of the ``chosen`` rows (M, S): in one call, where they are compiled so."""
+        found = compile_network(self._networks[name]) if self._losses.compiled(self._distributions[name]) else None
+        if found is None or not found.descends or self.config.v_iters is not None or self._part[1] > 1:
+            for numbers in chosen:
+                step(name, batch.rows(numbers))
+        elif name not in self._stopped:
+            self.clock.lap("minibatch")
+            adam, largest, flat = self.optimizers[name][0], self.config.target_kl, self._flat[name][0]
+            row, factors = adam.coming(len(chosen))
+            limits = (*self._weighting(name), self.config.grad_clip, _stop_at(largest))
+            columns = [batch.obs, *self._rows(batch)[:5]]
+            sums, norms = descend(found, columns, chosen, self._distributions[name], limits, row, factors)
+            adam.taken(len(norms))
+            flat.dropped += int(np.sum(~np.isfinite(norms)))
+            self._steps[name] += len(norms)
+            self._of_minibatches[name] += sums[:, 3:].tolist()
+            self._metrics[name] |= dict(zip(Statistics._fields[:3], sums[-1].tolist(), strict=False))
+            self._metrics[name] |= {"grad_norm": float(norms[-1])} if len(norms) else {}
+            self._stopped |= {name} if len(norms) < len(chosen) else set()
+            self.clock.lap("network")
+
+    def _weighting(self, name: str) -> Weighting:
+        vf_coef = self._vf_coef(name) if self.config.v_iters is None else 0.0
+        return Weighting(self._clip, vf_coef, 0.0 if self._warming else self._entropy_coef)
 
     def _vf_coef(self, name: str) -> float:
         """Return the weight of the value loss."""
@@ -240,9 +265,7 @@ class Update:
         if name in self._stopped:
             return
         flat, net, distribution = self._flat[name][0], self._networks[name], self._distributions[name]
-        apart = self.config.v_iters is not None
-        entropy_coef = 0.0 if self._warming else self._entropy_coef
-        weighting = Weighting(self._clip, 0.0 if apart else self._vf_coef(name), entropy_coef)
+        apart, weighting = self.config.v_iters is not None, self._weighting(name)
         flat.gradient.zero_()
         self.clock.lap("minibatch")
         passed = self._compiled_pass(name, batch)
@@ -274,15 +297,11 @@ class Update:
         self._metrics[name] |= {"policy_loss": policy_loss, "entropy": entropy}
         if not apart:
             self._metrics[name]["vf_loss"] = vf_loss
-        shared = None if self._part[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
-        largest = self.config.target_kl
-        # Early stopping as in Spinning Up, with its factor
-        # (https://spinningup.openai.com/en/latest/algorithms/ppo.html): before the step, so that the policy never moves
-        # further than where that was seen.
-        if largest is not None and (float(kl) if shared is None else shared) > 1.5 * largest:
+        shared = float(kl) if self._part[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
+        if shared > _stop_at(self.config.target_kl):
             self._stopped.add(name)
             return
-        self._descend(name, 0)
+        self._take(name, 0)
 
     def _value_step(self, name: str, batch: Batch) -> None:
         flat = self._flat[name][1]
@@ -299,9 +318,9 @@ class Update:
         self._metrics[name]["vf_loss"] = loss.detach()
         if self._part[1] > 1:
             flat.all_reduce_mean(int(batch.active.sum()), 0.0)
-        self._descend(name, 1)
+        self._take(name, 1)
 
-    def _descend(self, name: str, part: int) -> None:
+    def _take(self, name: str, part: int) -> None:
         norm = self._flat[name][part].clip(self.config.grad_clip)
         if not part:
             self._metrics[name]["grad_norm"] = norm
@@ -369,6 +388,13 @@ class Update:
                 factor = net.rescale_values(float(self._targets[name].std[0]))
                 self.optimizers[name][-1].rescale(net.value[-1].parameters(), factor)
         self.clock.lap("normalise")
+
+
+def _stop_at(largest: float | None) -> float:
+    """Return the divergence at which the steps of an update end."""
+    # Early stopping as in Spinning Up, with its factor (https://spinningup.openai.com/en/latest/algorithms/ppo.html):
+    # before the step, so that the policy never moves further than where that was seen.
+    return math.inf if largest is None else 1.5 * largest
 
 
 def take_over(net: Any, weights: Mapping[str, Tensor]) -> None:
