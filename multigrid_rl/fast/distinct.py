@@ -111,12 +111,21 @@ def numbered(tokens: Array, sizes: Array) -> tuple[Array, Array]:
 
     Raises ``IndexError``: a token is not below its size.
     """
-    slots, inverse = np.empty(2 << len(tokens).bit_length(), np.int32), np.empty(len(tokens), np.int64)
-    count = distinct_rows(tokens, sizes, slots, inverse)
+    slots, inverse = hash_table(len(tokens))
+    return inverse, slots[: checked(distinct_rows(tokens, sizes, slots, inverse), tokens, sizes)]
+
+
+def hash_table(rows: int) -> tuple[Array, Array]:
+    """Return buffers of :func:`distinct_rows` for so many rows."""
+    return np.empty(2 << rows.bit_length(), np.int32), np.empty(rows, np.int64)
+
+
+def checked(count: int, tokens: Array, sizes: Array) -> int:
+    """Return what :func:`distinct_rows` did. Raises ``IndexError``: a token is not below its size."""
     if count < 0:
         row = tokens[-1 - count].tolist()
         raise IndexError(expected("tokens", f"0 to less than {sizes.tolist()}, token by token", row))
-    return inverse, slots[:count]
+    return count
 
 
 class Distinct(NamedTuple):

@@ -165,7 +165,7 @@ def gaussian_rows(
     by_outputs: Array,
     by_values: Array,
     parts: Array,
-    seats: Array,
+    seats: Array,  # noqa: ARG001 - there is one component
     sums: Array,
 ) -> None:
     """As :func:`categorical_rows`, for outputs (U, 2 A): means, then logarithms of standard deviations."""

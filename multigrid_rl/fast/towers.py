@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from multigrid_rl.fast import Pass, Passed, addresses, kernels
-from multigrid_rl.fast.distinct import Distinct, numbered
+from multigrid_rl.fast.distinct import Distinct, checked, distinct_rows, hash_table, numbered
 from multigrid_rl.jit import float_shared
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.text import expected
@@ -53,6 +53,23 @@ def both_forward(inputs: Any, kind: int, towers: int, first: Any, second: Any) -
             kernels.tower_forward(inputs, own, extra, kind, weights, transposed, biases, layers, rows)
         else:
             kernels.tower_forward(inputs, own_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1, rows)
+
+
+@float_shared
+def _alone(rows: Array, sizes: Array, kind: int, tower: Any, buffers: tuple[Array, ...], out: Array) -> int:
+    """Fill ``out`` (B, K) with a tower's outputs of tokens (B, D), equal rows once; returns what distinct_rows does."""
+    slots, inverse, tokens, numbers = buffers
+    count = distinct_rows(rows, sizes, slots, inverse)
+    for u in range(count):
+        for d in range(rows.shape[1]):
+            tokens[u, d] = rows[slots[u], d]
+    if count > 0:
+        both_forward((tokens[:count], numbers[:count]), kind, 1, tower, tower)
+        layers = tower[5]
+        for b in range(len(rows)):
+            for k in range(out.shape[1]):
+                out[b, k] = layers[-1][inverse[b], k]
+    return count
 
 
 @float_shared
@@ -163,6 +180,7 @@ class TokenTowers(Towers):
         # Table (R, 2 H), the policy's half before the value's; bias (2 H,); the central table (R', H) or None.
         flat = [net.table, net.bias, net.central, *linear_layers(net.policy, net.value)]
         super().__init__(flat, KINDS[net.activation])
+        self._acting: Any = None  # buffers of the last :meth:`policy`
         self.stack_key = tuple(self.sizes.tolist()), self.kind, *(len(bias) for bias in self.towers[0].biases)
 
     def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
@@ -210,8 +228,13 @@ class TokenTowers(Towers):
             raise IndexError(expected("tokens", f"{self.tokens} to {len(self.sizes)} columns", obs.shape[1]))
         # Critic-only tokens would make equal rows distinct.
         own = np.ascontiguousarray(obs[:, : self.tokens])
-        batch = Distinct.of(own, self.sizes[: self.tokens])
-        return batch.spread(self.run(batch.tokens, 0)[0][-1])
+        if self._acting is None or len(self._acting[0][1]) != len(own) or self._acting[0][2].dtype != own.dtype:
+            buffers = *hash_table(len(own)), np.empty_like(own), np.empty((len(own), 0), np.float32)
+            self._acting = buffers, self._forward(0, len(own))
+        buffers, tower = self._acting
+        out, sizes = np.empty_like(tower[-1][-1]), self.sizes[: self.tokens]
+        checked(_alone(own, sizes, self.kind, tower, buffers, out), own, sizes)
+        return out
 
     def values(self, parts: Sequence[Array]) -> Iterator[Array]:
         """Yield only the values (B,), without gradients, of each of ``parts``: tokens (B, D)."""

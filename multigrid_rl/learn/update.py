@@ -185,7 +185,10 @@ class Update:
         self._pass(current, config.v_iters or 0, self._value_step)
         self._measure(batches)
         self.schedule(env_steps)
-        return {**{name: self._results(name) for name in batches}, SECONDS: {"loss": 0.0, **self.clock.drain()}}
+        return {
+            **{name: self._results(name) for name in batches},
+            SECONDS: {"loss": 0.0, "optimizer": 0.0, **self.clock.drain()},
+        }
 
     def _results(self, name: str) -> dict[str, float]:
         metrics = {key: float(value) for key, value in self._metrics[name].items()}

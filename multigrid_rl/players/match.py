@@ -170,7 +170,9 @@ class Match(Generic[Env]):
                 self._played.append(self._players_of_pools()[step.done])
             for seated in self._seated:
                 seated.restart(step.done)
-        return BatchedStep._make([self._focal(part) if isinstance(part, dict) else part for part in step])
+        obs, final, rewards, terminated, mask, truncated, done = step
+        seats = map(self._focal, (obs, final, rewards, terminated, mask))
+        return BatchedStep(*seats, truncated, done)
 
     def restart(self, which: NDArray[np.bool_]) -> None:
         """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
