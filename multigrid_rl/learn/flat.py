@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.fast.descent import Adam, adam_step
+from multigrid_rl.fast.adam import Adam, adam_step
 
 Floats = NDArray[np.float32]
 
@@ -122,3 +123,11 @@ class FlatAdam(torch.optim.Adam):
         """Count steps that were taken from :meth:`coming`."""
         (weights,) = self.param_groups[0]["params"]
         self.state[weights]["step"].add_(count)
+
+
+def parameters_of(net: Any, *, apart: bool) -> list[list[nn.Parameter]]:
+    """Return the parameters of a network in one group, or of the policy and of the values ``apart``."""
+    if not apart:
+        return [list(net.parameters())]
+    critic = {id(parameter) for parameter in net.value.parameters()}
+    return [[parameter for parameter in net.parameters() if id(parameter) not in critic], list(net.value.parameters())]

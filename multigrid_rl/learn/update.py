@@ -17,12 +17,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from multigrid_rl.fast import Passed, compile_network
-from multigrid_rl.fast.descent import descend
+from multigrid_rl.fast import Pass, compile_network
 from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, minibatches
-from multigrid_rl.learn.flat import FlatAdam, FlatWeights
+from multigrid_rl.learn.flat import FlatAdam, FlatWeights, parameters_of
 from multigrid_rl.learn.losses import Losses, Rows, Statistics, Weighting, loss_of, objective_of, value_loss_of
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.types import Clock, Schedule
@@ -90,10 +89,9 @@ class Update:
             name: distribution_of(space, network=networks[name]) for name, space in action_spaces.items()
         }
         self._losses = Losses(objective_of(config.objective), value_loss_of(config.value_loss))
-        self._device = device
-        self._part = part
+        self._device, self._part = device, part
         self._flat = {
-            name: [FlatWeights(part) for part in _parameters(net, apart=config.v_iters is not None)]
+            name: [FlatWeights(part) for part in parameters_of(net, apart=config.v_iters is not None)]
             for name, net in networks.items()
         }
         self.optimizers = {name: [FlatAdam(flat) for flat in parts] for name, parts in self._flat.items()}
@@ -206,51 +204,51 @@ class Update:
         # Over the whole batch, where most PPOs do it in each minibatch: a step's weight is then the same in every
         # epoch, and for a minibatch of few rows mean and deviation are noise (Andrychowicz et al. 2021 saw no
         # difference, https://arxiv.org/abs/2006.05990).
-        standardise = self.config.standardise
-        return {name: batch.standardised() for name, batch in batches.items()} if standardise else batches
+        return {name: batch.standardised() for name, batch in batches.items()} if self.config.standardise else batches
 
     def _pass(
         self, batches: Mapping[str, Batch], epochs: int, step: Callable[[str, Batch], None], *, shuffled: bool = False
     ) -> None:
         """Split all batches into minibatches, ``epochs`` times, and take a ``step`` with each."""
         rows = {name: len(batch.obs) for name, batch in batches.items()}
-        index, learners = self._part
-        size = max(rows.values())
+        (index, learners), size = self._part, max(rows.values())
         if self.config.minibatch_size is not None:
             steps = max(batch.obs.shape[1] if batch.memory.shape[1] else 1 for batch in batches.values())
             size = max(learners, self.config.minibatch_size // steps)
-        old_values = self._losses.reads_old_values
-        batches = {name: batch.for_learning(old_values=old_values) for name, batch in batches.items()}
-        share = size // learners
+        old = self._losses.reads_old_values
+        batches = {name: batch.for_learning(old_values=old) for name, batch in batches.items()}
         chosen = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
         # All learners draw the same order, and each processes an equal part of every minibatch: their mean gradient is
         # the one that a single learner would have.
-        own = slice(share * index, share * (index + 1))
+        own = slice(size // learners * index, size // learners * (index + 1))
         while part := list(islice(chosen, max(1, _TOGETHER // size))):
             for name, batch in batches.items():
                 self._descend(name, batch, np.stack([numbers[name][own] for numbers in part]), step)
 
     def _descend(self, name: str, batch: Batch, chosen: NDArray[np.int64], step: Callable[[str, Batch], None]) -> None:
         """Take a ``step`` with each of the ``chosen`` rows (M, S): in one call, where they are compiled so."""
-        found = compile_network(self._networks[name]) if self._losses.compiled(self._distributions[name]) else None
+        found = self._compiled(name)
         if found is None or not found.descends or self.config.v_iters is not None or self._part[1] > 1:
             for numbers in chosen:
                 step(name, batch.rows(numbers))
         elif name not in self._stopped:
-            self.clock.lap("minibatch")
-            adam, largest, flat = self.optimizers[name][0], self.config.target_kl, self._flat[name][0]
-            row, factors = adam.coming(len(chosen))
-            limits = (*self._weighting(name), self.config.grad_clip, _stop_at(largest))
-            columns = [batch.obs, *self._rows(batch)[:5]]
-            sums, norms = descend(found, columns, chosen, self._distributions[name], limits, row, factors)
-            adam.taken(len(norms))
-            flat.dropped += int(np.sum(~np.isfinite(norms)))
-            self._steps[name] += len(norms)
-            self._of_minibatches[name] += sums[:, 3:].tolist()
-            self._metrics[name] |= dict(zip(Statistics._fields[:3], sums[-1].tolist(), strict=False))
-            self._metrics[name] |= {"grad_norm": float(norms[-1])} if len(norms) else {}
-            self._stopped |= {name} if len(norms) < len(chosen) else set()
-            self.clock.lap("network")
+            self._together(name, found, batch, chosen)
+
+    def _together(self, name: str, found: Any, batch: Batch, chosen: NDArray[np.int64]) -> None:
+        from multigrid_rl.fast.descent import descend  # noqa: PLC0415 - for two towers alone
+
+        self.clock.lap("minibatch")
+        adam, metrics, columns = self.optimizers[name][0], self._metrics[name], [batch.obs, *self._rows(batch)[:5]]
+        limits = (*self._weighting(name), self.config.grad_clip, _stop_at(self.config.target_kl))
+        sums, norms = descend(found, columns, chosen, self._distributions[name], limits, *adam.coming(len(chosen)))
+        adam.taken(len(norms))
+        self._flat[name][0].dropped += int(np.sum(~np.isfinite(norms)))
+        self._steps[name] += len(norms)
+        self._of_minibatches[name] += sums[:, 3:].tolist()
+        metrics |= dict(zip(Statistics._fields[:3], sums[-1].tolist(), strict=False))
+        metrics |= {"grad_norm": float(norms[-1])} if len(norms) else {}
+        self._stopped |= {name} if len(norms) < len(chosen) else set()
+        self.clock.lap("network")
 
     def _weighting(self, name: str) -> Weighting:
         vf_coef = self._vf_coef(name) if self.config.v_iters is None else 0.0
@@ -271,7 +269,8 @@ class Update:
         apart, weighting = self.config.v_iters is not None, self._weighting(name)
         flat.gradient.zero_()
         self.clock.lap("minibatch")
-        passed = self._compiled_pass(name, batch)
+        found = self._compiled(name)
+        passed = None if found is None else found.start(batch.obs, batch.memory, batch.starts)
         columns: Any = self._tensors(batch) if passed is None else batch
         rows = self._rows(columns)
         # Whole sequences, flattened to rows: the loss knows no time.
@@ -338,12 +337,9 @@ class Update:
     def _tensors(self, batch: Batch) -> Any:
         return Batch._make(torch.as_tensor(column, device=self._device) for column in batch)
 
-    def _compiled_pass(self, name: str, batch: Batch) -> Passed | None:
-        """Return the network's compiled pass over a batch, or ``None`` where torch computes it."""
-        if not self._losses.compiled(self._distributions[name]):
-            return None
-        found = compile_network(self._networks[name])
-        return None if found is None else found.start(batch.obs, batch.memory, batch.starts)
+    def _compiled(self, name: str) -> Pass | None:
+        """Return the compiled network, or ``None`` where torch computes it, or its loss."""
+        return compile_network(self._networks[name]) if self._losses.compiled(self._distributions[name]) else None
 
     def _recomputed(
         self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]], how: Estimator
@@ -394,20 +390,11 @@ class Update:
 
 
 def _stop_at(largest: float | None) -> float:
-    """Return the divergence at which the steps of an update end."""
-    # Early stopping as in Spinning Up, with its factor (https://spinningup.openai.com/en/latest/algorithms/ppo.html):
-    # before the step, so that the policy never moves further than where that was seen.
+    """Return the divergence at which an update ends, before the step: the policy moves no further than where it was."""
+    # With the factor of Spinning Up (https://spinningup.openai.com/en/latest/algorithms/ppo.html).
     return math.inf if largest is None else 1.5 * largest
 
 
 def take_over(net: Any, weights: Mapping[str, Tensor]) -> None:
     """Load a player's weights; those of a central critic, which players do not have, stay."""
     net.load_state_dict({**net.state_dict(), **weights})
-
-
-def _parameters(net: Any, *, apart: bool) -> list[list[torch.nn.Parameter]]:
-    """Return the parameters of a network in one group, or of the policy and of the values ``apart``."""
-    if not apart:
-        return [list(net.parameters())]
-    critic = {id(parameter) for parameter in net.value.parameters()}
-    return [[parameter for parameter in net.parameters() if id(parameter) not in critic], list(net.value.parameters())]
