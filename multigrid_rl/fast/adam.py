@@ -27,7 +27,7 @@ TOGETHER = 8
 
 
 @inlined
-def _fused(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
+def _fused(a: Any, b: Any, c: Any) -> Any:
     """Return ``a b + c``, rounded once."""
     return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
 
