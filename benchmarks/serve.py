@@ -195,7 +195,7 @@ def same(times: int, games: int) -> dict[str, Any]:
         entries = [*judge.anchors.values(), mine]
         for one, two in combinations(entries, 2):
             ids = {entry.name: names.get(entry.name, 9) for entry in (one, two)}
-            met += [Met(ids[each.red], ids[each.blue], each) for each in judge.play(one, two)]
+            met += [Met(ids[each.red], ids[each.blue], each.side, each.outcomes) for each in judge.play(one, two)]
         return ladder_of(met, list(names.values()))[9]
 
     true, found = rated(10_000, 20 * games), [rated(100 + k, games) for k in range(times)]

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import and_, exists, func, or_, select
@@ -25,6 +26,8 @@ if TYPE_CHECKING:  # they bring torch, which who only asks and answers does with
 LEASE_S, BEAT_S = 10.0, 2.0
 #: Times that a job is begun before it is given up, as a fault of the server; seconds that it waits after each.
 ATTEMPTS, BACKOFF_S = 25, 0.2
+#: Pairings that are read at once.
+_AT_ONCE = 100
 #: Pairings with forfeited games after which a program meets nobody any more.
 STRIKES = 3
 BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
@@ -212,8 +215,13 @@ class Queue(Store):
         if not session.scalar(select(exists().where(Job.kind == "rate"))):
             session.add(Job(kind="rate", lane=BUNDLE, priority=FIRST, at=self.now()))
 
-    def snapshot(self) -> Snapshot:
-        """Return everything that ratings follow from."""
+    @cached_property
+    def _met(self) -> dict[int, Met]:
+        """What ratings need of each pairing, by its number: games never change, and are read once."""
+        return {}
+
+    def snapshot(self, *, rated: bool) -> Snapshot:
+        """Return everything that ratings follow from; ``rated``: somebody wins."""
         from multigrid_rl.serve.rating import Met  # noqa: PLC0415 - see above
 
         with self.reading() as session:
@@ -223,19 +231,13 @@ class Queue(Store):
             rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(plays))
             placed = [] if anchors_play else list(session.scalars(rows))
             # Last: who has played all first games by now has them among these, also where others write meanwhile.
-            games = select(Game.id, Game.red_id, Game.blue_id, Game.pairing).where(Game.series == LADDER)
-            rows_of_games = session.execute(games).all()
-        met = [Met(red, blue, self.pairing(number, text)) for number, red, blue, text in rows_of_games]
-        return Snapshot(met, anchors, placed)
-
-    def pairing(self, game_id: int, text: str) -> Pairing:
-        """Return a pairing that was kept; games never change, and so each is parsed once."""
-        from multigrid_rl.competition.cup.folder import Pairing  # noqa: PLC0415 - see above
-
-        kept: dict[int, Pairing] = self.__dict__.setdefault("_parsed", {})
-        if game_id not in kept:
-            kept[game_id] = Pairing.model_validate_json(text).model_copy(update={"kept": []})
-        return kept[game_id]
+            ids = list(session.scalars(select(Game.id).where(Game.series == LADDER)))
+            new = [number for number in ids if number not in self._met]
+            games = select(Game.id, Game.red_id, Game.blue_id, Game.pairing)
+            for k in range(0, len(new), _AT_ONCE):  # with what is kept to look at they are large
+                for number, red, blue, text in session.execute(games.where(Game.id.in_(new[k : k + _AT_ONCE]))):
+                    self._met[number] = Met.of(red, blue, json.loads(text), rated=rated)
+        return Snapshot([self._met[number] for number in ids], anchors, placed)
 
     def rated(self, job: Job, of: Snapshot, ratings: dict[int, Rated]) -> None:
         """Keep ratings; whoever had played all first games by then is on the ladder."""

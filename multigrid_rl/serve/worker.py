@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.gradebook import feedback
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.serve.judge import Judge
@@ -128,8 +129,9 @@ class Worker:
         self.queue.paired(job, [(ids[each.red], ids.get(each.blue, 0), each) for each in played])
 
     def _rate(self, job: Job) -> None:
-        shot = self.queue.snapshot()
-        self.queue.rated(job, shot, ladder_of(shot.games, shot.anchors, rated=self.judge.config.rated))
+        wins = self.judge.config.rated
+        shot = self.queue.snapshot(rated=wins)
+        self.queue.rated(job, shot, ladder_of(shot.games, shot.anchors, rated=wins))
 
     def _grade(self, job: Job) -> None:
         examiner, folder = self.judge.examiner, self.queue.entry_folder(job.hand_in_id)
@@ -148,7 +150,7 @@ class Worker:
     def _appeal(self, job: Job) -> None:
         game = self.queue.game(job.hand_in_id)
         assert game is not None
-        found = self.judge.again(self.queue.pairing(game.id, game.pairing)) or "the same again"
+        found = self.judge.again(Pairing.model_validate_json(game.pairing)) or "the same again"
         with self.queue.finishing(job) as session:
             self.queue.note(session, "appeal", f"pairing {game.id}: {found}", hand_in=game.red_id)
 
