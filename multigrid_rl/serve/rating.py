@@ -17,8 +17,10 @@ from multigrid_rl.metrics import interval_of
 Array = NDArray[np.float64]
 _POINTS = {"R": 1.0, "b": 1.0, "D": 0.5, "B": 0.0, "r": 0.0}
 _PLAYED = "RBD"
-#: The same by the code of a letter; not a number where no game was played.
-_BY_CODE = np.array([_POINTS.get(chr(code), np.nan) for code in range(128)])
+#: The same by the code of a letter, and whether there was a game.
+_BY_CODE, _COUNTS = (
+    np.array([of.get(chr(code), 0.0) for code in range(128)]) for of in (_POINTS, dict.fromkeys(_POINTS, 1.0))
+)
 _STEP, _CLOSE, _ITERATIONS = 2.0, 1e-11, 200
 
 
@@ -123,9 +125,9 @@ def _pairs_of(met: list[Met], index: dict[int, int]) -> _Pairs:
     for each in met:
         one, two = index[each.red], index[each.blue]
         k, letters = row[min(one, two), max(one, two)], np.frombuffer(each.outcomes.encode(), np.uint8)
-        won = _BY_CODE[letters]
-        points[k, : len(letters)] += np.nan_to_num(won if one < two else 1 - won)
-        games[k, : len(letters)] += np.isfinite(won)
+        won, played = _BY_CODE[letters], _COUNTS[letters]
+        points[k, : len(letters)] += won if one < two else played - won
+        games[k, : len(letters)] += played
     one, two = np.array(keys, np.intp).T
     return _Pairs(one, two, points, games)
 

@@ -3,11 +3,13 @@
 import ctypes
 import gc
 import os
+import resource
 import signal
 import socket
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +30,8 @@ _PR_SET_PDEATHSIG = 1
 _POLL_S, _GRACE_S = 0.1, 5.0
 #: A child that lived shorter is started again after a wait that doubles, up to the last of these.
 _YOUNG_S, _WAIT_S, _LONGEST_WAIT_S = 2.0, 0.1, 5.0
+#: Seconds between two times that a worker gives free memory back, and megabytes after which another one takes over.
+_GIVE_BACK_S, _GROWN_MB = 3.0, 48.0
 #: How far workers of programs step back for those of bundles, and for the pages.
 _NICE = {BUNDLE: 5, PROGRAM: 10}
 
@@ -184,6 +188,42 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def share_memory() -> None:
+    """Keep what was loaded by now as it is, for this process and its children to share, and give free memory back."""
+    gc.collect()
+    gc.freeze()  # the search for garbage would write into all of it
+    give_back()
+
+
+def give_back() -> None:
+    """Return memory that is free to the system; elsewhere than with glibc it stays."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def grown(most_mb: float = _GROWN_MB) -> Callable[[], bool]:
+    """Return what says whether this process has grown by more than ``most_mb`` since now, after it has given back."""
+    begin, looked = _megabytes(), time.monotonic()
+
+    def found() -> bool:
+        nonlocal looked
+        if time.monotonic() - looked < _GIVE_BACK_S:
+            return False
+        looked = time.monotonic()
+        give_back()
+        return _megabytes() - begin > most_mb
+
+    return found
+
+
+def _megabytes() -> float:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:  # not Linux
+        return 0.0
+    return pages * resource.getpagesize() / 1e6
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises ``ConfigError``: the address cannot be had."""
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -234,13 +274,13 @@ def start_workers(supervisor: Supervisor, number: int) -> None:
     queue.engine.dispose()
     for entry in judge.anchors.values():
         judge.check(entry)  # kernels are compiled, or loaded, before they are shared
-    gc.collect()
-    gc.freeze()
+    judge.originals  # noqa: B018 - and so is what hand-ins are compared with
+    share_memory()
 
     def worker(of: tuple[str, ...]) -> Callable[[str], None]:
         def run(name: str) -> None:
             os.nice(_NICE[of[0]])
-            Worker(place.queue(), judge, name, of).run()
+            Worker(place.queue(), judge, name, of).run(grown())  # then a new one shares all again
 
         return run
 
@@ -275,6 +315,7 @@ def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, wo
         links = links_of(queue, url)
         queue.engine.dispose()
         supervisor, listening = Supervisor(place), listen(*at)
+        share_memory()
         supervisor.add("pages", lambda _: serve_pages(place, listening, url, behind_proxy=behind_proxy))
         try:
             typer.echo(f"{place.course.title}: {url}")

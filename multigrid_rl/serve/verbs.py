@@ -1,6 +1,7 @@
 """The verbs ``serve`` and ``check``."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -53,6 +54,8 @@ def serve(
     ] = False,
 ) -> None:
     """Serve a class: hand-ins, a ladder, grades (docs/serve.md). One process and its children; no service is needed."""
+    # Before numpy is loaded: of a dozen processes on the same cores each would wait for its own threads.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     from multigrid_rl.serve.run import place_of, start
 
     action, *rest = words if words[0] in _ACTIONS else ("start", *words)
