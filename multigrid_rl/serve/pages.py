@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from multigrid_rl.serve.app import Ask, Page, see_other
+from multigrid_rl.serve.app import Ask, Page, kept_page, see_other
 from multigrid_rl.serve.schema import STATES, Game, HandIn
 from multigrid_rl.serve.store import RefusedError, Row, seen_by
 from multigrid_rl.serve.trust import KINDS
@@ -105,7 +105,7 @@ def scale_of(rows: Sequence[Any]) -> Scale:
 def ladder(ask: Ask) -> Response:
     """Show the ladder, or its table alone."""
     part = "part" in ask.request.query_params
-    return HTMLResponse(ask.site.kept(("/", part, ask.session), lambda: _ladder(ask, part)))
+    return kept_page(ask, lambda: _ladder(ask, part))
 
 
 def _ladder(ask: Ask, part: bool) -> bytes:
@@ -360,7 +360,7 @@ def metrics(ask: Ask) -> Response:
 def pages() -> list[Page]:
     """Return everything that students see."""
     return [
-        Page("/", ladder),
+        Page("/", ladder, kept=True),
         Page("/entry/{id}", entry),
         Page("/match/{id}", match, pace="replay"),
         Page("/mine", mine, "student"),

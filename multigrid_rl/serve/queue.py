@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import and_, exists, func, or_, select
+from sqlalchemy import and_, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from multigrid_rl.serve.schema import LADDER, Event, Game, Grade, HandIn, Job, Rating, Setting
@@ -31,6 +31,8 @@ _AT_ONCE = 100
 #: Pairings with forfeited games after which a program meets nobody any more.
 STRIKES = 3
 BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
+#: Seconds for its check, and for all of its answers, from which a program has the lane of what is slow.
+SLOW_CHECK_S, SLOW_S = 5.0, 20.0
 #: What comes first: games of anchors; checks, first games and ratings; games beyond those; what takes long.
 ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
 
@@ -56,6 +58,11 @@ class Snapshot(NamedTuple):
 def called(row: HandIn) -> str:
     """Return what a hand-in is called in pairings, and its folder in ``entries``: ``h12``; anchors have their names."""
     return row.name if row.person_id is None else f"h{row.id}"
+
+
+def _lane(row: HandIn, most_s: float = SLOW_S) -> str:
+    """Return whose worker plays a hand-in."""
+    return BUNDLE if row.kind != "external" else SLOW if row.seconds > most_s else PROGRAM
 
 
 class Queue(Store):
@@ -171,7 +178,7 @@ class Queue(Store):
                 return
             row.kind, row.sha256, row.seconds = kind, sha256, seconds
             self.move(session, row, "placing", log=log)
-            lane = PROGRAM if kind == "external" else BUNDLE
+            lane = _lane(row, SLOW_CHECK_S)
             for other in self._met_first(session):
                 values = {"hand_in_id": row.id, "other_id": other, "at": self.now()}
                 session.add(Job(kind="pair", lane=lane, priority=FIRST, **values))
@@ -201,7 +208,11 @@ class Queue(Store):
                     session.add(Game(**values, series=LADDER, pairing=pairing.model_dump_json()))
                     ids = {pairing.red: red, pairing.blue: blue}
                     for name, seconds in pairing.seconds.items():
-                        session.get_one(HandIn, ids[name]).seconds += seconds
+                        row = session.get_one(HandIn, ids[name])
+                        row.seconds += seconds
+                        if _lane(row) == SLOW:  # it keeps nobody else waiting any more
+                            waits = and_(Job.kind == "pair", Job.hand_in_id == row.id, Job.worker == "")
+                            session.execute(update(Job).where(waits).values(lane=SLOW))
                     if pairing.at_fault is not None and not pairing.out:
                         session.get_one(HandIn, ids[pairing.at_fault]).faults += 1
             self.note(session, "played", f"{job.hand_in_id} - {job.other_id}", hand_in=job.hand_in_id)
@@ -302,7 +313,7 @@ class Queue(Store):
         return False
 
     def _match(self, one: Row, two: Row) -> None:
-        lane = PROGRAM if "external" in {one.hand_in.kind, two.hand_in.kind} else BUNDLE
+        lane = max(_lane(one.hand_in), _lane(two.hand_in), key=[BUNDLE, PROGRAM, SLOW].index)
         low, high = sorted((one.hand_in.id, two.hand_in.id))
         with self.writing() as session:
             if not session.scalar(

@@ -32,8 +32,8 @@ _POLL_S, _GRACE_S = 0.1, 5.0
 _YOUNG_S, _WAIT_S, _LONGEST_WAIT_S = 2.0, 0.1, 5.0
 #: Seconds between two times that a worker gives free memory back, and megabytes after which another one takes over.
 _GIVE_BACK_S, _GROWN_MB = 3.0, 48.0
-#: How far workers of programs step back for those of bundles, and for the pages.
-_NICE = {BUNDLE: 5, PROGRAM: 10}
+#: How far workers step back for the pages, by the last of their lanes.
+_NICE = {BUNDLE: 1, PROGRAM: 3, SLOW: 10}
 
 
 class Place(NamedTuple):
@@ -226,7 +226,8 @@ def _megabytes() -> float:
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises ``ConfigError``: the address cannot be had."""
-    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    # Named as TCP, else asyncio does not see that it is, and answers wait 40 ms for acknowledgements.
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, proto=socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
@@ -247,7 +248,7 @@ def serve_pages(place: Place, listening: socket.socket, url: str, *, behind_prox
 
 
 def lanes(workers: int) -> list[tuple[str, ...]]:
-    """Return whose jobs each worker takes: a slow program keeps no bundle waiting, nor a grade every program."""
+    """Return whose jobs each worker takes: what is slow, a program or a grade, keeps nobody waiting who is not."""
     return [(BUNDLE,)] * workers + [(PROGRAM,)] * max(workers - 1, 1) + [(PROGRAM, SLOW)]
 
 
@@ -279,7 +280,7 @@ def start_workers(supervisor: Supervisor, number: int) -> None:
 
     def worker(of: tuple[str, ...]) -> Callable[[str], None]:
         def run(name: str) -> None:
-            os.nice(_NICE[of[0]])
+            os.nice(_NICE[of[-1]])
             Worker(place.queue(), judge, name, of).run(grown())  # then a new one shares all again
 
         return run
