@@ -197,12 +197,12 @@ def test_close_rivals_meet_when_nobody_waits(store, bundle):
     assert not store.suggest()
 
 
-@pytest.mark.parametrize("check_s, played_s", [(6.0, 1.0), (1.0, 30.0)])
+@pytest.mark.parametrize(("check_s", "played_s"), [(6.0, 1.0), (1.0, 30.0)])
 def test_a_slow_program_keeps_no_other_waiting(store, bundle, check_s, played_s):
     work(store)
     slow, quick = store.hand_in(ada(store), bundle), store.hand_in(store.person_by_code("s2").id, bundle)
-    for seconds in (check_s, 1.0):
-        store.checked(store.claim("w", LANES), "external", "a" * 64, "ok", seconds)
+    for job, seconds in [(store.claim("w", LANES), seconds) for seconds in (check_s, 1.0)]:
+        store.checked(job, "external", "a" * 64, "ok", seconds)
     first = store.claim("w", LANES)
     assert first.hand_in_id == slow.id
     store.paired(first, [(slow.id, first.other_id, pairing("h-slow", "random", seconds={"h-slow": played_s}))])
