@@ -195,15 +195,13 @@ def handed_in(served: Served, number: int, over_s: float, programs: float, rng: 
     return ids
 
 
-#: Burns a processor for three milliseconds at each answer.
+#: Burns a processor for a hundredth of a second at each answer, but not in its check, which has ten games.
 _SLOW = """
-import time as _time
-_act = act
-def act(*args):
-    until = _time.process_time() + 0.003 / max(len(args[1]), 1)
-    while _time.process_time() < until:
-        pass
-    return _act(*args)
+        if message["type"] == "act":
+            slow = len(message["games"]) > 10 or "slow" in locals() and slow
+            until = time.process_time() + 0.01 * slow
+            while time.process_time() < until:
+                pass
 """
 
 
@@ -211,7 +209,10 @@ def slow_agent(folder: Path) -> Path:
     """Write an agent that burns a processor for as long as it may, and return its folder."""
     shutil.copytree(data_root() / PROGRAM, folder / "slow")
     code = folder / "slow" / "agent.py"
-    code.write_text(code.read_text().replace("def main(", f"{_SLOW}\n\ndef main("))
+    read = "        message = json.loads(line)\n"
+    code.write_text(
+        code.read_text().replace("import json\n", "import json\nimport time\n").replace(read, read + _SLOW[1:])
+    )
     return folder / "slow"
 
 

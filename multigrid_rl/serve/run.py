@@ -9,8 +9,9 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -252,8 +253,8 @@ def lanes(workers: int) -> list[tuple[str, ...]]:
     return [(BUNDLE,)] * workers + [(PROGRAM,)] * max(workers - 1, 1) + [(PROGRAM, SLOW)]
 
 
-def start_workers(supervisor: Supervisor, number: int) -> None:
-    """Load all that plays once, and fork workers that share it.
+def start_workers(supervisor: Supervisor, number: int, cluster: str | None = None) -> None:
+    """Load all that plays once, and fork workers that share it, or that let a cluster play.
 
     Raises:
         ConfigError, PlayerError: an unknown scenario or anchor.
@@ -268,20 +269,26 @@ def start_workers(supervisor: Supervisor, number: int) -> None:
     check_not_bound(place.home)
     one_thread()
     queue = place.queue()
-    judge = Judge(place.course, place.beside, place.home, queue.secrets())
+    about = place.course, place.beside, place.home, queue.secrets()
+    judge, session = Judge(*about), nullcontext
+    if cluster is not None:
+        from multigrid_rl.serve.cluster import FarJudge, connected  # noqa: PLC0415 - Ray
+
+        judge, session = FarJudge(*about), partial(connected, cluster)
     queue.meets_nobody = judge.alone
     queue.begin()
     queue.release_all()
     queue.engine.dispose()
     for entry in judge.anchors.values():
-        judge.check(entry)  # kernels are compiled, or loaded, before they are shared
+        Judge.check(judge, entry)  # kernels are compiled, or loaded, before they are shared
     judge.originals  # noqa: B018 - and so is what hand-ins are compared with
     share_memory()
 
     def worker(of: tuple[str, ...]) -> Callable[[str], None]:
         def run(name: str) -> None:
             os.nice(_NICE[of[-1]])
-            Worker(place.queue(), judge, name, of).run(grown())  # then a new one shares all again
+            with session():
+                Worker(place.queue(), judge, name, of).run(grown())  # then a new one shares all again
 
         return run
 
@@ -297,7 +304,7 @@ def links_of(queue: Queue, url: str) -> list[tuple[Person, str]]:
     return [(p, f"{url}/enter/{signer.issue('link', p.id, p.token_version)}") for p in people]
 
 
-def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: int | None) -> None:
+def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: str | None) -> None:
     """Answer browsers and play, until SIGTERM or Ctrl-C.
 
     Args:
@@ -305,12 +312,13 @@ def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, wo
         at: host and port to listen on.
         url: how browsers reach it.
         behind_proxy: a proxy on this machine says who asks.
-        workers: how many; the course's number by default.
+        workers: how many, the course's number by default; or the address of a Ray cluster on which that many play.
 
     Raises:
         ConfigError, PlayerError: what is wrong with the course, its place, or the address.
     """
-    number = workers or place.course.workers
+    far = workers is not None and not workers.isdigit()
+    number = place.course.workers if workers is None or far else int(workers)
     with exclusive_lock(place.home):
         queue = prepared(place)
         links = links_of(queue, url)
@@ -323,7 +331,7 @@ def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, wo
             for person, link in links:
                 if person.role == "instructor":
                     typer.echo(f"  {printable(person.name)}: {link}")
-            start_workers(supervisor, number)
+            start_workers(supervisor, number, workers if far else None)
             supervisor.watch()
         finally:
             supervisor.stop()

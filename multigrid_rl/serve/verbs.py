@@ -45,7 +45,11 @@ def serve(
         bool, typer.Option("--behind-proxy", help="A proxy on this machine says who asks (docs/serve.md).")
     ] = False,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Processes that play networks; the course's number by default.")
+        str | None,
+        typer.Option(
+            help="Processes that play networks, the course's number by default; or a Ray cluster that plays: "
+            "auto, host:port or ray://host:port."
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="New file or folder of an action.")] = None,
     every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
@@ -63,6 +67,10 @@ def serve(
         raise refused("COURSE", "a file such as course.yaml", "none")
     if len(rest) > 2 or (len(rest) == 2 and action not in ("restore", "export")):
         raise refused("ACTION", " or ".join(_ACTIONS), unknown("it", rest[0], _ACTIONS).partition("got ")[2])
+    if workers is not None and not (
+        workers == "auto" or ":" in workers or (workers.isdigit() and 1 <= int(workers) <= 64)
+    ):
+        raise refused("--workers", "1 to 64, auto, host:port or ray://host:port", workers)
     with trusting_agents(trusted):
         place = place_of(Path(rest[0]), home, database)
         if action == "start":
