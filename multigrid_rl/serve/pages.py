@@ -175,11 +175,16 @@ def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
     return sorted(found.values(), key=lambda row: (-row.whole.games, row.name))
 
 
+def _is_mine(ask: Ask, hand_in_id: int) -> bool:
+    row = ask.site.store.hand_in_row(hand_in_id)
+    return ask.person is not None and row is not None and row.person_id == ask.person.id
+
+
 def _may_watch(ask: Ask, game: Game) -> bool:
     seen = ladder_of(ask).names
-    both = [ask.site.store.hand_in_row(each) for each in (game.red_id, game.blue_id) if each]
-    mine = ask.person is not None and any(row is not None and row.person_id == ask.person.id for row in both)
-    return ask.teaches or mine or (ask.site.store.course.public.replays and all(row and row.id in seen for row in both))
+    both = [each for each in (game.red_id, game.blue_id) if each]
+    public = ask.site.store.course.public.replays and {*both} <= seen.keys()
+    return ask.teaches or public or any(_is_mine(ask, each) for each in both)
 
 
 def entry(ask: Ask) -> Response:
@@ -220,8 +225,15 @@ def match(ask: Ask) -> Response:
         raise HTTPException(404)
     names = {f"h{each}": _called(ask, each) for each in (game.red_id, game.blue_id) if each}
     pairing = Pairing.model_validate_json(game.pairing)
+    ours = {who for who in names if ask.teaches or _is_mine(ask, int(who[1:]))}
     kept = [
-        record.model_copy(update={"players": {seat: names.get(who, who) for seat, who in record.players.items()}})
+        record.model_copy(
+            update={
+                "players": {seat: names.get(who, who) for seat, who in record.players.items()},
+                # What a program thinks is its author's alone.
+                "notes": {seat: said for seat, said in record.notes.items() if record.players[seat] in ours},
+            }
+        )
         for record in pairing.kept
     ]
     shown_games = replays(kept)

@@ -39,7 +39,9 @@ def game():
 
 def pairing(red, blue, outcomes="RRRRRRRRBD"):
     zeros = [0.0] * len(outcomes)
-    kept = game().model_copy(update={"players": dict(zip(SPEC.seats, (f"h{red}", f"h{blue}"), strict=True))})
+    sits = dict(zip(SPEC.seats, (f"h{red}", f"h{blue}"), strict=True))
+    notes = {seat: {0: f"{who} says {EVIL}"} for seat, who in sits.items()}
+    kept = game().model_copy(update={"players": sits, "notes": notes})
     return Pairing(
         red=f"h{red}", blue=f"h{blue}", outcomes=outcomes, length=[1] * len(outcomes), return_red=zeros,
         return_blue=zeros, kept=[kept],
