@@ -19,7 +19,8 @@ import typer
 from sqlalchemy.exc import SQLAlchemyError
 
 from multigrid_rl.competition.folders import exclusive_lock
-from multigrid_rl.serve.course import Course, Enrolled, read_course, read_roster
+from multigrid_rl.rllib.address import ADDRESS, unreachable
+from multigrid_rl.serve.course import MOST_WORKERS, Course, Enrolled, read_course, read_roster
 from multigrid_rl.serve.migrate import migrate
 from multigrid_rl.serve.queue import BUNDLE, PROGRAM, SLOW, Queue, log
 from multigrid_rl.serve.schema import Person
@@ -304,6 +305,17 @@ def links_of(queue: Queue, url: str) -> list[tuple[Person, str]]:
     return [(p, f"{url}/enter/{signer.issue('link', p.id, p.token_version)}") for p in people]
 
 
+def _players(workers: str | None, usual: int) -> tuple[int, str | None]:
+    """Return how many workers there are to be, and on what cluster they play. Raises ``ConfigError``: it is neither."""
+    if workers is None or (workers.isdigit() and 1 <= int(workers) <= MOST_WORKERS):
+        return int(workers or usual), None
+    if not ADDRESS.fullmatch(workers):
+        raise ConfigError(expected("--workers", f"1 to {MOST_WORKERS}, auto, host:port or ray://host:port", workers))
+    if silent := unreachable(workers):
+        raise ConfigError(expected("--workers", "a Ray cluster that runs (ray start --head)", f"{workers}: {silent}"))
+    return usual, workers
+
+
 def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: str | None) -> None:
     """Answer browsers and play, until SIGTERM or Ctrl-C.
 
@@ -317,8 +329,7 @@ def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, wo
     Raises:
         ConfigError, PlayerError: what is wrong with the course, its place, or the address.
     """
-    far = workers is not None and not workers.isdigit()
-    number = place.course.workers if workers is None or far else int(workers)
+    number, cluster = _players(workers, place.course.workers)
     with exclusive_lock(place.home):
         queue = prepared(place)
         links = links_of(queue, url)
@@ -331,7 +342,7 @@ def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, wo
             for person, link in links:
                 if person.role == "instructor":
                     typer.echo(f"  {printable(person.name)}: {link}")
-            start_workers(supervisor, number, workers if far else None)
+            start_workers(supervisor, number, cluster)
             supervisor.watch()
         finally:
             supervisor.stop()

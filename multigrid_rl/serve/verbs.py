@@ -67,10 +67,6 @@ def serve(
         raise refused("COURSE", "a file such as course.yaml", "none")
     if len(rest) > 2 or (len(rest) == 2 and action not in ("restore", "export")):
         raise refused("ACTION", " or ".join(_ACTIONS), unknown("it", rest[0], _ACTIONS).partition("got ")[2])
-    if workers is not None and not (
-        workers == "auto" or ":" in workers or (workers.isdigit() and 1 <= int(workers) <= 64)
-    ):
-        raise refused("--workers", "1 to 64, auto, host:port or ray://host:port", workers)
     with trusting_agents(trusted):
         place = place_of(Path(rest[0]), home, database)
         if action == "start":

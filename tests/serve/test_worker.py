@@ -78,4 +78,7 @@ def test_programs_on_a_cluster_play_and_fail_as_here(tmp_path):
 def test_workers_are_a_number_or_a_cluster(tmp_path):
     (tmp_path / "course.yaml").write_text("scenario: 1v1\n")
     (tmp_path / "roster.csv").write_text("id,name\ns1,Ada\n")
-    assert "--workers" in complaint(call("serve", tmp_path / "course.yaml", "--workers", "none"))
+    for workers, why in (("none", "expected 1 to 64, auto"), ("0", "got 0"), ("127.0.0.1:1", "nothing answers there")):
+        said = complaint(call("serve", tmp_path / "course.yaml", "--workers", workers))
+        assert "--workers" in said
+        assert why in said
