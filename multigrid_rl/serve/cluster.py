@@ -2,11 +2,13 @@
 
 Tasks get all that they need with their call, files among it, and know neither the database nor the server's disk. A
 worker waits here for each, and holds its lease: a node that dies is a fault like any other, and the job is tried again.
+Workers are threads of one process: Ray starts processes for each that connects, and these load everything anew.
 """
 
 import pickle
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,14 +25,22 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.rllib.session import RayError, ray_session, reason_of
 from multigrid_rl.serve.course import Course
 from multigrid_rl.serve.judge import Judge, Verdict
+from multigrid_rl.serve.queue import Queue
+from multigrid_rl.serve.worker import Worker
 from multigrid_rl.types import RunError
 
 #: What is sent of an entry: its name, and its files, of which an anchor needs none.
 _Sent = tuple[str, tuple[Part, ...]]
+#: Of a judge.
+_About = tuple[Course, Path, Path, dict[str, str]]
+Lanes = tuple[str, ...]
 
 
 class FarJudge(Judge):
-    """A judge whose checks and pairings are played on a cluster, see :func:`connected`."""
+    """A judge whose checks and pairings are played on a cluster; this process is connected to it."""
+
+    #: Until a process of a node has loaded everything, or a core is free.
+    patience_s = 600.0
 
     def __init__(self, course: Course, beside: Path, home: Path, secrets: dict[str, str]) -> None:
         super().__init__(course, beside, home, secrets)
@@ -56,11 +66,25 @@ class FarJudge(Judge):
             raise RunError(f"Ray: {reason_of(error)}") from error
 
 
-@contextmanager
-def connected(address: str) -> Iterator[None]:
-    """Connect this process to a cluster for the block. Raises ``ConfigError``: it does not answer."""
+def play_there(address: str, about: _About, queue: Callable[[], Queue], name: str, lanes: Sequence[Lanes]) -> None:
+    """Do the jobs of some lanes, a thread for each, until one ends.
+
+    Raises:
+        ConfigError: the cluster does not answer.
+    """
+    ended = threading.Event()
+
+    def work(judge: FarJudge, number: int, of: Lanes) -> None:
+        try:
+            Worker(queue(), judge, f"{name}.{number}", of).run(ended.is_set)
+        finally:
+            ended.set()  # what it did not expect ends the process, and another one begins
+
     with ray_session(compose(["scenario=1v1", f"cluster.address={address}"])):
-        yield
+        judge = FarJudge(*about)
+        for number, of in enumerate(lanes):
+            threading.Thread(target=work, args=(judge, number, of), daemon=True).start()
+        ended.wait()
 
 
 @lru_cache(maxsize=2)

@@ -59,6 +59,9 @@ class Judge:
         ConfigError, PlayerError: an unknown scenario, anchor or rubric.
     """
 
+    #: Seconds beyond the usual ones that a job may wait for it.
+    patience_s = 0.0
+
     def __init__(
         self, course: Course, beside: Path, home: Path | None = None, secrets: dict[str, str] | None = None
     ) -> None:

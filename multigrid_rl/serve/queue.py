@@ -135,9 +135,10 @@ class Queue(Store):
                 self.note(session, "fault", f"{job.kind}: {why}", hand_in=job.hand_in_id)
 
     def release(self, worker: str) -> int:
-        """Free what a dead worker held; returns how many jobs."""
+        """Free what a dead worker held, or all of a dead process's, ``NAME.1`` and so on; returns how many jobs."""
+        its = or_(Job.worker == worker, Job.worker.startswith(f"{worker}.", autoescape=True))
         with self.writing() as session:
-            held = list(session.scalars(select(Job).where(Job.worker == worker)))
+            held = list(session.scalars(select(Job).where(its)))
             for job in held:
                 job.worker, job.lease_until = "", 0.0
             return len(held)
@@ -188,12 +189,12 @@ class Queue(Store):
         alone = self.meets_nobody
         return [0] if alone else list(session.scalars(select(HandIn.id).where(HandIn.person_id.is_(None))))
 
-    def refused(self, job: Job, reason: str, log: str = "", kind: str = "") -> None:
-        """Note that a hand-in does not play, by its own fault."""
+    def refused(self, job: Job, reason: str, log: str = "", kind: str = "", *, counts: bool = True) -> None:
+        """Note that a hand-in does not play, by its own fault; ``counts``: it uses its author's quota."""
         with self.finishing(job) as session:
             row = session.get_one(HandIn, job.hand_in_id)
             if row.state not in ("rated", "refused"):
-                row.kind = kind or row.kind
+                row.kind, row.counts = kind or row.kind, row.counts and counts
                 self._refuse(session, row, reason, log)
 
     def paired(self, job: Job, played: list[tuple[int, int, Pairing]]) -> None:

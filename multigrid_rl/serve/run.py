@@ -9,9 +9,8 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -255,7 +254,7 @@ def lanes(workers: int) -> list[tuple[str, ...]]:
 
 
 def start_workers(supervisor: Supervisor, number: int, cluster: str | None = None) -> None:
-    """Load all that plays once, and fork workers that share it, or that let a cluster play.
+    """Load all that plays once, and fork workers that share it, or one process that lets a cluster play.
 
     Raises:
         ConfigError, PlayerError: an unknown scenario or anchor.
@@ -271,11 +270,7 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
     one_thread()
     queue = place.queue()
     about = place.course, place.beside, place.home, queue.secrets()
-    judge, session = Judge(*about), nullcontext
-    if cluster is not None:
-        from multigrid_rl.serve.cluster import FarJudge, connected  # noqa: PLC0415 - Ray
-
-        judge, session = FarJudge(*about), partial(connected, cluster)
+    judge = Judge(*about)
     queue.meets_nobody = judge.alone
     queue.begin()
     queue.release_all()
@@ -284,18 +279,22 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
         Judge.check(judge, entry)  # kernels are compiled, or loaded, before they are shared
     judge.originals  # noqa: B018 - and so is what hand-ins are compared with
     share_memory()
+    log("ready", workers=len(lanes(number)), anchors=len(judge.anchors))
+    if cluster is not None:
+        from multigrid_rl.serve.cluster import play_there  # noqa: PLC0415 - Ray
+
+        supervisor.add("cluster", lambda name: play_there(cluster, about, place.queue, name, lanes(number)))
+        return
 
     def worker(of: tuple[str, ...]) -> Callable[[str], None]:
         def run(name: str) -> None:
             os.nice(_NICE[of[-1]])
-            with session():
-                Worker(place.queue(), judge, name, of).run(grown())  # then a new one shares all again
+            Worker(place.queue(), judge, name, of).run(grown())  # then a new one shares all again
 
         return run
 
     for k, of in enumerate(lanes(number)):
         supervisor.add(f"{of[-1]}-{k}", worker(of))
-    log("ready", workers=len(lanes(number)), anchors=len(judge.anchors))
 
 
 def links_of(queue: Queue, url: str) -> list[tuple[Person, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -12,7 +13,7 @@ from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.files import data_root
 from multigrid_rl.serve.course import Course, Limits
-from multigrid_rl.serve.judge import Judge
+from multigrid_rl.serve.judge import Judge, Verdict
 from multigrid_rl.serve.worker import Worker
 
 LANES = ("bundle", "program", "slow")
@@ -52,6 +53,20 @@ def test_a_bundle_is_rated_with_an_interval(worker, adept):
     # What was played elsewhere is what is played here.
     for game in store.games_of(mine.id):
         assert Judge.again(worker.judge, Pairing.model_validate_json(game.pairing)) == ""
+
+
+@pytest.mark.parametrize("load", [0.0, 1e6])
+def test_what_is_late_is_tried_again_and_costs_nothing_on_a_busy_machine(store, clock, adept, monkeypatch, load):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    worker = Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES)
+    do_all(worker)
+    late, checks = Verdict(("as red: fine",), "start: not ready within 5 s", late=True), []
+    monkeypatch.setattr(worker.judge, "check", lambda entry: checks.append(entry) or late)
+    mine = store.hand_in(store.person_by_code("s1").id, adept)
+    while worker.once() or store.hand_in_row(mine.id).state == "checking":
+        clock.now += 1.0
+    row = store.hand_in_row(mine.id)
+    assert (row.state, row.counts, len(checks)) == ("refused", not load, 6 if load else 3)
 
 
 @pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not installed, or does not work here")
