@@ -160,7 +160,8 @@ def kernel(function: F) -> F:
 
 def inlined(function: F) -> F:
     """Compile a function that only kernels call, into its callers: its arguments are never copied."""
-    return _compile(function, forceinline=True)
+    # Said here, as it would be inherited from the caller, and kept on disk for all others.
+    return _compile(function, forceinline=True, fastmath=False)
 
 
 # For networks: a multiplication and the addition after it may be one instruction. Not for the game, whose rewards are
@@ -180,18 +181,24 @@ _PRANGE_ALONE = {"prange": True} | dict.fromkeys(
 
 
 def shared(function: F, **extra: Any) -> F:
-    """As :func:`kernel`; rounds of ``numba.prange`` are shared out to the threads of :func:`use_threads`."""
-    alone = _compile(function, **extra)
-    # Machine code is kept by name.
-    name = f"{function.__name__}_beside"
-    copied = FunctionType(function.__code__, function.__globals__, name)
-    copied.__qualname__, copied.__module__ = name, function.__module__
-    beside = _compile(copied, parallel=_PRANGE_ALONE, **extra)
+    """As :func:`kernel`; rounds of ``numba.prange`` are shared out to the threads of :func:`use_threads`.
+
+    Where it calls another one, both are shared out, or neither.
+    """
+    forms = []
+    rounds = {"parallel": _PRANGE_ALONE} if "prange" in function.__code__.co_names else {}
+    for form, options in enumerate(({}, rounds)):
+        names = {name: getattr(value, "forms", {form: value})[form] for name, value in function.__globals__.items()}
+        copied = FunctionType(function.__code__, names)
+        copied.__name__ = copied.__qualname__ = function.__name__ + "_beside" * form  # machine code is kept by name
+        copied.__module__ = function.__module__
+        forms.append(_compile(copied, **options, **extra))
 
     @wraps(function)
-    def call(*args: Any) -> None:
-        (beside if _threads.count > 1 else alone)(*args)
+    def call(*args: Any) -> Any:
+        return forms[_threads.count > 1](*args)
 
+    call.__dict__["forms"] = forms
     return cast(F, call)
 
 

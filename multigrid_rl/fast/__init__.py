@@ -52,10 +52,12 @@ class Pass:
     Attributes:
         flat: its weights, in the order in which gradients are expected; they are read where they lie.
         stack_key: networks with an equal one can act in one call (:class:`~multigrid_rl.fast.towers.Stack`).
+        descends: all minibatches of an update are one call (:func:`~multigrid_rl.fast.descent.descend`).
     """
 
     flat: Sequence[Tensor | None]
     stack_key: tuple[Any, ...] | None = None
+    descends = False
 
     def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:
         """Pass forward through observations (B, D) or, with memory (N, S) and starts (N, T), sequences (N, T, D)."""

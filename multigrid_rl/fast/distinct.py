@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.jit import float_kernel, kernel
+from multigrid_rl.jit import float_kernel, inlined, kernel
 from multigrid_rl.text import expected
 
 Array = NDArray[Any]
@@ -71,12 +71,61 @@ def distinct_rows(tokens: NDArray[Any], sizes: NDArray[np.int64], slots: NDArray
     return count
 
 
+@inlined
+def number(ids: Array, rows: Array, base: int, seen: Array, which: Array, distinct: Array) -> int:
+    """Count the distinct ones of ``rows`` (S,) of a batch, in the order in which they first occur.
+
+    Args:
+        ids: (R,) distinct row of the batch that each of its rows is; none where all are taken as distinct.
+        rows: numbers of rows of the batch.
+        base: S times the number of calls before this one.
+        seen: (U,) -1 at first; keeps what was numbered.
+        which: (S,) becomes each row's number.
+        distinct: (S,) begins with the row of each number then.
+    """
+    count = 0
+    for b in range(len(rows) if len(ids) else 0):
+        k = ids[rows[b]]
+        if seen[k] < base:
+            seen[k] = base + count
+            distinct[count] = rows[b]
+            count += 1
+        which[b] = seen[k] - base
+    if len(ids) and count <= _MAX_DISTINCT_SHARE * len(rows):
+        return count
+    for b in range(len(rows)):
+        which[b], distinct[b] = b, rows[b]
+    return len(rows)
+
+
 @float_kernel
 def add_up(values: Array, inverse: Array, out: Array) -> None:
     """Add ``values[b]`` (K,) to ``out[inverse[b]]``."""
     for b in range(values.shape[0]):
         for k in range(values.shape[1]):
             out[inverse[b], k] += values[b, k]
+
+
+def numbered(tokens: Array, sizes: Array) -> tuple[Array, Array]:
+    """Return the number (B,) of each row among the distinct ones, and the first row of each of these.
+
+    Raises ``IndexError``: a token is not below its size.
+    """
+    slots, inverse = hash_table(len(tokens))
+    return inverse, slots[: checked(distinct_rows(tokens, sizes, slots, inverse), tokens, sizes)]
+
+
+def hash_table(rows: int) -> tuple[Array, Array]:
+    """Return buffers of :func:`distinct_rows` for so many rows."""
+    return np.empty(2 << rows.bit_length(), np.int32), np.empty(rows, np.int64)
+
+
+def checked(count: int, tokens: Array, sizes: Array) -> int:
+    """Return what :func:`distinct_rows` did. Raises ``IndexError``: a token is not below its size."""
+    if count < 0:
+        row = tokens[-1 - count].tolist()
+        raise IndexError(expected("tokens", f"0 to less than {sizes.tolist()}, token by token", row))
+    return count
 
 
 class Distinct(NamedTuple):
@@ -88,16 +137,10 @@ class Distinct(NamedTuple):
     @classmethod
     def of(cls, tokens: Array, sizes: Array) -> Distinct:
         """Find the distinct rows of ``tokens`` (B, D), contiguous, whose values are below ``sizes`` (D,)."""
-        batch = len(tokens)
-        slots = np.empty(2 << batch.bit_length(), np.int32)
-        inverse = np.empty(batch, np.int64)
-        count = distinct_rows(tokens, sizes, slots, inverse)
-        if count < 0:
-            row = tokens[-1 - count].tolist()
-            raise IndexError(expected("tokens", f"0 to less than {sizes.tolist()}, token by token", row))
-        if count > _MAX_DISTINCT_SHARE * batch:
+        inverse, first = numbered(tokens, sizes)
+        if len(first) > _MAX_DISTINCT_SHARE * len(tokens):
             return cls(tokens, None)
-        return cls(tokens[slots[:count]], inverse)
+        return cls(tokens[first], inverse)
 
     def spread(self, values: Array) -> Array:
         """Expand values of the distinct rows to the whole batch."""

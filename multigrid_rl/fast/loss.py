@@ -28,12 +28,12 @@ Array = NDArray[Any]
 
 
 @float_inlined
-def _per_row(mask: Array) -> float:
-    """Return 1 / the number of rows of ``mask`` (B, C) in the loss."""
+def _per_row(mask: Array, chosen: Array) -> float:
+    """Return 1 / the number of the ``chosen`` rows of ``mask`` (R, C) in the loss."""
     active = 0
-    for b in range(mask.shape[0]):
+    for b in range(len(chosen)):
         for c in range(mask.shape[1]):
-            if mask[b, c]:
+            if mask[chosen[b], c]:
                 active += 1
                 break
     return 1.0 / max(active, 1)
@@ -51,63 +51,88 @@ def _add_up(parts: Array, scale: float, sums: Array) -> None:
 
 @float_inlined
 def _row(
-    b: int, chosen: float, entropy: float, scale: float, columns: Any, weighting: Array, by_values: Array, parts: Array
+    b: int,
+    row: int,
+    chosen: float,
+    entropy: float,
+    scale: float,
+    value: float,
+    columns: Any,
+    weighting: Array,
+    by_values: Array,
+    parts: Array,
 ) -> float:
     """Fill row ``b`` of ``by_values`` and ``parts``; returns the derivative by the log-probability ``chosen``."""
     # r = exp(log pi - log pi_old); the value's derivative is 2 c_v (V - V_target), and both are means: times `scale`.
-    values, logp, advantages, targets = columns
+    _, _, logp, advantages, targets = columns
     clip = weighting[0]
-    ratio = np.exp(chosen - logp[b])
-    surr1 = advantages[b] * ratio
-    surr2 = advantages[b] * min(max(ratio, 1.0 - clip), 1.0 + clip)
-    error = values[b] - targets[b]
+    ratio = np.exp(chosen - logp[row])
+    surr1 = advantages[row] * ratio
+    surr2 = advantages[row] * min(max(ratio, 1.0 - clip), 1.0 + clip)
+    error = value - targets[row]
     parts[b, 0] = -min(surr1, surr2)
     parts[b, 1] = error * error
     parts[b, 2] = entropy
-    parts[b, 3] = (ratio - 1.0) - (chosen - logp[b])  # k3 of http://joschu.net/blog/kl-approx.html
+    parts[b, 3] = (ratio - 1.0) - (chosen - logp[row])  # k3 of http://joschu.net/blog/kl-approx.html
     parts[b, 4] = abs(ratio - 1.0) > clip
-    parts[b, 5] = logp[b] - chosen  # k1 of the same page
+    parts[b, 5] = logp[row] - chosen  # k1 of the same page
     by_values[b] = 2.0 * weighting[1] * scale * error
     # Where surr2 is smaller, the loss does not depend on the policy.
     return 0.0 if surr1 > surr2 else -surr1 * scale
 
 
 @float_shared
-def _categorical_rows(
-    logits: Array,
-    actions: Array,
-    mask: Array,
+def categorical_rows(
+    passed: tuple[Array, Array, Array],
+    chosen: Array,
     columns: tuple[Array, ...],
     weighting: Array,
-    by_logits: Array,
+    by_outputs: Array,
     by_values: Array,
     parts: Array,
-    sums: Array,
     seats: Array,
+    sums: Array,
 ) -> None:
-    rows, count, choices = logits.shape
-    entropy_coef, scale = weighting[2], _per_row(mask)
+    """Fill ``gradients`` and ``sums`` for logits.
+
+    Args:
+        passed: logits (U, C, K), values (U,), and which row of both each of the ``B`` rows has.
+        chosen: (B,) rows of the columns.
+        columns: actions (R, C), mask (R, C), log-probabilities, advantages and targets (R,).
+        weighting: clip, weight of the value loss, weight of the entropy.
+        by_outputs: (B, C, K) become the gradients of the logits.
+        by_values: (B,) become those of the values.
+        parts: buffer (B, 6) for what is added up.
+        seats: buffer (B, C, 3) for a component's weight, its logarithm and entropy.
+        sums: become the statistics (6,).
+    """
+    # What threads write to is an argument of its own: numba may drop what is written to a part of a tuple.
+    logits, values, which = passed
+    actions, mask = columns[0], columns[1]
+    count, choices = logits.shape[1:]
+    entropy_coef, scale = weighting[2], _per_row(mask, chosen)
     parts[:] = 0.0
     by_values[:] = 0.0
-    by_logits[:] = 0.0
-    for b in prange(rows):
+    by_outputs[:] = 0.0
+    for b in prange(len(chosen)):
+        row, u = chosen[b], which[b]
         seat = seats[b]
-        chosen = 0.0
+        likely = 0.0
         entropy = 0.0
         active = False
         for c in range(count):
-            if not mask[b, c]:
+            if not mask[row, c]:
                 continue
             active = True
-            top = logits[b, c, 0]  # subtracted from all, so that no exponential overflows
+            top = logits[u, c, 0]  # subtracted from all, so that no exponential overflows
             for k in range(1, choices):
-                top = max(top, logits[b, c, k])
+                top = max(top, logits[u, c, k])
             total = 0.0
             weighted = 0.0
             for k in range(choices):
-                shifted = logits[b, c, k] - top
+                shifted = logits[u, c, k] - top
                 weight = np.exp(shifted)
-                by_logits[b, c, k] = weight
+                by_outputs[b, c, k] = weight
                 total += weight
                 weighted += weight * shifted
             log_total = np.log(total)
@@ -115,52 +140,56 @@ def _categorical_rows(
             seat[c, 1] = top + log_total
             seat[c, 2] = log_total - weighted / total
             entropy += seat[c, 2]
-            chosen += logits[b, c, actions[b, c]] - seat[c, 1]
+            likely += logits[u, c, actions[row, c]] - seat[c, 1]
         if not active:
             continue
-        slope = _row(b, chosen, entropy, scale, columns, weighting, by_values, parts)
+        slope = _row(b, row, likely, entropy, scale, values[u], columns, weighting, by_values, parts)
         for c in range(count):
-            if not mask[b, c]:
+            if not mask[row, c]:
                 continue
             for k in range(choices):
-                p = by_logits[b, c, k] / seat[c, 0]
+                p = by_outputs[b, c, k] / seat[c, 0]
                 # d H / d logit = -p (log p + H); d log pi(a) / d logit = [a] - p
-                decrease = p * (logits[b, c, k] - seat[c, 1] + seat[c, 2])
-                by_logits[b, c, k] = entropy_coef * scale * decrease - slope * p
-            by_logits[b, c, actions[b, c]] += slope
+                decrease = p * (logits[u, c, k] - seat[c, 1] + seat[c, 2])
+                by_outputs[b, c, k] = entropy_coef * scale * decrease - slope * p
+            by_outputs[b, c, actions[row, c]] += slope
     _add_up(parts, scale, sums)
 
 
 @float_shared
-def _gaussian_rows(
-    outputs: Array,
-    actions: Array,
-    mask: Array,
+def gaussian_rows(
+    passed: tuple[Array, Array, Array],
+    chosen: Array,
     columns: tuple[Array, ...],
     weighting: Array,
     by_outputs: Array,
     by_values: Array,
     parts: Array,
+    seats: Array,  # noqa: ARG001 - there is one component
     sums: Array,
 ) -> None:
-    rows, width = actions.shape
-    entropy_coef, scale = weighting[2], _per_row(mask)
+    """As :func:`categorical_rows`, for outputs (U, 2 A): means, then logarithms of standard deviations."""
+    outputs, values, which = passed
+    actions, mask = columns[0], columns[1]
+    width = actions.shape[1]
+    entropy_coef, scale = weighting[2], _per_row(mask, chosen)
     parts[:] = 0.0
     by_values[:] = 0.0
     by_outputs[:] = 0.0
-    for b in prange(rows):
-        if not mask[b, 0]:
+    for b in prange(len(chosen)):
+        row, u = chosen[b], which[b]
+        if not mask[row, 0]:
             continue
-        chosen = entropy = 0.0
+        likely = entropy = 0.0
         for a in range(width):
-            log_std = outputs[b, width + a]
-            normal = (actions[b, a] - outputs[b, a]) * np.exp(-log_std)
-            chosen -= 0.5 * normal * normal + log_std + HALF_LOG_2PI
+            log_std = outputs[u, width + a]
+            normal = (actions[row, a] - outputs[u, a]) * np.exp(-log_std)
+            likely -= 0.5 * normal * normal + log_std + HALF_LOG_2PI
             entropy += log_std + 0.5 + HALF_LOG_2PI
-        slope = _row(b, chosen, entropy, scale, columns, weighting, by_values, parts)
+        slope = _row(b, row, likely, entropy, scale, values[u], columns, weighting, by_values, parts)
         for a in range(width):
-            inverse = np.exp(-outputs[b, width + a])
-            normal = (actions[b, a] - outputs[b, a]) * inverse
+            inverse = np.exp(-outputs[u, width + a])
+            normal = (actions[row, a] - outputs[u, a]) * inverse
             # d log N / d mean = z / std; d log N / d log std = z^2 - 1; d H / d log std = 1
             by_outputs[b, a] = slope * normal * inverse
             by_outputs[b, width + a] = slope * (normal * normal - 1.0) - entropy_coef * scale
@@ -186,16 +215,20 @@ def ppo_gradient(
     """
     # Torch needs 25 operations for the same, and a graph to go back; sums are in float64, rounded once at the end.
     by_outputs, by_values, sums = np.empty_like(outputs), np.empty_like(values), np.empty(6, np.float32)
-    parts = np.empty((len(outputs), len(sums)))
-    actions, mask, logp, advantages, targets = rows[:5]
-    columns = actions, mask, (values, logp, advantages, targets), np.array(weighting)
-    if isinstance(distribution, Categorical):
-        shape = (len(outputs), distribution.components, -1)
-        seats = np.empty((*shape[:2], 3))  # total weight, its logarithm before shifting, entropy
-        _categorical_rows(outputs.reshape(shape), *columns, by_outputs.reshape(shape), by_values, parts, sums, seats)
-    else:
-        _gaussian_rows(outputs, *columns, by_outputs, by_values, parts, sums)
+    shape, buffers = shapes(len(outputs), distribution)
+    every, rows_of = np.arange(len(outputs)), (gaussian_rows if len(shape) == 2 else categorical_rows)
+    passed, columns = (outputs.reshape(shape), values, every), tuple(rows[:5])
+    rows_of(passed, every, columns, np.array(weighting), by_outputs.reshape(shape), by_values, *buffers, sums)
     return by_outputs, by_values, sums
+
+
+def shapes(rows: int, distribution: Distribution) -> tuple[tuple[int, ...], tuple[Array, Array]]:
+    """Return the shape of outputs as :func:`categorical_rows` or :func:`gaussian_rows` read them, and buffers."""
+    if isinstance(distribution, Categorical):
+        shape: tuple[int, ...] = (rows, distribution.components, distribution.choices[0])
+    else:
+        shape = (rows, distribution.outputs)
+    return shape, (np.empty((rows, 6)), np.empty((*shape[:2], 3)))
 
 
 class _Loss(torch.autograd.Function):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from multigrid_rl.fast import Pass, Passed, addresses, kernels
-from multigrid_rl.fast.distinct import Distinct
+from multigrid_rl.fast.distinct import Distinct, checked, distinct_rows, hash_table, numbered
 from multigrid_rl.jit import float_shared
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.text import expected
@@ -36,7 +36,7 @@ class Tower(NamedTuple):
 
 
 @float_shared
-def _forward(inputs: Any, kind: int, towers: int, first: Any, second: Any) -> None:
+def both_forward(inputs: Any, kind: int, towers: int, first: Any, second: Any) -> None:
     """Fill the layers of the first tower or of both, with independent blocks of rows distributed over threads."""
     own, extra, weights, transposed, biases, layers = first
     own_1, extra_1, weights_1, transposed_1, biases_1, layers_1 = second
@@ -56,8 +56,25 @@ def _forward(inputs: Any, kind: int, towers: int, first: Any, second: Any) -> No
 
 
 @float_shared
-def _both_backward(inputs: Any, kind: int, first: Any, second: Any) -> None:
-    """Go back through :func:`_forward` of both: towers share no weights, so no sum is split between threads."""
+def _alone(rows: Array, sizes: Array, kind: int, tower: Any, buffers: tuple[Array, ...], out: Array) -> int:
+    """Fill ``out`` (B, K) with a tower's outputs of tokens (B, D), equal rows once; returns what distinct_rows does."""
+    slots, inverse, tokens, numbers = buffers
+    count = distinct_rows(rows, sizes, slots, inverse)
+    for u in range(count):
+        for d in range(rows.shape[1]):
+            tokens[u, d] = rows[slots[u], d]
+    if count > 0:
+        both_forward((tokens[:count], numbers[:count]), kind, 1, tower, tower)
+        layers = tower[5]
+        for b in range(len(rows)):
+            for k in range(out.shape[1]):
+                out[b, k] = layers[-1][inverse[b], k]
+    return count
+
+
+@float_shared
+def both_backward(inputs: Any, kind: int, first: Any, second: Any) -> None:
+    """Go back through :func:`both_forward`: towers share no weights, so no sum is split between threads."""
     own, extra, weights, hidden, gradients, by_weights, by_biases = first
     own_1, extra_1, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1 = second
     for which in prange(2):
@@ -78,7 +95,7 @@ class Towers(Pass):
     """
 
     def __init__(self, flat: Sequence[Tensor | None], kind: int) -> None:
-        self.flat, self.kind = flat, kind
+        self.flat, self.kind, self.descends = flat, kind, True
         # Views of the tensors: an optimiser's step is seen without a copy.
         self.towers = self._gradients = self._split(flat)
         # Gradients lie in one place for a whole run: they are split into towers once, not in every step.
@@ -91,13 +108,19 @@ class Towers(Pass):
 
     def run(self, rows: Array, *which: int) -> list[tuple[Array, ...]]:
         """Activations (B, H) of each hidden layer and the outputs (B, K) of each tower named: 0 policy, 1 value."""
-        arguments = []
-        for tower in which:
-            own, extra, weights, biases = self.towers[tower]
-            layers = tuple(np.empty((len(rows), len(bias)), np.float32) for bias in biases)
-            arguments.append((own, extra, weights, self._transposed[tower], biases, layers))
-        _forward(_inputs(rows), self.kind, len(which), arguments[0], arguments[-1])
+        arguments = [self._forward(tower, len(rows)) for tower in which]
+        both_forward(_inputs(rows), self.kind, len(which), arguments[0], arguments[-1])
         return [layers for *_, layers in arguments]
+
+    def _forward(self, which: int, rows: int) -> tuple[Any, ...]:
+        own, extra, weights, biases = self.towers[which]
+        layers = tuple(np.empty((rows, len(bias)), np.float32) for bias in biases)
+        return own, extra, weights, self._transposed[which], biases, layers
+
+    def _backward(self, which: int, hidden: tuple[Array, ...], upstream: Array) -> tuple[Any, ...]:
+        own, extra, by_weights, by_biases = self._gradients[which]
+        inner = (*map(np.empty_like, hidden), upstream)
+        return own, extra, self.towers[which].weights, hidden, inner, by_weights, by_biases
 
     def passed(self, batch: Distinct, layers: list[tuple[Array, ...]], outputs: Array, values: Array) -> Passed:
         """Return a pass over ``batch``, given the ``layers`` of both towers (:meth:`run`)."""
@@ -111,14 +134,25 @@ class Towers(Pass):
         gradients: Sequence[Tensor | None],
     ) -> None:
         """Add the gradients of all weights to ``gradients``, given those of outputs (B, K) and values (B, 1)."""
-        arguments, current = [], addresses(gradients)
+        self._into(gradients)
+        arguments = (self._backward(k, passed[k][:-1], batch.gather(upstream[k])) for k in (0, 1))
+        both_backward(_inputs(batch.tokens), self.kind, *arguments)
+
+    def _into(self, gradients: Sequence[Tensor | None]) -> None:
+        current = addresses(gradients)
         if self._gradient_addresses != current:
             self._gradients, self._gradient_addresses = self._split(gradients), current
-        for which, (own, extra, by_weights, by_biases) in enumerate(self._gradients):
-            hidden = passed[which][:-1]
-            inner = (*map(np.empty_like, hidden), batch.gather(upstream[which]))
-            arguments.append((own, extra, self.towers[which].weights, hidden, inner, by_weights, by_biases))
-        _both_backward(_inputs(batch.tokens), self.kind, *arguments)
+
+    def both(self, rows: int) -> tuple[Any, Any]:
+        """Return arguments of :func:`both_forward` and :func:`both_backward`, with buffers, for up to ``rows`` rows."""
+        self._into([None if weight is None else weight.grad for weight in self.flat])
+        forward = self._forward(0, rows), self._forward(1, rows)
+        layers = [arguments[-1] for arguments in forward]
+        return forward, tuple(self._backward(k, own[:-1], np.empty_like(own[-1])) for k, own in enumerate(layers))
+
+    def rows(self, obs: Array) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
+        """Return observations (R, D) as ``fast.descent`` reads them, and what it must know beside the towers."""
+        raise NotImplementedError
 
 
 def _inputs(rows: Array) -> tuple[Array, Array]:
@@ -146,6 +180,7 @@ class TokenTowers(Towers):
         # Table (R, 2 H), the policy's half before the value's; bias (2 H,); the central table (R', H) or None.
         flat = [net.table, net.bias, net.central, *linear_layers(net.policy, net.value)]
         super().__init__(flat, KINDS[net.activation])
+        self._acting: Any = None  # buffers of the last :meth:`policy`
         self.stack_key = tuple(self.sizes.tolist()), self.kind, *(len(bias) for bias in self.towers[0].biases)
 
     def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
@@ -169,11 +204,23 @@ class TokenTowers(Towers):
         Raises:
             IndexError: wrong number of tokens, or a token out of range.
         """
-        if obs.shape[1] != len(self.sizes):
-            raise IndexError(expected("tokens", f"{len(self.sizes)} columns", obs.shape[1]))
-        batch = Distinct.of(np.ascontiguousarray(obs), self.sizes)
+        batch = Distinct.of(self._checked(obs), self.sizes)
         layers = self.run(batch.tokens, 0, 1)
         return self.passed(batch, layers, *(batch.spread(tower[-1]) for tower in layers))
+
+    def _checked(self, obs: Array) -> Array:
+        if obs.shape[1] != len(self.sizes):
+            raise IndexError(expected("tokens", f"{len(self.sizes)} columns", obs.shape[1]))
+        return np.ascontiguousarray(obs)
+
+    def rows(self, obs: Array) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
+        """Return tokens (R, D) as ``fast.descent`` reads them, and nothing beside the towers."""
+        tokens = self._checked(obs)
+        ids, _ = numbered(tokens, self.sizes)
+        none = np.zeros(0, np.float32)
+        # One type of tokens, so that one form of the kernel is compiled.
+        small = tokens.astype(np.uint8 if self.sizes.max() <= 256 else np.int64, copy=False)
+        return (*_inputs(small), ids), (np.float32(1), none, np.zeros((0, 0), np.float32), none)
 
     def policy(self, obs: Array) -> Array:
         """Return only the logits (B, K), without gradients, of tokens ``obs`` (B, D)."""
@@ -181,8 +228,13 @@ class TokenTowers(Towers):
             raise IndexError(expected("tokens", f"{self.tokens} to {len(self.sizes)} columns", obs.shape[1]))
         # Critic-only tokens would make equal rows distinct.
         own = np.ascontiguousarray(obs[:, : self.tokens])
-        batch = Distinct.of(own, self.sizes[: self.tokens])
-        return batch.spread(self.run(batch.tokens, 0)[0][-1])
+        if self._acting is None or len(self._acting[0][1]) != len(own) or self._acting[0][2].dtype != own.dtype:
+            buffers = *hash_table(len(own)), np.empty_like(own), np.empty((len(own), 0), np.float32)
+            self._acting = buffers, self._forward(0, len(own))
+        buffers, tower = self._acting
+        out, sizes = np.empty_like(tower[-1][-1]), self.sizes[: self.tokens]
+        checked(_alone(own, sizes, self.kind, tower, buffers, out), own, sizes)
+        return out
 
     def values(self, parts: Sequence[Array]) -> Iterator[Array]:
         """Yield only the values (B,), without gradients, of each of ``parts``: tokens (B, D)."""

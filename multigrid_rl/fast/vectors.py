@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ class VectorTowers(Towers):
         self._scale, self._legal = net.value_scale.numpy(), net.legal
         flat = linear_layers(net.policy, net.value)
         super().__init__(flat if self._log_std is None else [*flat, self._log_std], KINDS[net.activation])
+        # numpy adds up the spread's gradient in pairs where it has one column, and a run's numbers stay what they were.
+        self.descends = self._log_std is None or len(self._log_std) > 1
 
     def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
         arrays = [tensor.detach().numpy() for tensor in flat if tensor is not None]
@@ -58,6 +60,19 @@ class VectorTowers(Towers):
         for part in parts:
             yield self.run(self._normalised(part), 1)[0][-1][:, 0] * self._scale
 
+    def rows(self, obs: Array) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
+        """Return observations (R, D) for ``fast.descent``; values' scale, spread, legal choices, spread's gradient."""
+        x, none = self._normalised(obs), np.zeros(0, np.float32)
+        spread = (none, none)
+        if self._log_std is not None:
+            spread = self._log_std.detach().numpy(), cast(Tensor, self._log_std.grad).numpy()
+        inputs = np.empty((len(x), 0), np.uint8), x, np.zeros(0, np.int64)
+        return inputs, (self._scale[0], spread[0], self._shift(obs), spread[1])
+
+    def _shift(self, obs: Array) -> Array:
+        """Return what is added to logits (B, K) of choices that are not legal; no columns where all are."""
+        return (obs[:, obs.shape[1] - self._legal :] - 1) * np.float32(-NO_CHOICE)
+
     def _normalised(self, obs: Array) -> Array:
         """Return ``obs`` (B, D) as normalised by :class:`Normaliser`, if there is one."""
         x = np.ascontiguousarray(obs, np.float32)
@@ -69,7 +84,7 @@ class VectorTowers(Towers):
 
     def _outputs(self, means: Array, obs: Array) -> Array:
         if self._log_std is None:
-            return means + (obs[:, -self._legal :] - 1) * np.float32(-NO_CHOICE) if self._legal else means
+            return means + self._shift(obs) if self._legal else means
         result = np.empty((len(means), 2 * means.shape[1]), np.float32)
         result[:, : means.shape[1]], result[:, means.shape[1] :] = means, self._log_std.detach().numpy()
         return result

@@ -6,15 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.jit import float_shared
+from multigrid_rl.fast.adam import Adam, adam_step
 
 Floats = NDArray[np.float32]
-#: Weights that torch steps at a time, at most.
-_TOGETHER = 16
 
 
 class FlatWeights:
@@ -98,40 +95,39 @@ class FlatAdam(torch.optim.Adam):
             state["exp_avg_sq"][part] *= factor**2
 
     def descend(self) -> None:
-        """Take a step as ``step`` does, without hooks and groups."""
-        # Their overhead exceeds the step of a small network.
-        (group,) = self.param_groups
-        (weights,) = group["params"]
-        state = self.state[weights]
+        """Take a step as ``step`` does, without hooks and groups, whose overhead exceeds that of a small network."""
+        (weights,) = self.param_groups[0]["params"]
         if weights.device.type != "cpu" or weights.dtype != torch.float32:
             self.step()
             return
+        row, (factors,) = self.coming(1)
+        adam_step(*row, factors)
+        self.taken(1)
+
+    def coming(self, count: int) -> tuple[Adam, Floats]:
+        """Return the row, and ``factors`` (count, 6) of the next steps, for ``fast.descent``; of weights on the CPU."""
+        (group,) = self.param_groups
+        (weights,) = group["params"]
+        state = self.state[weights]
         if not state:
             state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(weights.data)}
             state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
-        state["step"].add_(1)
+        (beta1, beta2), before, factors = group["betas"], float(state["step"]), []
+        for steps in range(1, count + 1):
+            size, root = group["lr"] / (1 - beta1 ** (before + steps)), math.sqrt(1 - beta2 ** (before + steps))
+            factors.append((1 - beta1, beta2, 1 - beta2, -size, root, group["eps"]))
         row = weights.data, weights.grad, state["exp_avg"], state["exp_avg_sq"]
-        whole = len(weights) - len(weights) % _TOGETHER
-        (beta1, beta2), steps = group["betas"], float(state["step"])
-        size = group["lr"] / (1 - beta1**steps)
-        factors = 1 - beta1, beta2, 1 - beta2, -size, math.sqrt(1 - beta2**steps), group["eps"]
-        weight, gradient, mean, square = (part.numpy()[:whole] for part in row)
-        _adam(weight, gradient, mean, square, np.array(factors, np.float32))
-        # torch rounds the last few, which fill no register, otherwise.
-        if whole < len(weights):
-            options: dict[str, Any] = {key: group[key] for key in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
-            rest: list[Any] = [[part[whole:]] for part in row]
-            step: Any = torch._fused_adam_
-            step(*rest, [], [state["step"]], beta1=beta1, beta2=beta2, **options)
+        return Adam(*(part.numpy() for part in row)), np.array(factors, np.float32)
+
+    def taken(self, count: int) -> None:
+        """Count steps that were taken from :meth:`coming`."""
+        (weights,) = self.param_groups[0]["params"]
+        self.state[weights]["step"].add_(count)
 
 
-@float_shared
-def _adam(weights: Floats, gradient: Floats, mean: Floats, square: Floats, factors: Floats) -> None:
-    """Take a step with torch's fused kernel's arithmetic, to the last bit; each thread takes a part of the row."""
-    # m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, w -= lr m' / (sqrt(v') + eps), with m' and v' corrected for
-    # their start at 0: algorithm 1 of the paper. The order of terms decides which product is rounded.
-    c1, b2, c2, size, root, eps = factors[0], factors[1], factors[2], factors[3], factors[4], factors[5]
-    for i in prange(len(weights)):
-        mean[i] = mean[i] + c1 * (gradient[i] - mean[i])
-        square[i] = c2 * gradient[i] * gradient[i] + square[i] * b2
-        weights[i] = weights[i] + size * mean[i] / (np.sqrt(square[i]) / root + eps)
+def parameters_of(net: Any, *, apart: bool) -> list[list[nn.Parameter]]:
+    """Return the parameters of a network in one group, or of the policy and of the values ``apart``."""
+    if not apart:
+        return [list(net.parameters())]
+    critic = {id(parameter) for parameter in net.value.parameters()}
+    return [[parameter for parameter in net.parameters() if id(parameter) not in critic], list(net.value.parameters())]

@@ -4,6 +4,7 @@ PPO as Huang et al. 2022 list its details (https://iclr-blog-track.github.io/202
 where it is done otherwise, a comment says why.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,19 +17,19 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from multigrid_rl.fast import Passed, compile_network
+from multigrid_rl.fast import Pass, compile_network
 from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, minibatches
-from multigrid_rl.learn.flat import FlatAdam, FlatWeights
+from multigrid_rl.learn.flat import FlatAdam, FlatWeights, parameters_of
 from multigrid_rl.learn.losses import Losses, Rows, Statistics, Weighting, loss_of, objective_of, value_loss_of
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.types import Clock, Schedule
 
 #: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
 SECONDS = "seconds"
-# Minibatches that are gathered together: numpy's overhead for ten columns exceeds the copying of small ones.
-_TOGETHER = 4
+#: Rows whose numbers are drawn together, at most.
+_TOGETHER = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,9 @@ class Update:
             name: distribution_of(space, network=networks[name]) for name, space in action_spaces.items()
         }
         self._losses = Losses(objective_of(config.objective), value_loss_of(config.value_loss))
-        self._device = device
-        self._part = part
+        self._device, self._part = device, part
         self._flat = {
-            name: [FlatWeights(part) for part in _parameters(net, apart=config.v_iters is not None)]
+            name: [FlatWeights(part) for part in parameters_of(net, apart=config.v_iters is not None)]
             for name, net in networks.items()
         }
         self.optimizers = {name: [FlatAdam(flat) for flat in parts] for name, parts in self._flat.items()}
@@ -183,7 +183,10 @@ class Update:
         self._pass(current, config.v_iters or 0, self._value_step)
         self._measure(batches)
         self.schedule(env_steps)
-        return {**{name: self._results(name) for name in batches}, SECONDS: {"loss": 0.0, **self.clock.drain()}}
+        return {
+            **{name: self._results(name) for name in batches},
+            SECONDS: {"loss": 0.0, "optimizer": 0.0, **self.clock.drain()},
+        }
 
     def _results(self, name: str) -> dict[str, float]:
         metrics = {key: float(value) for key, value in self._metrics[name].items()}
@@ -201,32 +204,55 @@ class Update:
         # Over the whole batch, where most PPOs do it in each minibatch: a step's weight is then the same in every
         # epoch, and for a minibatch of few rows mean and deviation are noise (Andrychowicz et al. 2021 saw no
         # difference, https://arxiv.org/abs/2006.05990).
-        standardise = self.config.standardise
-        return {name: batch.standardised() for name, batch in batches.items()} if standardise else batches
+        return {name: batch.standardised() for name, batch in batches.items()} if self.config.standardise else batches
 
     def _pass(
         self, batches: Mapping[str, Batch], epochs: int, step: Callable[[str, Batch], None], *, shuffled: bool = False
     ) -> None:
         """Split all batches into minibatches, ``epochs`` times, and take a ``step`` with each."""
         rows = {name: len(batch.obs) for name, batch in batches.items()}
-        index, learners = self._part
-        size = max(rows.values())
+        (index, learners), size = self._part, max(rows.values())
         if self.config.minibatch_size is not None:
             steps = max(batch.obs.shape[1] if batch.memory.shape[1] else 1 for batch in batches.values())
             size = max(learners, self.config.minibatch_size // steps)
-        old_values = self._losses.reads_old_values
-        batches = {name: batch.for_learning(old_values=old_values) for name, batch in batches.items()}
-        share = size // learners
+        old = self._losses.reads_old_values
+        batches = {name: batch.for_learning(old_values=old) for name, batch in batches.items()}
         chosen = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
-        while part := list(islice(chosen, _TOGETHER)):
-            taken = {
-                name: batch.rows(np.concatenate([numbers[name] for numbers in part])) for name, batch in batches.items()
-            }
-            # All learners draw the same order, and each processes an equal part of every minibatch: their mean gradient
-            # is the one that a single learner would have.
-            for first in range(share * index, len(part) * size, size):
-                for name, batch in taken.items():
-                    step(name, batch.rows(slice(first, first + share)))
+        # All learners draw the same order, and each processes an equal part of every minibatch: their mean gradient is
+        # the one that a single learner would have.
+        own = slice(size // learners * index, size // learners * (index + 1))
+        while part := list(islice(chosen, max(1, _TOGETHER // size))):
+            for name, batch in batches.items():
+                self._descend(name, batch, np.stack([numbers[name][own] for numbers in part]), step)
+
+    def _descend(self, name: str, batch: Batch, chosen: NDArray[np.int64], step: Callable[[str, Batch], None]) -> None:
+        """Take a ``step`` with each of the ``chosen`` rows (M, S): in one call, where they are compiled so."""
+        found = self._compiled(name)
+        if found is None or not found.descends or self.config.v_iters is not None or self._part[1] > 1:
+            for numbers in chosen:
+                step(name, batch.rows(numbers))
+        elif name not in self._stopped:
+            self._together(name, found, batch, chosen)
+
+    def _together(self, name: str, found: Any, batch: Batch, chosen: NDArray[np.int64]) -> None:
+        from multigrid_rl.fast.descent import descend  # noqa: PLC0415 - for two towers alone
+
+        self.clock.lap("minibatch")
+        adam, metrics, columns = self.optimizers[name][0], self._metrics[name], [batch.obs, *self._rows(batch)[:5]]
+        limits = (*self._weighting(name), self.config.grad_clip, _stop_at(self.config.target_kl))
+        sums, norms = descend(found, columns, chosen, self._distributions[name], limits, *adam.coming(len(chosen)))
+        adam.taken(len(norms))
+        self._flat[name][0].dropped += int(np.sum(~np.isfinite(norms)))
+        self._steps[name] += len(norms)
+        self._of_minibatches[name] += sums[:, 3:].tolist()
+        metrics |= dict(zip(Statistics._fields[:3], sums[-1].tolist(), strict=False))
+        metrics |= {"grad_norm": float(norms[-1])} if len(norms) else {}
+        self._stopped |= {name} if len(norms) < len(chosen) else set()
+        self.clock.lap("network")
+
+    def _weighting(self, name: str) -> Weighting:
+        vf_coef = self._vf_coef(name) if self.config.v_iters is None else 0.0
+        return Weighting(self._clip, vf_coef, 0.0 if self._warming else self._entropy_coef)
 
     def _vf_coef(self, name: str) -> float:
         """Return the weight of the value loss."""
@@ -240,12 +266,11 @@ class Update:
         if name in self._stopped:
             return
         flat, net, distribution = self._flat[name][0], self._networks[name], self._distributions[name]
-        apart = self.config.v_iters is not None
-        entropy_coef = 0.0 if self._warming else self._entropy_coef
-        weighting = Weighting(self._clip, 0.0 if apart else self._vf_coef(name), entropy_coef)
+        apart, weighting = self.config.v_iters is not None, self._weighting(name)
         flat.gradient.zero_()
         self.clock.lap("minibatch")
-        passed = self._compiled_pass(name, batch)
+        found = self._compiled(name)
+        passed = None if found is None else found.start(batch.obs, batch.memory, batch.starts)
         columns: Any = self._tensors(batch) if passed is None else batch
         rows = self._rows(columns)
         # Whole sequences, flattened to rows: the loss knows no time.
@@ -274,15 +299,11 @@ class Update:
         self._metrics[name] |= {"policy_loss": policy_loss, "entropy": entropy}
         if not apart:
             self._metrics[name]["vf_loss"] = vf_loss
-        shared = None if self._part[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
-        largest = self.config.target_kl
-        # Early stopping as in Spinning Up, with its factor
-        # (https://spinningup.openai.com/en/latest/algorithms/ppo.html): before the step, so that the policy never moves
-        # further than where that was seen.
-        if largest is not None and (float(kl) if shared is None else shared) > 1.5 * largest:
+        shared = float(kl) if self._part[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
+        if shared > _stop_at(self.config.target_kl):
             self._stopped.add(name)
             return
-        self._descend(name, 0)
+        self._take(name, 0)
 
     def _value_step(self, name: str, batch: Batch) -> None:
         flat = self._flat[name][1]
@@ -299,9 +320,9 @@ class Update:
         self._metrics[name]["vf_loss"] = loss.detach()
         if self._part[1] > 1:
             flat.all_reduce_mean(int(batch.active.sum()), 0.0)
-        self._descend(name, 1)
+        self._take(name, 1)
 
-    def _descend(self, name: str, part: int) -> None:
+    def _take(self, name: str, part: int) -> None:
         norm = self._flat[name][part].clip(self.config.grad_clip)
         if not part:
             self._metrics[name]["grad_norm"] = norm
@@ -316,12 +337,9 @@ class Update:
     def _tensors(self, batch: Batch) -> Any:
         return Batch._make(torch.as_tensor(column, device=self._device) for column in batch)
 
-    def _compiled_pass(self, name: str, batch: Batch) -> Passed | None:
-        """Return the network's compiled pass over a batch, or ``None`` where torch computes it."""
-        if not self._losses.compiled(self._distributions[name]):
-            return None
-        found = compile_network(self._networks[name])
-        return None if found is None else found.start(batch.obs, batch.memory, batch.starts)
+    def _compiled(self, name: str) -> Pass | None:
+        """Return the compiled network, or ``None`` where torch computes it, or its loss."""
+        return compile_network(self._networks[name]) if self._losses.compiled(self._distributions[name]) else None
 
     def _recomputed(
         self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]], how: Estimator
@@ -371,14 +389,12 @@ class Update:
         self.clock.lap("normalise")
 
 
+def _stop_at(largest: float | None) -> float:
+    """Return the divergence at which an update ends, before the step: the policy moves no further than where it was."""
+    # With the factor of Spinning Up (https://spinningup.openai.com/en/latest/algorithms/ppo.html).
+    return math.inf if largest is None else 1.5 * largest
+
+
 def take_over(net: Any, weights: Mapping[str, Tensor]) -> None:
     """Load a player's weights; those of a central critic, which players do not have, stay."""
     net.load_state_dict({**net.state_dict(), **weights})
-
-
-def _parameters(net: Any, *, apart: bool) -> list[list[torch.nn.Parameter]]:
-    """Return the parameters of a network in one group, or of the policy and of the values ``apart``."""
-    if not apart:
-        return [list(net.parameters())]
-    critic = {id(parameter) for parameter in net.value.parameters()}
-    return [[parameter for parameter in net.parameters() if id(parameter) not in critic], list(net.value.parameters())]

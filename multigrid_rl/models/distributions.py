@@ -168,7 +168,8 @@ class Categorical(Distribution):
         # Seats of a team take turns with the stream of their game: a game draws the same alone and among 4096.
         drawn = sample(logits.reshape(-1, logits.shape[-1]), rng.uniform(self.components).reshape(-1, 1))
         shape = (len(outputs), self.components)
-        return Draw(*(column.reshape(shape) for column in drawn))
+        actions, logp, entropy = drawn
+        return Draw(actions.reshape(shape), logp.reshape(shape), entropy.reshape(shape))
 
     def mode(self, outputs: NDArray[np.float32]) -> Array:
         """Return the likeliest action (N, C) of each row."""

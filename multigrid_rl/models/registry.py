@@ -211,18 +211,17 @@ def _mix(words: Any, lanes: Any) -> None:
 def fingerprint(weights: Mapping[str, Any], *, quick: bool = False) -> str:
     """Hash of named weights (tensors or arrays): names, shapes and bytes, in the order of the names.
 
-    A ``quick`` one is for the moment: where they lie, a tenth of the time, and no proof against intent.
+    A ``quick`` one is for the moment: of the bytes alone, a tenth of the time, and no proof against intent.
     """
-    digest = hashlib.sha256()  # in hardware on today's machines: twice as fast as blake2b
+    digest, lanes = hashlib.sha256(), np.zeros(16, np.uint32)  # in hardware: twice as fast as blake2b
     for name in sorted(weights):
         value = weights[name]
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
-        digest.update(f"{name}{array.shape}{array.dtype}".encode())
         whole = np.ascontiguousarray(array)
         # Told apart are weights that training changed: sixteen 32-bit lanes need no proof against intent.
         if quick:
-            lanes = np.zeros(16, np.uint32)
             _mix(whole.reshape(-1).view(np.uint32), lanes)
-            whole = lanes
+            continue
+        digest.update(f"{name}{array.shape}{array.dtype}".encode())
         digest.update(whole.data)
-    return digest.hexdigest()[:32]
+    return lanes.tobytes().hex() if quick else digest.hexdigest()[:32]

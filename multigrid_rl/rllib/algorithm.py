@@ -89,6 +89,15 @@ class MultigridAlgorithm(OwnFolder, PPO):
         )
         return [actor for _, actor in sorted(found, key=lambda pair: int(pair[0]))]
 
+    def train(self) -> dict[str, Any]:
+        """Take one iteration; a training loop reads :attr:`row`, and needs no result of RLlib's."""
+        result: dict[str, Any] = {}
+        if self.config.settings.driven:
+            self.training_step()  # RLlib's counters and timers, and its result, take a millisecond
+        else:
+            result = super().train()
+        return result
+
     def training_step(self) -> None:
         """Sample, learn and set weights once; log what was measured under RLlib's keys."""
         run = self.run
@@ -98,8 +107,9 @@ class MultigridAlgorithm(OwnFolder, PPO):
         before = run.env_steps
         run.iterate()
         self.row = run.row()
-        window = self.config.metrics_num_episodes_for_smoothing
-        self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window)
+        if not self.config.settings.driven:
+            window = self.config.metrics_num_episodes_for_smoothing
+            self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window)
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""

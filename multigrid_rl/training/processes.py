@@ -128,7 +128,7 @@ def serve(function: str) -> None:
     """Carry out the calls that come by standard input, and tell on standard output what comes of them."""
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what is printed goes into the log
-    calls, busy = queue.Queue[Any](), threading.Event()
+    calls, busy, left = queue.Queue[Any](), threading.Event(), threading.Event()
 
     def tell(kind: str, value: Any) -> None:
         with suppress(BrokenPipeError):  # nobody listens: `listen` ends the call
@@ -139,6 +139,7 @@ def serve(function: str) -> None:
             while True:
                 calls.put((pickle.load(sys.stdin.buffer),))
         calls.put(None)
+        left.set()
         if busy.is_set():  # whoever started this is gone: end as if asked to
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -146,6 +147,8 @@ def serve(function: str) -> None:
     call = load(function)
     while (argument := calls.get()) is not None:
         busy.set()
+        if left.is_set():  # while the function was loaded, or the last call went on
+            break
         try:
             told = "returned", call(*argument, lambda note: tell("note", note))
         except (ConfigError, PlayerError, RunError) as error:

@@ -155,9 +155,10 @@ class DoorsEnv:
         self._clock.lap("engine")
         length, returns, events = self._sums
         _add_up(step.reward, step.events, returns, events, length)
-        if step.done.any():
-            self._finished.append(self.unfinished(step.done)._replace(winner=step.winner[step.done]))
-            self._clear_sums(step.done)
+        ended = np.flatnonzero(step.done)
+        if len(ended):
+            self._finished.append(self.unfinished(ended)._replace(winner=step.winner[ended]))
+            self._clear_sums(ended)
         reward = step.reward
         if self.shaping is not None:
             # Eliminated agents get no reward: a team with a joint action would be rewarded for them.
@@ -180,12 +181,13 @@ class DoorsEnv:
         rows, self._finished = [EpisodeTable.empty(self.spec.num_agents, NUM_EVENTS), *self._finished], []
         return EpisodeTable.concatenate(rows)
 
-    def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
-        """Return rows of the unfinished games in ``which`` (N,), without a winner."""
-        columns = (*self._sums, np.full(self.num_envs, -1, np.int8), np.zeros((self.num_envs, 0), np.int16))
-        return EpisodeTable._make(column[which] for column in columns)
+    def unfinished(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> EpisodeTable:
+        """Return rows of the unfinished games in ``which`` (N,), or of those numbers, without a winner."""
+        length, returns, events = (column[which] for column in self._sums)
+        rows = len(length)
+        return EpisodeTable(length, returns, events, np.full(rows, -1, np.int8), np.zeros((rows, 0), np.int16))
 
-    def _clear_sums(self, which: NDArray[np.bool_]) -> None:
+    def _clear_sums(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> None:
         for array in self._sums:
             array[which] = 0
 

@@ -20,6 +20,8 @@ from multigrid_rl.world.constants import EVENTS, NUM_EVENTS
 
 #: Pseudo-event: 1 in every step that the agent plays.
 STEP = "step"
+#: Pseudo-event: what the team mates are paid in this step. A weight of 1 for all is a reward in common.
+MATES = "mates"
 #: Key for every seat.
 EVERY_SEAT = "all"
 #: Factor of a rewarded ball from which it no longer counts.
@@ -54,15 +56,15 @@ class EventBonus:
 
     Args:
         spec: the game.
-        weights: seat (or ``all``) -> event of ``constants.EVENTS`` (or ``step``) -> weight. A seat's entry replaces
-            single weights of ``all``.
+        weights: seat (or ``all``) -> event of ``constants.EVENTS`` (or ``step``, ``mates``) -> weight. A seat's entry
+            replaces single weights of ``all``.
 
     Raises:
         ValueError: an unknown seat or event; the message lists the known ones.
     """
 
     def __init__(self, spec: GameSpec, weights: Mapping[str, Mapping[str, float]]) -> None:
-        known = (*EVENTS, STEP)
+        known = (*EVENTS, STEP, MATES)
         for seat, row in weights.items():
             if seat != EVERY_SEAT and seat not in spec.seats:
                 raise ValueError(unknown("train.bonus", seat, (EVERY_SEAT, *spec.seats), "seats {}"))
@@ -73,11 +75,17 @@ class EventBonus:
         for a, seat in enumerate(spec.seats):
             for event, value in {**weights.get(EVERY_SEAT, {}), **weights.get(seat, {})}.items():
                 table[a, known.index(event)] = value
-        self._events, self._step = table[:, :-1], table[:, -1]
+        self._events, self._step = table[:, : len(EVENTS)], table[:, known.index(STEP)]
+        teams = np.array([spec.team_of(seat) for seat in spec.seats])
+        mates = (teams[:, None] == teams) & ~np.eye(spec.num_agents, dtype=bool)
+        #: (A, A): which part of the column's reward the row is paid.
+        self._mates = mates * table[:, [known.index(MATES)]]
 
     def __call__(self, events: NDArray[np.float32], reward: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the training reward (N, A) for events (N, A, E) and canonical reward (N, A)."""
         shaped = reward + self._step
+        if self._mates.any():
+            shaped += reward @ self._mates.T
         _add_bonus(events, self._events, shaped)
         return shaped
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -78,6 +79,17 @@ def test_an_interruption_ends_what_goes_on_and_begins_nothing(found, tmp_path):
     began = time.monotonic()
     assert carried_out([10, 10.5, 2], tmp_path, at_once=1, interrupted=lambda: time.monotonic() - began > 3) == {}
     assert time.monotonic() - began < 30
+
+
+def test_a_call_does_not_begin_whose_starter_left_while_it_was_loaded(tmp_path):
+    (tmp_path / "slow_to_load.py").write_text(
+        "import pathlib, time\ntime.sleep(2)\ndef call(path, tell):\n    pathlib.Path(path).touch()\n"
+    )
+    code = "from multigrid_rl.training.processes import serve; serve('slow_to_load:call')"
+    path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    call = pickle.dumps(str(tmp_path / "called"))
+    subprocess.run([sys.executable, "-c", code], check=True, input=call, env={**os.environ, **path}, timeout=60)
+    assert not (tmp_path / "called").exists()
 
 
 def test_medians_of_few_seeds_have_no_interval():

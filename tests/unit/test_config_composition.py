@@ -189,17 +189,17 @@ def test_scenario_recipe_is_default(name):
 
 
 def test_scheme_selects_its_recipe(monkeypatch):
-    for scheme in ("ctde", "dtde"):
+    for scheme, recipe in {"ctde": "coop", "dtde": "coop-dtde"}.items():
         config = compose(["scenario=coop", f"scheme={scheme}"])
-        assert (config.experiment, config.scheme) == ("coop", scheme)
+        assert (config.experiment, config.scheme) == (recipe, scheme)
     own = {
         **read(CONFIGS / "scenario" / "coop.yaml"),
         "name": "coop",
-        "recipe": {"default": "coop", "dtde": "coop-dtde"},
+        "recipe": {"default": "coop", "dtde": "coop-nobody"},
     }
     monkeypatch.setattr("multigrid_rl.config.recipes.whole_scenario", lambda *_, **__: own)
     assert compose(["scenario=coop", "scheme=ctde"]).experiment == "coop"
-    with pytest.raises(ConfigError, match="coop-dtde"):  # this one is asked for, and there is no file of that name
+    with pytest.raises(ConfigError, match="coop-nobody"):  # this one is asked for, and there is no file of that name
         compose(["scenario=coop", "scheme=dtde"])
 
 

@@ -77,6 +77,15 @@ def test_events_of_games_and_seats_do_not_mix():
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
+def test_mates_pays_what_the_others_of_the_team_earn():
+    canonical = np.array([[0.5, -1.0, 0.25, 2.0]])  # blue_0, blue_1, red_0, red_1
+    spec, events = GameSpec(blue=2, red=2), np.zeros((1, 4, c.NUM_EVENTS), np.float32)
+    assert EventBonus(spec, {"red_1": {"mates": 1.0}})(events, canonical).tolist() == [[0.5, -1.0, 0.25, 2.25]]
+    common = EventBonus(spec, {"all": {"mates": 1.0}})(events, canonical)
+    assert common.tolist() == [[-0.5, -0.5, 2.25, 2.25]]  # a reward in common
+    assert EventBonus(DUEL, {"all": {"mates": 1.0}})(events[:, :2], canonical[:, :2]).tolist() == [[0.5, -1.0]]
+
+
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
@@ -85,7 +94,7 @@ def test_events_of_games_and_seats_do_not_mix():
             {"red_0": {"key_pick": 1.5}},
             r"^train\.bonus\.red_0: expected events key_pickup,.* got key_pick \(did you mean key_pickup\?\)$",
         ),
-        ({"all": {"zzz": 1.0}}, r"^train\.bonus\.all: expected events .*door_ready, step, got zzz$"),
+        ({"all": {"zzz": 1.0}}, r"^train\.bonus\.all: expected events .*door_ready, step, mates, got zzz$"),
     ],
 )
 def test_rejects_unknown_seats_and_events(weights, message):

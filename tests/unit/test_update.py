@@ -15,6 +15,8 @@ from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCateg
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from multigrid_rl.config.compose import compose
+from multigrid_rl.fast import compile_network
+from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.learn.batches import Batch, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of, reference
@@ -226,6 +228,43 @@ def test_update_stops_where_mean_divergence_exceeds_one_and_a_half_targets(monke
     divergence = learned()["approx_kl"] / learners
     assert divergence > 0
     assert learned(target_kl=divergence / share)["gradient_steps"] == steps
+
+
+# --- all minibatches in one call
+
+
+def vector_case() -> tuple[AgentSpec, Batch]:
+    bounds = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    agent = AgentSpec("agent", "red", ("agent",), gym.spaces.Box(-1.0, 1.0, (3,), np.float32), bounds)
+    rng = np.random.default_rng(1)
+    obs, actions = (rng.normal(size=(64, width)).astype(np.float32) for width in (3, 2))
+    return agent, batch_of(1)._replace(obs=obs, actions=actions, logp=np.full(64, -2, np.float32))
+
+
+@pytest.mark.parametrize("threads", range(1, min(most_threads(), 2) + 1))
+@pytest.mark.parametrize("changes", [{}, {"target_kl": 0.2}, {"grad_clip": 0.1}])
+@pytest.mark.parametrize("seats", [1, 2, None])
+def test_steps_in_one_call_equal_those_one_by_one(seats, changes, threads):
+    agent, batch = vector_case() if seats is None else (agent_of(seats), batch_of(seats))
+    batch.mask[5:9] = False
+    # Minibatches across the ends of epochs: a row may be twice in one.
+    config = {"lr": Schedule(0.01, 0.01, 1), "epochs": 3, "minibatch_size": 24, **changes}
+    found = []
+    for together in (False, True):
+        net = network_of(agent, ARCHITECTURE, 1)
+        update = update_of(net, agent, **config)
+        assert compile_network(net).descends
+        compile_network(net).descends = together
+        use_threads(threads if together else 1)
+        try:
+            told = [update.learn({"red": batch}, 0)["red"] for _ in range(2)]
+        finally:
+            use_threads(1)
+        assert ("target_kl" in changes) == (told[-1]["gradient_steps"] < 8)
+        found.append((*told, update._flat["red"][0].weights.detach().clone()))
+    for one, other in zip(*found, strict=True):
+        # Equal to the last bit where it was written; torch chooses other kernels on other processors.
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
 
 
 # --- batches

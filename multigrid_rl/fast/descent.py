@@ -1,0 +1,160 @@
+"""Gradient steps of PPO with two towers, all of an update's minibatches in one compiled call.
+
+A minibatch is rows by number: nothing is copied but what is distinct of it. Forward pass, loss, backward pass, clipping
+of the gradient's norm and Adam follow one another without Python in between; threads share each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.fast.adam import Adam, adam_step, clipped
+from multigrid_rl.fast.distinct import number
+from multigrid_rl.fast.loss import categorical_rows, gaussian_rows, shapes
+from multigrid_rl.fast.towers import Towers, both_backward, both_forward
+from multigrid_rl.jit import float_inlined, float_shared, inlined
+from multigrid_rl.models.distributions import Distribution
+
+Array = NDArray[Any]
+
+
+@inlined
+def _take(rows: Array, which: Array, count: int, out: Array) -> None:
+    for u in range(count):
+        for d in range(rows.shape[1]):
+            out[u, d] = rows[which[u], d]
+
+
+@float_inlined
+def _outputs(count: int, rows: Array, layers: tuple[Array, Array], extras: Any, out: Array, values: Array) -> None:
+    """Fill the policy's outputs and the values of ``count`` distinct rows."""
+    scale, log_std, shift, _ = extras
+    width = layers[0].shape[1]
+    for u in range(count):
+        values[u] = layers[1][u, 0] * scale
+        for k in range(width):
+            out[u, k] = layers[0][u, k]
+        for k in range(len(log_std)):
+            out[u, width + k] = log_std[k]
+        for k in range(shift.shape[1]):
+            out[u, k] += shift[rows[u], k]
+
+
+@float_inlined
+def _upstream(count: int, which: Array, extras: Any, gradients: tuple[Array, Array], out: tuple[Array, Array]) -> None:
+    """Sum the gradients of a minibatch's outputs and values by distinct row; that of the spread over all rows."""
+    scale, _, _, by_log_std = extras
+    by_outputs, by_values = gradients
+    width = out[0].shape[1]
+    out[0][:count] = 0
+    out[1][:count] = 0
+    for b in range(len(which)):
+        u = which[b]
+        out[1][u, 0] += by_values[b] * scale
+        for k in range(width):
+            out[0][u, k] += by_outputs[b, k]
+        # The spread is the same in every state, so its gradient is a sum over rows.
+        for k in range(len(by_log_std)):
+            by_log_std[k] += by_outputs[b, width + k]
+
+
+@float_shared
+def _descend(
+    chosen: Array,
+    batch: tuple[Array, ...],
+    columns: tuple[Array, ...],
+    kind: int,
+    towers: Any,
+    extras: Any,
+    outputs: Array,
+    buffers: tuple[Array, ...],
+    row: Adam,
+    factors: Array,
+    limits: Array,
+    told: tuple[Array, Array],
+) -> int:
+    """Take a step with each of ``M`` minibatches; returns how many were taken before the policy had moved too far.
+
+    Args:
+        chosen: (M, S) rows of each minibatch.
+        batch: tokens (R, D), numbers (R, V), and the number of each row among the distinct ones (R,): see
+            :meth:`~multigrid_rl.fast.towers.Towers.rows`.
+        columns: see :func:`categorical_rows`.
+        kind: of activation.
+        towers: arguments of :func:`both_forward`, then of :func:`both_backward`, for each tower.
+        extras: scale of the values, a Gaussian's spread, what is added to outputs (R, K), the spread's gradient.
+        outputs: buffer as the loss reads it: (S, C, K), or (S, 2 A).
+        buffers: see :func:`descend`.
+        row: the weights; the towers' are parts of them, and so are their gradients.
+        factors: (M, 6) of :func:`adam_step`.
+        limits: weights of the loss (3,), largest norm of a gradient, largest divergence.
+        told: become the loss's statistics (M, 6) and the norms (M,).
+    """
+    (first, second), (first_back, second_back) = towers
+    flat, by_outputs, by_flat, values, by_values, parts, seats, tokens, numbers, which, distinct, seen, lanes = buffers
+    sums, norms = told
+    size = chosen.shape[1]
+    for m in range(len(chosen)):
+        row.gradient[:] = 0
+        rows = chosen[m]
+        count = number(batch[2], rows, m * size, seen, which, distinct)
+        _take(batch[0], distinct, count, tokens)
+        _take(batch[1], distinct, count, numbers)
+        inputs = (tokens[:count], numbers[:count])
+        both_forward(inputs, kind, 2, first, second)
+        _outputs(count, distinct, (first[-1][-1], second[-1][-1]), extras, flat, values)
+        passed, weighting = (outputs, values, which), limits[:3]
+        if outputs.ndim == 3:
+            categorical_rows(passed, rows, columns, weighting, by_outputs, by_values, parts, seats, sums[m])
+        else:
+            gaussian_rows(passed, rows, columns, weighting, by_outputs, by_values, parts, seats, sums[m])
+        # Early stopping as in Spinning Up, with its factor: before the step, so that the policy never moves further
+        # than where that was seen.
+        if sums[m, 3] > limits[4]:
+            return m
+        _upstream(count, which, extras, (by_flat, by_values), (first_back[4][-1], second_back[4][-1]))
+        both_backward(inputs, kind, first_back, second_back)
+        norms[m] = clipped(row.gradient, lanes, limits[3])
+        adam_step(row.weights, row.gradient, row.mean, row.square, factors[m])
+    return len(chosen)
+
+
+def descend(
+    towers: Towers,
+    rows: Sequence[Array],
+    chosen: Array,
+    distribution: Distribution,
+    limits: Sequence[float],
+    row: Adam,
+    factors: Array,
+) -> tuple[Array, Array]:
+    """Take a step with each minibatch; returns the loss's statistics (M', 6) and norms of gradients (M,).
+
+    Where the divergence exceeds its limit, no more steps are taken: that minibatch has statistics, and no norm.
+
+    Args:
+        towers: the network.
+        rows: observations, then columns of ``learn.losses.Rows``, as arrays.
+        chosen: (M, S) rows of each minibatch.
+        distribution: one that :func:`~multigrid_rl.fast.loss.supports` knows.
+        limits: clip, weight of the value loss, weight of the entropy, largest norm of a gradient, largest divergence.
+        row: the weights, of which all of the network's are parts.
+        factors: (M, 6) of :func:`adam_step`.
+    """
+    obs, *columns = rows
+    batch, extras = towers.rows(obs)
+    size, width = chosen.shape[1], distribution.outputs
+    shape, (parts, seats) = shapes(size, distribution)
+    flat, by_flat = np.empty((2, size, width), np.float32)
+    floats, whole = np.empty((2, size), np.float32), np.empty((2, size), np.int64)
+    tokens, numbers = (np.empty((size, part.shape[1]), part.dtype) for part in batch[:2])
+    seen = np.full(batch[2].max(initial=0) + 1, -1)
+    buffers = (flat, by_flat.reshape(shape), by_flat, *floats, parts, seats, tokens, numbers, *whole, seen)
+    sums, norms = np.empty((len(chosen), 6), np.float32), np.empty(len(chosen), np.float32)
+    arguments = towers.kind, towers.both(size), extras, flat.reshape(shape), (*buffers, np.empty(8, np.float32))
+    taken = _descend(chosen, batch, tuple(columns), *arguments, row, factors, np.array(limits), (sums, norms))
+    return sums[: taken + 1], norms[:taken]
