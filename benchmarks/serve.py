@@ -18,6 +18,7 @@ import threading
 import time
 from contextlib import suppress
 from itertools import combinations
+from multiprocessing import Pipe, Process
 from pathlib import Path
 from typing import Any
 
@@ -138,21 +139,32 @@ def waits(queue: Queue, ids: list[int], patience_s: float) -> list[float]:
     return [row.state_at - row.at if row is not None and row.state == "rated" else float("inf") for row in rows]
 
 
-class Readers(threading.Thread):
-    """Asks for the ladder at a steady rate, each request on its own, and notes how long it took from its due time."""
+class Readers:
+    """Asks for the ladder at a steady rate from a process of its own, and notes how long it took from its due time."""
 
     def __init__(self, port: int, rate: float) -> None:
-        super().__init__(daemon=True)
         self.port, self.rate, self.took, self.over = port, rate, list[float](), threading.Event()
+        self.mine, self.its = Pipe()
+        self.process = Process(target=self._run, daemon=True)
+        self.process.start()
 
-    def run(self) -> None:
-        """Ask until told to stop, over a few connections."""
-        ways = 8
+    def stop(self) -> list[float]:
+        """Stop, and return the seconds that each request took."""
+        self.mine.send(None)
+        took: list[float] = self.mine.recv()
+        self.process.join()
+        return took
+
+    def _run(self) -> None:
+        ways = 16
         threads = [threading.Thread(target=self._ask, args=(k, ways), daemon=True) for k in range(ways)]
         for thread in threads:
             thread.start()
+        self.its.recv()
+        self.over.set()
         for thread in threads:
             thread.join()
+        self.its.send(self.took)
 
     def _ask(self, k: int, ways: int) -> None:
         connection, due = (
@@ -183,6 +195,45 @@ def handed_in(served: Served, number: int, over_s: float, programs: float, rng: 
     return ids
 
 
+#: Burns a processor for a hundredth of a second at each answer, but not in its check, which has ten games.
+_SLOW = """
+        if message["type"] == "act":
+            slow = len(message["games"]) > 10 or "slow" in locals() and slow
+            until = time.process_time() + 0.01 * slow
+            while time.process_time() < until:
+                pass
+"""
+
+
+def slow_agent(folder: Path) -> Path:
+    """Write an agent that burns a processor for as long as it may, and return its folder."""
+    shutil.copytree(data_root() / PROGRAM, folder / "slow")
+    code = folder / "slow" / "agent.py"
+    read = "        message = json.loads(line)\n"
+    code.write_text(
+        code.read_text().replace("import json\n", "import json\nimport time\n").replace(read, read + _SLOW[1:])
+    )
+    return folder / "slow"
+
+
+def beside_slow(served: Served, folder: Path, times: int, rng: random.Random) -> dict[str, list[float]]:
+    """Return waits of single hand-ins, in turn alone and while a slow agent plays."""
+    agent = slow_agent(folder)
+    people = [person.id for person in served.queue.people() if person.role == "student"]
+    found: dict[str, list[float]] = {}
+    for k in range(times):
+        kind = ("bundle", "program")[k % 2]
+        for slow in (False, True) if k % 4 < 2 else (True, False):
+            number = served.queue.hand_in(rng.choice(people), agent).id if slow else 0
+            while slow and (row := served.queue.hand_in_row(number)) is not None and row.state != "placing":
+                assert row.state != "refused", row.reason
+                time.sleep(0.1)
+            ids = handed_in(served, 1, 0, float(kind == "program"), rng)[kind]
+            found.setdefault(f"{kind}{'_beside_slow' * slow}_s", []).extend(waits(served.queue, ids, 120))
+            waits(served.queue, [number] * slow, 300)
+    return found
+
+
 def same(times: int, games: int) -> dict[str, Any]:
     """Rate the same bundle in courses with other seeds; returns how often its interval holds what many games give."""
     course = Course(games=games)
@@ -195,7 +246,7 @@ def same(times: int, games: int) -> dict[str, Any]:
         entries = [*judge.anchors.values(), mine]
         for one, two in combinations(entries, 2):
             ids = {entry.name: names.get(entry.name, 9) for entry in (one, two)}
-            met += [Met(ids[each.red], ids[each.blue], each) for each in judge.play(one, two)]
+            met += [Met(ids[each.red], ids[each.blue], each.side, each.outcomes) for each in judge.play(one, two)]
         return ladder_of(met, list(names.values()))[9]
 
     true, found = rated(10_000, 20 * games), [rated(100 + k, games) for k in range(times)]
@@ -218,6 +269,14 @@ def of(values: list[float]) -> dict[str, float]:
     return {"n": len(values), **{f"p{q}": round(float(np.percentile(values, q)), 3) for q in (50, 95, 99, 100)}}
 
 
+def tell(found: dict[str, Any], **more: Any) -> None:
+    """Print a table, and a line of JSON."""
+    told = {key: of(value) if isinstance(value, list) else value for key, value in found.items()} | more
+    for key, value in told.items():
+        print(f"{key:<24}{value}")
+    print(json.dumps(told))
+
+
 def main() -> None:
     """Measure, print a table and a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -227,12 +286,18 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.0, help="requests for the ladder a second during the storm")
     parser.add_argument("--port", type=int, default=8097)
     parser.add_argument("--same", type=int, default=0, help="rate the same bundle so often, and nothing else")
+    parser.add_argument("--slow", type=int, default=0, help="hand in so often beside a slow agent, and nothing else")
     asked, rng = parser.parse_args(), random.Random(7)
     if asked.same:
         print(json.dumps(same(asked.same, 50)))
         return
     folder = Path(tempfile.mkdtemp(prefix="serve-bench-"))
     found: dict[str, Any] = {}
+    if asked.slow:
+        with Served(course_in(folder, 300, "scenario: 1v1\nmatches: 0\n"), asked.port) as served:
+            tell(beside_slow(served, folder, asked.slow, rng), load=os.getloadavg())
+        shutil.rmtree(folder)
+        return
     with Served(course_in(folder, 300), asked.port) as served:
         found["first_page_s"] = round(served.first_page_s, 1)
         found["idle_bundle_s"], found["idle_program_s"] = [], []
@@ -241,21 +306,16 @@ def main() -> None:
             for kind, own in ids.items():
                 found[f"idle_{kind}_s"] += waits(served.queue, own, 120)
         found["idle_megabytes"], before = round(served.megabytes()), served.cpu_s()
-        readers = Readers(asked.port, asked.rate)
-        if asked.rate:
-            readers.start()
+        readers = Readers(asked.port, asked.rate) if asked.rate else None
         ids = handed_in(served, asked.hand_ins, 60 * asked.minutes, asked.programs, rng)
-        readers.over.set()
+        found["ladder_s"] = readers.stop() if readers else []
         for kind, own in ids.items():
             found[f"storm_{kind}_s"] = waits(served.queue, own, 600)
         found["megabytes"], found["cpu_s_each"] = round(served.megabytes()), (served.cpu_s() - before) / asked.hand_ins
         found["load"] = os.getloadavg()
-        found["ladder_s"] = readers.took
         health = served.queue.health()
     shutil.rmtree(folder)
-    for key, values in found.items():
-        print(f"{key:<20}{of(values) if isinstance(values, list) else values}")
-    print(json.dumps({**{k: of(v) if isinstance(v, list) else v for k, v in found.items()}, "health": health}))
+    tell(found, health=health)
 
 
 if __name__ == "__main__":

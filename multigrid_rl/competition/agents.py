@@ -1,5 +1,6 @@
 """An agent: its folder, and the player in a process of its own (docs/agents)."""
 
+import json
 import os
 import time
 from contextlib import AbstractContextManager
@@ -30,6 +31,9 @@ AGENT_FILE = "agent.yaml"
 MAX_AGENT_FILE_BYTES = 10_000
 #: Of an agent that its own user seats: it may think as long in all as a training takes.
 SEATED_LIMITS = Limits(total_s=30 * 86_400.0)
+
+#: Notes that are kept of an agent, and characters of each.
+_MOST_NOTES, _NOTE = 50_000, 200
 
 
 class _AgentFile(Strict):
@@ -133,6 +137,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         thought_s: seconds that its answers took.
         hears: rewards are told to it, see :meth:`hear`.
         says: the protocol; its ``debug`` is what the last answer said about itself.
+        notes: what answers said about themselves, by game and step.
     """
 
     def __init__(
@@ -158,6 +163,8 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
     def _forget(self) -> None:
         self.answers = 0
         self.thought_s = 0.0
+        self.notes: dict[int, dict[int, str]] = {}
+        self._notes, self._step = 0, -1
         self._games = 0
         self._known: set[int] = set()  # games that it was asked about and whose end it was not yet sent
         self._over: list[tuple[int, NDArray[np.float64]]] = []  # their numbers, and the rewards not yet told
@@ -230,6 +237,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             raise self._fault
         if self._process is None:
             self.start(self._games)
+        self._step += 1
         turn = np.ones((len(state), self.members), np.bool_) if view.turn is None else view.turn
         rows = np.flatnonzero((state >= 0) & turn.any(axis=1))
         actions = np.tile(self.says.idle, (len(state), 1))
@@ -250,6 +258,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             line = self._process.ask(message, min(self.limits.step_s, left))
             self.thought_s += time.monotonic() - begin
             actions = self.says.read(line, asked)
+            self._note(asked)
         except TooSlowError as error:
             each, total = self.limits.step_s, self.limits.total_s
             reason = f"more than {total:g} s for all answers" if left < each else f"no answer within {each:g} s"
@@ -258,6 +267,17 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             raise self._failed(f"step {self.answers}", error) from error
         self.answers += 1
         return actions
+
+    def _note(self, asked: Asked) -> None:
+        """Keep what an answer says about itself: a list as long as its games for each of them, all else for all."""
+        said = self.says.debug
+        self._notes += len(asked.games)
+        if said is None or self._notes > _MOST_NOTES:
+            return
+        each = said if isinstance(said, list) and len(said) == len(asked.games) else [said] * len(asked.games)
+        for game, words in zip(asked.games.tolist(), each, strict=True):
+            text = words if isinstance(words, str) else json.dumps(words)
+            self.notes.setdefault(game, {})[self._step] = shown(text, _NOTE)
 
     def _ended(self) -> bytes:
         """Return the message about games that ended since the last one; nothing if none did."""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -24,6 +25,10 @@ from multigrid_rl.world.state import Step
 _MOST_LISTED = 12  # games listed in a refusal
 
 
+#: Seat -> step from 0 -> what its program said of itself when it answered.
+Notes = dict[str, dict[int, str]]
+
+
 class ReplayError(ValueError):
     """A record whose actions are not one whole game; the message is one line."""
 
@@ -38,6 +43,7 @@ class GameRecord(Strict):
     game: int = Field(ge=0)
     players: dict[str, str]  # seat -> name of its player
     actions: dict[str, str]  # seat -> one digit a step, an index into world.constants.ACTIONS
+    notes: Notes = Field(default={}, exclude_if=not_)
 
     @model_validator(mode="after")
     def _every_seat_acts(self) -> "GameRecord":
@@ -71,6 +77,7 @@ class ZooRecord(Strict):
     actions: dict[str, list[Any]]  # seat -> what its ``step`` took, step after step; None where it did nothing
     returns: dict[str, float]  # by seat
     result: str  # who won; "" where nobody can
+    notes: Notes = Field(default={}, exclude_if=not_)
 
     @model_validator(mode="after")
     def _every_seat_acts(self) -> "ZooRecord":

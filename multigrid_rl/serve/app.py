@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -40,8 +41,8 @@ _AROUND, PIECE = 4_000_000, 4_000_000
 _AT_ONCE = 4
 #: Where files come in.
 _LARGE = ("/hand-in", "/parts/")
-#: Pages, and pieces of them, that are kept until something happens.
-_KEPT = 1_000
+#: Pages, and pieces of them, that are kept until something happens; seconds for which nobody looks whether it has.
+_KEPT, _FRESH_S = 1_000, 0.1
 _ORDER = {"": 0, "student": 1, "instructor": 2}
 
 
@@ -66,6 +67,7 @@ class Site:
     )  # fmt: skip
     lock: threading.Lock = field(default_factory=threading.Lock)
     cache: dict[Any, Any] = field(default_factory=dict)
+    looked: float = -_FRESH_S
 
     @cached_property
     def signer(self) -> Signer:
@@ -82,9 +84,14 @@ class Site:
         """The name of a session's cookie; with this beginning browsers take it by https alone, for this host alone."""
         return "__Host-session" if self.secure else "session"
 
+    @property
+    def fresh(self) -> bool:
+        """Whether what is kept was true a moment ago."""
+        return time.monotonic() - self.looked < _FRESH_S
+
     def look(self) -> None:
         """Forget what is kept if something has happened since."""
-        version = self.store.version()
+        version, self.looked = self.store.version(), time.monotonic()
         with self.lock:
             if self.cache.get("version") != version or len(self.cache) > _KEPT:
                 self.cache.clear()
@@ -175,6 +182,7 @@ class Page(NamedTuple):
     role: str = ""
     method: str = "GET"
     pace: str = ""
+    kept: bool = False  # :func:`kept_page` answers again what was answered
 
 
 @lru_cache(maxsize=1)
@@ -235,9 +243,25 @@ def _who(site: Site, page: Page, request: Request) -> Ask:
     return Ask(site, request, person, session if person else "", {}, b"")
 
 
+def kept_page(ask: Ask, make: Callable[[], bytes]) -> Response:
+    """Answer with a page that ``make`` returns, which is made once for everybody's session until something happens."""
+    return HTMLResponse(ask.site.kept((ask.request.url.path, ask.request.url.query, ask.session), make))
+
+
+def _again(site: Site, request: Request) -> Response | None:
+    """Return what :func:`kept_page` has answered to the same session before, without a thread or the store."""
+    session = request.cookies.get(site.cookie, "")
+    if not site.fresh or "authorization" in request.headers or (session and not site.signer.read("session", session)):
+        return None
+    found = site.cache.get((request.url.path, request.url.query, session))
+    return None if found is None else HTMLResponse(found)
+
+
 async def _asked(site: Site, page: Page, request: Request) -> Response:
     """Find out who asks, and let the page answer, both in a thread."""
     if page.method == "GET":
+        if page.kept and (found := _again(site, request)) is not None:
+            return found
         return await run_in_threadpool(lambda: page.answer(_who(site, page, request)))
     ask = await run_in_threadpool(_who, site, page, request)
     if page.method == "PUT":

@@ -17,6 +17,7 @@ from multigrid_rl.text import ConfigError, expected, first_error, printable
 DAY_S = 86_400.0
 MAX_ROSTER_BYTES = 2_000_000
 ROLES = ("student", "instructor")
+MOST_WORKERS = 64
 
 
 class Deadline(Strict):
@@ -85,7 +86,7 @@ class Course(Strict):
     limits: Limits = Limits()
     public: Public = Public()
     #: Processes that play games of networks; as many again are there for programs.
-    workers: int = Field(default=2, ge=1, le=64)
+    workers: int = Field(default=2, ge=1, le=MOST_WORKERS)
     #: Days that hand-ins and replays are kept after the last deadline; the privacy page says it.
     keep_days: int = Field(default=365, ge=1)
 

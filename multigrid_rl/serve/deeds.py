@@ -17,7 +17,7 @@ from sqlalchemy import func, insert, select, text
 
 from multigrid_rl.competition.cup.cup import play_cup
 from multigrid_rl.competition.cup.entries import CupConfig, find_entries
-from multigrid_rl.competition.cup.folder import read_manifest, versions, write_results
+from multigrid_rl.competition.cup.folder import Pairing, read_manifest, versions, write_results
 from multigrid_rl.competition.cup.standings import results
 from multigrid_rl.competition.folders import Scratch, exclusive_lock, folder_sha256
 from multigrid_rl.competition.sandbox import bwrap_available
@@ -76,7 +76,7 @@ def verify(asked: Asked) -> dict[str, Any]:
     """Compute the ladder from all games and compare it; compare files with their hashes; replay pairings."""
     place, queue = asked.place, asked.queue
     judge = Judge(place.course, place.beside, place.home, queue.secrets())
-    shot = queue.snapshot()
+    shot = queue.snapshot(rated=judge.config.rated)
     found = ladder_of(shot.games, shot.anchors, rated=judge.config.rated)
     with queue.reading() as session:
         kept = {r.hand_in_id: (r.rating, r.low, r.high, r.games) for r in session.scalars(select(Rating))}
@@ -87,7 +87,7 @@ def verify(asked: Asked) -> dict[str, Any]:
     damaged, gone = _damaged(queue, list(rows.values()))
     programs = {row.id for row in rows.values() if row.kind == "external"}
     able = [game for game in games if not {game.red_id, game.blue_id} & gone]
-    pairings = {game.id: queue.pairing(game.id, game.pairing) for game in able}
+    pairings = {game.id: Pairing.model_validate_json(game.pairing) for game in able}
     able = [g for g in able if pairings[g.id].reason is None or not programs & {g.red_id, g.blue_id}]
     chosen = able if asked.every else random.SystemRandom().sample(able, min(AGAIN, len(able)))
     for game in chosen:

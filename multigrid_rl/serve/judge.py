@@ -59,6 +59,9 @@ class Judge:
         ConfigError, PlayerError: an unknown scenario, anchor or rubric.
     """
 
+    #: Seconds beyond the usual ones that a job may wait for it.
+    patience_s = 0.0
+
     def __init__(
         self, course: Course, beside: Path, home: Path | None = None, secrets: dict[str, str] | None = None
     ) -> None:
@@ -83,8 +86,8 @@ class Judge:
             overrides=tuple(overrides),
         )
         self.anchors = {name: self._anchor(name) for name in course.anchors}
-        self.entry = lru_cache(maxsize=256)(self._entry)
-        self.print_of = lru_cache(maxsize=2_000)(self._print)
+        self.entry = lru_cache(maxsize=8)(self._entry)
+        self.print_of = lru_cache(maxsize=1_000)(self._print)  # 140 kB each
 
     @property
     def alone(self) -> bool:
@@ -241,7 +244,7 @@ class Judge:
 
     def _print(self, name: str) -> Fingerprint:
         assert self.home is not None
-        return self.originals.fingerprint(self.home / "entries" / name)
+        return self.originals.fingerprint(self.home / "entries" / name)._replace(teams=None)
 
 
 def _told(meeting: Meeting, pairing: Pairing, entry: Entry, config: CupConfig) -> str:

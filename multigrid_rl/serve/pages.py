@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from multigrid_rl.serve.app import Ask, Page, see_other
+from multigrid_rl.serve.app import Ask, Page, kept_page, see_other
 from multigrid_rl.serve.schema import STATES, Game, HandIn
 from multigrid_rl.serve.store import RefusedError, Row, seen_by
 from multigrid_rl.serve.trust import KINDS
@@ -105,7 +105,7 @@ def scale_of(rows: Sequence[Any]) -> Scale:
 def ladder(ask: Ask) -> Response:
     """Show the ladder, or its table alone."""
     part = "part" in ask.request.query_params
-    return HTMLResponse(ask.site.kept(("/", part, ask.session), lambda: _ladder(ask, part)))
+    return kept_page(ask, lambda: _ladder(ask, part))
 
 
 def _ladder(ask: Ask, part: bool) -> bytes:
@@ -175,11 +175,16 @@ def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
     return sorted(found.values(), key=lambda row: (-row.whole.games, row.name))
 
 
+def _is_mine(ask: Ask, hand_in_id: int) -> bool:
+    row = ask.site.store.hand_in_row(hand_in_id)
+    return ask.person is not None and row is not None and row.person_id == ask.person.id
+
+
 def _may_watch(ask: Ask, game: Game) -> bool:
     seen = ladder_of(ask).names
-    both = [ask.site.store.hand_in_row(each) for each in (game.red_id, game.blue_id) if each]
-    mine = ask.person is not None and any(row is not None and row.person_id == ask.person.id for row in both)
-    return ask.teaches or mine or (ask.site.store.course.public.replays and all(row and row.id in seen for row in both))
+    both = [each for each in (game.red_id, game.blue_id) if each]
+    public = ask.site.store.course.public.replays and {*both} <= seen.keys()
+    return ask.teaches or public or any(_is_mine(ask, each) for each in both)
 
 
 def entry(ask: Ask) -> Response:
@@ -220,8 +225,15 @@ def match(ask: Ask) -> Response:
         raise HTTPException(404)
     names = {f"h{each}": _called(ask, each) for each in (game.red_id, game.blue_id) if each}
     pairing = Pairing.model_validate_json(game.pairing)
+    ours = {who for who in names if ask.teaches or _is_mine(ask, int(who[1:]))}
     kept = [
-        record.model_copy(update={"players": {seat: names.get(who, who) for seat, who in record.players.items()}})
+        record.model_copy(
+            update={
+                "players": {seat: names.get(who, who) for seat, who in record.players.items()},
+                # What a program thinks is its author's alone.
+                "notes": {seat: said for seat, said in record.notes.items() if record.players[seat] in ours},
+            }
+        )
         for record in pairing.kept
     ]
     shown_games = replays(kept)
@@ -360,7 +372,7 @@ def metrics(ask: Ask) -> Response:
 def pages() -> list[Page]:
     """Return everything that students see."""
     return [
-        Page("/", ladder),
+        Page("/", ladder, kept=True),
         Page("/entry/{id}", entry),
         Page("/match/{id}", match, pace="replay"),
         Page("/mine", mine, "student"),

@@ -8,9 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import and_, exists, func, or_, select
+from sqlalchemy import and_, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from multigrid_rl.serve.schema import LADDER, Event, Game, Grade, HandIn, Job, Rating, Setting
@@ -25,9 +26,13 @@ if TYPE_CHECKING:  # they bring torch, which who only asks and answers does with
 LEASE_S, BEAT_S = 10.0, 2.0
 #: Times that a job is begun before it is given up, as a fault of the server; seconds that it waits after each.
 ATTEMPTS, BACKOFF_S = 25, 0.2
+#: Pairings that are read at once.
+_AT_ONCE = 100
 #: Pairings with forfeited games after which a program meets nobody any more.
 STRIKES = 3
 BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
+#: Seconds for its check, and for all of its answers, from which a program has the lane of what is slow.
+SLOW_CHECK_S, SLOW_S = 5.0, 20.0
 #: What comes first: games of anchors; checks, first games and ratings; games beyond those; what takes long.
 ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
 
@@ -53,6 +58,11 @@ class Snapshot(NamedTuple):
 def called(row: HandIn) -> str:
     """Return what a hand-in is called in pairings, and its folder in ``entries``: ``h12``; anchors have their names."""
     return row.name if row.person_id is None else f"h{row.id}"
+
+
+def _lane(row: HandIn, most_s: float = SLOW_S) -> str:
+    """Return whose worker plays a hand-in."""
+    return BUNDLE if row.kind != "external" else SLOW if row.seconds > most_s else PROGRAM
 
 
 class Queue(Store):
@@ -125,9 +135,10 @@ class Queue(Store):
                 self.note(session, "fault", f"{job.kind}: {why}", hand_in=job.hand_in_id)
 
     def release(self, worker: str) -> int:
-        """Free what a dead worker held; returns how many jobs."""
+        """Free what a dead worker held, or all of a dead process's, ``NAME.1`` and so on; returns how many jobs."""
+        its = or_(Job.worker == worker, Job.worker.startswith(f"{worker}.", autoescape=True))
         with self.writing() as session:
-            held = list(session.scalars(select(Job).where(Job.worker == worker)))
+            held = list(session.scalars(select(Job).where(its)))
             for job in held:
                 job.worker, job.lease_until = "", 0.0
             return len(held)
@@ -168,7 +179,7 @@ class Queue(Store):
                 return
             row.kind, row.sha256, row.seconds = kind, sha256, seconds
             self.move(session, row, "placing", log=log)
-            lane = PROGRAM if kind == "external" else BUNDLE
+            lane = _lane(row, SLOW_CHECK_S)
             for other in self._met_first(session):
                 values = {"hand_in_id": row.id, "other_id": other, "at": self.now()}
                 session.add(Job(kind="pair", lane=lane, priority=FIRST, **values))
@@ -178,12 +189,12 @@ class Queue(Store):
         alone = self.meets_nobody
         return [0] if alone else list(session.scalars(select(HandIn.id).where(HandIn.person_id.is_(None))))
 
-    def refused(self, job: Job, reason: str, log: str = "", kind: str = "") -> None:
-        """Note that a hand-in does not play, by its own fault."""
+    def refused(self, job: Job, reason: str, log: str = "", kind: str = "", *, counts: bool = True) -> None:
+        """Note that a hand-in does not play, by its own fault; ``counts``: it uses its author's quota."""
         with self.finishing(job) as session:
             row = session.get_one(HandIn, job.hand_in_id)
             if row.state not in ("rated", "refused"):
-                row.kind = kind or row.kind
+                row.kind, row.counts = kind or row.kind, row.counts and counts
                 self._refuse(session, row, reason, log)
 
     def paired(self, job: Job, played: list[tuple[int, int, Pairing]]) -> None:
@@ -198,7 +209,11 @@ class Queue(Store):
                     session.add(Game(**values, series=LADDER, pairing=pairing.model_dump_json()))
                     ids = {pairing.red: red, pairing.blue: blue}
                     for name, seconds in pairing.seconds.items():
-                        session.get_one(HandIn, ids[name]).seconds += seconds
+                        row = session.get_one(HandIn, ids[name])
+                        row.seconds += seconds
+                        if _lane(row) == SLOW:  # it keeps nobody else waiting any more
+                            waits = and_(Job.kind == "pair", Job.hand_in_id == row.id, Job.worker == "")
+                            session.execute(update(Job).where(waits).values(lane=SLOW))
                     if pairing.at_fault is not None and not pairing.out:
                         session.get_one(HandIn, ids[pairing.at_fault]).faults += 1
             self.note(session, "played", f"{job.hand_in_id} - {job.other_id}", hand_in=job.hand_in_id)
@@ -212,8 +227,13 @@ class Queue(Store):
         if not session.scalar(select(exists().where(Job.kind == "rate"))):
             session.add(Job(kind="rate", lane=BUNDLE, priority=FIRST, at=self.now()))
 
-    def snapshot(self) -> Snapshot:
-        """Return everything that ratings follow from."""
+    @cached_property
+    def _met(self) -> dict[int, Met]:
+        """What ratings need of each pairing, by its number: games never change, and are read once."""
+        return {}
+
+    def snapshot(self, *, rated: bool) -> Snapshot:
+        """Return everything that ratings follow from; ``rated``: somebody wins."""
         from multigrid_rl.serve.rating import Met  # noqa: PLC0415 - see above
 
         with self.reading() as session:
@@ -223,19 +243,13 @@ class Queue(Store):
             rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(plays))
             placed = [] if anchors_play else list(session.scalars(rows))
             # Last: who has played all first games by now has them among these, also where others write meanwhile.
-            games = select(Game.id, Game.red_id, Game.blue_id, Game.pairing).where(Game.series == LADDER)
-            rows_of_games = session.execute(games).all()
-        met = [Met(red, blue, self.pairing(number, text)) for number, red, blue, text in rows_of_games]
-        return Snapshot(met, anchors, placed)
-
-    def pairing(self, game_id: int, text: str) -> Pairing:
-        """Return a pairing that was kept; games never change, and so each is parsed once."""
-        from multigrid_rl.competition.cup.folder import Pairing  # noqa: PLC0415 - see above
-
-        kept: dict[int, Pairing] = self.__dict__.setdefault("_parsed", {})
-        if game_id not in kept:
-            kept[game_id] = Pairing.model_validate_json(text).model_copy(update={"kept": []})
-        return kept[game_id]
+            ids = list(session.scalars(select(Game.id).where(Game.series == LADDER)))
+            new = [number for number in ids if number not in self._met]
+            games = select(Game.id, Game.red_id, Game.blue_id, Game.pairing)
+            for k in range(0, len(new), _AT_ONCE):  # with what is kept to look at they are large
+                for number, red, blue, text in session.execute(games.where(Game.id.in_(new[k : k + _AT_ONCE]))):
+                    self._met[number] = Met.of(red, blue, json.loads(text), rated=rated)
+        return Snapshot([self._met[number] for number in ids], anchors, placed)
 
     def rated(self, job: Job, of: Snapshot, ratings: dict[int, Rated]) -> None:
         """Keep ratings; whoever had played all first games by then is on the ladder."""
@@ -300,7 +314,7 @@ class Queue(Store):
         return False
 
     def _match(self, one: Row, two: Row) -> None:
-        lane = PROGRAM if "external" in {one.hand_in.kind, two.hand_in.kind} else BUNDLE
+        lane = max(_lane(one.hand_in), _lane(two.hand_in), key=[BUNDLE, PROGRAM, SLOW].index)
         low, high = sorted((one.hand_in.id, two.hand_in.id))
         with self.writing() as session:
             if not session.scalar(

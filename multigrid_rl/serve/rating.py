@@ -5,31 +5,40 @@ alone, and keep their ratings: a ladder that grows does not drift. And intervals
 limit, the sandwich estimate that keeps games of one number together (https://doi.org/10.2307/1912526), for all at once.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
-from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.cup.standings import MEAN, PRIOR_DRAWS, SCALE
 from multigrid_rl.metrics import interval_of
 
 Array = NDArray[np.float64]
 _POINTS = {"R": 1.0, "b": 1.0, "D": 0.5, "B": 0.0, "r": 0.0}
 _PLAYED = "RBD"
-#: The same by the code of a letter; not a number where no game was played.
-_BY_CODE = np.array([_POINTS.get(chr(code), np.nan) for code in range(128)])
+#: The same by the code of a letter, and whether there was a game.
+_BY_CODE, _COUNTS = (
+    np.array([of.get(chr(code), 0.0) for code in range(128)]) for of in (_POINTS, dict.fromkeys(_POINTS, 1.0))
+)
 _STEP, _CLOSE, _ITERATIONS = 2.0, 1e-11, 200
 
 
 class Met(NamedTuple):
-    """A pairing of two hand-ins, by id; ``blue`` is 0 where nobody meets."""
+    """What ratings need of a pairing of two hand-ins, by id; ``blue`` is 0 where nobody meets."""
 
     red: int
     blue: int
-    pairing: Pairing
+    side: str
+    outcomes: str  # a letter a game
+    return_red: Sequence[float] = ()  # of each game, where nobody wins
+    return_blue: Sequence[float] = ()
+
+    @classmethod
+    def of(cls, red: int, blue: int, pairing: Mapping[str, Any], *, rated: bool = True) -> "Met":
+        """Return what ratings need of a cup's ``Pairing`` in JSON; ``rated``: somebody wins."""
+        returns = () if rated else (pairing["return_red"], pairing["return_blue"])
+        return cls(red, blue, pairing.get("side", ""), pairing["outcomes"], *returns)
 
 
 class Rated(NamedTuple):
@@ -63,7 +72,7 @@ def ladder_of(met: Iterable[Met], anchors: Sequence[int], *, rated: bool = True)
         anchors: who is rated by the games among them alone.
         rated: somebody wins; otherwise mean returns against the anchors, or alone, are the rating.
     """
-    met = sorted(met, key=lambda each: (each.red, each.blue, each.pairing.side))
+    met = sorted(met, key=lambda each: (each.red, each.blue, each.side))
     if not rated:
         return _returns(met, {*anchors, 0})
     among = [each for each in met if {each.red, each.blue} <= {*anchors}]
@@ -73,7 +82,7 @@ def ladder_of(met: Iterable[Met], anchors: Sequence[int], *, rated: bool = True)
         shift = float(np.mean([*strengths.values()]))
         fixed = {name: value - shift for name, value in strengths.items()}
         # Against the first one all others are measured: it has games, and no interval.
-        played = sum(len(each.pairing.outcomes) for each in among if anchors[0] in (each.red, each.blue))
+        played = sum(len(each.outcomes) for each in among if anchors[0] in (each.red, each.blue))
         found = {name: _on_scale(value, *rows.get(name, (0.0, played))) for name, value in fixed.items()}
     strengths, rows = _fitted([each for each in met if not {each.red, each.blue} <= fixed.keys()], fixed)
     return found | {name: _on_scale(strengths[name], *row) for name, row in rows.items()}
@@ -109,16 +118,16 @@ def _fitted(met: list[Met], fixed: dict[int, float]) -> tuple[dict[int, float], 
 
 
 def _pairs_of(met: list[Met], index: dict[int, int]) -> _Pairs:
-    longest = max(len(each.pairing.outcomes) for each in met)
+    longest = max(len(each.outcomes) for each in met)
     keys = sorted({tuple(sorted((index[each.red], index[each.blue]))) for each in met})
     row = {key: k for k, key in enumerate(keys)}
     points, games = np.zeros((len(keys), longest)), np.zeros((len(keys), longest))
     for each in met:
         one, two = index[each.red], index[each.blue]
-        k, letters = row[min(one, two), max(one, two)], np.frombuffer(each.pairing.outcomes.encode(), np.uint8)
-        won = _BY_CODE[letters]
-        points[k, : len(letters)] += np.nan_to_num(won if one < two else 1 - won)
-        games[k, : len(letters)] += np.isfinite(won)
+        k, letters = row[min(one, two), max(one, two)], np.frombuffer(each.outcomes.encode(), np.uint8)
+        won, played = _BY_CODE[letters], _COUNTS[letters]
+        points[k, : len(letters)] += won if one < two else played - won
+        games[k, : len(letters)] += played
     one, two = np.array(keys, np.intp).T
     return _Pairs(one, two, points, games)
 
@@ -160,26 +169,42 @@ def _half(pairs: _Pairs, strength: Array, free: NDArray[np.intp]) -> Array:
         np.logical_or.at(numbers, of, pairs.games > 0)
     count = np.maximum(numbers[free].sum(axis=1), 2)
     variance = (spread**2).sum(axis=1) * count / (count - 1)
-    return np.asarray(stdtrit(count - 1, 0.975) * np.sqrt(variance))
+    return np.asarray(_students(count - 1) * np.sqrt(variance))
+
+
+def _students(freedom: NDArray[np.int64]) -> Array:
+    """Return the 97.5 % quantiles of Student's distribution by degrees of freedom, to 0.2 %.
+
+    By its expansion (https://personal.math.ubc.ca/~cbm/aands/page_949.htm, 26.7.5): scipy's would take 40 MB.
+    """
+    z = 1.959963984540054
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    found = z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+    return np.select([freedom == 1, freedom == 2], [12.706205, 4.302653], found)  # where it is far off
 
 
 def _returns(met: list[Met], others: set[int]) -> dict[int, Rated]:
     """Return means of returns against ``others``; a forfeited game counts as the worst one of anybody in that role."""
-    own: dict[int, list[tuple[str, Pairing, list[float]]]] = {}
+    own: dict[int, list[tuple[str, str, Sequence[float]]]] = {}
     worst: dict[str, float] = {}
-    for red, blue, pairing in met:
-        roles = [(red, blue, pairing.return_red, pairing.side), (blue, red, pairing.return_blue, f"not {pairing.side}")]
+    for red, blue, side, outcomes, return_red, return_blue in met:
+        roles = [(red, blue, return_red, side), (blue, red, return_blue, f"not {side}")]
         for who, rival, returns, role in roles:
             if who and rival in others:
-                own.setdefault(who, []).append((role, pairing, returns))
-                played = [value for value, letter in zip(returns, pairing.outcomes, strict=True) if letter in _PLAYED]
+                own.setdefault(who, []).append((role, outcomes, returns))
+                played = [value for value, letter in zip(returns, outcomes, strict=True) if letter in _PLAYED]
                 worst[role] = min([worst.get(role, np.inf), *played])
     found = {}
     for who, rows in own.items():
-        table = np.full((len(rows), max(len(pairing.outcomes) for _, pairing, _ in rows)), np.nan)
-        for k, (role, pairing, returns) in enumerate(rows):
+        table = np.full((len(rows), max(len(outcomes) for _, outcomes, _ in rows)), np.nan)
+        for k, (role, outcomes, returns) in enumerate(rows):
             least = worst[role] if np.isfinite(worst[role]) else 0.0
-            values = zip(pairing.outcomes, returns, strict=True)
+            values = zip(outcomes, returns, strict=True)
             table[k, : len(returns)] = [value if letter in _PLAYED else least for letter, value in values]
         value, low, high = interval_of(np.nanmean(table, axis=0))
         found[who] = Rated(round(value, 6), round(low, 6), round(high, 6), int(np.isfinite(table).sum()))

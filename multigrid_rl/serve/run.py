@@ -3,11 +3,13 @@
 import ctypes
 import gc
 import os
+import resource
 import signal
 import socket
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +18,8 @@ import typer
 from sqlalchemy.exc import SQLAlchemyError
 
 from multigrid_rl.competition.folders import exclusive_lock
-from multigrid_rl.serve.course import Course, Enrolled, read_course, read_roster
+from multigrid_rl.rllib.address import ADDRESS, unreachable
+from multigrid_rl.serve.course import MOST_WORKERS, Course, Enrolled, read_course, read_roster
 from multigrid_rl.serve.migrate import migrate
 from multigrid_rl.serve.queue import BUNDLE, PROGRAM, SLOW, Queue, log
 from multigrid_rl.serve.schema import Person
@@ -28,8 +31,10 @@ _PR_SET_PDEATHSIG = 1
 _POLL_S, _GRACE_S = 0.1, 5.0
 #: A child that lived shorter is started again after a wait that doubles, up to the last of these.
 _YOUNG_S, _WAIT_S, _LONGEST_WAIT_S = 2.0, 0.1, 5.0
-#: How far workers of programs step back for those of bundles, and for the pages.
-_NICE = {BUNDLE: 5, PROGRAM: 10}
+#: Seconds between two times that a worker gives free memory back, and megabytes after which another one takes over.
+_GIVE_BACK_S, _GROWN_MB = 3.0, 48.0
+#: How far workers step back for the pages, by the last of their lanes.
+_NICE = {BUNDLE: 1, PROGRAM: 3, SLOW: 10}
 
 
 class Place(NamedTuple):
@@ -184,9 +189,46 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def share_memory() -> None:
+    """Keep what was loaded by now as it is, for this process and its children to share, and give free memory back."""
+    gc.collect()
+    gc.freeze()  # the search for garbage would write into all of it
+    give_back()
+
+
+def give_back() -> None:
+    """Return memory that is free to the system; elsewhere than with glibc it stays."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def grown(most_mb: float = _GROWN_MB) -> Callable[[], bool]:
+    """Return what says whether this process has grown by more than ``most_mb`` since now, after it has given back."""
+    begin, looked = _megabytes(), time.monotonic()
+
+    def found() -> bool:
+        nonlocal looked
+        if time.monotonic() - looked < _GIVE_BACK_S:
+            return False
+        looked = time.monotonic()
+        give_back()
+        return _megabytes() - begin > most_mb
+
+    return found
+
+
+def _megabytes() -> float:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:  # not Linux
+        return 0.0
+    return pages * resource.getpagesize() / 1e6
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises ``ConfigError``: the address cannot be had."""
-    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    # Named as TCP, else asyncio does not see that it is, and answers wait 40 ms for acknowledgements.
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, proto=socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
@@ -207,12 +249,12 @@ def serve_pages(place: Place, listening: socket.socket, url: str, *, behind_prox
 
 
 def lanes(workers: int) -> list[tuple[str, ...]]:
-    """Return whose jobs each worker takes: a slow program keeps no bundle waiting, nor a grade every program."""
+    """Return whose jobs each worker takes: what is slow, a program or a grade, keeps nobody waiting who is not."""
     return [(BUNDLE,)] * workers + [(PROGRAM,)] * max(workers - 1, 1) + [(PROGRAM, SLOW)]
 
 
-def start_workers(supervisor: Supervisor, number: int) -> None:
-    """Load all that plays once, and fork workers that share it.
+def start_workers(supervisor: Supervisor, number: int, cluster: str | None = None) -> None:
+    """Load all that plays once, and fork workers that share it, or one process that lets a cluster play.
 
     Raises:
         ConfigError, PlayerError: an unknown scenario or anchor.
@@ -227,26 +269,32 @@ def start_workers(supervisor: Supervisor, number: int) -> None:
     check_not_bound(place.home)
     one_thread()
     queue = place.queue()
-    judge = Judge(place.course, place.beside, place.home, queue.secrets())
+    about = place.course, place.beside, place.home, queue.secrets()
+    judge = Judge(*about)
     queue.meets_nobody = judge.alone
     queue.begin()
     queue.release_all()
     queue.engine.dispose()
     for entry in judge.anchors.values():
-        judge.check(entry)  # kernels are compiled, or loaded, before they are shared
-    gc.collect()
-    gc.freeze()
+        Judge.check(judge, entry)  # kernels are compiled, or loaded, before they are shared
+    judge.originals  # noqa: B018 - and so is what hand-ins are compared with
+    share_memory()
+    log("ready", workers=len(lanes(number)), anchors=len(judge.anchors))
+    if cluster is not None:
+        from multigrid_rl.serve.cluster import play_there  # noqa: PLC0415 - Ray
+
+        supervisor.add("cluster", lambda name: play_there(cluster, about, place.queue, name, lanes(number)))
+        return
 
     def worker(of: tuple[str, ...]) -> Callable[[str], None]:
         def run(name: str) -> None:
-            os.nice(_NICE[of[0]])
-            Worker(place.queue(), judge, name, of).run()
+            os.nice(_NICE[of[-1]])
+            Worker(place.queue(), judge, name, of).run(grown())  # then a new one shares all again
 
         return run
 
     for k, of in enumerate(lanes(number)):
         supervisor.add(f"{of[-1]}-{k}", worker(of))
-    log("ready", workers=len(lanes(number)), anchors=len(judge.anchors))
 
 
 def links_of(queue: Queue, url: str) -> list[tuple[Person, str]]:
@@ -256,7 +304,18 @@ def links_of(queue: Queue, url: str) -> list[tuple[Person, str]]:
     return [(p, f"{url}/enter/{signer.issue('link', p.id, p.token_version)}") for p in people]
 
 
-def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: int | None) -> None:
+def _players(workers: str | None, usual: int) -> tuple[int, str | None]:
+    """Return how many workers there are to be, and on what cluster they play. Raises ``ConfigError``: it is neither."""
+    if workers is None or (workers.isdigit() and 1 <= int(workers) <= MOST_WORKERS):
+        return int(workers or usual), None
+    if not ADDRESS.fullmatch(workers):
+        raise ConfigError(expected("--workers", f"1 to {MOST_WORKERS}, auto, host:port or ray://host:port", workers))
+    if silent := unreachable(workers):
+        raise ConfigError(expected("--workers", "a Ray cluster that runs (ray start --head)", f"{workers}: {silent}"))
+    return usual, workers
+
+
+def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: str | None) -> None:
     """Answer browsers and play, until SIGTERM or Ctrl-C.
 
     Args:
@@ -264,24 +323,25 @@ def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, wo
         at: host and port to listen on.
         url: how browsers reach it.
         behind_proxy: a proxy on this machine says who asks.
-        workers: how many; the course's number by default.
+        workers: how many, the course's number by default; or the address of a Ray cluster on which that many play.
 
     Raises:
         ConfigError, PlayerError: what is wrong with the course, its place, or the address.
     """
-    number = workers or place.course.workers
+    number, cluster = _players(workers, place.course.workers)
     with exclusive_lock(place.home):
         queue = prepared(place)
         links = links_of(queue, url)
         queue.engine.dispose()
         supervisor, listening = Supervisor(place), listen(*at)
+        share_memory()
         supervisor.add("pages", lambda _: serve_pages(place, listening, url, behind_proxy=behind_proxy))
         try:
             typer.echo(f"{place.course.title}: {url}")
             for person, link in links:
                 if person.role == "instructor":
                     typer.echo(f"  {printable(person.name)}: {link}")
-            start_workers(supervisor, number)
+            start_workers(supervisor, number, cluster)
             supervisor.watch()
         finally:
             supervisor.stop()

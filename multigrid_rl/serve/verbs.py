@@ -1,6 +1,7 @@
 """The verbs ``serve`` and ``check``."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -44,7 +45,11 @@ def serve(
         bool, typer.Option("--behind-proxy", help="A proxy on this machine says who asks (docs/serve.md).")
     ] = False,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Processes that play networks; the course's number by default.")
+        str | None,
+        typer.Option(
+            help="Processes that play networks, the course's number by default; or a Ray cluster that plays: "
+            "auto, host:port or ray://host:port."
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="New file or folder of an action.")] = None,
     every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
@@ -53,6 +58,8 @@ def serve(
     ] = False,
 ) -> None:
     """Serve a class: hand-ins, a ladder, grades (docs/serve.md). One process and its children; no service is needed."""
+    # Before numpy is loaded: of a dozen processes on the same cores each would wait for its own threads.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     from multigrid_rl.serve.run import place_of, start
 
     action, *rest = words if words[0] in _ACTIONS else ("start", *words)

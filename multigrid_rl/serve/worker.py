@@ -11,7 +11,9 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.gradebook import feedback
+from multigrid_rl.cores import available_cpus
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import BEAT_S, BUNDLE, PROGRAM, LostLeaseError, Queue, called, log
@@ -24,8 +26,9 @@ from multigrid_rl.types import RunError
 _POLL_S, _SUGGEST_S = 0.1, 1.0
 #: Seconds after which a worker that is still at a job is killed; of a pair what programs may take is added.
 _MOST_S = {"check": 60.0, "pair": 120.0, "rate": 300.0, "grade": 1800.0, "copies": 600.0, "appeal": 600.0}
-#: Times that a program is checked until it is believed to be too slow.
-_LATE = 3
+#: Times that a program is checked until it is believed to be too slow, also with more than so many processes for each
+#: core, when its refusal uses no quota.
+_LATE, _LATE_BUSY, _BUSY = 3, 6, 2
 #: What the server is to blame for: the disk, the database, the machine, a rubric, files that it has kept.
 _OURS = (SQLAlchemyError, OSError, RunError, MemoryError, PlayerError, ConfigError)
 
@@ -74,7 +77,7 @@ class Worker:
         if job is None:
             return False
         began = time.perf_counter()
-        with _Beating(self.queue, job, _MOST_S[job.kind] + self._programs_s(job)):
+        with _Beating(self.queue, job, _MOST_S[job.kind] + self._programs_s(job) + self.judge.patience_s):
             try:
                 self._do[job.kind](job)
                 problem = None
@@ -111,13 +114,14 @@ class Worker:
             self.queue.to_programs(job)
             return
         found = self.judge.check(entry)
-        if found.late and job.attempts < _LATE:  # perhaps others kept it waiting
+        busy = os.getloadavg()[0] > _BUSY * available_cpus()
+        if found.late and job.attempts < (_LATE_BUSY if busy else _LATE):  # perhaps others kept it waiting
             self.queue.put_back(job, printable(str(found.problem)))
             return
         if found.problem is None:
             self.queue.checked(job, found.kind, found.sha256, found.log, found.seconds)
         else:
-            self.queue.refused(job, found.problem, found.log, found.kind)
+            self.queue.refused(job, found.problem, found.log, found.kind, counts=not (found.late and busy))
 
     def _pair(self, job: Job) -> None:
         rows = [self._row(number) for number in (job.hand_in_id, job.other_id) if number]
@@ -128,8 +132,9 @@ class Worker:
         self.queue.paired(job, [(ids[each.red], ids.get(each.blue, 0), each) for each in played])
 
     def _rate(self, job: Job) -> None:
-        shot = self.queue.snapshot()
-        self.queue.rated(job, shot, ladder_of(shot.games, shot.anchors, rated=self.judge.config.rated))
+        wins = self.judge.config.rated
+        shot = self.queue.snapshot(rated=wins)
+        self.queue.rated(job, shot, ladder_of(shot.games, shot.anchors, rated=wins))
 
     def _grade(self, job: Job) -> None:
         examiner, folder = self.judge.examiner, self.queue.entry_folder(job.hand_in_id)
@@ -148,7 +153,7 @@ class Worker:
     def _appeal(self, job: Job) -> None:
         game = self.queue.game(job.hand_in_id)
         assert game is not None
-        found = self.judge.again(self.queue.pairing(game.id, game.pairing)) or "the same again"
+        found = self.judge.again(Pairing.model_validate_json(game.pairing)) or "the same again"
         with self.queue.finishing(job) as session:
             self.queue.note(session, "appeal", f"pairing {game.id}: {found}", hand_in=game.red_id)
 

@@ -2,7 +2,7 @@
 
 import base64
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -96,6 +96,11 @@ def _written(text: str, columns: int, lines: int) -> Picture:
     return np.asarray(image)
 
 
+def said(game: Any, seats: Iterable[str]) -> dict[str, Any]:
+    """Return what programs said of themselves, by seat and step, for a page; nothing where none did."""
+    return {"says": [game.notes.get(seat, {}) for seat in seats]} if game.notes else {}
+
+
 def text_data(games: list[ZooRecord]) -> dict[str, Any] | None:
     """Return what a page steps through (``assets/texts.js``), or ``None`` where games do not write themselves as text.
 
@@ -119,6 +124,7 @@ def text_data(games: list[ZooRecord]) -> dict[str, Any] | None:
             "result": game.result or f"the end after {game.steps} steps",
             "frames": base64.b64encode(zlib.compress(frames, 9)).decode("ascii"),
             "words": [[shot.taken.get(seat) for seat in seats] for shot in written[1:]],
+            **said(game, seats),
             "totals": [[round(shot.totals[seat], 6) for seat in seats] for shot in written],
         })  # fmt: skip
     return {"specs": [{"seats": seats, "teams": [0] * len(seats)}], "players": list(players), "games": rows}

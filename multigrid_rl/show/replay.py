@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.evaluation.replays import GameRecord, replay
-from multigrid_rl.show.boards import GameDrawing, text_data
+from multigrid_rl.show.boards import GameDrawing, said, text_data
 from multigrid_rl.show.captions import Caption, captioned
 from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, render
 from multigrid_rl.show.video import page_film
@@ -72,6 +72,7 @@ class Pack:
             "spec": self.add_spec(spec),
             "players": [self.players.setdefault(game.players[seat], len(self.players)) for seat in spec.seats],
             "steps": game.steps,
+            **said(game, spec.seats),
             "winner": played.winner,
             "result": result,
             "frames": base64.b64encode(zlib.compress(rows.tobytes(), 9)).decode("ascii"),

@@ -87,6 +87,11 @@ def test_is_asked_in_its_turn_alone_and_told_what_is_legal_and_paid(tmp_path, te
     found, player = played(agent, team)
     assert found.fault is None
     assert player.says.debug == "why"
+    # It is asked in every second step, the second player from the second step on.
+    told = {game: [*notes] for game, notes in player.notes.items()}
+    assert {*told} == {*range(6)}
+    assert all(steps[:3] == [k + (team == "player_2") for k in (0, 2, 4)] for steps in told.values())
+    assert {words for notes in player.notes.values() for words in notes.values()} == {"why"}
     first, *steps, bye, _ = heard()
     assert first == {
         "type": "hello",

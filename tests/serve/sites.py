@@ -39,7 +39,9 @@ def game():
 
 def pairing(red, blue, outcomes="RRRRRRRRBD"):
     zeros = [0.0] * len(outcomes)
-    kept = game().model_copy(update={"players": dict(zip(SPEC.seats, (f"h{red}", f"h{blue}"), strict=True))})
+    sits = dict(zip(SPEC.seats, (f"h{red}", f"h{blue}"), strict=True))
+    notes = {seat: {0: f"{who} says {EVIL}"} for seat, who in sits.items()}
+    kept = game().model_copy(update={"players": sits, "notes": notes})
     return Pairing(
         red=f"h{red}", blue=f"h{blue}", outcomes=outcomes, length=[1] * len(outcomes), return_red=zeros,
         return_blue=zeros, kept=[kept],
@@ -55,7 +57,7 @@ def work(store, same_as=""):
             pair = (job.hand_in_id, job.other_id)
             store.paired(job, [(a, b, pairing(a, b)) for a, b in (pair, pair[::-1])])
         elif job.kind == "rate":
-            shot = store.snapshot()
+            shot = store.snapshot(rated=True)
             values = {k: 1000.0 + 37 * k % 400 for met in shot.games for k in met[:2] if k}
             store.rated(job, shot, {k: (value, value - 60, value + 60, 40) for k, value in values.items()})
         elif job.kind == "grade":

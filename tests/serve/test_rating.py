@@ -5,18 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.cup.standings import ratings
-from multigrid_rl.serve.rating import Met, ladder_of
+from multigrid_rl.serve.rating import Met, _students, ladder_of
 
 ANCHORS = [1, 2, 3]
-
-
-def pairing(red, blue, outcomes, returns):
-    length, zeros = [1] * len(outcomes), [0.0] * len(outcomes)
-    return Pairing(
-        red=f"h{red}", blue=f"h{blue}", outcomes=outcomes, length=length, return_red=returns, return_blue=zeros
-    )
 
 
 def met(rng, strengths, pairs, games=100):
@@ -26,16 +18,7 @@ def met(rng, strengths, pairs, games=100):
         share = 1 / (1 + 10 ** ((strengths[two] - strengths[one]) / 400))
         for red, blue, chance in ((one, two, share), (two, one, 1 - share)):
             letters = "".join("RB"[int(rng.random() > chance)] for _ in range(games))
-            zeros = [0.0] * games
-            pairing = Pairing(
-                red=f"h{red}",
-                blue=f"h{blue}",
-                outcomes=letters,
-                length=[1] * games,
-                return_red=zeros,
-                return_blue=zeros,
-            )
-            found.append(Met(red, blue, pairing))
+            found.append(Met(red, blue, "", letters))
     return found
 
 
@@ -70,8 +53,8 @@ def test_anchors_keep_their_ratings():
 def test_same_model_as_a_cup():
     games = met(np.random.default_rng(2), STRENGTHS, [(1, 2), (1, 3), (2, 3)])
     by_pair = {}
-    for red, blue, both in games:
-        rows = np.array([[letter == wanted for wanted in "RDB"] for letter in both.outcomes], np.int64)
+    for red, blue, _, letters, *_ in games:
+        rows = np.array([[letter == wanted for wanted in "RDB"] for letter in letters], np.int64)
         one, two = sorted((red, blue))
         counts = rows if red == one else rows[:, ::-1]
         by_pair[str(one), str(two)] = by_pair.get((str(one), str(two)), 0) + counts
@@ -103,15 +86,21 @@ def test_who_won_everything_has_a_rating_and_an_interval():
 def test_forfeits_are_losses_and_games_of_nobody_are_none():
     rng = np.random.default_rng(5)
     games = met(rng, STRENGTHS, [(1, 2), (1, 3), (2, 3), (1, 4)])
-    out = [g._replace(pairing=g.pairing.model_copy(update={"outcomes": "-" * 100})) if 4 in g[:2] else g for g in games]
+    out = [g._replace(outcomes="-" * 100) if 4 in g[:2] else g for g in games]
     assert ladder_of(out, ANCHORS)[4].games == 0
     lost = "r" * 100
-    gone = [g._replace(pairing=g.pairing.model_copy(update={"outcomes": lost})) if g.red == 4 else g for g in games]
+    gone = [g._replace(outcomes=lost) if g.red == 4 else g for g in games]
     assert ladder_of(gone, ANCHORS)[4].value < ladder_of(games, ANCHORS)[4].value
 
 
 def test_returns_are_the_rating_where_nobody_wins():
     rows = {1: [1.0, 2.0, 3.0, 4.0], 2: [2.0, 3.0, 4.0, 5.0], 4: [5.0, 5.0, 0.0, 0.0]}
-    games = [Met(n, 0, pairing(n, 0, "DDrr" if n == 4 else "DDDD", its)) for n, its in rows.items()]
+    none = [0.0] * 4
+    games = [Met(n, 0, "", "DDrr" if n == 4 else "DDDD", its, none) for n, its in rows.items()]
     found = ladder_of(games, [1, 2], rated=False)
     assert [found[n].value for n in rows] == [2.5, 3.5, 3.0]  # forfeited games count as the worst of all, 1.0
+
+
+def test_intervals_are_students():
+    known = {1: 12.706, 2: 4.303, 3: 3.182, 9: 2.262, 99: 1.984}  # of any table
+    assert _students(np.array([*known])) == pytest.approx([*known.values()], rel=0.002)

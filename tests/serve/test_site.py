@@ -238,6 +238,15 @@ def test_the_instructor_acts(site, store):
     assert ines.post("/desk/nonsense", form=form)[0] == 404
 
 
+def test_what_an_agent_says_is_its_authors_to_read(site, store):
+    rows = [row for row in store.ladder() if row.person]
+    game = store.games_of(rows[0].hand_in.id)[0]
+    words = f"h{rows[0].hand_in.id} says"
+    for client, reads in ((Client(site, rows[0].person.code), True), (Client(site, "i1"), True), (Client(site), False)):
+        status, page, _ = client.get(f"/match/{game.id}")
+        assert (status, words in page) == (200, reads)
+
+
 def test_tables_for_other_systems(store):
     rows = desk.exported(store, "ladder.csv").decode().splitlines()
     assert rows[0].startswith("id,name,pseudonym,hand_in,state,late_days,rank,rating,low,high,points,of")

@@ -29,7 +29,7 @@ def play(store, job):
 
 
 def rate(store, job):
-    shot = store.snapshot()
+    shot = store.snapshot(rated=True)
     ids = {number for met in shot.games for number in met[:2]}
     store.rated(job, shot, {number: (1000.0 + number, 900.0, 1100.0, 40) for number in ids})
 
@@ -134,7 +134,7 @@ def test_games_that_end_while_the_ladder_is_computed_are_rated_next(store, bundl
         store.checked(job, "frozen", "a" * 64, "ok") if job.kind == "check" else play(store, job)
     rating = store.claim("w", LANES)
     assert rating.kind == "rate"
-    shot = store.snapshot()
+    shot = store.snapshot(rated=True)
     for _ in range(3):
         job = store.claim("x", LANES)
         store.checked(job, "frozen", "a" * 64, "ok") if job.kind == "check" else play(store, job)
@@ -195,6 +195,19 @@ def test_close_rivals_meet_when_nobody_waits(store, bundle):
     assert not store.suggest()
     assert work(store) == ["pair", "rate"]
     assert not store.suggest()
+
+
+@pytest.mark.parametrize(("check_s", "played_s"), [(6.0, 1.0), (1.0, 30.0)])
+def test_a_slow_program_keeps_no_other_waiting(store, bundle, check_s, played_s):
+    work(store)
+    slow, quick = store.hand_in(ada(store), bundle), store.hand_in(store.person_by_code("s2").id, bundle)
+    for job, seconds in [(store.claim("w", LANES), seconds) for seconds in (check_s, 1.0)]:
+        store.checked(job, "external", "a" * 64, "ok", seconds)
+    first = store.claim("w", LANES)
+    assert first.hand_in_id == slow.id
+    store.paired(first, [(slow.id, first.other_id, pairing("h-slow", "random", seconds={"h-slow": played_s}))])
+    assert {job.lane for job in store.queue() if job.hand_in_id == slow.id} == {"slow"}
+    assert store.claim("p", ("program",)).hand_in_id == quick.id
 
 
 def test_forgotten_people_leave_games_and_nothing_else(store, bundle):

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
 
+from commands import call, complaint
+from multigrid_rl.competition.cup.entries import entry_in
+from multigrid_rl.competition.cup.folder import Pairing
+from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.files import data_root
-from multigrid_rl.serve.judge import Judge
+from multigrid_rl.serve.course import Course, Limits
+from multigrid_rl.serve.judge import Judge, Verdict
 from multigrid_rl.serve.worker import Worker
 
 LANES = ("bundle", "program", "slow")
+SECRETS = {"seed": "5", "agents_key": "k", "rubric_seed": "0"}
 
 
-@pytest.fixture
-def worker(store, tmp_path):
-    return Worker(store, Judge(store.course, tmp_path, store.home, store.secrets()), "w", LANES)
+@pytest.fixture(params=["here", "on a cluster"])
+def worker(store, tmp_path, request):
+    judge = Judge
+    if request.param != "here":
+        request.getfixturevalue("session")
+        from multigrid_rl.serve.cluster import FarJudge as judge  # noqa: PLC0415 - a second
+    return Worker(store, judge(store.course, tmp_path, store.home, store.secrets()), "w", LANES)
 
 
 @pytest.fixture
@@ -39,3 +50,50 @@ def test_a_bundle_is_rated_with_an_interval(worker, adept):
     assert "blue-adept" in row.same_as
     assert "against itself" in row.log
     assert len(store.games_of(mine.id)) == 4
+    # What was played elsewhere is what is played here.
+    for game in store.games_of(mine.id):
+        assert Judge.again(worker.judge, Pairing.model_validate_json(game.pairing)) == ""
+
+
+@pytest.mark.parametrize("load", [0.0, 1e6])
+def test_what_is_late_is_tried_again_and_costs_nothing_on_a_busy_machine(store, clock, adept, monkeypatch, load):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    worker = Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES)
+    do_all(worker)
+    late, checks = Verdict(("as red: fine",), "start: not ready within 5 s", late=True), []
+    monkeypatch.setattr(worker.judge, "check", lambda entry: checks.append(entry) or late)
+    mine = store.hand_in(store.person_by_code("s1").id, adept)
+    while worker.once() or store.hand_in_row(mine.id).state == "checking":
+        clock.now += 1.0
+    row = store.hand_in_row(mine.id)
+    assert (row.state, row.counts, len(checks)) == ("refused", not load, 6 if load else 3)
+
+
+@pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not installed, or does not work here")
+@pytest.mark.usefixtures("session")
+def test_programs_on_a_cluster_play_and_fail_as_here(tmp_path):
+    from multigrid_rl.serve.cluster import FarJudge  # noqa: PLC0415 - a second
+
+    patient = Limits(start_s=300, step_s=300, total_s=2000, all_s=9000)
+    about = Course(anchors=["random", "beside"], program_games=4, limits=patient), tmp_path, tmp_path, SECRETS
+    agent = data_root() / "examples" / "agents" / "python"
+    for name in ("beside", "broken"):
+        shutil.copytree(agent, tmp_path / name)
+    (tmp_path / "broken" / "agent.py").write_text("raise SystemExit('no such weights')")
+    near, far = Judge(*about), FarJudge(*about)
+    mine = entry_in(agent, near.config)
+    played = [judge.play(mine, near.anchors["beside"]) for judge in (near, far)]
+    here, there = ([(each.outcomes, each.length, each.reason) for each in its] for its in played)
+    assert here == there
+    assert len(here) == 2
+    told = far.check(entry_in(tmp_path / "broken", near.config))
+    assert "no such weights" in str(told.problem)
+
+
+def test_workers_are_a_number_or_a_cluster(tmp_path):
+    (tmp_path / "course.yaml").write_text("scenario: 1v1\n")
+    (tmp_path / "roster.csv").write_text("id,name\ns1,Ada\n")
+    for workers, why in (("none", "expected 1 to 64, auto"), ("0", "got 0"), ("127.0.0.1:1", "nothing answers there")):
+        said = complaint(call("serve", tmp_path / "course.yaml", "--workers", workers))
+        assert "--workers" in said
+        assert why in said

@@ -144,7 +144,8 @@ def play_again(
         if wrong:
             yield before, f"{len(wrong)} of {config.games} games differ, game {wrong[0]} first"
         else:
-            yield before, "" if before.kept == now.kept else "the games kept for replay differ"
+            games = [[_noted(game, []) for game in pairing.kept] for pairing in (before, now)]
+            yield before, "" if games[0] == games[1] else "the games kept for replay differ"
 
 
 def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = "") -> Pairing:
@@ -173,7 +174,15 @@ def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = 
         for player in players.values():
             if isinstance(player, AgentPlayer):
                 seconds[player.name] += player.thought_s
-    return _timed(_pairing(meeting, config, played), seconds)
+    pairing = _pairing(meeting, config, played)
+    agents = [player for player in players.values() if isinstance(player, AgentPlayer) and player.notes]
+    return _timed(pairing.model_copy(update={"kept": [_noted(game, agents) for game in pairing.kept]}), seconds)
+
+
+def _noted(game: Any, agents: list[AgentPlayer]) -> Any:
+    """Return a kept game with what agents said of themselves in it."""
+    notes = {seat: agent.notes[game.game] for agent in agents if game.game in agent.notes for seat in agent.seats}
+    return game.model_copy(update={"notes": notes})
 
 
 def _seated(

@@ -8,9 +8,7 @@ from functools import partial
 from itertools import combinations
 from typing import Any
 
-import networkx as nx
 import numpy as np
-from evalica import Winner, bradley_terry
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.cup.entries import CupConfig, Entry
@@ -40,7 +38,6 @@ MEAN = 1000.0
 SURPRISE = 0.2
 _TOLERANCE = 1e-9
 _ITERATIONS = 10_000
-_OUTCOMES = (Winner.X, Winner.Draw, Winner.Y)
 
 
 def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamples: int = 1000) -> dict[str, Interval]:
@@ -72,11 +69,14 @@ def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamp
 
 def _fit(names: list[str], pairs: list[tuple[str, str]], counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Fit ratings (len(names),) to wins, draws and losses (pairs, 3) of the first of each pair."""
+    from evalica import Winner, bradley_terry  # noqa: PLC0415 - it brings pandas, 150 MB that a class server has not
+
+    outcomes = (Winner.X, Winner.Draw, Winner.Y)
     weights = counts + np.array([0.0, PRIOR_DRAWS, 0.0])
     result = bradley_terry(
-        [one for one, _ in pairs for _ in _OUTCOMES],
-        [two for _, two in pairs for _ in _OUTCOMES],
-        [winner for _ in pairs for winner in _OUTCOMES],
+        [one for one, _ in pairs for _ in outcomes],
+        [two for _, two in pairs for _ in outcomes],
+        [winner for _ in pairs for winner in outcomes],
         weights=weights.reshape(-1).tolist(),
         tolerance=_TOLERANCE,
         limit=_ITERATIONS,
@@ -88,6 +88,8 @@ def _fit(names: list[str], pairs: list[tuple[str, str]], counts: NDArray[np.int6
 
 def cycles(beats: list[tuple[str, str]]) -> list[list[str]]:
     """Find cycles of pairs (winner, loser), in which each beats the next and the last the first, shortest first."""
+    import networkx as nx  # noqa: PLC0415 - as large
+
     # Longer cycles add little to the smaller ones.
     found = nx.simple_cycles(nx.DiGraph(beats), length_bound=4)
     rotated = [cycle[cycle.index(min(cycle)) :] + cycle[: cycle.index(min(cycle))] for cycle in found]

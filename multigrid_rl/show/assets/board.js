@@ -187,6 +187,7 @@ function makePanel(game, data, a) {
   const view = makeView(spec.view);
   const rows = { does: line("Does"), carries: line("Carries"), looks: line("Looks"), reward: line("Return") };
   if (spec.missions) rows.mission = line("Mission");
+  if (game.says) rows.says = line("Says");
   const figure = html("figure", null, view.element, html("figcaption", null, "its view, up is ahead"));
   const facts = html("dl", null, ...Object.values(rows).flatMap((row) => row.parts));
   const team = TEAM[spec.teams[a]];
@@ -203,6 +204,7 @@ function makePanel(game, data, a) {
     const paid = game.paid[t][a];
     show(rows.reward.value, figureOf(game.rewards[t][a]),
       paid ? html("span", { class: "paid" }, ` (${signed(paid)} now)`) : null);
+    if (rows.says) show(rows.says.value, game.says[a][t - 1] ?? "nothing");
     if (rows.mission) show(rows.mission.value, data.missions[frame.tokens[a][spec.view * spec.view + 1]]);
   };
   return { element, draw };

@@ -25,10 +25,12 @@ function makeBoard() {
 /** Panel of agent a: what it does and has earned. */
 function makePanel(game, data, a) {
   const rows = { does: line("Does"), reward: line("Return") };
+  if (game.says) rows.says = line("Says");
   const head = html("p", { class: "who" }, html("span", { class: "seat" }, game.spec.seats[a]), html("span", { class: "player" }, game.players[a]));
   const element = html("li", { class: "panel worded" }, head, html("dl", null, ...Object.values(rows).flatMap((row) => row.parts)));
   const draw = (t) => {
     const paid = game.paid[t][a];
+    if (rows.says) show(rows.says.value, game.says[a][t - 1] ?? "nothing");
     show(rows.does.value, t > 0 ? game.words[t - 1][a] : "nothing yet");
     show(rows.reward.value, figureOf(game.rewards[t][a]), paid ? html("span", { class: "paid" }, ` (${signed(paid)} now)`) : null);
   };
