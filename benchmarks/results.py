@@ -92,7 +92,7 @@ STUDIES = (
     Study("coop-ctce", ("scenario=coop", "scheme=ctce"), 10, HOLD),
     Study("2v2-dtde", ("scenario=2v2", "scheme=dtde"), 10, HOLD, fresh=LATER),
     Study("2v2-ctde", ("scenario=2v2", "scheme=ctde"), 10, HOLD, fresh=LATER),
-    Study("2v2-vs-adept", ("experiment=2v2-vs-adept",), 10, HOLD, "2v2-vs-adept"),
+    Study("2v2-vs-adept", ("experiment=2v2-vs-adept",), 10, HOLD, "2v2-vs-adept", fresh=LATER),
     Study("2v2-deathmatch", ("scenario=2v2-deathmatch",), recipe="2v2-deathmatch"),
     Study(
         "tictactoe",

@@ -232,7 +232,8 @@ class TokenTowers(Towers):
             buffers = *hash_table(len(own)), np.empty_like(own), np.empty((len(own), 0), np.float32)
             self._acting = buffers, self._forward(0, len(own))
         buffers, tower = self._acting
-        out, sizes = np.empty_like(tower[-1][-1]), self.sizes[: self.tokens]
+        sizes = self.sizes[: self.tokens]
+        out: Array = np.empty_like(tower[-1][-1])
         checked(_alone(own, sizes, self.kind, tower, buffers, out), own, sizes)
         return out
 

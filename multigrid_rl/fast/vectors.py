@@ -71,7 +71,8 @@ class VectorTowers(Towers):
 
     def _shift(self, obs: Array) -> Array:
         """Return what is added to logits (B, K) of choices that are not legal; no columns where all are."""
-        return (obs[:, obs.shape[1] - self._legal :] - 1) * np.float32(-NO_CHOICE)
+        shift: Array = (obs[:, obs.shape[1] - self._legal :] - 1) * np.float32(-NO_CHOICE)
+        return shift
 
     def _normalised(self, obs: Array) -> Array:
         """Return ``obs`` (B, D) as normalised by :class:`Normaliser`, if there is one."""

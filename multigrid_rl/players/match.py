@@ -170,8 +170,8 @@ class Match(Generic[Env]):
                 self._played.append(self._players_of_pools()[step.done])
             for seated in self._seated:
                 seated.restart(step.done)
-        focal: Any = map(self._focal, step[:5])
-        return BatchedStep(*focal, step.truncated, step.done)
+        observations, final, rewards, terminated, mask = (self._focal(part) for part in step[:5])
+        return BatchedStep(observations, final, rewards, terminated, mask, step.truncated, step.done)
 
     def restart(self, which: NDArray[np.bool_]) -> None:
         """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
