@@ -64,13 +64,19 @@ PLAIN = "at least 9 of 10 seeds without a bonus"
 HOLD = "at least 9 of 10 seeds"
 #: The first fresh seed of recipes that were tuned on seeds from 100 on, or changed after these had been seen.
 LATER = 200
+#: Trained for these matches and for nothing else. They are no shipped players: hand-ins are compared with those.
+STRANGERS = tuple(f"benchmarks/strangers/stranger-{kind}" for kind in ("course", "selfplay", "clone"))
 #: Blues that a red of the plain 1v1 never met.
-UNMET = ("blue-adept", "blue-master", "stranger-course", "stranger-selfplay", "stranger-clone")
+UNMET = ("blue-adept", "blue-master", *STRANGERS)
 STUDIES = (
     Study("single-obstacle", ("scenario=single-obstacle",), 10, GATED.format("2,000,000"), "single-obstacle"),
     Study("1v1", ("scenario=1v1",), 10, GATED.format("600,000"), "1v1", against=UNMET),
     Study(
-        "1v1-robust", ("scenario=1v1-robust",), 5, "at least 78 % of the games won against players that nobody chose by"
+        "1v1-robust",
+        ("scenario=1v1-robust",),
+        5,
+        "at least 78 % of the games won against players that nobody chose by",
+        against=STRANGERS,
     ),
     Study("coop-ctde", ("scenario=coop", "scheme=ctde"), 10, GATED.format("1,000,000"), "coop"),
     Study("2v2-ctce", ("scenario=2v2", "scheme=ctce"), 10, GATED.format("528,000"), "2v2"),
@@ -173,7 +179,7 @@ def matches(run: Path, opponent: str) -> list[dict[str, Any]]:
     games = CHECK_EPISODES * len(target.teams())
     return [
         {
-            **{"opponent": opponent, "actions": part.mode, "as": part.lineup.team, **outcomes(part)},
+            **{"opponent": Path(opponent).name, "actions": part.mode, "as": part.lineup.team, **outcomes(part)},
             **{"return": float(part.returns.mean()), "wins": part.lineup.specs.has_winner},
         }
         for part in evaluate(target, episodes=games, seed=CHECK_SEED).parts
@@ -339,7 +345,7 @@ def summary_row(summary: dict[str, Any]) -> str:
     cells = [
         summary["required"] or "-",
         f"{sum(row['held'] for row in rows)}/{len(rows)}" if gated else f"no gates, {len(rows)} seeds",
-        told_median(held, ",.0f").removeprefix("median ").rpartition(",")[0] if middle < np.inf else "-",
+        told_median(held, ",.0f").removeprefix("median ").rpartition(", ")[0] if middle < np.inf else "-",
         _middle(drawn, "length", ".1f"),
         _middle(drawn, "team_return", ".2f"),
         _middle(drawn, "win", ".1%"),

@@ -28,7 +28,7 @@ RUNS = {
     "mlp": ("scenario=1v1",),
     "gru": ("scenario=1v1", "model=gru", "model.hidden=[16]"),
     "ctce": ("scenario=2v2", "scheme=ctce", "train.bonus={}"),
-    "dtde": ("scenario=2v2", "scheme=dtde", "train.bonus={}"),
+    "dtde": ("scenario=2v2", "scheme=dtde", "model=mlp", "train.bonus={}"),
 }
 
 

@@ -23,6 +23,8 @@ from tests.tiny_runs import TINY, tiny_run, without_time
 
 SMALL = [*TINY, "seed=5"]
 
+pytestmark = pytest.mark.usefixtures("no_session")
+
 
 @pytest.fixture
 def built():

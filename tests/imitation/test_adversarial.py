@@ -333,7 +333,7 @@ def test_rejects_early_ends_unless_allowed():
 
 def test_environment_recipes_combine_with_adversarial_imitation():
     config = compose(["experiment=halfcheetah", "train=airl", "data=x", "train.until=5"])
-    assert (config.train.num_envs, config.train.recompute, config.train.adversarial.kind) == (32, True, "airl")
+    assert (config.train.num_envs, config.train.recompute, config.train.adversarial.kind) == (16, True, "airl")
     assert (
         config.train.adversarial.steps
         == compose(["train=gail", "env_id=Pendulum-v1", "data=x"]).train.adversarial.steps

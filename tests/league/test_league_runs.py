@@ -151,6 +151,7 @@ def test_held_out_players_are_played_at_end(tmp_path, capfd, monkeypatch):
     tiny_run(
         path,
         "scenario=1v1-robust",
+        "model=mlp",
         *QUICK,
         *SHORT,
         "train.until=1024",
