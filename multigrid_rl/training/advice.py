@@ -45,7 +45,7 @@ def expectation(config: RunConfig) -> Expectation | None:
         return None
     steps = [run["steps_to_held"].get("all gates") for run in known["runs"]]
     held = [step for step in steps if step is not None]
-    median = statistics.median_high([step or float("inf") for step in steps])
+    median = statistics.median([step or float("inf") for step in steps])
     return Expectation(len(held), len(steps), None if median == float("inf") else int(median))
 
 

@@ -236,7 +236,7 @@ class TestSections:
 
 
 def test_stable_baselines_gets_halfcheetah_recipe():
-    train = compose(["scenario=halfcheetah", "experiment=halfcheetah"]).train
+    train = compose(control.ALIKE).train
     batch = train.num_envs * train.num_steps
     assert (batch, train.minibatch_size, train.epochs) == (control.BATCH, control.MINIBATCH, control.EPOCHS)
 
