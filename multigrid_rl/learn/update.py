@@ -238,7 +238,7 @@ class Update:
         from multigrid_rl.fast.descent import descend  # noqa: PLC0415 - for two towers alone
 
         self.clock.lap("minibatch")
-        adam, metrics = self.optimizers[name][0], self._metrics[name]
+        adam, names = self.optimizers[name][0], (*Statistics._fields[:3], "grad_norm")
         columns: Any = [batch.obs, *self._rows(batch)[:5]]
         limits = (*self._weighting(name), self.config.grad_clip, _stop_at(self.config.target_kl))
         sums, norms = descend(found, columns, chosen, self._distributions[name], limits, *adam.coming(len(chosen)))
@@ -246,9 +246,7 @@ class Update:
         self._flat[name][0].dropped += int(np.sum(~np.isfinite(norms)))
         self._steps[name] += len(norms)
         self._of_minibatches[name] += sums[:, 3:].tolist()
-        metrics |= dict(
-            zip((*Statistics._fields[:3], "grad_norm"), map(float, (*sums[-1, :3], *norms[-1:])), strict=False)
-        )
+        self._metrics[name] |= dict(zip(names, [*sums[-1, :3].tolist(), *norms[-1:].tolist()], strict=False))
         self._stopped |= {name} if len(norms) < len(chosen) else set()
         self.clock.lap("network")
 

@@ -135,11 +135,13 @@ def serve(function: str) -> None:
             out.write(pickle.dumps((kind, value)))
 
     def listen() -> None:
-        with suppress(EOFError):
-            while True:
-                calls.put((pickle.load(sys.stdin.buffer),))
-        calls.put(None)
-        left.set()
+        try:
+            with suppress(EOFError):
+                while True:
+                    calls.put((pickle.load(sys.stdin.buffer),))
+        finally:  # a call that cannot be read ends the process, too
+            calls.put(None)
+            left.set()
         if busy.is_set():  # whoever started this is gone: end as if asked to
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -75,6 +75,23 @@ def test_a_process_that_dies_costs_its_own_call(found, tmp_path):
     }
 
 
+class Unreadable:
+    """Can be written, and raises ``ValueError`` where it is read."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+    def __str__(self):
+        return "unreadable"
+
+
+def test_a_call_that_cannot_be_read_fails_instead_of_waiting_for_ever(found, tmp_path):
+    came = carried_out([Unreadable(), 2], tmp_path, at_once=1)
+    assert came["2"] == ("returned", 4)
+    assert came["unreadable"][0] == "failed"
+    assert "invalid literal for int()" in (tmp_path / "log").read_text()
+
+
 def test_an_interruption_ends_what_goes_on_and_begins_nothing(found, tmp_path):
     began = time.monotonic()
     assert carried_out([10, 10.5, 2], tmp_path, at_once=1, interrupted=lambda: time.monotonic() - began > 3) == {}
