@@ -62,6 +62,7 @@ class Study:
 GATED = "at least 9 of 10 seeds, median under {} steps"
 PLAIN = "at least 9 of 10 seeds without a bonus"
 HOLD = "at least 9 of 10 seeds"
+PLAIN_OBSTACLE = "single-obstacle-plain"
 #: The first fresh seed of recipes that were tuned on seeds from 100 on, or changed after these had been seen.
 LATER = 200
 #: Trained for these matches and for nothing else. They are no shipped players: hand-ins are compared with those.
@@ -75,20 +76,13 @@ STUDIES = (
         "1v1-robust",
         ("scenario=1v1-robust",),
         5,
-        "at least 78 % of the games won against players that nobody chose by",
+        "at least 78 % of the games won against players held out from every choice",
         against=STRANGERS,
     ),
     Study("coop-ctde", ("scenario=coop", "scheme=ctde"), 10, GATED.format("1,000,000"), "coop"),
     Study("2v2-ctce", ("scenario=2v2", "scheme=ctce"), 10, GATED.format("528,000"), "2v2"),
-    Study(
-        "single-obstacle-plain", ("experiment=single-obstacle-plain",), 10, PLAIN, "single-obstacle-plain", fresh=LATER
-    ),
-    Study(
-        "single-obstacle-plain-classic",
-        ("experiment=single-obstacle-plain", "scenario.game.rules=classic"),
-        5,
-        fresh=LATER,
-    ),
+    Study(PLAIN_OBSTACLE, (f"experiment={PLAIN_OBSTACLE}",), 10, PLAIN, PLAIN_OBSTACLE, fresh=LATER),
+    Study(f"{PLAIN_OBSTACLE}-classic", (f"experiment={PLAIN_OBSTACLE}", "scenario.game.rules=classic"), 5, fresh=LATER),
     Study("1v1-plain", ("experiment=1v1-plain",), 10, PLAIN, "1v1-plain", fresh=LATER),
     Study("single-obstacle-mlp", ("experiment=single-obstacle-mlp",), 10, HOLD, "single-obstacle-mlp"),
     Study("single", ("scenario=single",), recipe="single"),
@@ -143,9 +137,10 @@ def judged(study: Study, run: Path) -> dict[str, Any]:
     row: dict[str, Any] = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
     row["provenance"] = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
     row["policy"] = {mode: policy_check(run, mode) for mode in MODES}
-    # Whom no choice has seen is met on seeds that no choice has seen, or never.
-    test = run_config(run).scenario.held_out.get("test", ()) if row["seed"] >= FRESH else ()
-    row["matches"] = [match for opponent in (*study.against, *test) for match in matches(run, opponent)]
+    opponents = (*study.against, *run_config(run).scenario.held_out.get("test", ()))
+    if row["seed"] < study.fresh:  # whom no choice has seen is met on seeds that no choice has seen, or never
+        opponents = tuple(name for name in study.against if name not in STRANGERS)
+    row["matches"] = [match for opponent in opponents for match in matches(run, opponent)]
     return row
 
 
@@ -203,7 +198,7 @@ def page(summary: dict[str, Any]) -> str:
     lines += [
         f"Command of each row: `{summary['command']}`",
         f"(all of them: `{summary['all']}`).",
-        f"{kind_of_seeds(rows)} {made_on([row['provenance'] for row in rows])}",
+        f"{kind_of_seeds(rows, summary['fresh'])} {made_on([row['provenance'] for row in rows])}",
         f"Opponents: {_opponents(provenance['opponents'])}.",
         "Versions: " + ", ".join(f"{name} {number}" for name, number in provenance["versions"].items()) + ".",
         "",
@@ -216,11 +211,11 @@ def page(summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def kind_of_seeds(rows: list[dict[str, Any]]) -> str:
+def kind_of_seeds(rows: list[dict[str, Any]], fresh: int) -> str:
     """Say whether anybody may have chosen values by these seeds."""
-    if all(row["seed"] >= FRESH for row in rows):
-        return f"Fresh seeds: the recipe was frozen before any seed from {min(row['seed'] for row in rows)} on was run."
-    return f"Tuning seeds: the recipe may have been chosen by them; `--fresh` judges it on seeds from {FRESH} on."
+    if all(row["seed"] >= fresh for row in rows):
+        return f"Fresh seeds: the recipe was frozen before any seed from {fresh} on was run."
+    return f"Tuning seeds: the recipe may have been chosen by them; `--fresh` judges it on seeds from {fresh} on."
 
 
 def _opponents(rows: list[dict[str, Any]]) -> str:
@@ -291,9 +286,8 @@ def _matches(rows: list[dict[str, Any]]) -> list[str]:
 RULES = f"""## Rules of evidence
 
 * A recipe is frozen in a commit, then judged on seeds {FRESH} to {FRESH + 9} that nobody tuned on: `make results ARGS="--fresh"`, `make study NAME=...
-  ARGS="--fresh"`. Where a seed takes over ten minutes: five.
-  A recipe that was tuned on these seeds, or changed after they had been seen, is judged on those from {LATER} on. A page says which seeds it has, its commit, processor and command; what was
-  measured on tuning seeds says so.
+  ARGS="--fresh"`. Where a seed takes over ten minutes: five. A recipe that was tuned on these seeds, or changed after they had been seen, is
+  judged on those from {LATER} on. A page says which seeds it has, its commit, processor and command; what was measured on tuning seeds says so.
 * Held-out players come in two lists ([leagues](../league.md)): `validate`, by whom one chooses, and `test`, whom no choice has seen and
   `--fresh` alone plays.
 * A claim that one thing is better carries the p of a permutation test and needs {ENOUGH} seeds; an interval of fewer is not drawn. Arms differ in
@@ -339,9 +333,8 @@ def summary_row(summary: dict[str, Any]) -> str:
     middle = np.median(held)
     gated = bool(rows[0]["gates"])
     drawn, likely = ([row["policy"][mode] for row in rows] for mode in ("stochastic", "argmax"))
-    seeds = (
-        f"{'fresh' if rows[0]['seed'] >= FRESH else 'tuning'}, {rows[0]['provenance'].get('commit') or 'unknown':.8}"
-    )
+    kind = "fresh" if rows[0]["seed"] >= summary["fresh"] else "tuning"
+    seeds = f"{kind}, {rows[0]['provenance'].get('commit') or 'unknown':.8}"
     cells = [
         summary["required"] or "-",
         f"{sum(row['held'] for row in rows)}/{len(rows)}" if gated else f"no gates, {len(rows)} seeds",
@@ -390,6 +383,7 @@ def main() -> None:
             "command": f"multigrid-rl train {' '.join(study.overrides)} seed=SEED",
             "all": f"python -m benchmarks.results --only {study.name}{' --fresh' * options.fresh}",
             "required": study.required,
+            "fresh": study.fresh,
             "note": note.read_text(encoding="utf-8").strip() if note.exists() else "",
             "rows": rows,
         }

@@ -78,14 +78,14 @@ class EventBonus:
         self._events, self._step = table[:, : len(EVENTS)], table[:, known.index(STEP)]
         teams = np.array([spec.team_of(seat) for seat in spec.seats])
         mates = (teams[:, None] == teams) & ~np.eye(spec.num_agents, dtype=bool)
-        #: (A, A): which part of the column's reward the row is paid.
-        self._mates = mates * table[:, [known.index(MATES)]]
+        parts = mates * table[:, [known.index(MATES)]]  # (A, A): of the column's reward, paid to the row
+        self._mates = parts.T if parts.any() else None
 
     def __call__(self, events: NDArray[np.float32], reward: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the training reward (N, A) for events (N, A, E) and canonical reward (N, A)."""
         shaped = reward + self._step
-        if self._mates.any():
-            shaped += reward @ self._mates.T
+        if self._mates is not None:
+            shaped += reward @ self._mates
         _add_bonus(events, self._events, shaped)
         return shaped
 

@@ -21,7 +21,8 @@ def row(seed: int, held: int | None, *, gates: bool = True):
 
 
 def study_of(*rows):
-    return {"study": "x", "command": "c seed=SEED", "required": "much", "all": "all of them", "rows": list(rows)}
+    made = {"study": "x", "command": "c seed=SEED", "required": "much", "all": "all of them"}
+    return {**made, "fresh": 100, "rows": list(rows)}
 
 
 def test_run_that_never_held_counts_last_in_median():
@@ -44,6 +45,10 @@ def test_a_page_says_which_seeds_commit_and_processor():
     assert "Tuning seeds: " in tuned
     assert "Fresh seeds: " in fresh
     assert "Commit abc; processor XYZ 9: steps are exact on this kind of processor" in fresh
+    tuned_on = {**study_of(row(100, 100), row(101, 100)), "fresh": 200}
+    assert "Tuning seeds: " in page(tuned_on)
+    assert "from 200 on" in page(tuned_on)
+    assert "| tuning, abc |" in summary_row(tuned_on)
     assert "| tuning, abc |" in summary_row(study_of(row(99, 100), row(100, 100)))
     assert "| 100 (95 % interval 100 to 100) |" in summary_row(study_of(*(row(100 + k, 100) for k in range(5))))
 
