@@ -203,7 +203,8 @@ def restore(asked: Asked) -> dict[str, Any]:
             with queue.writing() as session:
                 with (Path(folder) / _DATABASE).open(encoding="utf-8") as lines:
                     for name, row in map(json.loads, lines):
-                        session.execute(insert(Base.metadata.tables[name]), row)
+                        table = Base.metadata.tables[name]  # an older version may have had more columns
+                        session.execute(insert(table), {key: row[key] for key in row.keys() & table.columns.keys()})
                         rows += 1
                 _count_on(session)
             for path in sorted((Path(folder) / "files").glob("*")):

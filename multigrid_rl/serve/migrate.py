@@ -19,7 +19,7 @@ def migrate(url: str) -> str:
     """
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
-    scripts, engine = ScriptDirectory.from_config(config), engine_of(url)
+    scripts, engine = ScriptDirectory.from_config(config), engine_of(url, changes_tables=True)
     newest = str(scripts.get_current_head())
     with engine.execution_options(writes=True).connect() as connection, connection.begin():
         before = MigrationContext.configure(connection).get_current_revision()

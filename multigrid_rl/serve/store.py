@@ -51,19 +51,22 @@ class Row(NamedTuple):
         return self.hand_in.name if self.person is None else self.person.pseudonym
 
 
-def engine_of(url: str) -> Engine:
+def engine_of(url: str, *, changes_tables: bool = False) -> Engine:
     """Return an engine for SQLite, with a write-ahead log, or Postgres. Make it after a fork, not before."""
     engine = create_engine(url, pool_pre_ping=True)
+    # SQLite changes a table by copying it, and drops the old one, whose rows others name
+    # (https://sqlite.org/lang_altertable.html#otheralter).
+    pragmas = ("journal_mode=WAL", "busy_timeout=30000", f"foreign_keys={'OFF' if changes_tables else 'ON'}")
+
+    def prepare(connection: Any, _: object) -> None:
+        connection.isolation_level = None  # transactions begin where we say, see _begin
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _prepare)
+        event.listen(engine, "connect", prepare)
         event.listen(engine, "begin", _begin)
     return engine
-
-
-def _prepare(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # transactions begin where we say, see _begin
-    for pragma in ("journal_mode=WAL", "busy_timeout=30000", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}")
 
 
 def _begin(connection: Connection) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from commands import call, complaint
 from multigrid_rl.files import data_root
+from multigrid_rl.serve import deeds
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.run import place_of, prepared
 from multigrid_rl.serve.schema import Game
@@ -100,6 +101,23 @@ def test_backup_comes_back_in_either_database(course, database, tmp_path):
     for queue in (old, new):
         queue.engine.dispose()
     assert "expected an empty folder" in complaint(call("serve", "restore", course, file, *where))
+
+
+def test_a_backup_of_an_older_version_comes_back(course, tmp_path, monkeypatch):
+    dumped = deeds._dumped
+    monkeypatch.setattr(
+        deeds,
+        "_dumped",
+        lambda queue: (line.replace('"role":', '"token_hash": "x", "role":') for line in dumped(queue)),
+    )
+    file, home = tmp_path / "backup.tar.gz", tmp_path / "other"
+    assert call("serve", "backup", course, "-o", file).exit_code == 0
+    result = call("serve", "restore", course, file, "--home", home)
+    assert result.exit_code == 0, result.output
+    assert [row.title for row in place_of(course, home).queue().ladder() if row.person is None] == [
+        "blue-rookie",
+        "random",
+    ]
 
 
 def test_final_cup_has_fresh_seeds_and_verifies(course, tmp_path):

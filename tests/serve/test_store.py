@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import select
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import delete, insert, select, text
+from sqlalchemy.exc import IntegrityError
 
 from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.serve.course import Enrolled
 from multigrid_rl.serve.migrate import migrate
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
-from multigrid_rl.serve.schema import Base, Game, HandIn, Job
-from multigrid_rl.serve.store import RefusedError, seen_by
+from multigrid_rl.serve.schema import Base, Game, HandIn, Job, Person
+from multigrid_rl.serve.store import RefusedError, engine_of, seen_by
 from multigrid_rl.text import ConfigError
 
 LANES = ("bundle", "program", "slow")
@@ -240,13 +244,73 @@ def test_what_students_see(store, bundle):
     assert len(seen) == 3
 
 
-def test_tables_are_those_of_the_migrations(store, database):
-    from alembic.autogenerate import compare_metadata  # noqa: PLC0415
-    from alembic.migration import MigrationContext  # noqa: PLC0415
+def differences(engine):
+    """What Alembic would change to come from a database to the models."""
+    with engine.connect() as connection:
+        return compare_metadata(MigrationContext.configure(connection), Base.metadata)
 
-    assert migrate(database) == "0001"
-    with store.engine.connect() as connection:
-        found = compare_metadata(MigrationContext.configure(connection), Base.metadata)
-    assert found == []
+
+def test_tables_are_those_of_the_migrations(store, database):
+    assert migrate(database) == "0002"
+    assert differences(store.engine) == []
     assert store.hand_in_row(1).name == "random"
     assert isinstance(store.hand_in_row(1), HandIn)
+
+
+#: What a course of the first version has kept, by table.
+KEPT = {
+    "people": [
+        {
+            "id": 7, "code": "s7", "name": "Ada", "email": "", "role": "student", "pseudonym": "calm crane",
+            "token_hash": "x", "token_until": 5.0, "token_version": 2, "forgotten": False,
+        }
+    ],
+    "hand_ins": [
+        {
+            "id": number, "person_id": person, "name": name, "at": 1.0, "state": "rated", "state_at": 2.0,
+            "deadline": 0.0, "reason": "", "log": "ok", "kind": "frozen", "sha256": "", "late_days": 0,
+            "counts": True, "seconds": 0.0, "faults": 0, "same_as": "",
+        }
+        for number, person, name in ((1, None, "random"), (2, 7, "mine"))
+    ],
+    "games": [{"id": 1, "series": 0, "red_id": 2, "blue_id": 1, "side": "", "at": 3.0, "pairing": "{}"}],
+    "ratings": [{"hand_in_id": 2, "rating": 1000.5, "low": 900.0, "high": 1100.0, "games": 10}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("made", ["as first written", "as edited in place"])
+def test_a_course_of_the_first_version_goes_on(database, made, monkeypatch):
+    whole = command.upgrade
+    with monkeypatch.context() as first:
+        first.setattr(command, "upgrade", lambda config, _: whole(config, "0001"))
+        migrate(database)
+    engine = engine_of(database)
+    with engine.execution_options(writes="yes").begin() as connection:
+        for name, rows in KEPT.items():
+            for row in rows:
+                columns = ", ".join(row), ", ".join(f":{column}" for column in row)
+                connection.execute(text(f"INSERT INTO {name} ({columns[0]}) VALUES ({columns[1]})"), row)
+        if made == "as edited in place":
+            for column in ("token_hash", "token_until"):
+                connection.execute(text(f"ALTER TABLE people DROP COLUMN {column}"))
+    assert bool(differences(engine)) == (made == "as first written")
+    engine.dispose()
+    assert migrate(database) == migrate(database) == "0002"
+    assert differences(engine) == []
+    with engine.connect() as connection:
+        for name, rows in KEPT.items():
+            table = Base.metadata.tables[name]
+            wanted = [{key: row[key] for key in table.columns.keys()} for row in rows]  # noqa: SIM118 - not columns
+            assert [
+                dict(row) for row in connection.execute(select(table).order_by(*table.primary_key)).mappings()
+            ] == wanted
+    person = {key: value for key, value in KEPT["people"][0].items() if not key.startswith("token_")} | {
+        "token_version": 0
+    }
+    for wrong in (
+        insert(Person).values({**person, "id": 8}),
+        delete(Person),
+    ):  # ids are there once; a hand-in names her
+        with pytest.raises(IntegrityError), engine.execution_options(writes="yes").begin() as connection:
+            connection.execute(wrong)
+    engine.dispose()

@@ -32,7 +32,8 @@ def upgrade() -> None:
     _table("settings", "key:60* value:text")
     _table(
         "people",
-        "id:int* code:120 name:200 email:200 role:20 pseudonym:60 token_version:int forgotten:bool",
+        "id:int* code:120 name:200 email:200 role:20 pseudonym:60 token_hash:200 token_until:float token_version:int "
+        "forgotten:bool",
         sa.UniqueConstraint("code"),
         sa.UniqueConstraint("pseudonym"),
     )
