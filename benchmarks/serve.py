@@ -31,6 +31,7 @@ from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.rating import Met, Rated, ladder_of
 from multigrid_rl.serve.run import Place, place_of
+from multigrid_rl.serve.schema import HandIn
 
 BUNDLES = ("blue-rookie", "blue-adept", "blue-master")
 PROGRAM = "examples/agents/python"
@@ -131,11 +132,11 @@ def waits(queue: Queue, ids: list[int], patience_s: float) -> list[float]:
     """Return how many seconds each hand-in waited for its first rating; infinite where there is none."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
-        rows = [queue.hand_in_row(number) for number in ids]
+        rows = [queue.get(HandIn, number) for number in ids]
         if all(row is not None and row.state in ("rated", "refused") for row in rows):
             break
         time.sleep(0.2)
-    rows = [queue.hand_in_row(number) for number in ids]
+    rows = [queue.get(HandIn, number) for number in ids]
     return [row.state_at - row.at if row is not None and row.state == "rated" else float("inf") for row in rows]
 
 
@@ -225,7 +226,7 @@ def beside_slow(served: Served, folder: Path, times: int, rng: random.Random) ->
         kind = ("bundle", "program")[k % 2]
         for slow in (False, True) if k % 4 < 2 else (True, False):
             number = served.queue.hand_in(rng.choice(people), agent).id if slow else 0
-            while slow and (row := served.queue.hand_in_row(number)) is not None and row.state != "placing":
+            while slow and (row := served.queue.get(HandIn, number)) is not None and row.state != "placing":
                 assert row.state != "refused", row.reason
                 time.sleep(0.1)
             ids = handed_in(served, 1, 0, float(kind == "program"), rng)[kind]

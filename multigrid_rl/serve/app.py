@@ -116,7 +116,7 @@ class Site:
         claim = self.signer.read(kind, token)
         if claim is None:
             return None
-        person: Person | None = self.kept(("person", claim.person), lambda: self.store.person(claim.person))
+        person: Person | None = self.kept(("person", claim.person), lambda: self.store.get(Person, claim.person))
         if person is None or person.forgotten or person.token_version != claim.version:
             return None
         return person

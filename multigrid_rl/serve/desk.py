@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from multigrid_rl.files import csv_text
 from multigrid_rl.serve.app import Ask, Page, see_other
-from multigrid_rl.serve.schema import Event, Grade, HandIn, Person
+from multigrid_rl.serve.schema import Event, Game, Grade, HandIn, Person
 from multigrid_rl.serve.store import Store
 from multigrid_rl.text import ConfigError, expected
 
@@ -49,7 +49,7 @@ def _freeze(ask: Ask) -> str:
 
 
 def _appeal(ask: Ask) -> str:
-    game, number = ask.site.store.game(ask.number("id", ask.form)), ask.number("game", ask.form)
+    game, number = ask.site.store.get(Game, ask.number("id", ask.form)), ask.number("game", ask.form)
     if game is None:
         raise HTTPException(404)
     if number >= (games := len(json.loads(game.pairing)["outcomes"])):
@@ -68,7 +68,7 @@ def _again(ask: Ask) -> str:
 
 
 def _person(ask: Ask) -> Person:
-    if (person := ask.site.store.person(ask.number("id", ask.form))) is None:
+    if (person := ask.site.store.get(Person, ask.number("id", ask.form))) is None:
         raise HTTPException(404)
     return person
 

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from multigrid_rl.serve.app import Ask, Page, kept_page, see_other
-from multigrid_rl.serve.schema import STATES, Game, HandIn
+from multigrid_rl.serve.schema import STATES, Game, HandIn, Person
 from multigrid_rl.serve.store import RefusedError, Row, seen_by
 from multigrid_rl.serve.trust import KINDS
 from multigrid_rl.show.page import TEXT_SCRIPTS
@@ -133,11 +133,11 @@ def _called(ask: Ask, hand_in_id: int) -> str:
     """Return what a hand-in is called for who asks; one that is hidden has a number and no name."""
     if (name := ladder_of(ask).names.get(hand_in_id)) is not None:
         return name
-    row = ask.site.store.hand_in_row(hand_in_id)
+    row = ask.site.store.get(HandIn, hand_in_id)
     if row is None or row.person_id is None:
         return row.name if row else "nobody"
     mine = ask.person is not None and row.person_id == ask.person.id
-    person = ask.site.store.person(row.person_id) if mine or ask.teaches else None
+    person = ask.site.store.get(Person, row.person_id) if mine or ask.teaches else None
     if person is None:
         return "an entry that is not shown"
     return f"{person.name if ask.teaches else person.pseudonym} (hand-in {hand_in_id})"
@@ -176,7 +176,7 @@ def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
 
 
 def _is_mine(ask: Ask, hand_in_id: int) -> bool:
-    row = ask.site.store.hand_in_row(hand_in_id)
+    row = ask.site.store.get(HandIn, hand_in_id)
     return ask.person is not None and row is not None and row.person_id == ask.person.id
 
 
@@ -189,7 +189,7 @@ def _may_watch(ask: Ask, game: Game) -> bool:
 
 def entry(ask: Ask) -> Response:
     """Show one entry: rating, history, opponents."""
-    hand_in = _sees(ask, ask.site.store.hand_in_row(ask.number("id")))
+    hand_in = _sees(ask, ask.site.store.get(HandIn, ask.number("id")))
     rated = [row for row in ask.site.store.history(hand_in.person_id) if row[1]] if hand_in.person_id else []
     row = next((each for each in ladder_of(ask).rows if each.hand_in.id == hand_in.id), None)
     mine = ask.person is not None and hand_in.person_id == ask.person.id
@@ -220,7 +220,7 @@ def match(ask: Ask) -> Response:
     from multigrid_rl.show.replay import replays  # noqa: PLC0415
     from multigrid_rl.show.video import page_film  # noqa: PLC0415
 
-    game = ask.site.store.game(ask.number("id"))
+    game = ask.site.store.get(Game, ask.number("id"))
     if game is None or not _may_watch(ask, game):
         raise HTTPException(404)
     names = {f"h{each}": _called(ask, each) for each in (game.red_id, game.blue_id) if each}
@@ -262,7 +262,7 @@ def mine(ask: Ask) -> Response:
 
 
 def _own(ask: Ask) -> HandIn:
-    row = ask.site.store.hand_in_row(ask.number("id"))
+    row = ask.site.store.get(HandIn, ask.number("id"))
     if row is None or not (ask.teaches or row.person_id == ask.me.id):
         raise HTTPException(404)
     return row

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import and_, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from multigrid_rl.serve.schema import LADDER, Event, Game, Grade, HandIn, Job, Rating, Setting
-from multigrid_rl.serve.store import Row, Store
+from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row, Store
 from multigrid_rl.types import RunError
 
 if TYPE_CHECKING:  # they bring torch, which who only asks and answers does without
@@ -30,11 +30,8 @@ ATTEMPTS, BACKOFF_S = 25, 0.2
 _AT_ONCE = 100
 #: Pairings with forfeited games after which a program meets nobody any more.
 STRIKES = 3
-BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
 #: Seconds for its check, and for all of its answers, from which a program has the lane of what is slow.
 SLOW_CHECK_S, SLOW_S = 5.0, 20.0
-#: What comes first: games of anchors; checks, first games and ratings; games beyond those; what takes long.
-ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
 
 
 def log(what: str, **about: Any) -> None:
@@ -65,13 +62,17 @@ def _lane(row: HandIn, most_s: float = SLOW_S) -> str:
     return BUNDLE if row.kind != "external" else SLOW if row.seconds > most_s else PROGRAM
 
 
+def _waits(row: HandIn) -> ColumnElement[bool]:
+    """Return which jobs are a hand-in's games that nobody plays yet."""
+    return and_(Job.kind == "pair", Job.hand_in_id == row.id, Job.worker == "")
+
+
 class Queue(Store):
     """A store with what workers need."""
 
     def secrets(self) -> dict[str, str]:
         """Return the seeds of the course's games."""
-        with self.reading() as session:
-            return {key: session.get_one(Setting, key).value for key in ("seed", "agents_key", "rubric_seed")}
+        return {key: self.setting(key) for key in ("seed", "agents_key", "rubric_seed")}
 
     # --- leases
 
@@ -100,14 +101,20 @@ class Queue(Store):
                 return job
         return None
 
-    def beat(self, job: Job) -> bool:
-        """Hold a lease for longer; returns whether it still was held."""
+    @contextmanager
+    def _held(self, job: Job) -> Iterator[tuple[Session, Job | None]]:
+        """Yield a session, and the job's row; ``None``: another worker has it by now."""
         with self.writing() as session:
             row = session.get(Job, job.id, with_for_update=True)
-            if row is None or (row.worker, row.attempts) != (job.worker, job.attempts):
-                return False
-            row.lease_until = self.now() + LEASE_S
-            return True
+            held = row is not None and (row.worker, row.attempts) == (job.worker, job.attempts)
+            yield session, row if held else None
+
+    def beat(self, job: Job) -> bool:
+        """Hold a lease for longer; returns whether it still was held."""
+        with self._held(job) as (_, row):
+            if row is not None:
+                row.lease_until = self.now() + LEASE_S
+        return row is not None
 
     @contextmanager
     def finishing(self, job: Job, *, keep: bool = False) -> Iterator[Session]:
@@ -116,9 +123,8 @@ class Queue(Store):
         Raises:
             LostLeaseError: another worker has it, and nothing is changed.
         """
-        with self.writing() as session:
-            row = session.get(Job, job.id, with_for_update=True)
-            if row is None or (row.worker, row.attempts) != (job.worker, job.attempts):
+        with self._held(job) as (session, row):
+            if row is None:
                 raise LostLeaseError(f"job {job.id} ({job.kind}) has another worker")
             yield session
             if keep:
@@ -128,41 +134,35 @@ class Queue(Store):
 
     def put_back(self, job: Job, why: str) -> None:
         """Let a job be tried again, after a fault of the server's."""
-        with self.writing() as session:
-            row = session.get(Job, job.id, with_for_update=True)
-            if row is not None and (row.worker, row.attempts) == (job.worker, job.attempts):
+        with self._held(job) as (session, row):
+            if row is not None:
                 row.worker, row.lease_until, row.not_before = "", 0.0, self.now() + BACKOFF_S * row.attempts
                 self.note(session, "fault", f"{job.kind}: {why}", hand_in=job.hand_in_id)
 
-    def release(self, worker: str) -> int:
-        """Free what a dead worker held, or all of a dead process's, ``NAME.1`` and so on; returns how many jobs."""
+    def release(self, worker: str | None = None) -> int:
+        """Free what a dead worker held, or all of a dead process's, ``NAME.1`` and so on; returns how many jobs.
+
+        Without a name all is freed: none of the workers is left.
+        """
         its = or_(Job.worker == worker, Job.worker.startswith(f"{worker}.", autoescape=True))
         with self.writing() as session:
-            held = list(session.scalars(select(Job).where(its)))
+            held = list(session.scalars(select(Job).where(its if worker else Job.worker != "")))
             for job in held:
                 job.worker, job.lease_until = "", 0.0
             return len(held)
-
-    def release_all(self) -> None:
-        """Free what workers held before the server was started: none of them is left."""
-        with self.writing() as session:
-            for job in session.scalars(select(Job).where(Job.worker != "")):
-                job.worker, job.lease_until = "", 0.0
 
     def _give_up(self, session: Session, job: Job) -> None:
         row = session.get(HandIn, job.hand_in_id) if job.kind in ("check", "pair") else None
         if row is not None and row.state in ("checking", "placing") and row.person_id is not None:
             row.counts = False
-            self._refuse(
-                session, row, f"the server failed {ATTEMPTS} times at it: no fault of yours, and no quota used"
-            )
+            reason = f"the server failed {ATTEMPTS} times at it: no fault of yours, and no quota used"
+            self._refuse(session, row, reason)
         self.note(session, "given up", job.kind, hand_in=job.hand_in_id)
         session.delete(job)
 
     def _refuse(self, session: Session, row: HandIn, reason: str, log: str = "") -> None:
         self.move(session, row, "refused", reason, log)
-        for job in session.scalars(select(Job).where(Job.kind == "pair", Job.hand_in_id == row.id, Job.worker == "")):
-            session.delete(job)
+        session.execute(delete(Job).where(_waits(row)))
 
     # --- results
 
@@ -179,15 +179,9 @@ class Queue(Store):
                 return
             row.kind, row.sha256, row.seconds = kind, sha256, seconds
             self.move(session, row, "placing", log=log)
-            lane = _lane(row, SLOW_CHECK_S)
-            for other in self._met_first(session):
-                values = {"hand_in_id": row.id, "other_id": other, "at": self.now()}
-                session.add(Job(kind="pair", lane=lane, priority=FIRST, **values))
-
-    def _met_first(self, session: Session) -> list[int]:
-        """Return whom each hand-in meets first: the anchors, or 0 where nobody meets."""
-        alone = self.meets_nobody
-        return [0] if alone else list(session.scalars(select(HandIn.id).where(HandIn.person_id.is_(None))))
+            anchors = session.scalars(select(HandIn.id).where(HandIn.person_id.is_(None))).all()
+            for other in [0] if self.meets_nobody else anchors:
+                self.want(session, "pair", row.id, other, lane=_lane(row, SLOW_CHECK_S), priority=FIRST)
 
     def refused(self, job: Job, reason: str, log: str = "", kind: str = "", *, counts: bool = True) -> None:
         """Note that a hand-in does not play, by its own fault; ``counts``: it uses its author's quota."""
@@ -203,29 +197,23 @@ class Queue(Store):
             # One after the other: of two that end at the same moment the second is to see the first.
             session.get(Setting, "fixed", with_for_update=True)
             for red, blue, pairing in played:
-                key = (Game.series == LADDER, Game.red_id == red, Game.blue_id == blue, Game.side == pairing.side)
-                if not session.scalar(select(exists().where(*key))):
-                    values = {"red_id": red, "blue_id": blue, "side": pairing.side, "at": self.now()}
-                    session.add(Game(**values, series=LADDER, pairing=pairing.model_dump_json()))
-                    ids = {pairing.red: red, pairing.blue: blue}
-                    for name, seconds in pairing.seconds.items():
-                        row = session.get_one(HandIn, ids[name])
-                        row.seconds += seconds
-                        if _lane(row) == SLOW:  # it keeps nobody else waiting any more
-                            waits = and_(Job.kind == "pair", Job.hand_in_id == row.id, Job.worker == "")
-                            session.execute(update(Job).where(waits).values(lane=SLOW))
-                    if pairing.at_fault is not None and not pairing.out:
-                        session.get_one(HandIn, ids[pairing.at_fault]).faults += 1
+                what = {"series": LADDER, "red_id": red, "blue_id": blue, "side": pairing.side}
+                if session.scalar(select(Game.id).filter_by(**what)) is not None:
+                    continue
+                session.add(Game(**what, at=self.now(), pairing=pairing.model_dump_json()))
+                ids = {pairing.red: red, pairing.blue: blue}
+                for name, seconds in pairing.seconds.items():
+                    row = session.get_one(HandIn, ids[name])
+                    row.seconds += seconds
+                    if _lane(row) == SLOW:  # it keeps nobody else waiting any more
+                        session.execute(update(Job).where(_waits(row)).values(lane=SLOW))
+                if pairing.at_fault is not None and not pairing.out:
+                    session.get_one(HandIn, ids[pairing.at_fault]).faults += 1
             self.note(session, "played", f"{job.hand_in_id} - {job.other_id}", hand_in=job.hand_in_id)
             left = and_(Job.kind == "pair", Job.priority == job.priority, Job.id != job.id)
             left = left if job.priority == ANCHORS else and_(left, Job.hand_in_id == job.hand_in_id)
             if not session.scalar(select(exists().where(left))):
-                self.want_rating(session)
-
-    def want_rating(self, session: Session) -> None:
-        """Let the ladder be computed, once for all games that end meanwhile."""
-        if not session.scalar(select(exists().where(Job.kind == "rate"))):
-            session.add(Job(kind="rate", lane=BUNDLE, priority=FIRST, at=self.now()))
+                self.want(session, "rate", lane=BUNDLE, priority=FIRST)  # once for all games that end meanwhile
 
     @cached_property
     def _met(self) -> dict[int, Met]:
@@ -254,7 +242,7 @@ class Queue(Store):
     def rated(self, job: Job, of: Snapshot, ratings: dict[int, Rated]) -> None:
         """Keep ratings; whoever had played all first games by then is on the ladder."""
         with self.writing() as session:
-            now = session.scalar(select(func.count()).select_from(Game).where(Game.series == LADDER))
+            now = session.scalar(select(func.count(Game.id)).where(Game.series == LADDER))
         with self.finishing(job, keep=now != len(of.games)) as session:
             for number, (value, low, high, games) in ratings.items():
                 session.merge(Rating(hand_in_id=number, rating=value, low=low, high=high, games=games))
@@ -266,13 +254,6 @@ class Queue(Store):
                         if self.course.rubric is not None:
                             self.want(session, "grade", row.id)
             self.note(session, "ladder", f"{len(of.games)} pairings")
-
-    def want(self, session: Session, kind: str, hand_in_id: int, other_id: int = 0) -> None:
-        """Let something that takes long be done, unless it is to be done already."""
-        job = and_(Job.kind == kind, Job.hand_in_id == hand_in_id, Job.other_id == other_id)
-        if not session.scalar(select(exists().where(job))):
-            values = {"hand_in_id": hand_in_id, "other_id": other_id, "at": self.now()}
-            session.add(Job(kind=kind, lane=SLOW, priority=LATER, **values))
 
     def graded(self, job: Job, result: dict[str, Any], text: str, feedback: str) -> None:
         """Keep what the rubric gives a hand-in: the result, the same as text, and what the student reads."""
@@ -314,21 +295,15 @@ class Queue(Store):
         return False
 
     def _match(self, one: Row, two: Row) -> None:
-        lane = max(_lane(one.hand_in), _lane(two.hand_in), key=[BUNDLE, PROGRAM, SLOW].index)
-        low, high = sorted((one.hand_in.id, two.hand_in.id))
+        lane = max(_lane(one.hand_in), _lane(two.hand_in), key=LANES.index)
         with self.writing() as session:
-            if not session.scalar(
-                select(exists().where(Job.kind == "pair", Job.hand_in_id == low, Job.other_id == high))
-            ):
-                values = {"hand_in_id": low, "other_id": high, "at": self.now()}
-                session.add(Job(kind="pair", lane=lane, priority=MATCH, **values))
+            self.want(session, "pair", *sorted((one.hand_in.id, two.hand_in.id)), lane=lane, priority=MATCH)
 
     # --- what the instructor sees and does
 
     def queue(self) -> list[Job]:
         """Return all jobs, in the order in which they will be done."""
-        with self.reading() as session:
-            return list(session.scalars(select(Job).order_by(Job.priority, Job.hand_in_id, Job.id)))
+        return self.all(select(Job).order_by(Job.priority, Job.hand_in_id, Job.id))
 
     def health(self) -> dict[str, float]:
         """Return numbers: hand-ins by state, jobs by lane, what is overdue, seconds that the oldest job waits."""
@@ -336,24 +311,19 @@ class Queue(Store):
         with self.reading() as session:
             states = session.execute(select(HandIn.state, func.count()).group_by(HandIn.state)).all()
             lanes = session.execute(select(Job.lane, func.count()).group_by(Job.lane)).all()
-            overdue = session.scalar(
-                select(func.count()).select_from(HandIn).where(HandIn.deadline > 0, HandIn.deadline < now)
-            )
+            overdue = session.scalar(select(func.count(HandIn.id)).where(HandIn.deadline > 0, HandIn.deadline < now))
             oldest = session.scalar(select(func.min(Job.at)).where(Job.worker == "", Job.lane != SLOW))
-            games = session.scalar(select(func.count()).select_from(Game))
-            faults = session.scalar(select(func.count()).select_from(Event).where(Event.kind == "fault"))
+            games = session.scalar(select(func.count(Game.id)))
+            faults = session.scalar(select(func.count(Event.id)).where(Event.kind == "fault"))
         found = {f"hand_ins_{state}": float(count) for state, count in states}
         found |= {f"jobs_{lane}": float(count) for lane, count in lanes}
         found |= {"overdue": float(overdue or 0), "oldest_job_s": round(now - oldest, 3) if oldest else 0.0}
         return found | {"pairings": float(games or 0), "faults": float(faults or 0)}
 
     def again(self, kind: str, ids: Sequence[int] = (), by: int = 0) -> int:
-        """Grade, compare or check hand-ins again: all rated ones by default, or those refused; returns how many.
+        """Do ``grade`` or ``copies`` for rated hand-ins again, or ``check``, free of quota, for refused ones.
 
-        Args:
-            kind: ``grade``, ``copies`` or ``check``, which is for refused ones and uses no quota.
-            ids: of hand-ins.
-            by: the instructor.
+        Returns how many: those of ``ids``, or all; ``by`` is the instructor.
         """
         state = "refused" if kind == "check" else "rated"
         with self.writing() as session:
@@ -363,7 +333,7 @@ class Queue(Store):
                 if kind == "check":
                     row.counts = False
                     self.move(session, row, "received", "checked again")
-                    session.add(Job(kind="check", lane=BUNDLE, priority=FIRST, hand_in_id=row.id, at=self.now()))
+                    self.want(session, "check", row.id, lane=BUNDLE, priority=FIRST)
                 else:
                     self.want(session, kind, row.id)
             self.note(session, f"{kind} again", f"{len(rows)} hand-ins", person=by)

@@ -21,8 +21,9 @@ from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.rllib.address import ADDRESS, unreachable
 from multigrid_rl.serve.course import MOST_WORKERS, Course, Enrolled, read_course, read_roster
 from multigrid_rl.serve.migrate import migrate
-from multigrid_rl.serve.queue import BUNDLE, PROGRAM, SLOW, Queue, log
+from multigrid_rl.serve.queue import Queue, log
 from multigrid_rl.serve.schema import Person
+from multigrid_rl.serve.store import BUNDLE, PROGRAM, SLOW
 from multigrid_rl.serve.trust import Signer
 from multigrid_rl.text import ConfigError, expected, printable
 
@@ -273,7 +274,7 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
     judge = Judge(*about)
     queue.meets_nobody = judge.alone
     queue.begin()
-    queue.release_all()
+    queue.release()
     queue.engine.dispose()
     for entry in judge.anchors.values():
         Judge.check(judge, entry)  # kernels are compiled, or loaded, before they are shared

@@ -9,12 +9,13 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, select
+from sqlalchemy import Connection, Engine, Select, create_engine, delete, event, func, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from multigrid_rl.competition.folders import read_parts, remove_tree, write_parts
@@ -25,9 +26,15 @@ from multigrid_rl.text import ConfigError, expected, printable
 
 #: Seconds in which a state should be over; the pages show what is overdue.
 STATE_S = {"received": 60.0, "checking": 60.0, "placing": 600.0}
+#: Whose workers do a job: networks, programs, what takes long.
+LANES = BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
+#: What comes first: games of anchors; checks, first games and ratings; games beyond those; what takes long.
+ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
 #: What of the course may not change once games were played.
 _FIXED = ("scenario", "overrides", "anchors", "games", "program_games")
 FROZEN = "frozen"
+#: A table's row.
+Kept = TypeVar("Kept")
 
 
 class RefusedError(ValueError):
@@ -94,23 +101,34 @@ class Store:
     def __init__(self, url: str, home: Path, course: Course, now: Callable[[], float] = time.time) -> None:
         self.home, self.course, self.now = home, course, now
         self.engine = engine_of(url)
-        self._reads = sessionmaker(self.engine, expire_on_commit=False)
+        #: Makes sessions that see one state of everything; what one returns may be read afterwards.
+        self.reading = sessionmaker(self.engine, expire_on_commit=False)
         self._writes, self._keeps = (
             sessionmaker(self.engine.execution_options(writes=how), expire_on_commit=False)
             for how in ("yes", "durable")
         )
 
-    @contextmanager
-    def reading(self) -> Iterator[Session]:
-        """Yield a session that sees one state of everything; what it returns may be read afterwards."""
-        with self._reads() as session:
-            yield session
+    def writing(self, *, durable: bool = False) -> AbstractContextManager[Session]:
+        """Return a session whose changes all happen when its block ends well, or none; ``durable``: onto the disk."""
+        return (self._keeps if durable else self._writes).begin()
 
-    @contextmanager
-    def writing(self, *, durable: bool = False) -> Iterator[Session]:
-        """Yield a session whose changes all happen when the block ends well, or none; ``durable``: onto the disk."""
-        with (self._keeps if durable else self._writes).begin() as session:
-            yield session
+    def get(self, table: type[Kept], number: int) -> Kept | None:
+        """Return a row of a table by its number."""
+        with self.reading() as session:
+            return session.get(table, number)
+
+    def all(self, query: Select[tuple[Kept]]) -> list[Kept]:
+        """Return all rows that a query finds."""
+        with self.reading() as session:
+            return list(session.scalars(query))
+
+    def want(
+        self, session: Session, kind: str, hand_in: int = 0, other: int = 0, *, lane: str = SLOW, priority: int = LATER
+    ) -> None:
+        """Let something be done, unless it is to be done already."""
+        what = {"kind": kind, "hand_in_id": hand_in, "other_id": other}
+        if session.scalar(select(Job).filter_by(**what)) is None:
+            session.add(Job(**what, lane=lane, priority=priority, at=self.now()))
 
     def note(self, session: Session, kind: str, text: str = "", *, hand_in: int = 0, person: int = 0) -> None:
         """Add an event."""
@@ -118,21 +136,17 @@ class Store:
 
     # --- the course
 
-    def setting(self, key: str, default: str = "") -> str:
+    def setting(self, key: str) -> str:
         """Return a setting."""
         with self.reading() as session:
             found = session.get(Setting, key)
-            return default if found is None else found.value
-
-    def set(self, key: str, value: str, by: int = 0) -> None:
-        """Change a setting, by a person."""
-        with self.writing() as session:
-            session.merge(Setting(key=key, value=value))
-            self.note(session, "setting", key, person=by)
+            return "" if found is None else found.value
 
     def freeze(self, frozen: bool, by: int = 0) -> None:
-        """Take no more hand-ins, or take them again."""
-        self.set(FROZEN, "1" if frozen else "", by)
+        """Take no more hand-ins, or take them again; ``by``: a person."""
+        with self.writing() as session:
+            session.merge(Setting(key=FROZEN, value="1" if frozen else ""))
+            self.note(session, "setting", FROZEN, person=by)
 
     def sync(self, roster: Sequence[Enrolled] = ()) -> None:
         """Make rows for the people of a roster; draws the secret seeds once.
@@ -157,26 +171,19 @@ class Store:
 
     def begin(self) -> None:
         """Make rows for the anchors and let them meet each other, unless that was done before."""
-        with self.writing() as session:
-            if session.scalar(select(func.count()).select_from(HandIn).where(HandIn.person_id.is_(None))) == 0:
-                self._add_anchors(session)
-
-    def _add_anchors(self, session: Session) -> None:
         now = self.now()
-        rows = [
-            HandIn(name=name, at=now, state="placing", state_at=now, counts=False, deadline=now + STATE_S["placing"])
-            for name in self.course.anchors
-        ]
-        session.add_all(rows)
-        session.flush()
-        for k, one in enumerate(rows):
-            for other in rows[k + 1 :] if not self.meets_nobody else ():
-                job = Job(kind="pair", lane="bundle", priority=0, hand_in_id=one.id, other_id=other.id, at=now)
-                session.add(job)
-            if self.meets_nobody:
-                session.add(Job(kind="pair", lane="bundle", priority=0, hand_in_id=one.id, at=now))
-        if len(rows) == 1:
-            session.add(Job(kind="rate", lane="bundle", priority=1, at=now))
+        values = {"at": now, "state": "placing", "state_at": now, "deadline": now + STATE_S["placing"], "counts": False}
+        with self.writing() as session:
+            if session.scalar(select(HandIn).where(HandIn.person_id.is_(None)).limit(1)) is not None:
+                return
+            rows = [HandIn(name=name, **values) for name in self.course.anchors]
+            session.add_all(rows)
+            session.flush()
+            ids = [row.id for row in rows]
+            for one, other in zip(ids, [0] * len(ids), strict=True) if self.meets_nobody else combinations(ids, 2):
+                self.want(session, "pair", one, other, lane=BUNDLE, priority=ANCHORS)
+            if len(ids) == 1:
+                self.want(session, "rate", lane=BUNDLE, priority=FIRST)
 
     def _enrol(self, session: Session, roster: Sequence[Enrolled]) -> None:
         known = {person.code: person for person in session.scalars(select(Person))}
@@ -197,13 +204,7 @@ class Store:
 
     def people(self) -> list[Person]:
         """Return everybody, by name."""
-        with self.reading() as session:
-            return list(session.scalars(select(Person).order_by(Person.name, Person.id)))
-
-    def person(self, person_id: int) -> Person | None:
-        """Return a person."""
-        with self.reading() as session:
-            return session.get(Person, person_id)
+        return self.all(select(Person).order_by(Person.name, Person.id))
 
     def person_by_code(self, code: str) -> Person | None:
         """Return a person by the id of the roster."""
@@ -227,8 +228,7 @@ class Store:
                 each.name, each.log, each.same_as = "forgotten", "", ""
                 if each.state not in ("rated", "refused"):
                     self.move(session, each, "refused", "its author asked to be forgotten")
-                for job in session.scalars(select(Job).where(Job.hand_in_id == each.id, Job.worker == "")):
-                    session.delete(job)
+                session.execute(delete(Job).where(Job.hand_in_id == each.id, Job.worker == ""))
             self.note(session, "forgotten", person=person_id)
         for each in own:
             remove_tree(self.home / "uploads" / str(each.id))
@@ -281,14 +281,14 @@ class Store:
         if (frozen := session.get(Setting, FROZEN)) is not None and frozen.value:
             raise RefusedError("the course is frozen: nothing is taken any more")
         mine = (HandIn.person_id == person_id, HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
-        used = session.scalar(select(func.count()).select_from(HandIn).where(*mine)) or 0
+        used = session.scalar(select(func.count(HandIn.id)).where(*mine)) or 0
         if used >= quota.hand_ins:
             raise RefusedError(expected("hand-ins", f"at most {quota.hand_ins} in {quota.per_h:g} hours", used + 1))
         row = HandIn(person_id=person_id, name=name, at=now, state_at=now, late_days=self.course.late_days(now))
         session.add(row)
         session.flush()
         self.move(session, row, "received")
-        session.add(Job(kind="check", lane="bundle", priority=1, hand_in_id=row.id, at=now))
+        self.want(session, "check", row.id, lane=BUNDLE, priority=FIRST)
         return row
 
     def move(self, session: Session, row: HandIn, state: str, reason: str = "", log: str = "") -> None:
@@ -333,24 +333,12 @@ class Store:
 
     def events(self, hand_in_id: int) -> list[Event]:
         """Return what happened to a hand-in, in order."""
-        with self.reading() as session:
-            return list(session.scalars(select(Event).where(Event.hand_in_id == hand_in_id).order_by(Event.id)))
-
-    def hand_in_row(self, hand_in_id: int) -> HandIn | None:
-        """Return a hand-in."""
-        with self.reading() as session:
-            return session.get(HandIn, hand_in_id)
+        return self.all(select(Event).where(Event.hand_in_id == hand_in_id).order_by(Event.id))
 
     def games_of(self, hand_in_id: int) -> list[Game]:
         """Return the pairings of a hand-in on the ladder, in the order in which they were played."""
         own = (Game.red_id == hand_in_id) | (Game.blue_id == hand_in_id)
-        with self.reading() as session:
-            return list(session.scalars(select(Game).where(own, Game.series == LADDER).order_by(Game.id)))
-
-    def game(self, game_id: int) -> Game | None:
-        """Return a pairing."""
-        with self.reading() as session:
-            return session.get(Game, game_id)
+        return self.all(select(Game).where(own, Game.series == LADDER).order_by(Game.id))
 
     def version(self) -> int:
         """Return a number that grows with every change that a page shows: the last event's."""

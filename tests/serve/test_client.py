@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from multigrid_rl.cli.main import app as program
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.serve import client
+from multigrid_rl.serve.schema import HandIn
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
 from sites import AGENT, Client, course_of, served, work
@@ -60,7 +61,7 @@ def test_a_folder_is_handed_in_and_followed(site, agent, tmp_path):
     number = int(lines[0].rpartition("/")[2])
     with zipfile.ZipFile(site.store.upload_folder(number) / "upload.zip") as archive:
         assert {name: archive.read(name) for name in AGENT} == AGENT
-    assert site.store.hand_in_row(number).name == "my-agent.zip"
+    assert site.store.get(HandIn, number).name == "my-agent.zip"
 
 
 def test_what_broke_off_is_resumed(site, agent, monkeypatch):

@@ -13,7 +13,7 @@ from multigrid_rl.files import data_root
 from multigrid_rl.serve import deeds
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.run import place_of, prepared
-from multigrid_rl.serve.schema import Game
+from multigrid_rl.serve.schema import Game, HandIn
 from multigrid_rl.serve.store import RefusedError
 from multigrid_rl.serve.worker import Worker
 
@@ -182,7 +182,7 @@ def test_check_at_home_says_what_the_server_says(course, tmp_path, kind, monkeyp
     queue.engine.dispose()
     do_all(place)
     queue = place.queue()
-    row = queue.hand_in_row(row.id)
+    row = queue.get(HandIn, row.id)
     queue.engine.dispose()
     assert home.exit_code == (1 if kind == "damaged" else 0), home.output
     assert row.state == ("refused" if kind == "damaged" else "rated"), row.reason

@@ -143,10 +143,10 @@ def test_games_that_end_while_the_ladder_is_computed_are_rated_next(store, bundl
         job = store.claim("x", LANES)
         store.checked(job, "frozen", "a" * 64, "ok") if job.kind == "check" else play(store, job)
     store.rated(rating, shot, {own.id: (1.0, 0.0, 2.0, 20) for own in (first, second)})
-    assert [store.hand_in_row(own.id).state for own in (first, second)] == ["rated", "placing"]
+    assert [store.get(HandIn, own.id).state for own in (first, second)] == ["rated", "placing"]
     assert [job.kind for job in store.queue()] == ["rate", "copies"]
     assert work(store) == ["rate", "copies", "copies"]
-    assert store.hand_in_row(second.id).state == "rated"
+    assert store.get(HandIn, second.id).state == "rated"
 
 
 def test_quota_frozen_and_unknown_people_are_refused(store, bundle, clock):
@@ -172,19 +172,19 @@ def test_faults_of_the_server_end_and_cost_no_quota(store, bundle, clock):
         store.put_back(store.claim("w", LANES), "no room")
         clock.now += 60
     assert store.claim("w", LANES) is None
-    row = store.hand_in_row(mine.id)
+    row = store.get(HandIn, mine.id)
     assert (row.state, row.counts) == ("refused", False)
     assert "no fault of yours" in row.reason
     assert store.again("check", [mine.id]) == 1
     assert "rate" in work(store)
-    assert store.hand_in_row(mine.id).state == "rated"
+    assert store.get(HandIn, mine.id).state == "rated"
 
 
 def test_refused_by_its_own_fault_plays_no_more(store, bundle):
     work(store)
     mine = store.hand_in(ada(store), bundle)
     store.refused(store.claim("w", LANES), "card.json: expected a card, got {}", "log")
-    row = store.hand_in_row(mine.id)
+    row = store.get(HandIn, mine.id)
     assert (row.state, row.counts, row.log) == ("refused", True, "log")
     assert work(store) == []
     assert len(store.ladder()) == 2
@@ -220,11 +220,11 @@ def test_forgotten_people_leave_games_and_nothing_else(store, bundle):
     person = ada(store)
     store.forget(person)
     assert store.person_by_code("s1") is None
-    assert store.person(person).name == store.person(person).pseudonym
+    assert store.get(Person, person).name == store.get(Person, person).pseudonym
     assert not store.upload_folder(mine.id).exists()
     assert store.games_of(mine.id)
     store.sync([Enrolled("s2", "Ben")])
-    assert store.person(person).forgotten
+    assert store.get(Person, person).forgotten
 
 
 def test_course_keeps_its_game(store):
@@ -253,8 +253,8 @@ def differences(engine):
 def test_tables_are_those_of_the_migrations(store, database):
     assert migrate(database) == "0002"
     assert differences(store.engine) == []
-    assert store.hand_in_row(1).name == "random"
-    assert isinstance(store.hand_in_row(1), HandIn)
+    assert store.get(HandIn, 1).name == "random"
+    assert isinstance(store.get(HandIn, 1), HandIn)
 
 
 #: What a course of the first version has kept, by table.

@@ -14,6 +14,7 @@ from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.files import data_root
 from multigrid_rl.serve.course import Course, Limits
 from multigrid_rl.serve.judge import Judge, Verdict
+from multigrid_rl.serve.schema import HandIn
 from multigrid_rl.serve.worker import Worker
 
 LANES = ("bundle", "program", "slow")
@@ -63,9 +64,9 @@ def test_what_is_late_is_tried_again_and_costs_nothing_on_a_busy_machine(store, 
     late, checks = Verdict(("as red: fine",), "start: not ready within 5 s", late=True), []
     monkeypatch.setattr(worker.judge, "check", lambda entry: checks.append(entry) or late)
     mine = store.hand_in(store.person_by_code("s1").id, adept)
-    while worker.once() or store.hand_in_row(mine.id).state == "checking":
+    while worker.once() or store.get(HandIn, mine.id).state == "checking":
         clock.now += 1.0
-    row = store.hand_in_row(mine.id)
+    row = store.get(HandIn, mine.id)
     assert (row.state, row.counts, len(checks)) == ("refused", not load, 6 if load else 3)
 
 
