@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from multigrid_rl import __version__
@@ -29,7 +29,7 @@ from multigrid_rl.competition.folders import MAX_FOLDER_FILES
 from multigrid_rl.players.plain import PlayerError
 from multigrid_rl.serve.guard import Guard, patient_protocol
 from multigrid_rl.serve.queue import Queue
-from multigrid_rl.serve.schema import Person
+from multigrid_rl.serve.schema import HandIn, Person
 from multigrid_rl.serve.store import RefusedError
 from multigrid_rl.serve.trust import Pace, Signer, same_site
 from multigrid_rl.show.page import SCRIPTS, STYLES, TEXT_SCRIPTS, asset_text, templates
@@ -43,6 +43,8 @@ _AT_ONCE = 4
 _LARGE = ("/hand-in", "/parts/")
 #: Pages, and pieces of them, that are kept until something happens; seconds for which nobody looks whether it has.
 _KEPT, _FRESH_S = 1_000, 0.1
+#: Names of this machine, by which it is always reached.
+_OWN = ("127.0.0.1", "localhost")
 _ORDER = {"": 0, "student": 1, "instructor": 2}
 
 
@@ -83,6 +85,11 @@ class Site:
     def cookie(self) -> str:
         """The name of a session's cookie; with this beginning browsers take it by https alone, for this host alone."""
         return "__Host-session" if self.secure else "session"
+
+    @property
+    def cookie_rules(self) -> Any:
+        """What browsers are told of that cookie."""
+        return {"httponly": True, "samesite": "lax", "secure": self.secure}
 
     @property
     def fresh(self) -> bool:
@@ -131,6 +138,10 @@ class Ask(NamedTuple):
     session: str  # token of the browser's session; empty: a program, or nobody
     form: FormData | Mapping[str, Any]
     body: bytes
+
+    def owns(self, hand_in: HandIn | None) -> bool:
+        """Return whether it is the hand-in of who asks."""
+        return self.person is not None and hand_in is not None and hand_in.person_id == self.person.id
 
     @property
     def teaches(self) -> bool:
@@ -281,60 +292,38 @@ _WORDS = {
     429: ("That was a little too often", "Wait a moment and try again."),
     500: ("The server made a mistake", "It is noted, and costs no hand-in. Try again."),
 }
-
-
+#: What is the fault of who asks, in a line.
+_REFUSED = (RefusedError, PlayerError, ConfigError)
 _NO_TOKEN = "token: expected one of this course that was not revoked, got another: make a new one on My hand-ins"
 
 
-def _failed(site: Site) -> Callable[[Request, Exception], Response]:
-    """Return what answers where something went wrong: a page, or JSON to a program."""
-
-    def failed(request: Request, error: Exception) -> Response:
-        status, headers = 500, {}
-        title, detail = "That was refused", ""
-        if isinstance(error, HTTPException):
-            status, headers = error.status_code, dict(error.headers or {})
-            title, lead = _WORDS.get(status, _WORDS[500])
-            detail = error.detail if error.detail and status in (400, 403, 413, 408) else lead
-        elif isinstance(error, (RefusedError, PlayerError, ConfigError)):
-            status, detail = 409, one_line(error)
-        else:
-            title, detail = _WORDS[500]
-        ask = Ask(site, request, None, "", {}, b"")
-        if ask.by_program:
-            reason = _NO_TOKEN if status == 401 else detail or title
-            return JSONResponse({"reason": reason}, status, headers)
-        answer = ask.page("message.html", title, status=status, lead=detail, back="/mine" if status == 409 else "/")
-        answer.headers.update(headers)
-        return answer
-
-    return failed
+def _failed(site: Site, request: Request, error: Exception) -> Response:
+    """Answer where something went wrong: with a page, or JSON to a program."""
+    status, headers, (title, detail) = 500, {}, _WORDS[500]
+    if isinstance(error, HTTPException):
+        status, headers = error.status_code, dict(error.headers or {})
+        title, detail = _WORDS.get(status, _WORDS[500])
+        detail = error.detail if error.detail and status in (400, 403, 413, 408) else detail
+    elif isinstance(error, _REFUSED):
+        status, title, detail = 409, "That was refused", one_line(error)
+    ask = Ask(site, request, None, "", {}, b"")
+    if ask.by_program:
+        return JSONResponse({"reason": _NO_TOKEN if status == 401 else detail or title}, status, headers)
+    answer = ask.page("message.html", title, status=status, lead=detail, back="/mine" if status == 409 else "/")
+    answer.headers.update(headers)
+    return answer
 
 
 def application(site: Site, pages: list[Page]) -> Any:
     """Return the ASGI application of a course, guarded."""
-
-    def route(page: Page) -> Route:
-        async def answer(request: Request) -> Response:
-            return await _asked(site, page, request)
-
-        return Route(page.path, answer, methods=[page.method])
-
-    failed = _failed(site)
-    kinds = (HTTPException, RefusedError, PlayerError, ConfigError, Exception)
-    host = urlsplit(site.url).hostname or ""
+    pages = [*pages, Page("/assets/{stamp}/{name}", asset)]
     app = Starlette(
-        routes=[route(page) for page in [*pages, Page("/assets/{stamp}/{name}", asset)]],
-        exception_handlers=dict.fromkeys(kinds, failed),
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[host, "127.0.0.1", "localhost"])],
+        routes=[Route(page.path, partial(_asked, site, page), methods=[page.method]) for page in pages],
+        exception_handlers=dict.fromkeys((HTTPException, *_REFUSED, Exception), partial(_failed, site)),
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[urlsplit(site.url).hostname or "", *_OWN])],
     )
     most = int(site.store.course.quota.megabytes * 1e6) + _AROUND
     return Guard(app, dict.fromkeys(_LARGE, most), secure=site.secure)
-
-
-def see_other(place: str) -> Response:
-    """Return the way to another page."""
-    return RedirectResponse(place, 303)
 
 
 def server_of(app: Any, *, behind_proxy: bool = False) -> Any:

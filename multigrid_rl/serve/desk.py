@@ -4,15 +4,15 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import select
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from multigrid_rl.files import csv_text
-from multigrid_rl.serve.app import Ask, Page, see_other
-from multigrid_rl.serve.schema import Event, Game, Grade, HandIn, Person
+from multigrid_rl.serve.app import Ask, Page
+from multigrid_rl.serve.schema import Event, Game, HandIn, Person
 from multigrid_rl.serve.store import Store
 from multigrid_rl.text import ConfigError, expected
 
@@ -24,6 +24,23 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 _TOLD = ("fault", "appeal", "appealed", "frozen", "setting", "grade again", "check again", "copies again", "final")
 
 
+_OF_GRADE = ("points", "of", "feedback")
+_FIRST = ("id", "name", "pseudonym", "hand_in", "state", "late_days", "rank")
+_ROUNDED = ("rating", "low", "high")
+#: Tables for other systems: what stands in each of their columns.
+EXPORTS = {
+    "ladder.csv": {key: key for key in (*_FIRST, *_ROUNDED, "points", "of", "sha256")},
+    "moodle.csv": {
+        "ID number": "id", "Full name": "name", "Email address": "email", "Grade": "points", "Late days": "late_days",
+        "Feedback comments": "feedback",
+    },
+    "canvas.csv": {
+        "Student": "name", "ID": "", "SIS User ID": "id", "SIS Login ID": "email", "Section": "", "Ladder": "points",
+    },
+}  # fmt: skip
+GRADESCOPE = "gradescope.zip"
+
+
 def desk(ask: Ask) -> Response:
     """Show how the server does, and what asks for attention."""
     store = ask.site.store
@@ -31,10 +48,9 @@ def desk(ask: Ask) -> Response:
         handed = select(HandIn, Person).join(Person, Person.id == HandIn.person_id).order_by(HandIn.id.desc())
         copies = session.execute(handed.where(HandIn.same_as != "").limit(_MOST)).all()
         refused = session.execute(handed.where(HandIn.state == "refused").limit(_MOST)).all()
-        late = handed.where(HandIn.deadline > 0, HandIn.deadline < store.now()).limit(_MOST)
-        overdue = session.execute(late).all()
-        happened = session.scalars(select(Event).where(Event.kind.in_(_TOLD)).order_by(Event.id.desc()).limit(_MOST))
-        events = list(happened)
+        late = handed.where(HandIn.deadline > 0, HandIn.deadline < store.now())
+        overdue = session.execute(late.limit(_MOST)).all()
+    events = store.all(select(Event).where(Event.kind.in_(_TOLD)).order_by(Event.id.desc()).limit(_MOST))
     queue = store.queue()
     return ask.page(
         "desk.html", "Desk", health=store.health(), queue=queue[:_MOST], waiting=len(queue), copies=copies,
@@ -74,8 +90,7 @@ def _person(ask: Ask) -> Person:
 
 
 def _revoke(ask: Ask) -> str:
-    person = _person(ask)
-    ask.site.store.revoke(person.id)
+    ask.site.store.revoke(_person(ask).id)
     return "/desk#people"
 
 
@@ -86,7 +101,7 @@ def act(ask: Ask) -> Response:
     """Do something, and go back to the desk."""
     if (deed := _DEEDS.get(ask.request.path_params["deed"])) is None:
         raise HTTPException(404)
-    return see_other(deed(ask))
+    return RedirectResponse(deed(ask), 303)
 
 
 def link(ask: Ask) -> Response:
@@ -98,25 +113,21 @@ def link(ask: Ask) -> Response:
 # --- tables for other systems
 
 
-class Result(NamedTuple):
-    """What a student has at the end."""
-
-    person: Person
-    hand_in: HandIn | None
-    rating: Any  # a row of the ladder
-    grade: Grade | None
-
-
-def results(store: Store) -> list[Result]:
-    """Return everybody's result: of the hand-in on the ladder, or of the newest one."""
+def results(store: Store) -> list[dict[str, Any]]:
+    """Return everybody's result, of the hand-in on the ladder or of the newest one; what there is not is left out."""
     rows = {row.person.id: row for row in store.ladder() if row.person is not None}
     found = []
     for person in store.people():
         if person.role != "student" or person.forgotten:
             continue
+        told = {"id": person.code, "name": person.name, "email": person.email, "pseudonym": person.pseudonym}
         own, row = store.history(person.id), rows.get(person.id)
         chosen = next((each for each in own if row and each[0].id == row.hand_in.id), own[0] if own else None)
-        found.append(Result(person, chosen[0] if chosen else None, row, chosen[2] if chosen else None))
+        if chosen is not None:
+            hand_in, _, grade = chosen
+            told |= {"hand_in": hand_in.id, "state": hand_in.state, "late_days": hand_in.late_days}
+            told |= {"sha256": hand_in.sha256} | {key: getattr(grade, key) for key in _OF_GRADE if grade}
+        found.append(told | {key: getattr(row, key) for key in ("rank", *_ROUNDED) if row})
     return found
 
 
@@ -127,74 +138,37 @@ def _safe(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ladder(all_results: list[Result]) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": one.person.code, "name": one.person.name, "pseudonym": one.person.pseudonym,
-            "hand_in": one.hand_in.id if one.hand_in else "", "state": one.hand_in.state if one.hand_in else "",
-            "late_days": one.hand_in.late_days if one.hand_in else "", "rank": one.rating.rank if one.rating else "",
-            **{key: round(getattr(one.rating, key), 1) if one.rating else "" for key in ("rating", "low", "high")},
-            "points": one.grade.points if one.grade else "", "of": one.grade.of if one.grade else "",
-            "sha256": one.hand_in.sha256 if one.hand_in else "",
-        }
-        for one in all_results
-    ]  # fmt: skip
+def _table(name: str, found: list[dict[str, Any]]) -> str:
+    rows = [{column: one.get(key, "") for column, key in EXPORTS[name].items()} for one in found]
+    for row in rows if name == "ladder.csv" else ():
+        row.update({key: round(row[key], 1) for key in _ROUNDED if row[key] != ""})
+    if name == "canvas.csv":
+        head = {"Student": "Points Possible", "Ladder": max((one["of"] for one in found if "of" in one), default=0)}
+        rows = [dict.fromkeys(EXPORTS[name], "") | head, *rows]
+    return csv_text([_safe(row) for row in rows])
 
 
-def _moodle(all_results: list[Result]) -> list[dict[str, Any]]:
-    return [
-        {
-            "ID number": one.person.code, "Full name": one.person.name, "Email address": one.person.email,
-            "Grade": one.grade.points if one.grade else "", "Late days": one.hand_in.late_days if one.hand_in else "",
-            "Feedback comments": one.grade.feedback if one.grade else "",
-        }
-        for one in all_results
-    ]  # fmt: skip
-
-
-def _canvas(all_results: list[Result]) -> list[dict[str, Any]]:
-    of = max((one.grade.of for one in all_results if one.grade), default=0)
-    head = {"Student": "Points Possible", "ID": "", "SIS User ID": "", "SIS Login ID": "", "Section": "", "Ladder": of}
-    return [head] + [
-        {
-            "Student": one.person.name, "ID": "", "SIS User ID": one.person.code, "SIS Login ID": one.person.email,
-            "Section": "", "Ladder": one.grade.points if one.grade else "",
-        }
-        for one in all_results
-    ]  # fmt: skip
-
-
-def gradescope(one: Result) -> dict[str, Any]:
+def gradescope(one: dict[str, Any]) -> dict[str, Any]:
     """Return a student's ``results.json`` (https://gradescope-autograders.readthedocs.io/en/latest/specs/)."""
-    told = {"score": one.grade.points if one.grade else 0.0, "visibility": "visible", "stdout_visibility": "hidden"}
-    if one.grade:
-        told |= {"output": one.grade.feedback, "output_format": "text"}
-    if one.rating:
-        told["leaderboard"] = [{"name": "Rating", "value": round(one.rating.rating)}]
+    told = {"score": one.get("points", 0.0), "visibility": "visible", "stdout_visibility": "hidden"}
+    if "feedback" in one:
+        told |= {"output": one["feedback"], "output_format": "text"}
+    if "rating" in one:
+        told["leaderboard"] = [{"name": "Rating", "value": round(one["rating"])}]
     return told
 
 
-EXPORTS: dict[str, Callable[[list[Result]], list[dict[str, Any]]]] = {
-    "ladder.csv": _ladder, "moodle.csv": _moodle, "canvas.csv": _canvas,
-}  # fmt: skip
-GRADESCOPE = "gradescope.zip"
-
-
 def exported(store: Store, name: str) -> bytes:
-    """Return a table for another system, or for Gradescope a zip file with ``ID/results.json``.
-
-    Raises:
-        KeyError: no such table.
-    """
+    """Return a table of :data:`EXPORTS`, or for Gradescope a zip file with ``ID/results.json``."""
     found = results(store)
-    if name == GRADESCOPE:
-        file = io.BytesIO()
-        with zipfile.ZipFile(file, "w") as archive:
-            for one in found:
-                folder = "".join(c if c.isalnum() or c in "._-@" else "_" for c in one.person.code).strip(".") or "_"
-                archive.writestr(f"{folder}/results.json", json.dumps(gradescope(one), indent=1))
-        return file.getvalue()
-    return csv_text([_safe(row) for row in EXPORTS[name](found)]).encode()
+    if name != GRADESCOPE:
+        return _table(name, found).encode()
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for one in found:
+            folder = "".join(c if c.isalnum() or c in "._-@" else "_" for c in one["id"]).strip(".") or "_"
+            archive.writestr(f"{folder}/results.json", json.dumps(gradescope(one), indent=1))
+    return file.getvalue()
 
 
 def export(ask: Ask) -> Response:

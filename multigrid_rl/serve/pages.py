@@ -2,57 +2,25 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
-from multigrid_rl.serve.app import Ask, Page, kept_page, see_other
-from multigrid_rl.serve.schema import STATES, Game, HandIn, Person
+from multigrid_rl.serve.app import Ask, Page, kept_page
+from multigrid_rl.serve.schema import STATES, Game, Grade, HandIn, Person, Rating
 from multigrid_rl.serve.store import RefusedError, Row, seen_by
 from multigrid_rl.serve.trust import KINDS
-from multigrid_rl.show.page import TEXT_SCRIPTS
+from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
 from multigrid_rl.show.words import plural
 from multigrid_rl.text import expected, shown
 
 DONE = ("rated", "refused")
-#: Results of one game from the view of the first side: won, drawn, lost.
-_OF_FIRST = {"R": 0, "b": 0, "D": 1, "B": 2, "r": 2}
-
-
-class Scale(NamedTuple):
-    """Range of an interval plot."""
-
-    low: float
-    high: float
-
-    def place(self, value: float) -> float:
-        """Return the position of a number, in per cent of the width."""
-        return round(100 * (value - self.low) / (self.high - self.low), 2)
-
-
-class Cell(NamedTuple):
-    """Results of an entry against another."""
-
-    win: int = 0
-    draw: int = 0
-    loss: int = 0
-    forfeited: int = 0  # of these games, by either
-
-    def plus(self, other: "Cell") -> "Cell":
-        """Return both together."""
-        return Cell(*map(sum, zip(self, other, strict=True)))
-
-    @property
-    def games(self) -> int:
-        """Games of the cell."""
-        return self.win + self.draw + self.loss
-
-    @property
-    def share(self) -> float:
-        """Points per game: a win is one, a draw one half."""
-        return (self.win + self.draw / 2) / self.games
+#: What a program is told of a hand-in.
+_TOLD = ("state", "state_at", "reason", "log", "deadline", "late_days", "sha256")
+#: Letters of a pairing's results, by what they are from the view of its first side; forfeited are games of either.
+_LETTERS = {"win": "Rb", "draw": "D", "loss": "rB", "games": "RbDrB", "forfeited": "rb"}
+_TURNED = str.maketrans("RrBb", "BbRr")
 
 
 # --- the ladder
@@ -69,52 +37,38 @@ class Ladder(NamedTuple):
 
 def ladder_of(ask: Ask) -> Ladder:
     """Return what who asks may see of the ladder, kept until something happens."""
-    who = ask.person.id if ask.person else 0
-    found: Ladder = ask.site.kept(("ladder", who), lambda: _ladder_of(ask, who))
+    who, course = ask.person.id if ask.person else 0, ask.site.store.course
+
+    def make() -> Ladder:
+        rows: list[Row] = ask.site.kept("rows", ask.site.store.ladder)
+        seen = rows if ask.teaches else seen_by(rows, who, course)
+        ids, hidden, behind = {row.hand_in.id for row in seen}, dict[int, int](), 0
+        for row in rows:
+            if row.hand_in.id in ids:
+                hidden[row.hand_in.id], behind = behind, 0
+            else:
+                behind += 1
+        own = next((row.hand_in.id for row in seen if row.person and row.person.id == who), 0)
+        by_name = ask.teaches or course.public.names == "names"
+        names = {row.hand_in.id: row.person.name if by_name and row.person else row.title for row in seen}
+        return Ladder(seen, hidden, names, own)
+
+    found: Ladder = ask.site.kept(("ladder", who), make)
     return found
-
-
-def _ladder_of(ask: Ask, who: int) -> Ladder:
-    rows = ask.site.kept("rows", ask.site.store.ladder)
-    seen = rows if ask.teaches else seen_by(rows, who, ask.site.store.course)
-    ids, hidden, behind = {row.hand_in.id for row in seen}, dict[int, int](), 0
-    for row in rows:
-        if row.hand_in.id in ids:
-            hidden[row.hand_in.id], behind = behind, 0
-        else:
-            behind += 1
-    own = next((row.hand_in.id for row in seen if row.person and row.person.id == who), 0)
-    return Ladder(seen, hidden, {row.hand_in.id: name_of(ask, row) for row in seen}, own)
-
-
-def name_of(ask: Ask, row: Row) -> str:
-    """Return what an entry is called for who asks."""
-    if row.person is None:
-        return row.hand_in.name
-    by_name = ask.teaches or ask.site.store.course.public.names == "names"
-    return row.person.name if by_name else row.person.pseudonym
-
-
-def scale_of(rows: Sequence[Any]) -> Scale:
-    """Return a scale on which all intervals fit."""
-    low, high = min((row.low for row in rows), default=0.0), max((row.high for row in rows), default=0.0)
-    margin = 0.04 * (high - low) or 1.0
-    return Scale(low - margin, high + margin)
 
 
 def ladder(ask: Ask) -> Response:
     """Show the ladder, or its table alone."""
-    part = "part" in ask.request.query_params
-    return kept_page(ask, lambda: _ladder(ask, part))
+    template = "table.html" if "part" in ask.request.query_params else "ladder.html"
 
+    def make() -> bytes:
+        found = ladder_of(ask)
+        students = sum(row.person is not None for row in found.rows) + sum(found.hidden.values())
+        lead = f"Ratings follow from all games at once, in whatever order they were played. {students} on the ladder."
+        content: dict[str, Any] = {"ladder": found, "scale": Scale.around(found.rows)}
+        return bytes(ask.page(template, ask.site.store.course.title, lead=lead, **content).body)
 
-def _ladder(ask: Ask, part: bool) -> bytes:
-    found = ladder_of(ask)
-    students = sum(row.person is not None for row in found.rows) + sum(found.hidden.values())
-    lead = f"Ratings follow from all games at once, in whatever order they were played. {students} on the ladder."
-    shown_rows: dict[str, Any] = {"ladder": found, "scale": scale_of(found.rows)}
-    title = ask.site.store.course.title
-    return bytes(ask.page("table.html" if part else "ladder.html", title, lead=lead, **shown_rows).body)
+    return kept_page(ask, make)
 
 
 # --- entries and matches
@@ -122,11 +76,9 @@ def _ladder(ask: Ask, part: bool) -> bytes:
 
 def _sees(ask: Ask, hand_in: HandIn | None) -> HandIn:
     """Return a hand-in that who asks may see. Raises ``HTTPException``: there is none."""
-    if hand_in is not None:
-        mine = ask.person is not None and hand_in.person_id == ask.person.id
-        if mine or ask.teaches or hand_in.id in ladder_of(ask).names:
-            return hand_in
-    raise HTTPException(404)
+    if hand_in is None or not (ask.teaches or ask.owns(hand_in) or hand_in.id in ladder_of(ask).names):
+        raise HTTPException(404)
+    return hand_in
 
 
 def _called(ask: Ask, hand_in_id: int) -> str:
@@ -136,8 +88,7 @@ def _called(ask: Ask, hand_in_id: int) -> str:
     row = ask.site.store.get(HandIn, hand_in_id)
     if row is None or row.person_id is None:
         return row.name if row else "nobody"
-    mine = ask.person is not None and row.person_id == ask.person.id
-    person = ask.site.store.get(Person, row.person_id) if mine or ask.teaches else None
+    person = ask.site.store.get(Person, row.person_id) if ask.teaches or ask.owns(row) else None
     if person is None:
         return "an entry that is not shown"
     return f"{person.name if ask.teaches else person.pseudonym} (hand-in {hand_in_id})"
@@ -146,45 +97,32 @@ def _called(ask: Ask, hand_in_id: int) -> str:
 class Matchup(NamedTuple):
     """All games of an entry against another."""
 
-    other: int
     name: str
-    first: Cell  # results of the entry from the first side
-    second: Cell
+    first: Counter[str]  # results of the entry from the first side, by the keys of _LETTERS
+    second: Counter[str]
     games: list[int]  # numbers of its pairings, where they may be watched
-
-    @property
-    def whole(self) -> Cell:
-        """Both sides together."""
-        return self.first.plus(self.second)
 
 
 def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
     """Return all opponents of an entry, the most played first."""
     found: dict[int, Matchup] = {}
     for game in ask.site.store.games_of(hand_in.id):
-        pairing = json.loads(game.pairing)
-        counts = Counter(_OF_FIRST.get(letter) for letter in pairing["outcomes"])
-        first = game.red_id == hand_in.id
-        forfeited = sum(letter in "rb" for letter in pairing["outcomes"])
-        won, drawn, lost = (counts[k] for k in ((0, 1, 2) if first else (2, 1, 0)))
-        cell = Cell(won, drawn, lost, forfeited)
-        other, side = (game.blue_id, "first") if first else (game.red_id, "second")
-        before = found.get(other) or Matchup(other, _called(ask, other), Cell(), Cell(), [])
-        games = [game.id] if pairing["kept"] and _may_watch(ask, game) else []
-        found[other] = before._replace(**{side: getattr(before, side).plus(cell), "games": before.games + games})
-    return sorted(found.values(), key=lambda row: (-row.whole.games, row.name))
-
-
-def _is_mine(ask: Ask, hand_in_id: int) -> bool:
-    row = ask.site.store.get(HandIn, hand_in_id)
-    return ask.person is not None and row is not None and row.person_id == ask.person.id
+        pairing, first = json.loads(game.pairing), game.red_id == hand_in.id
+        other = game.blue_id if first else game.red_id
+        if other not in found:
+            found[other] = Matchup(_called(ask, other), Counter(), Counter(), [])
+        outcomes = pairing["outcomes"] if first else pairing["outcomes"].translate(_TURNED)
+        counts = {name: sum(map(outcomes.count, letters)) for name, letters in _LETTERS.items()}
+        (found[other].first if first else found[other].second).update(counts)
+        if pairing["kept"] and _may_watch(ask, game):
+            found[other].games.append(game.id)
+    return sorted(found.values(), key=lambda row: (-row.first["games"] - row.second["games"], row.name))
 
 
 def _may_watch(ask: Ask, game: Game) -> bool:
-    seen = ladder_of(ask).names
     both = [each for each in (game.red_id, game.blue_id) if each]
-    public = ask.site.store.course.public.replays and {*both} <= seen.keys()
-    return ask.teaches or public or any(_is_mine(ask, each) for each in both)
+    public = ask.site.store.course.public.replays and {*both} <= ladder_of(ask).names.keys()
+    return ask.teaches or public or any(ask.owns(ask.site.store.get(HandIn, each)) for each in both)
 
 
 def entry(ask: Ask) -> Response:
@@ -192,10 +130,10 @@ def entry(ask: Ask) -> Response:
     hand_in = _sees(ask, ask.site.store.get(HandIn, ask.number("id")))
     rated = [row for row in ask.site.store.history(hand_in.person_id) if row[1]] if hand_in.person_id else []
     row = next((each for each in ladder_of(ask).rows if each.hand_in.id == hand_in.id), None)
-    mine = ask.person is not None and hand_in.person_id == ask.person.id
     return ask.page(
         "entry.html", _called(ask, hand_in.id), hand_in=hand_in, row=row, matchups=matchups(ask, hand_in),
-        history=drawn_history([(own.at, rating) for own, rating, _ in reversed(rated)]), mine=mine or ask.teaches,
+        history=drawn_history([(own.at, its) for own, its, _ in reversed(rated)]),
+        mine=ask.teaches or ask.owns(hand_in),
     )  # fmt: skip
 
 
@@ -203,7 +141,7 @@ def drawn_history(rated: list[tuple[float, Any]]) -> dict[str, Any] | None:
     """Return points of ratings of one's hand-ins over time in a box of 720 by 200, ``None`` for less than two."""
     if len(rated) < 2:
         return None
-    scale = scale_of([rating for _, rating in rated])
+    scale = Scale.around([rating for _, rating in rated])
     begin, end = rated[0][0], rated[-1][0]
 
     def place(at: float, value: float) -> tuple[float, float]:
@@ -225,25 +163,21 @@ def match(ask: Ask) -> Response:
         raise HTTPException(404)
     names = {f"h{each}": _called(ask, each) for each in (game.red_id, game.blue_id) if each}
     pairing = Pairing.model_validate_json(game.pairing)
-    ours = {who for who in names if ask.teaches or _is_mine(ask, int(who[1:]))}
-    kept = [
-        record.model_copy(
-            update={
-                "players": {seat: names.get(who, who) for seat, who in record.players.items()},
-                # What a program thinks is its author's alone.
-                "notes": {seat: said for seat, said in record.notes.items() if record.players[seat] in ours},
-            }
-        )
-        for record in pairing.kept
-    ]
+    ours = {who for who in names if ask.teaches or ask.owns(ask.site.store.get(HandIn, int(who[1:])))}
+    kept = []
+    for record in pairing.kept:
+        players = {seat: names.get(who, who) for seat, who in record.players.items()}
+        # What a program thinks is its author's alone.
+        notes = {seat: said for seat, said in record.notes.items() if record.players[seat] in ours}
+        kept.append(record.model_copy(update={"players": players, "notes": notes}))
     shown_games = replays(kept)
     films = [page_film(GameDrawing(record), record.label) for record in kept if not shown_games["data"]]  # type: ignore[arg-type]
     script = "texts.js" if shown_games.get("scripts") == TEXT_SCRIPTS else "replay.js"
-    title = " against ".join(names.values())
-    lead = f"{plural(len(kept), 'game')} to look at, of {len(pairing.outcomes)} that were played."
     return ask.page(
-        "match.html", title, lead=lead, data=shown_games["data"], films=films, script=script, game=game, pairing=pairing
-    )
+        "match.html", " against ".join(names.values()), data=shown_games["data"], films=films, script=script,
+        game=game, pairing=pairing,
+        lead=f"{plural(len(kept), 'game')} to look at, of {len(pairing.outcomes)} that were played.",
+    )  # fmt: skip
 
 
 # --- one's own
@@ -261,39 +195,24 @@ def mine(ask: Ask) -> Response:
     )  # fmt: skip
 
 
-def _own(ask: Ask) -> HandIn:
-    row = ask.site.store.get(HandIn, ask.number("id"))
-    if row is None or not (ask.teaches or row.person_id == ask.me.id):
-        raise HTTPException(404)
-    return row
-
-
 def hand_in(ask: Ask) -> Response:
     """Show where a hand-in stands, as a page, a part of it, or JSON."""
-    row = _own(ask)
-    rows = {own.id: (rating, grade) for own, rating, grade in ask.site.store.history(row.person_id or 0)}
-    rating, grade = rows.get(row.id, (None, None))
+    row = ask.site.store.get(HandIn, ask.number("id"))
+    if row is None or not (ask.teaches or ask.owns(row)):
+        raise HTTPException(404)
+    rating, grade = ask.site.store.get(Rating, row.id), ask.site.store.get(Grade, row.id)
     done = row.state in DONE
     if ask.by_program:
-        told = {
-            key: getattr(row, key) for key in ("state", "state_at", "reason", "log", "deadline", "late_days", "sha256")
-        }
+        told = {key: getattr(row, key) for key in _TOLD}
         told |= {"hand_in": row.id, "done": done and (rating is not None or row.state == "refused")}
         told |= {key: getattr(rating, key) for key in ("rating", "low", "high", "games")} if rating else {}
         return JSONResponse(told)
     steps = [each for each in ask.site.store.events(row.id) if each.kind in STATES]
     ahead = [] if done else [state for state in STATES[1:4] if state not in {each.kind for each in steps}]
-    content: dict[str, Any] = {
-        "row": row,
-        "rating": rating,
-        "grade": grade,
-        "steps": steps,
-        "ahead": ahead,
-        "done": done,
-    }
-    if "part" in ask.request.query_params:
-        return ask.page("state.html", "", **content)
-    return ask.page("hand_in.html", f"{row.name}: {row.state}", **content)
+    return ask.page(
+        "state.html" if "part" in ask.request.query_params else "hand_in.html", f"{row.name}: {row.state}",
+        row=row, rating=rating, grade=grade, steps=steps, ahead=ahead, done=done,
+    )  # fmt: skip
 
 
 # --- signing in, signing out, being forgotten
@@ -312,10 +231,8 @@ def enter(ask: Ask) -> Response:
     if (person := ask.site.whose("link", str(ask.form.get("token", "")))) is None:
         raise HTTPException(401)
     session = ask.site.signer.issue("session", person.id, person.token_version)
-    answer = see_other("/mine")
-    answer.set_cookie(
-        ask.site.cookie, session, int(KINDS["session"]), httponly=True, samesite="lax", secure=ask.site.secure
-    )
+    answer = RedirectResponse("/mine", 303)
+    answer.set_cookie(ask.site.cookie, session, int(KINDS["session"]), **ask.site.cookie_rules)
     return answer
 
 
@@ -323,8 +240,8 @@ def leave(ask: Ask) -> Response:
     """Sign out here, or everywhere: of all links, tokens and browsers."""
     if ask.form.get("everywhere"):
         ask.site.store.revoke(ask.me.id)
-    answer = see_other("/")
-    answer.delete_cookie(ask.site.cookie, httponly=True, samesite="lax", secure=ask.site.secure)
+    answer = RedirectResponse("/", 303)
+    answer.delete_cookie(ask.site.cookie, **ask.site.cookie_rules)
     return answer
 
 
@@ -341,13 +258,12 @@ def privacy(ask: Ask) -> Response:
 
 def forget(ask: Ask) -> Response:
     """Forget who asks."""
-    if str(ask.form.get("sure", "")).strip().lower() != "forget me":
-        raise RefusedError(
-            expected("the field", "the words forget me", shown(str(ask.form.get("sure", ""))) or "nothing")
-        )
+    sure = str(ask.form.get("sure", ""))
+    if sure.strip().lower() != "forget me":
+        raise RefusedError(expected("the field", "the words forget me", shown(sure) or "nothing"))
     ask.site.store.forget(ask.me.id)
     answer = ask._replace(person=None, session="").page("message.html", "You are forgotten", lead="", back="/")
-    answer.delete_cookie(ask.site.cookie, httponly=True, samesite="lax", secure=ask.site.secure)
+    answer.delete_cookie(ask.site.cookie, **ask.site.cookie_rules)
     return answer
 
 

@@ -1,15 +1,15 @@
 """What comes in: a zip file or a folder by form, or a zip file in pieces. It is stored, not looked into."""
 
 import hashlib
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from multigrid_rl.competition.folders import Scratch, files_written
-from multigrid_rl.serve.app import Ask, Page, see_other
+from multigrid_rl.serve.app import Ask, Page
 from multigrid_rl.serve.store import RefusedError
 from multigrid_rl.text import expected, shown
 
@@ -19,8 +19,7 @@ def take(ask: Ask) -> Response:
     sent = [file for _, file in ask.form.multi_items() if isinstance(file, UploadFile) and file.filename]  # type: ignore[union-attr]
     if not sent:
         raise RefusedError("expected a zip file or a folder, got nothing")
-    scratch = Scratch()
-    try:
+    with closing(Scratch()) as scratch:
         one = str(sent[0].filename)
         if len(sent) == 1 and one.lower().endswith(".zip"):
             upload = scratch.path / "upload.zip"
@@ -30,9 +29,7 @@ def take(ask: Ask) -> Response:
         else:
             upload = files_written(((str(each.filename), each.file) for each in sent), scratch.path / "folder")
         row = ask.site.store.hand_in(ask.me.id, upload, one.replace("\\", "/").split("/")[0])
-    finally:
-        scratch.close()
-    return JSONResponse({"hand_in": row.id}, 201) if ask.by_program else see_other(f"/hand-in/{row.id}")
+    return JSONResponse({"hand_in": row.id}, 201) if ask.by_program else RedirectResponse(f"/hand-in/{row.id}", 303)
 
 
 def _incoming(ask: Ask) -> Path:

@@ -12,7 +12,7 @@ from multigrid_rl.evaluation.replays import GameRecord, ZooRecord
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.runs.reader import Series
 from multigrid_rl.show.figures import Chart, Line
-from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, render
+from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, Scale, render
 from multigrid_rl.show.replay import Pack, TextPack
 from multigrid_rl.show.words import listed, percent, plural, short, spelled
 
@@ -83,8 +83,6 @@ def _leaderboard(results: CupResults) -> str:
     rows, names = results.returns, order(results)
     by_name = {entry.name: _public(entry) for entry in results.entries}
     places = {row.name: f"rank {row.rank}" for row in rows}
-    low, high = min((row.low for row in rows), default=0.0), max((row.high for row in rows), default=0.0)
-    margin = 0.04 * (high - low) or 1.0
     shown = shown_games(results)
     met = len(results.teams) > 1
     noun = "game" if met else "episode"
@@ -96,7 +94,7 @@ def _leaderboard(results: CupResults) -> str:
         cup=results,
         rows=rows,
         sides=list(dict.fromkeys(side for row in rows for side in row.sides)),
-        scale=Scale(low - margin, high + margin),
+        scale=Scale.around(rows),
         games_title=f"{plural(sum(row.games for row in rows), noun)} of {plural(len(rows), 'entry', 'entries')}",
         entries=[(by_name[name], f"{places.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names],
         unranked=[by_name[name] for name in results.unranked],
@@ -229,23 +227,10 @@ def cycle_sentence(cycle: list[str]) -> str:
 # --- payoffs
 
 
-class Scale(NamedTuple):
-    """Range of an interval plot."""
-
-    low: float
-    high: float
-
-    def place(self, value: float) -> float:
-        """Return the position of a number, in per cent of the width, clipped to the ends."""
-        return min(max(round(100 * (value - self.low) / (self.high - self.low), 2), 0), 100)
-
-
 def rating_scale(rows: list[Standing]) -> Scale:
     """Return the scale of entries that forfeited less than half of their games: the others lie far below."""
     active = [row for row in rows if row.forfeited * 2 < max(row.games, 1)] or rows
-    low, high = min((row.low for row in active), default=0.0), max((row.high for row in active), default=0.0)
-    margin = 0.04 * (high - low) or 1.0
-    return Scale(low - margin, high + margin)
+    return Scale.around(active)
 
 
 def order(results: CupResults) -> list[str]:

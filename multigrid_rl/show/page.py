@@ -3,9 +3,10 @@
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -23,6 +24,24 @@ TEXT_SCRIPTS = ("texts.js", *SCRIPTS[2:])
 SERVED = ("live.js", "play.js")
 _CONNECTED = "; connect-src 'self'"
 STYLES = ("page.css", "replay.css")
+
+
+class Scale(NamedTuple):
+    """Range of an interval plot."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, rows: Sequence[Any]) -> "Scale":
+        """Return a scale on which the intervals of all rows fit, from their ``low`` to their ``high``."""
+        low, high = min((row.low for row in rows), default=0.0), max((row.high for row in rows), default=0.0)
+        margin = 0.04 * (high - low) or 1.0
+        return cls(low - margin, high + margin)
+
+    def place(self, value: float) -> float:
+        """Return the position of a number, in per cent of the width, clipped to the ends."""
+        return min(max(round(100 * (value - self.low) / (self.high - self.low), 2), 0), 100)
 
 
 def headed(rows: Markup, heads: list[str]) -> Markup:

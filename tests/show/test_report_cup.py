@@ -12,7 +12,6 @@ import pytest
 from multigrid_rl.evaluation.cup_results import CupResults, read_results
 from multigrid_rl.show.cup_page import (
     Cell,
-    Scale,
     cup_page,
     cup_title,
     cycle_sentence,
