@@ -17,11 +17,10 @@ from typing import Any
 import ray
 
 from multigrid_rl.cli.app import one_thread
-from multigrid_rl.competition.cup.entries import Entry, entry_in
+from multigrid_rl.competition.cup.entries import Entry
 from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.folders import Part, Scratch, write_parts
 from multigrid_rl.config.compose import compose
-from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.rllib.session import RayError, ray_session, reason_of
 from multigrid_rl.serve.course import Course
 from multigrid_rl.serve.judge import Judge, Verdict
@@ -112,7 +111,4 @@ def _entry(judge: Judge, sent: _Sent, folder: Path) -> Entry:
         return judge.anchors[name]
     if not (folder / name).exists():
         write_parts(parts, folder / name)
-    entry = entry_in(folder / name, judge.config)
-    if entry.problem is not None:
-        raise PlayerError(entry.problem)
-    return entry
+    return judge.read(folder / name)

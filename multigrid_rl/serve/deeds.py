@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import typer
 from sqlalchemy import func, insert, select, text
 
 from multigrid_rl.competition.cup.cup import play_cup
-from multigrid_rl.competition.cup.entries import CupConfig, find_entries
+from multigrid_rl.competition.cup.entries import find_entries
 from multigrid_rl.competition.cup.folder import Pairing, read_manifest, versions, write_results
 from multigrid_rl.competition.cup.standings import results
 from multigrid_rl.competition.folders import Scratch, exclusive_lock, folder_sha256
@@ -37,7 +38,6 @@ from multigrid_rl.trust import agents_trusted
 
 #: Pairings that ``serve verify`` replays.
 AGAIN = 10
-_ROWS = 500
 _DATABASE, _FILES = "database.jsonl", ("uploads", "entries")
 
 
@@ -82,8 +82,8 @@ def verify(asked: Asked) -> dict[str, Any]:
         kept = {r.hand_in_id: (r.rating, r.low, r.high, r.games) for r in session.scalars(select(Rating))}
         rows = {row.id: row for row in session.scalars(select(HandIn))}
         games = list(session.scalars(select(Game).where(Game.series == LADDER)))
-    wrong = [f"rating of {called(rows[n])}: {kept[n]} kept, {tuple(found.get(n, ()))} computed" for n in kept]
-    wrong = [line for n, line in zip(kept, wrong, strict=True) if tuple(found.get(n, ())) != kept[n]]
+    now = {number: tuple(found.get(number, ())) for number in kept}
+    wrong = [f"rating of {called(rows[n])}: {kept[n]} kept, {now[n]} computed" for n in kept if now[n] != kept[n]]
     damaged, gone = _damaged(queue, list(rows.values()))
     programs = {row.id for row in rows.values() if row.kind == "external"}
     able = [game for game in games if not {game.red_id, game.blue_id} & gone]
@@ -110,11 +110,12 @@ def _damaged(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int]]:
         if row.name == "forgotten" and not folder.exists():
             gone.add(row.id)
             continue
-        try:
-            entry = row.sha256 if row.kind != "external" else folder_sha256(folder)
-            same = entry == row.sha256 and folder.is_dir()
-        except PlayerError:
-            same = False
+        same = folder.is_dir()
+        if same and row.kind == "external":
+            try:
+                same = folder_sha256(folder) == row.sha256
+            except PlayerError:
+                same = False
         lines += [] if same else [f"{called(row)}: its files have changed"]
     return lines, gone
 
@@ -127,14 +128,12 @@ def doctor(asked: Asked) -> dict[str, Any]:
         problems.append("programs of students cannot run: bubblewrap lacks or does not work here (docs/instructors.md)")
     if (free := shutil.disk_usage(place.home).free) < 2e9:
         problems.append(f"{place.home}: {free / 1e9:.1f} GB are free; hand-ins and backups need room")
-    with queue.reading() as session:
-        known = set(session.scalars(select(HandIn.id)))
+    known = set(queue.all(select(HandIn.id)))
     for path in sorted((place.home / "uploads").glob("*")):
         if not path.name.isdigit() or int(path.name) not in known:
             problems.append(f"{path}: of a hand-in that was never received, can be removed")
-    problems += [
-        f"job {job.id} ({job.kind}) was begun {job.attempts} times" for job in queue.queue() if job.attempts > 3
-    ]
+    often = [job for job in queue.queue() if job.attempts > 3]
+    problems += [f"job {job.id} ({job.kind}) was begun {job.attempts} times" for job in often]
     ends = [each.end for each in place.course.deadlines]
     if ends and queue.now() > max(ends) + DAY_S * place.course.keep_days:
         problems.append(f"{place.home}: keep_days={place.course.keep_days} after the last deadline are over")
@@ -155,24 +154,22 @@ def backup(asked: Asked) -> dict[str, Any]:
     place, queue, rows = asked.place, asked.queue, 0
     with unfinished(asked.output) as beside, tarfile.open(beside, "w:gz") as archive:
         with TemporaryDirectory() as folder:
-            file = Path(folder) / _DATABASE
-            with file.open("w", encoding="utf-8") as lines:
+            with (Path(folder) / _DATABASE).open("w", encoding="utf-8") as lines:
                 for line in _dumped(queue):
                     lines.write(line)
                     rows += 1
-            archive.add(file, _DATABASE)
+            archive.add(lines.name, _DATABASE)
         # Files are written before the rows that name them, and never change: what the tables name is there.
         for name in _FILES:
             if (place.home / name).is_dir():
                 archive.add(place.home / name, f"files/{name}", filter=_finished)
-        archive.add(place.beside, "course", filter=lambda info: None if _within(info.name, place) else info)
+        archive.add(place.beside, "course", filter=partial(_outside, place))
     return {"rows": rows, "bytes": asked.output.stat().st_size, "file": str(asked.output)}
 
 
-def _within(name: str, place: Place) -> bool:
-    """Return whether a path of the archive's ``course`` lies in the folder of files."""
-    path = place.beside / Path(name).relative_to("course")
-    return path.resolve().is_relative_to(place.home)
+def _outside(place: Place, info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    path = place.beside / Path(info.name).relative_to("course")
+    return None if path.resolve().is_relative_to(place.home) else info
 
 
 def _finished(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -195,7 +192,7 @@ def restore(asked: Asked) -> dict[str, Any]:
         raise ConfigError(expected("FILE", "the file of a backup behind the course", "none"))
     place, queue, rows = asked.place, asked.queue, 0
     with queue.reading() as session:
-        if session.scalar(select(func.count()).select_from(Person)) or any((place.home / f).exists() for f in _FILES):
+        if session.scalar(select(func.count(Person.id))) or any((place.home / name).exists() for name in _FILES):
             raise ConfigError(expected(place.home, "an empty folder and database", "another course there"))
     try:
         with tarfile.open(asked.more[0]) as archive, TemporaryDirectory(dir=place.home) as folder:
@@ -239,7 +236,10 @@ def final(asked: Asked) -> dict[str, Any]:
         names = [name for name in place.course.anchors if not (place.beside / name).is_dir()]
         for name in set(place.course.anchors) - set(names):
             shutil.copytree(place.beside / name, Path(entries) / name)
-        config = _final_config(judge, folder)
+        # Seeds that no ladder game had; those that the cup began with, if it did.
+        before = read_manifest(folder)
+        seed, key = (before.seed, before.agents_key) if before else (secrets.randbits(63), secrets.token_hex(16))
+        config = replace(judge.config, seed=seed, agents_key=key)
         found = find_entries(Path(entries), names, Catalogue(), config)
         with exclusive_lock(folder):
             played = play_cup(found, config, folder, lambda *_: None)
@@ -250,28 +250,9 @@ def final(asked: Asked) -> dict[str, Any]:
     return {"entries": len(found), "pairings": len(played), "winner": outcome.table[0].name, "sha256": outcome.sha256}
 
 
-def _final_config(judge: Judge, folder: Path) -> CupConfig:
-    """Return the course's game with seeds that no ladder game had; those that the cup began with, if it did."""
-    before = read_manifest(folder)
-    seed, key = (before.seed, before.agents_key) if before else (secrets.randbits(63), secrets.token_hex(16))
-    return replace(judge.config, seed=seed, agents_key=key)
-
-
-def freeze(asked: Asked) -> dict[str, Any]:
-    """Take no more hand-ins."""
-    asked.queue.freeze(True)
-    return {"frozen": True}
-
-
-def thaw(asked: Asked) -> dict[str, Any]:
-    """Take hand-ins again."""
-    asked.queue.freeze(False)
-    return {"frozen": False}
-
-
-def regrade(asked: Asked) -> dict[str, Any]:
-    """Let all rated hand-ins be graded again by the workers."""
-    return {"to_grade": asked.queue.again("grade")}
+def _freeze(asked: Asked, *, frozen: bool) -> dict[str, Any]:
+    asked.queue.freeze(frozen)
+    return {"frozen": frozen}
 
 
 def export(asked: Asked) -> dict[str, Any]:
@@ -309,6 +290,7 @@ def opened(place: Place, *, empty: bool) -> Iterator[Queue]:
 
 
 DEEDS: dict[str, Callable[[Asked], dict[str, Any] | str]] = {
-    "verify": verify, "doctor": doctor, "backup": backup, "restore": restore, "final": final, "freeze": freeze,
-    "thaw": thaw, "regrade": regrade, "export": export, "links": links,
+    "verify": verify, "doctor": doctor, "backup": backup, "restore": restore, "final": final, "export": export,
+    "links": links, "freeze": partial(_freeze, frozen=True), "thaw": partial(_freeze, frozen=False),
+    "regrade": lambda asked: {"to_grade": asked.queue.again("grade")},
 }  # fmt: skip

@@ -21,9 +21,7 @@ _MOST = 50
 #: What a spreadsheet may read as a formula begins so.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 #: What is told on the desk when it has happened.
-_TOLD = ("fault", "appeal", "appealed", "frozen", "setting", "grade again", "check again", "copies again", "final")
-
-
+_TOLD = ("fault", "appeal", "setting", "grade again", "check again", "copies again")
 _OF_GRADE = ("points", "of", "feedback")
 _FIRST = ("id", "name", "pseudonym", "hand_in", "state", "late_days", "rank")
 _ROUNDED = ("rating", "low", "high")

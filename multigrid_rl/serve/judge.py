@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -49,14 +50,8 @@ class Verdict:
 class Judge:
     """Plays for a course.
 
-    Args:
-        course: what is played.
-        beside: folder of ``course.yaml``, with anchors and the rubric.
-        home: folder of the server's files; none where nothing but checks is done.
-        secrets: the store's seeds; none for the same.
-
-    Raises:
-        ConfigError, PlayerError: an unknown scenario, anchor or rubric.
+    Anchors and the rubric lie ``beside`` its file, the server's files in ``home``; that and the store's ``secrets`` are
+    none where nothing but checks is done. Raises ``ConfigError``, ``PlayerError``: an unknown scenario or anchor.
     """
 
     #: Seconds beyond the usual ones that a job may wait for it.
@@ -76,15 +71,9 @@ class Judge:
         drawn = secrets or {"seed": str(CHECK_SEED), "agents_key": "check", "rubric_seed": "0"}
         self._rubric_seed = int(drawn["rubric_seed"])
         self.config = CupConfig(
-            self.scenario.name,
-            spec,
-            course.games,
-            int(drawn["seed"]),
-            limits,
-            agents_key=drawn["agents_key"],
-            cup_s=bounds.all_s,
-            overrides=tuple(overrides),
-        )
+            self.scenario.name, spec, course.games, int(drawn["seed"]), limits, agents_key=drawn["agents_key"],
+            cup_s=bounds.all_s, overrides=tuple(overrides),
+        )  # fmt: skip
         self.anchors = {name: self._anchor(name) for name in course.anchors}
         self.entry = lru_cache(maxsize=8)(self._entry)
         self.print_of = lru_cache(maxsize=1_000)(self._print)  # 140 kB each
@@ -98,20 +87,22 @@ class Judge:
         folder = self.beside / name
         if name in Catalogue().entries or not folder.is_dir():
             return by_name(name, Catalogue(), self.config)
+        return self.read(folder, f"anchors: {name}: ")
+
+    def read(self, folder: Path, key: str = "") -> Entry:
+        """Return the entry in a folder. Raises ``PlayerError``: nothing that plays, or damaged."""
         entry = entry_in(folder, self.config)
         if entry.problem is not None:
-            raise PlayerError(f"anchors: {name}: {entry.problem}")
+            raise PlayerError(f"{key}{entry.problem}")
         return entry
 
     def _entry(self, name: str) -> Entry:
         """Return an entry by what it is called: an anchor, or what was checked. Raises ``PlayerError``: damaged."""
-        if name in self.anchors:
-            return self.anchors[name]
+        return self.anchors.get(name) or self.read(self._folder(name))
+
+    def _folder(self, name: str) -> Path:
         assert self.home is not None
-        entry = entry_in(self.home / "entries" / name, self.config)
-        if entry.problem is not None:
-            raise PlayerError(entry.problem)
-        return entry
+        return self.home / "entries" / name
 
     # --- the check
 
@@ -122,8 +113,7 @@ class Judge:
             PlayerError: nothing that plays; the message is one line for its author.
             ScratchError, OSError: this machine has no room.
         """
-        scratch = Scratch()
-        try:
+        with closing(Scratch()) as scratch:
             name = next(path.name for path in uploaded.iterdir() if path.name in ("upload.zip", "folder"))
             found = hand_in(uploaded / name, scratch.path)
             if found.problem is not None:
@@ -132,12 +122,7 @@ class Judge:
             remove_tree(target)  # of a check that did not end, or is done again
             with unfinished(target) as beside:
                 write_parts(parts, beside)
-        finally:
-            scratch.close()
-        entry = entry_in(target, self.config)
-        if entry.problem is not None:
-            raise PlayerError(entry.problem)
-        return entry
+        return self.read(target)
 
     def check(self, entry: Entry) -> Verdict:
         """Let an entry play against itself and the rookie. Raises ``ScratchError``: this machine has no room."""
@@ -146,8 +131,8 @@ class Judge:
         config = replace(self.config, games=CHECK_GAMES, seed=CHECK_SEED, agents_key="check")
         kind = "a program" if entry.kind == "external" else "networks"
         lines, spent, able = [f"{kind}: {entry.about}"], 0.0, False
-        meeting = [Meeting(entry, entry, side) for side in self._alone_on()] if not self.alone else []
-        for each in [*meeting, *self._met([entry] if self.alone else [entry, rookie])]:
+        own = [] if self.alone else [Meeting(entry, entry, "" if len(config.sides) <= 2 else config.sides[0])]
+        for each in [*own, *meetings([entry] if self.alone else [entry, rookie], config)]:
             left = min(CHECK_S - spent, config.limits.start_s), min(CHECK_S - spent, config.limits.total_s)
             limits = replace(config.limits, start_s=max(left[0], 0.1), total_s=max(left[1], 0.1))
             pairing = play_pairing(*each[:2], replace(config, limits=limits), each.side)
@@ -164,24 +149,13 @@ class Judge:
             lines.append(line)
         return Verdict(tuple(lines), None if able else "it plays no side", entry.kind, str(entry.sha256), spent)
 
-    def _alone_on(self) -> Sequence[str]:
-        return ("",) if len(self.config.sides) <= 2 else self.config.sides[:1]
-
-    def _met(self, entries: list[Entry]) -> list[Meeting]:
-        return meetings(entries, self.config)
-
     # --- pairings
 
     def play(self, one: Entry, two: Entry | None, spent: dict[str, float] | None = None) -> list[Pairing]:
         """Play all games of two entries, from all sides; programs play fewer, anchors among themselves more.
 
-        Args:
-            one: an entry.
-            two: another, or ``None`` where nobody meets.
-            spent: seconds that programs have taken before: who had more than the course allows forfeits.
-
-        Raises:
-            ScratchError, RunError: a fault of this machine or of the game.
+        ``two`` is ``None`` where nobody meets. ``spent`` are seconds that programs have taken before: who had more than
+        the course allows forfeits. Raises ``ScratchError``, ``RunError``: a fault of this machine or of the game.
         """
         both = [entry for entry in (one, two) if entry is not None]
         config = self.config
@@ -192,7 +166,7 @@ class Judge:
             # Their error is in every rating, and in no interval.
             config = replace(config, games=ANCHOR_GAMES * self.course.games)
         used, played = dict(spent or {}), []
-        for meeting in self._met(both):
+        for meeting in meetings(both, config):
             out = {e.name: f"out after {config.cup_s:g} s" for e in both if used.get(e.name, 0.0) > config.cup_s}
             if out:
                 pairing = forfeited(meeting.red, meeting.blue, config, out, meeting.side)
@@ -205,19 +179,13 @@ class Judge:
 
     def again(self, pairing: Pairing) -> str:
         """Play a pairing again; returns in words what differs, or nothing."""
-        entries = [self.entry(pairing.red), self.entry(pairing.blue) if pairing.blue else None]
-        config = replace(self.config, games=len(pairing.outcomes))
-        assert entries[0] is not None
-        now = play_pairing(entries[0], entries[1], config, pairing.side)
+        red, blue = self.entry(pairing.red), self.entry(pairing.blue) if pairing.blue else None
+        now = play_pairing(red, blue, replace(self.config, games=len(pairing.outcomes)), pairing.side)
         wrong = [k for k, pair in enumerate(zip(pairing.outcomes, now.outcomes, strict=True)) if len({*pair}) > 1]
         if wrong:
             k = wrong[0]
             return f"{len(wrong)} games differ, game {k} first: {pairing.outcomes[k]} before, {now.outcomes[k]} now"
-        same = (pairing.length, pairing.return_red, pairing.return_blue) == (
-            now.length,
-            now.return_red,
-            now.return_blue,
-        )
+        same = all(getattr(pairing, key) == getattr(now, key) for key in ("length", "return_red", "return_blue"))
         return "" if same else "lengths or returns differ"
 
     # --- grades and copies
@@ -243,8 +211,7 @@ class Judge:
         return "; ".join(map(str, self.originals.similar(self.print_of(name), {o: self.print_of(o) for o in others})))
 
     def _print(self, name: str) -> Fingerprint:
-        assert self.home is not None
-        return self.originals.fingerprint(self.home / "entries" / name)._replace(teams=None)
+        return self.originals.fingerprint(self._folder(name))._replace(teams=None)
 
 
 def _told(meeting: Meeting, pairing: Pairing, entry: Entry, config: CupConfig) -> str:

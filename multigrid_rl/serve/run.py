@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import re
 import resource
 import signal
 import socket
@@ -11,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.rllib.address import ADDRESS, unreachable
-from multigrid_rl.serve.course import MOST_WORKERS, Course, Enrolled, read_course, read_roster
+from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster
 from multigrid_rl.serve.migrate import migrate
 from multigrid_rl.serve.queue import Queue, log
 from multigrid_rl.serve.schema import Person
@@ -50,16 +52,11 @@ class Place(NamedTuple):
         """Return a new store, for one process."""
         return Queue(self.url, self.home, self.course)
 
-    def roster(self) -> list[Enrolled]:
-        """Read the roster. Raises ``ConfigError``."""
-        return read_roster(self.beside / self.course.roster)
-
 
 def place_of(path: Path, home: Path | None = None, database: str | None = None) -> Place:
     """Return the course in a file, by default with a folder of its name beside it, and SQLite there.
 
-    Raises:
-        ConfigError: the file cannot be used, or the folder cannot be made.
+    Raises ``ConfigError``: the file cannot be used, or the folder cannot be made.
     """
     course = read_course(path)
     home = (home or path.with_suffix(".files")).resolve()
@@ -67,9 +64,7 @@ def place_of(path: Path, home: Path | None = None, database: str | None = None) 
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(expected(home, "a folder that can be made", error.strerror)) from error
-    url = database or f"sqlite:///{home}/serve.db"
-    if url.startswith("postgresql://"):
-        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
+    url = re.sub("^postgresql://", "postgresql+psycopg://", database or f"sqlite:///{home}/serve.db")
     return Place(course, path.resolve().parent, home, url)
 
 
@@ -77,7 +72,7 @@ def prepared(place: Place) -> Queue:
     """Return the store of a course, with its tables and people. Raises ``ConfigError``."""
     migrate(place.url)
     queue = place.queue()
-    queue.sync(place.roster())
+    queue.sync(read_roster(place.beside / place.course.roster))
     return queue
 
 
@@ -95,11 +90,7 @@ class _Slot:
 
 @dataclass
 class Supervisor:
-    """Starts children and keeps them running; it has no thread and no connection of its own.
-
-    Args:
-        place: the course.
-    """
+    """Starts children of a course and keeps them running; it has no thread and no connection of its own."""
 
     place: Place
     slots: list[_Slot] = field(default_factory=list)
@@ -257,8 +248,7 @@ def lanes(workers: int) -> list[tuple[str, ...]]:
 def start_workers(supervisor: Supervisor, number: int, cluster: str | None = None) -> None:
     """Load all that plays once, and fork workers that share it, or one process that lets a cluster play.
 
-    Raises:
-        ConfigError, PlayerError: an unknown scenario or anchor.
+    Raises ``ConfigError``, ``PlayerError``: an unknown scenario or anchor.
     """
     # Torch takes seconds and much memory: pages come first, and do without.
     from multigrid_rl.cli.app import one_thread  # noqa: PLC0415
@@ -287,15 +277,12 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
         supervisor.add("cluster", lambda name: play_there(cluster, about, place.queue, name, lanes(number)))
         return
 
-    def worker(of: tuple[str, ...]) -> Callable[[str], None]:
-        def run(name: str) -> None:
-            os.nice(_NICE[of[-1]])
-            Worker(place.queue(), judge, name, of).run(grown())  # then a new one shares all again
-
-        return run
+    def work(of: tuple[str, ...], name: str) -> None:
+        os.nice(_NICE[of[-1]])
+        Worker(place.queue(), judge, name, of).run(grown())  # then a new one shares all again
 
     for k, of in enumerate(lanes(number)):
-        supervisor.add(f"{of[-1]}-{k}", worker(of))
+        supervisor.add(f"{of[-1]}-{k}", partial(work, of))
 
 
 def links_of(queue: Queue, url: str) -> list[tuple[Person, str]]:
@@ -326,8 +313,7 @@ def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, wo
         behind_proxy: a proxy on this machine says who asks.
         workers: how many, the course's number by default; or the address of a Ray cluster on which that many play.
 
-    Raises:
-        ConfigError, PlayerError: what is wrong with the course, its place, or the address.
+    Raises ``ConfigError``, ``PlayerError``: what is wrong with the course, its place, or the address.
     """
     number, cluster = _players(workers, place.course.workers)
     with exclusive_lock(place.home):

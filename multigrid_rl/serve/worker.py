@@ -35,26 +35,15 @@ _OURS = (SQLAlchemyError, OSError, RunError, MemoryError, PlayerError, ConfigErr
 
 
 class Worker:
-    """Does jobs of some lanes.
-
-    Args:
-        queue: where they come from.
-        judge: who plays.
-        name: of this worker, another one for each process.
-        lanes: whose jobs it takes.
-    """
+    """Does jobs of some lanes of a queue, which a judge plays; ``name`` is another one for each process."""
 
     def __init__(self, queue: Queue, judge: Judge, name: str, lanes: tuple[str, ...]) -> None:
         self.queue, self.judge, self.name, self.lanes = queue, judge, name, lanes
         queue.meets_nobody = judge.alone
         self._do: dict[str, Callable[[Job], None]] = {
-            "check": self._check,
-            "pair": self._pair,
-            "rate": self._rate,
-            "grade": self._grade,
-            "copies": self._copies,
-            "appeal": self._appeal,
-        }
+            "check": self._check, "pair": self._pair, "rate": self._rate, "grade": self._grade,
+            "copies": self._copies, "appeal": self._appeal,
+        }  # fmt: skip
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Do jobs until it is said to end."""
@@ -126,10 +115,9 @@ class Worker:
 
     def _pair(self, job: Job) -> None:
         rows = [self._row(number) for number in (job.hand_in_id, job.other_id) if number]
-        entries = [self.judge.entry(called(row)) for row in rows]
-        spent = {called(row): row.seconds for row in rows}
+        one, *other = [self.judge.entry(called(row)) for row in rows]
         ids = {called(row): row.id for row in rows}
-        played = self.judge.play(entries[0], entries[1] if len(entries) > 1 else None, spent)
+        played = self.judge.play(one, other[0] if other else None, {called(row): row.seconds for row in rows})
         self.queue.paired(job, [(ids[each.red], ids.get(each.blue, 0), each) for each in played])
 
     def _rate(self, job: Job) -> None:
