@@ -50,15 +50,10 @@ _ORDER = {"": 0, "student": 1, "instructor": 2}
 
 @dataclass
 class Site:
-    """A course as it is served.
-
-    Args:
-        store: what is known of it.
-        url: by which browsers reach it.
-    """
+    """A course as it is served."""
 
     store: Queue
-    url: str = "http://127.0.0.1"
+    url: str = "http://127.0.0.1"  # by which browsers reach it
     uploading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     #: How often somebody may sign in from one address, change something, hand in, or open what takes a while.
     paces: Mapping[str, Pace] = field(
@@ -327,11 +322,9 @@ def application(site: Site, pages: list[Page]) -> Any:
 
 
 def server_of(app: Any, *, behind_proxy: bool = False) -> Any:
-    """Return a server of an application; its ``run(sockets=[...])`` serves until SIGTERM.
+    """Return a server of an :func:`application`; its ``run(sockets=[...])`` serves until SIGTERM.
 
-    Args:
-        app: see :func:`application`.
-        behind_proxy: a proxy on this machine says whose requests these are.
+    ``behind_proxy``: a proxy on this machine says whose requests these are.
     """
     import uvicorn  # noqa: PLC0415 - it takes a while
 

@@ -42,14 +42,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Course:
-    """A class server as one student sees it.
+    """A class server, at the address of its first page, as the student sees it whose token this is.
 
-    Args:
-        url: of its first page.
-        token: that student's.
-
-    Raises:
-        ConfigError: an address to which a token should not go.
+    Raises ``ConfigError``: an address to which a token should not go.
     """
 
     def __init__(self, url: str, token: str) -> None:
@@ -62,9 +57,7 @@ class Course:
     def ask(self, path: str, data: bytes | None = None, **headers: str) -> dict[str, Any]:
         """Return the answer to GET, or to PUT of ``data``, of which a broken connection is tried again.
 
-        Raises:
-            ConfigError: the server refuses, with its reason.
-            RunError: it does not answer.
+        Raises ``ConfigError``: the server refuses, with its reason; ``RunError``: it does not answer.
         """
         told = {"authorization": f"Bearer {self._token}", "accept": "application/json", **headers}
         told = {key.replace("_", "-"): value for key, value in told.items()}
@@ -124,8 +117,7 @@ def _reason(error: urllib.error.HTTPError) -> str:
 def packed(path: Path) -> bytes:
     """Return a folder as a zip file, the same for the same files, or a zip file as it is.
 
-    Raises:
-        PlayerError: what no hand-in may have, such as a link.
+    Raises ``PlayerError``: what no hand-in may have, such as a link.
     """
     from multigrid_rl.competition.folders import read_parts  # noqa: PLC0415 - help stays fast
     from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415

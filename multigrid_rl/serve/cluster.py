@@ -68,8 +68,7 @@ class FarJudge(Judge):
 def play_there(address: str, about: _About, queue: Callable[[], Queue], name: str, lanes: Sequence[Lanes]) -> None:
     """Do the jobs of some lanes, a thread for each, until one ends.
 
-    Raises:
-        ConfigError: the cluster does not answer.
+    Raises ``ConfigError``: the cluster does not answer.
     """
     ended = threading.Event()
 

@@ -150,8 +150,7 @@ def _texts(value: Any) -> Any:
 def read_roster(path: Path) -> list[Enrolled]:
     """Read a roster: a CSV with the columns ``id`` and ``name``, perhaps ``email`` and ``role``, in any order.
 
-    Raises:
-        ConfigError: no such file, a column that lacks, an id that stands there twice, an unknown role.
+    Raises ``ConfigError``: no such file, a column that lacks, an id that stands there twice, an unknown role.
     """
     try:
         text = path.read_bytes()[:MAX_ROSTER_BYTES].decode("utf-8-sig")

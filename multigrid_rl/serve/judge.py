@@ -109,9 +109,7 @@ class Judge:
     def unpack(self, uploaded: Path, target: Path) -> Entry:
         """Unpack what was handed in, ``upload.zip`` or ``folder`` in ``uploaded``, into ``target``.
 
-        Raises:
-            PlayerError: nothing that plays; the message is one line for its author.
-            ScratchError, OSError: this machine has no room.
+        Raises ``PlayerError``: nothing that plays, in one line for its author; ``ScratchError``, ``OSError``: no room.
         """
         with closing(Scratch()) as scratch:
             name = next(path.name for path in uploaded.iterdir() if path.name in ("upload.zip", "folder"))

@@ -14,8 +14,7 @@ from multigrid_rl.text import ConfigError, expected
 def migrate(url: str) -> str:
     """Make or change the tables of a database; returns their version.
 
-    Raises:
-        ConfigError: it was written by a newer version of this program.
+    Raises ``ConfigError``: it was written by a newer version of this program.
     """
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))

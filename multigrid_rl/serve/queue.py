@@ -120,8 +120,7 @@ class Queue(Store):
     def finishing(self, job: Job, *, keep: bool = False) -> Iterator[Session]:
         """Yield a session for what a job has found; the job is gone with it, or waits again if it is to be kept.
 
-        Raises:
-            LostLeaseError: another worker has it, and nothing is changed.
+        Raises ``LostLeaseError``: another worker has it, and nothing is changed.
         """
         with self._held(job) as (session, row):
             if row is None:

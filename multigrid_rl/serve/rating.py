@@ -65,12 +65,10 @@ class _Pairs(NamedTuple):
 
 
 def ladder_of(met: Iterable[Met], anchors: Sequence[int], *, rated: bool = True) -> dict[int, Rated]:
-    """Return the rating of everybody who has played, by id; rounded as in a cup, to two decimals.
+    """Return the rating of everybody who has played, by id, from all pairings in any order; to two decimals, as a cup's.
 
-    Args:
-        met: all pairings, in any order.
-        anchors: who is rated by the games among them alone.
-        rated: somebody wins; otherwise mean returns against the anchors, or alone, are the rating.
+    ``anchors`` are rated by the games among them alone. Where nobody is ``rated`` by wins, mean returns against the
+    anchors, or alone, are the rating.
     """
     met = sorted(met, key=lambda each: (each.red, each.blue, each.side))
     if not rated:
@@ -140,13 +138,9 @@ def _curvature(pairs: _Pairs, strength: Array) -> tuple[Array, Array]:
     gradient, hessian = np.zeros(len(strength)), np.zeros((len(strength), len(strength)))
     np.add.at(gradient, pairs.one, excess)
     np.add.at(gradient, pairs.two, -excess)
-    for one, two, sign in (
-        (pairs.one, pairs.one, 1),
-        (pairs.two, pairs.two, 1),
-        (pairs.one, pairs.two, -1),
-        (pairs.two, pairs.one, -1),
-    ):
-        np.add.at(hessian, (one, two), sign * weight)
+    one, two = pairs.one, pairs.two
+    for at, sign in (((one, one), 1), ((two, two), 1), ((one, two), -1), ((two, one), -1)):
+        np.add.at(hessian, at, sign * weight)
     return gradient, hessian
 
 

@@ -237,17 +237,10 @@ class Store:
     # --- handing in
 
     def hand_in(self, person_id: int, upload: Path, name: str = "") -> HandIn:
-        """Take a folder or a zip file, which is copied; nothing in it is looked at here.
+        """Take somebody's folder or zip file, which is copied; nothing in it is looked at here.
 
-        Args:
-            person_id: who hands in.
-            upload: the folder, or the zip file.
-            name: what it is called there; the path's own name by default.
-
-        Raises:
-            RefusedError: no such person, the quota is used up, the course is frozen, it is too large.
-            PlayerError: a folder that cannot be read.
-            OSError: there is no room.
+        ``name`` is what it is called there, the path's own by default. Raises ``RefusedError``: no such person, no quota
+        left, the course is frozen, it is too large; ``PlayerError``: a folder that cannot be read; ``OSError``: no room.
         """
         name = printable(Path(name or upload.name).name)[:200] or "hand-in"
         beside = self.home / "uploads" / f".{secrets.token_hex(8)}"

@@ -34,15 +34,10 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class Signer:
-    """Makes and reads tokens.
+    """Makes and reads tokens."""
 
-    Args:
-        secret: of the course; it is in the store alone.
-        clock: seconds since 1970.
-    """
-
-    secret: bytes
-    clock: Callable[[], float] = time.time
+    secret: bytes  # of the course; it is in the store alone
+    clock: Callable[[], float] = time.time  # seconds since 1970
 
     def issue(self, kind: str, person: int, version: int, holds_s: float | None = None) -> str:
         """Return a token of a kind of :data:`KINDS` for a person, to be read by :meth:`read`."""
@@ -88,17 +83,11 @@ def _read(text: str) -> bytes:
 
 @dataclass
 class Pace:
-    """How often somebody may do something: ``burst`` at once, and again one every ``every_s`` seconds.
-
-    Args:
-        burst: at once.
-        every_s: seconds until one more.
-        clock: seconds that only grow.
-    """
+    """How often somebody may do something: ``burst`` at once, and again one every ``every_s`` seconds."""
 
     burst: float
     every_s: float
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = time.monotonic  # seconds that only grow
     _full_at: dict[str, float] = field(default_factory=dict, repr=False)  # by who: when all may be done at once again
 
     def wait(self, who: str) -> float:

@@ -1,6 +1,7 @@
 """What comes in: a zip file or a folder by form, or a zip file in pieces. It is stored, not looked into."""
 
 import hashlib
+import re
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def take(ask: Ask) -> Response:
 def _incoming(ask: Ask) -> Path:
     """Return where the pieces of one's upload come together: one at a time, so that nobody fills the disk."""
     name = ask.request.path_params["sha256"]
-    if len(name) != 64 or not set(name) <= set("0123456789abcdef"):
+    if not re.fullmatch("[0-9a-f]{64}", name):
         raise HTTPException(404)
     folder = ask.site.store.home / "incoming" / str(ask.me.id)
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,9 +69,8 @@ def piece(ask: Ask) -> Response:
     done = place.with_name(f"{place.name}.whole")
     with suppress(FileNotFoundError):  # the same piece twice: one of them hands in
         place.rename(done)
-        same = hashlib.sha256(done.read_bytes()).hexdigest() == place.name
         try:
-            if not same:
+            if hashlib.sha256(done.read_bytes()).hexdigest() != place.name:
                 raise RefusedError("expected the file with this SHA-256, got another: send it again")
             name = shown(ask.request.headers.get("x-name", "upload.zip"))
             return JSONResponse({"hand_in": ask.site.store.hand_in(ask.me.id, done, name).id}, 201)
@@ -81,10 +81,9 @@ def piece(ask: Ask) -> Response:
 
 def _range(text: str) -> tuple[int, int, int]:
     """Return begin, end and whole of ``bytes 0-99/1000``. Raises :class:`RefusedError`."""
-    with suppress(ValueError):
-        unit, _, rest = text.partition(" ")
-        begin, end, whole = (int(part) for part in rest.replace("/", "-").split("-"))
-        if unit == "bytes" and 0 <= begin <= end < whole:
+    if found := re.fullmatch("bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})", text):
+        begin, end, whole = map(int, found.groups())
+        if begin <= end < whole:
             return begin, end, whole
     raise RefusedError(expected("content-range", "bytes BEGIN-END/SIZE", shown(text)))
 

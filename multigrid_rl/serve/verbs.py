@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused
+from multigrid_rl.competition.verbs import Trusted
 from multigrid_rl.text import unknown
 from multigrid_rl.trust import trusting_agents
 
@@ -24,6 +25,7 @@ _ACTIONS = {
     "export": "write ladder.csv, moodle.csv, canvas.csv or gradescope.zip, named behind the course",
     "links": "print the personal link of everybody, as a CSV",
 }
+HOST = "127.0.0.1"
 _WORDS = "[ACTION] COURSE [MORE]"
 _HELP = "course.yaml, perhaps behind an action: " + "; ".join(
     f"{name}: {does}" for name, does in _ACTIONS.items() if does
@@ -36,9 +38,7 @@ def serve(
     database: Annotated[
         str | None, typer.Option(help="postgresql://user@host/name; a file of SQLite in the folder by default.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on: other machines reach another one than this.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[str, typer.Option(help="Address to listen on: other machines reach another one than this.")] = HOST,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8080,
     url: Annotated[str | None, typer.Option(help="How browsers reach it: https://ladder.example.org.")] = None,
     behind_proxy: Annotated[
@@ -53,9 +53,7 @@ def serve(
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="New file or folder of an action.")] = None,
     every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
-    trusted: Annotated[
-        bool, typer.Option("--trusted", help="Run agents without a sandbox, as programs that can do what you can.")
-    ] = False,
+    trusted: Trusted = False,
 ) -> None:
     """Serve a class: hand-ins, a ladder, grades (docs/serve.md). One process and its children; no service is needed."""
     # Before numpy is loaded: of a dozen processes on the same cores each would wait for its own threads.
@@ -70,7 +68,7 @@ def serve(
     with trusting_agents(trusted):
         place = place_of(Path(rest[0]), home, database)
         if action == "start":
-            address = url or f"http://{'localhost' if host == '127.0.0.1' else host}:{port}"
+            address = url or f"http://{'localhost' if host == HOST else host}:{port}"
             start(place, (host, port), address.rstrip("/"), behind_proxy=behind_proxy, workers=workers)
             return
         from multigrid_rl.serve import deeds
@@ -92,9 +90,7 @@ def check(
     scenario: Annotated[str, typer.Option(help="The game of the course.")] = "1v1",
     rookie: Annotated[str, typer.Option(help="The player that it meets first.")] = "random",
     course: Annotated[Path | None, typer.Option(help="The course itself, where you have it.")] = None,
-    trusted: Annotated[
-        bool, typer.Option("--trusted", help="Run agents without a sandbox, as programs that can do what you can.")
-    ] = False,
+    trusted: Trusted = False,
 ) -> None:
     """Check what is to be handed in, as a class server does: the same games, the same answer. Status 1: refused."""
     from multigrid_rl.serve.course import Course, read_course

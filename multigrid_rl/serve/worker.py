@@ -5,8 +5,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -67,7 +67,7 @@ class Worker:
         if job is None:
             return False
         began = time.perf_counter()
-        with _Beating(self.queue, job, _MOST_S[job.kind] + self._programs_s(job) + self.judge.patience_s):
+        with _beating(self.queue, job, _MOST_S[job.kind] + self._programs_s(job) + self.judge.patience_s):
             try:
                 self._do[job.kind](job)
                 problem = None
@@ -155,27 +155,24 @@ def _without(error: Exception, *folders: Path) -> str:
     return text[:600]
 
 
-class _Beating:
-    """Holds a job's lease for the block, by a thread; kills this process when the job takes far too long."""
+@contextmanager
+def _beating(queue: Queue, job: Job, most_s: float) -> Iterator[None]:
+    """Hold a job's lease for the block, by a thread; kill this process when the job takes far too long."""
+    over, began = threading.Event(), time.monotonic()
 
-    def __init__(self, queue: Queue, job: Job, most_s: float) -> None:
-        self._queue, self._job, self._most_s = queue, job, most_s
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
-        began = time.monotonic()
-        while not self._over.wait(BEAT_S):
-            if time.monotonic() - began > self._most_s:
-                log("stuck", job=self._job.id, kind=self._job.kind)
+    def beat() -> None:
+        while not over.wait(BEAT_S):
+            if time.monotonic() - began > most_s:
+                log("stuck", job=job.id, kind=job.kind)
                 os.kill(os.getpid(), signal.SIGKILL)
             with suppress(SQLAlchemyError, OSError):
-                if not self._queue.beat(self._job):
+                if not queue.beat(job):
                     return
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
