@@ -77,14 +77,10 @@ class Site:
         return self.url.startswith("https:")
 
     @property
-    def cookie(self) -> str:
-        """The name of a session's cookie; with this beginning browsers take it by https alone, for this host alone."""
-        return "__Host-session" if self.secure else "session"
-
-    @property
-    def cookie_rules(self) -> Any:
-        """What browsers are told of that cookie."""
-        return {"httponly": True, "samesite": "lax", "secure": self.secure}
+    def cookie(self) -> Any:
+        """A session's cookie; with this beginning of its name browsers take it by https alone, for this host alone."""
+        name = "__Host-session" if self.secure else "session"
+        return {"key": name, "httponly": True, "samesite": "lax", "secure": self.secure}
 
     @property
     def fresh(self) -> bool:
@@ -94,19 +90,14 @@ class Site:
     def look(self) -> None:
         """Forget what is kept if something has happened since."""
         version, self.looked = self.store.version(), time.monotonic()
-        with self.lock:
-            if self.cache.get("version") != version or len(self.cache) > _KEPT:
-                self.cache.clear()
-                self.cache["version"] = version
+        if self.cache.get("version") != version or len(self.cache) > _KEPT:
+            self.cache = {"version": version}
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return what ``make`` returns, which is made once until something happens."""
-        version, found = self.cache.get("version"), self.cache.get(key)
-        if found is None:
-            found = make()
-            with self.lock:
-                if version is not None and self.cache.get("version") == version:
-                    self.cache[key] = found
+        cache = self.cache  # what happens meanwhile puts another one in its place
+        if (found := cache.get(key)) is None:
+            found = cache[key] = make()
         return found
 
     def link(self, person: Person) -> str:
@@ -234,7 +225,7 @@ def _who(site: Site, page: Page, request: Request) -> Ask:
     """Find out who asks. Raises ``HTTPException``: they may not, or too often."""
     site.look()
     bearer = request.headers.get("authorization", "")
-    session = "" if bearer else request.cookies.get(site.cookie, "")
+    session = "" if bearer else request.cookies.get(site.cookie["key"], "")
     kind, token = ("token", bearer.removeprefix("Bearer ")) if bearer else ("session", session)
     person = site.whose(kind, token) if token else None
     if person is None and (bearer or page.role):
@@ -256,7 +247,7 @@ def kept_page(ask: Ask, make: Callable[[], bytes]) -> Response:
 
 def _again(site: Site, request: Request) -> Response | None:
     """Return what :func:`kept_page` has answered to the same session before, without a thread or the store."""
-    session = request.cookies.get(site.cookie, "")
+    session = request.cookies.get(site.cookie["key"], "")
     if not site.fresh or "authorization" in request.headers or (session and not site.signer.read("session", session)):
         return None
     found = site.cache.get((request.url.path, request.url.query, session))

@@ -232,7 +232,7 @@ def enter(ask: Ask) -> Response:
         raise HTTPException(401)
     session = ask.site.signer.issue("session", person.id, person.token_version)
     answer = RedirectResponse("/mine", 303)
-    answer.set_cookie(ask.site.cookie, session, int(KINDS["session"]), **ask.site.cookie_rules)
+    answer.set_cookie(value=session, max_age=int(KINDS["session"]), **ask.site.cookie)
     return answer
 
 
@@ -241,7 +241,7 @@ def leave(ask: Ask) -> Response:
     if ask.form.get("everywhere"):
         ask.site.store.revoke(ask.me.id)
     answer = RedirectResponse("/", 303)
-    answer.delete_cookie(ask.site.cookie, **ask.site.cookie_rules)
+    answer.delete_cookie(**ask.site.cookie)
     return answer
 
 
@@ -263,7 +263,7 @@ def forget(ask: Ask) -> Response:
         raise RefusedError(expected("the field", "the words forget me", shown(sure) or "nothing"))
     ask.site.store.forget(ask.me.id)
     answer = ask._replace(person=None, session="").page("message.html", "You are forgotten", lead="", back="/")
-    answer.delete_cookie(ask.site.cookie, **ask.site.cookie_rules)
+    answer.delete_cookie(**ask.site.cookie)
     return answer
 
 

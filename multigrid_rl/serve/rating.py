@@ -65,7 +65,7 @@ class _Pairs(NamedTuple):
 
 
 def ladder_of(met: Iterable[Met], anchors: Sequence[int], *, rated: bool = True) -> dict[int, Rated]:
-    """Return the rating of everybody who has played, by id, from all pairings in any order; to two decimals, as a cup's.
+    """Return the rating of everybody who has played, by id, from all pairings in any order; to two decimals.
 
     ``anchors`` are rated by the games among them alone. Where nobody is ``rated`` by wins, mean returns against the
     anchors, or alone, are the rating.

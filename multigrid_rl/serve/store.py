@@ -239,8 +239,8 @@ class Store:
     def hand_in(self, person_id: int, upload: Path, name: str = "") -> HandIn:
         """Take somebody's folder or zip file, which is copied; nothing in it is looked at here.
 
-        ``name`` is what it is called there, the path's own by default. Raises ``RefusedError``: no such person, no quota
-        left, the course is frozen, it is too large; ``PlayerError``: a folder that cannot be read; ``OSError``: no room.
+        ``name`` is what it is called there, the path's own by default. Raises ``RefusedError``: no such person, no
+        quota left, the course is frozen, it is too large; ``PlayerError``: it cannot be read; ``OSError``: no room.
         """
         name = printable(Path(name or upload.name).name)[:200] or "hand-in"
         beside = self.home / "uploads" / f".{secrets.token_hex(8)}"
