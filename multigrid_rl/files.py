@@ -118,6 +118,11 @@ def csv_text(rows: list[dict[str, Any]], columns: Iterable[str] = ()) -> str:
     return text.getvalue()
 
 
+def safe_cell(cell: Any) -> Any:
+    """Return a cell that no spreadsheet reads as a formula (https://owasp.org/www-community/attacks/CSV_Injection)."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
 def discard_output(stream: TextIO) -> None:
     """Discard the buffered output of a broken stream: at exit Python would try to write it again and complain."""
     with suppress(OSError):

@@ -18,7 +18,7 @@ from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.grading import Examiner, Rubric
 from multigrid_rl.competition.handed_in import ZIP, HandIn
 from multigrid_rl.config.scenario import Strict
-from multigrid_rl.files import write_whole
+from multigrid_rl.files import safe_cell, write_whole
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import ConfigError, expected, first_error, printable
 
@@ -205,6 +205,4 @@ def _csv(hand_ins: list[HandIn], results: list[dict[str, Any]], rubric: Rubric, 
 
 
 def _cell(text: str) -> str:
-    """Return text that a spreadsheet does not read as a formula."""
-    plain = printable(text)
-    return f"'{plain}" if plain[:1] in ("=", "+", "-", "@") else plain
+    return str(safe_cell(printable(text)))

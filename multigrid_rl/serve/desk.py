@@ -10,7 +10,7 @@ from sqlalchemy import select
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from multigrid_rl.files import csv_text
+from multigrid_rl.files import csv_text, safe_cell
 from multigrid_rl.serve.app import Ask, Page
 from multigrid_rl.serve.schema import Event, Game, HandIn, Person
 from multigrid_rl.serve.store import Store
@@ -18,8 +18,6 @@ from multigrid_rl.text import ConfigError, expected
 
 #: Rows of each table.
 _MOST = 50
-#: What a spreadsheet may read as a formula begins so.
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 #: What is told on the desk when it has happened.
 _TOLD = ("fault", "appeal", "setting", "grade again", "check again", "copies again")
 _OF_GRADE = ("points", "of", "feedback")
@@ -129,21 +127,14 @@ def results(store: Store) -> list[dict[str, Any]]:
     return found
 
 
-def _safe(row: dict[str, Any]) -> dict[str, Any]:
-    """Return cells that no spreadsheet reads as a formula (https://owasp.org/www-community/attacks/CSV_Injection)."""
-    return {
-        key: f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULAS) else cell for key, cell in row.items()
-    }
-
-
 def _table(name: str, found: list[dict[str, Any]]) -> str:
-    rows = [{column: one.get(key, "") for column, key in EXPORTS[name].items()} for one in found]
+    rows = [{column: safe_cell(one.get(key, "")) for column, key in EXPORTS[name].items()} for one in found]
     for row in rows if name == "ladder.csv" else ():
         row.update({key: round(row[key], 1) for key in _ROUNDED if row[key] != ""})
     if name == "canvas.csv":
         head = {"Student": "Points Possible", "Ladder": max((one["of"] for one in found if "of" in one), default=0)}
         rows = [dict.fromkeys(EXPORTS[name], "") | head, *rows]
-    return csv_text([_safe(row) for row in rows])
+    return csv_text(rows)
 
 
 def gradescope(one: dict[str, Any]) -> dict[str, Any]:
@@ -179,11 +170,10 @@ def export(ask: Ask) -> Response:
     return Response(exported(ask.site.store, name), media_type=kind, headers=disposition)
 
 
-def pages() -> list[Page]:
-    """Return what instructors see."""
-    return [
-        Page("/desk", desk, "instructor"),
-        Page("/desk/export/{name}", export, "instructor"),
-        Page("/desk/link", link, "instructor", "POST", "change"),
-        Page("/desk/{deed}", act, "instructor", "POST", "change"),
-    ]
+#: What instructors see.
+PAGES = [
+    Page("/desk", desk, "instructor"),
+    Page("/desk/export/{name}", export, "instructor"),
+    Page("/desk/link", link, "instructor", "POST", "change"),
+    Page("/desk/{deed}", act, "instructor", "POST", "change"),
+]

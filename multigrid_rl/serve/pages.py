@@ -285,20 +285,19 @@ def metrics(ask: Ask) -> Response:
     return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 
 
-def pages() -> list[Page]:
-    """Return everything that students see."""
-    return [
-        Page("/", ladder, kept=True),
-        Page("/entry/{id}", entry),
-        Page("/match/{id}", match, pace="replay"),
-        Page("/mine", mine, "student"),
-        Page("/hand-in/{id}", hand_in, "student"),
-        Page("/enter/{token}", enter_page, pace="enter"),
-        Page("/enter", enter, "", "POST", "enter"),
-        Page("/leave", leave, "student", "POST", "change"),
-        Page("/token", token, "student", "POST", "change"),
-        Page("/privacy", privacy),
-        Page("/forget", forget, "student", "POST", "change"),
-        Page("/health", health),
-        Page("/metrics", metrics),
-    ]
+#: Everything that students see.
+PAGES = [
+    Page("/", ladder, kept=True),
+    Page("/entry/{id}", entry),
+    Page("/match/{id}", match, pace="replay"),
+    Page("/mine", mine, "student"),
+    Page("/hand-in/{id}", hand_in, "student"),
+    Page("/enter/{token}", enter_page, pace="enter"),
+    Page("/enter", enter, "", "POST", "enter"),
+    Page("/leave", leave, "student", "POST", "change"),
+    Page("/token", token, "student", "POST", "change"),
+    Page("/privacy", privacy),
+    Page("/forget", forget, "student", "POST", "change"),
+    Page("/health", health),
+    Page("/metrics", metrics),
+]

@@ -236,7 +236,7 @@ def serve_pages(place: Place, listening: socket.socket, url: str, *, behind_prox
     from multigrid_rl.serve import desk, pages, upload  # noqa: PLC0415 - the workers need none of it
     from multigrid_rl.serve.app import Site, application, server_of  # noqa: PLC0415
 
-    app = application(Site(place.queue(), url), [*pages.pages(), *upload.pages(), *desk.pages()])
+    app = application(Site(place.queue(), url), [*pages.PAGES, *upload.PAGES, *desk.PAGES])
     server_of(app, behind_proxy=behind_proxy).run(sockets=[listening])
 
 

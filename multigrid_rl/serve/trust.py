@@ -5,7 +5,6 @@ long as the person's ``token_version`` in the store is the one it was made for: 
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 import time
@@ -17,7 +16,7 @@ from typing import NamedTuple
 DAY = 86_400.0
 #: What a token may be for, and how many seconds it holds: a link in a mail, a client's file, a browser's cookie.
 KINDS = {"link": 200 * DAY, "token": 200 * DAY, "session": 14 * DAY}
-#: Longer ones are not even looked at.
+#: What is longer is not looked at.
 _MAX_TOKEN = 400
 #: People whose pace is remembered; the slowest-filled are forgotten first.
 _MAX_BUCKETS = 10_000
@@ -47,10 +46,8 @@ class Signer:
 
     def read(self, kind: str, token: str) -> Claim | None:
         """Return what a token of this kind says; ``None``: forged, of another kind, or over."""
-        with suppress(ValueError, binascii.Error):
-            if len(token) > _MAX_TOKEN:
-                return None
-            said, signature = (_read(part) for part in token.split("."))
+        with suppress(ValueError):
+            said, signature = map(_read, token[:_MAX_TOKEN].split("."))
             if hmac.compare_digest(signature, self._signature(kind, said)):
                 until, version, person = map(int, said.split(b" "))
                 claim = Claim(kind, person, version, float(until))
@@ -74,9 +71,8 @@ def _written(data: bytes) -> str:
 
 
 def _read(text: str) -> bytes:
-    # Not lenient: of all ways to write the same bytes one is right.
-    data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    if _written(data) != text:
+    data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if _written(data) != text:  # not lenient: of all ways to write the same bytes one is right
         raise ValueError(text)
     return data
 

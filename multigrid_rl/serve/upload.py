@@ -88,10 +88,9 @@ def _range(text: str) -> tuple[int, int, int]:
     raise RefusedError(expected("content-range", "bytes BEGIN-END/SIZE", shown(text)))
 
 
-def pages() -> list[Page]:
-    """Return where files come in."""
-    return [
-        Page("/hand-in", take, "student", "POST", "upload"),
-        Page("/parts/{sha256}", received, "student"),
-        Page("/parts/{sha256}", piece, "student", "PUT", "pieces"),
-    ]
+#: Where files come in.
+PAGES = [
+    Page("/hand-in", take, "student", "POST", "upload"),
+    Page("/parts/{sha256}", received, "student"),
+    Page("/parts/{sha256}", piece, "student", "PUT", "pieces"),
+]

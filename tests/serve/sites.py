@@ -92,7 +92,7 @@ def served(store, **settings):
     """Serve a course in a thread; yields its site, whose ``url`` is right."""
     listening = socket.create_server(("127.0.0.1", 0))
     site = Site(store, f"http://127.0.0.1:{listening.getsockname()[1]}", **settings)
-    server = server_of(application(site, [*pages.pages(), *upload.pages(), *desk.pages()]))
+    server = server_of(application(site, [*pages.PAGES, *upload.PAGES, *desk.PAGES]))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

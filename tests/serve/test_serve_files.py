@@ -67,7 +67,7 @@ def test_ports_paths_and_names_are_there():
     assert "health_uri" not in CADDYFILE
     address, path = re.search(r"http://([\d.]+:\d+)(/\w+)", SERVER["healthcheck"]["test"][-1]).groups()
     assert address == f"127.0.0.1:{port}"
-    assert path in {page.path for page in (*pages.pages(), *upload.pages(), *desk.pages())}
+    assert path in {page.path for page in (*pages.PAGES, *upload.PAGES, *desk.PAGES)}
     assert (DOCKER / SERVER["build"]["context"] / SERVER["build"]["dockerfile"]).resolve() == DOCKER / "Dockerfile"
     mounts = {its.split(":")[1]: its.split(":")[0] for each in SERVICES["services"].values() for its in each["volumes"]}
     assert str(Path(SERVER["command"][1]).parent) in mounts
