@@ -30,7 +30,7 @@ from multigrid_rl.players.plain import PlayerError
 from multigrid_rl.serve.guard import Guard, patient_protocol
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.schema import HandIn, Person
-from multigrid_rl.serve.store import RefusedError
+from multigrid_rl.serve.store import Kept, RefusedError
 from multigrid_rl.serve.trust import Pace, Signer, same_site
 from multigrid_rl.show.page import SCRIPTS, STYLES, TEXT_SCRIPTS, asset_text, templates
 from multigrid_rl.text import ConfigError, one_line
@@ -151,6 +151,12 @@ class Ask(NamedTuple):
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise HTTPException(404)
         return int(text)
+
+    def found(self, table: type[Kept], of: Mapping[str, Any] | None = None) -> Kept:
+        """Return the row whose number is ``id``. Raises ``HTTPException`` 404: there is none."""
+        if (row := self.site.store.get(table, self.number("id", of))) is None:
+            raise HTTPException(404)
+        return row
 
     def page(self, template: str, title: str, *, status: int = 200, **content: Any) -> Response:
         """Return a page, or a part of one."""

@@ -3,7 +3,6 @@
 import io
 import json
 import zipfile
-from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import select
@@ -55,54 +54,40 @@ def desk(ask: Ask) -> Response:
     )  # fmt: skip
 
 
-def _freeze(ask: Ask) -> str:
+def freeze(ask: Ask) -> Response:
+    """Take no more hand-ins, or take them again."""
     ask.site.store.freeze(bool(ask.form.get("on")), ask.me.id)
-    return "/desk"
+    return RedirectResponse("/desk", 303)
 
 
-def _appeal(ask: Ask) -> str:
-    game, number = ask.site.store.get(Game, ask.number("id", ask.form)), ask.number("game", ask.form)
-    if game is None:
-        raise HTTPException(404)
+def appeal(ask: Ask) -> Response:
+    """Let a game be played again."""
+    game, number = ask.found(Game, ask.form), ask.number("game", ask.form)
     if number >= (games := len(json.loads(game.pairing)["outcomes"])):
         raise ConfigError(expected("game", f"0 to {games - 1}", number))
     ask.site.store.appeal(game.id, number, ask.me.id)
-    return "/desk#events"
+    return RedirectResponse("/desk#events", 303)
 
 
-def _again(ask: Ask) -> str:
+def again(ask: Ask) -> Response:
+    """Let a hand-in, or all, be graded, compared or checked again."""
     kind = str(ask.form.get("kind"))
     if kind not in ("grade", "copies", "check"):
         raise ConfigError(expected("kind", "grade, copies or check", kind))
     ids = [ask.number("id", ask.form)] if "id" in ask.form else []
     ask.site.store.again(kind, ids, ask.me.id)
-    return "/desk#events"
+    return RedirectResponse("/desk#events", 303)
 
 
-def _person(ask: Ask) -> Person:
-    if (person := ask.site.store.get(Person, ask.number("id", ask.form))) is None:
-        raise HTTPException(404)
-    return person
-
-
-def _revoke(ask: Ask) -> str:
-    ask.site.store.revoke(_person(ask).id)
-    return "/desk#people"
-
-
-_DEEDS: dict[str, Callable[[Ask], str]] = {"freeze": _freeze, "appeal": _appeal, "again": _again, "revoke": _revoke}
-
-
-def act(ask: Ask) -> Response:
-    """Do something, and go back to the desk."""
-    if (deed := _DEEDS.get(ask.request.path_params["deed"])) is None:
-        raise HTTPException(404)
-    return RedirectResponse(deed(ask), 303)
+def revoke(ask: Ask) -> Response:
+    """Let somebody's links, tokens and browsers hold no longer."""
+    ask.site.store.revoke(ask.found(Person, ask.form).id)
+    return RedirectResponse("/desk#people", 303)
 
 
 def link(ask: Ask) -> Response:
     """Show somebody's personal link."""
-    person = _person(ask)
+    person = ask.found(Person, ask.form)
     return ask.page("link.html", f"Link of {person.name}", link=ask.site.link(person))
 
 
@@ -170,10 +155,12 @@ def export(ask: Ask) -> Response:
     return Response(exported(ask.site.store, name), media_type=kind, headers=disposition)
 
 
-#: What instructors see.
+#: What instructors see, and do.
 PAGES = [
     Page("/desk", desk, "instructor"),
     Page("/desk/export/{name}", export, "instructor"),
-    Page("/desk/link", link, "instructor", "POST", "change"),
-    Page("/desk/{deed}", act, "instructor", "POST", "change"),
+    *(
+        Page(f"/desk/{deed.__name__}", deed, "instructor", "POST", "change")
+        for deed in (freeze, appeal, again, revoke, link)
+    ),
 ]

@@ -74,13 +74,6 @@ def ladder(ask: Ask) -> Response:
 # --- entries and matches
 
 
-def _sees(ask: Ask, hand_in: HandIn | None) -> HandIn:
-    """Return a hand-in that who asks may see. Raises ``HTTPException``: there is none."""
-    if hand_in is None or not (ask.teaches or ask.owns(hand_in) or hand_in.id in ladder_of(ask).names):
-        raise HTTPException(404)
-    return hand_in
-
-
 def _called(ask: Ask, hand_in_id: int) -> str:
     """Return what a hand-in is called for who asks; one that is hidden has a number and no name."""
     if (name := ladder_of(ask).names.get(hand_in_id)) is not None:
@@ -127,7 +120,9 @@ def _may_watch(ask: Ask, game: Game) -> bool:
 
 def entry(ask: Ask) -> Response:
     """Show one entry: rating, history, opponents."""
-    hand_in = _sees(ask, ask.site.store.get(HandIn, ask.number("id")))
+    hand_in = ask.found(HandIn)
+    if not (ask.teaches or ask.owns(hand_in) or hand_in.id in ladder_of(ask).names):
+        raise HTTPException(404)
     rated = [row for row in ask.site.store.history(hand_in.person_id) if row[1]] if hand_in.person_id else []
     row = next((each for each in ladder_of(ask).rows if each.hand_in.id == hand_in.id), None)
     return ask.page(
@@ -158,8 +153,8 @@ def match(ask: Ask) -> Response:
     from multigrid_rl.show.replay import replays  # noqa: PLC0415
     from multigrid_rl.show.video import page_film  # noqa: PLC0415
 
-    game = ask.site.store.get(Game, ask.number("id"))
-    if game is None or not _may_watch(ask, game):
+    game = ask.found(Game)
+    if not _may_watch(ask, game):
         raise HTTPException(404)
     names = {f"h{each}": _called(ask, each) for each in (game.red_id, game.blue_id) if each}
     pairing = Pairing.model_validate_json(game.pairing)
@@ -197,8 +192,8 @@ def mine(ask: Ask) -> Response:
 
 def hand_in(ask: Ask) -> Response:
     """Show where a hand-in stands, as a page, a part of it, or JSON."""
-    row = ask.site.store.get(HandIn, ask.number("id"))
-    if row is None or not (ask.teaches or ask.owns(row)):
+    row = ask.found(HandIn)
+    if not (ask.teaches or ask.owns(row)):
         raise HTTPException(404)
     rating, grade = ask.site.store.get(Rating, row.id), ask.site.store.get(Grade, row.id)
     done = row.state in DONE
@@ -251,11 +246,6 @@ def token(ask: Ask) -> Response:
     return ask.page("token.html", "A token for the command line", token=made, url=ask.site.url)
 
 
-def privacy(ask: Ask) -> Response:
-    """Say what is kept, and for how long."""
-    return ask.page("privacy.html", "What is kept, and for how long")
-
-
 def forget(ask: Ask) -> Response:
     """Forget who asks."""
     sure = str(ask.form.get("sure", ""))
@@ -296,7 +286,7 @@ PAGES = [
     Page("/enter", enter, "", "POST", "enter"),
     Page("/leave", leave, "student", "POST", "change"),
     Page("/token", token, "student", "POST", "change"),
-    Page("/privacy", privacy),
+    Page("/privacy", lambda ask: ask.page("privacy.html", "What is kept, and for how long")),
     Page("/forget", forget, "student", "POST", "change"),
     Page("/health", health),
     Page("/metrics", metrics),
