@@ -2,14 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.exceptions import HTTPException
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Nothing from elsewhere, no script or style in a page, no page of ours in a frame of others.
 POLICY = (
@@ -44,13 +42,13 @@ class Guard:
     """
 
     def __init__(
-        self, app: Any, sizes: Mapping[str, int], *, secure: bool = False, patience_s: float = PATIENCE_S
+        self, app: ASGIApp, sizes: Mapping[str, int], *, secure: bool = False, patience_s: float = PATIENCE_S
     ) -> None:
         self.app, self.sizes, self.patience_s = app, sizes, patience_s
         headers = HEADERS | ({"strict-transport-security": "max-age=31536000"} if secure else {})
         self.headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
@@ -77,10 +75,8 @@ class Guard:
             await self.app(scope, self._counted(receive, most), answer)
         except HTTPException as error:
             if not begun:
-                text = f"{error.detail}\n".encode()
-                head = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
-                await answer({"type": "http.response.start", "status": error.status_code, "headers": head})
-                await send({"type": "http.response.body", "body": text})
+                refused = PlainTextResponse(f"{error.detail}\n", error.status_code, {"connection": "close"})
+                await refused(scope, receive, answer)
 
     def _counted(self, receive: Receive, most: int) -> Receive:
         begin, got, whole = time.monotonic(), 0, False

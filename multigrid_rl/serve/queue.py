@@ -151,13 +151,13 @@ class Queue(Store):
             return len(held)
 
     def _give_up(self, session: Session, job: Job) -> None:
+        session.delete(job)
         row = session.get(HandIn, job.hand_in_id) if job.kind in ("check", "pair") else None
         if row is not None and row.state in ("checking", "placing") and row.person_id is not None:
             row.counts = False
             reason = f"the server failed {ATTEMPTS} times at it: no fault of yours, and no quota used"
             self._refuse(session, row, reason)
         self.note(session, "given up", job.kind, hand_in=job.hand_in_id)
-        session.delete(job)
 
     def _refuse(self, session: Session, row: HandIn, reason: str, log: str = "") -> None:
         self.move(session, row, "refused", reason, log)

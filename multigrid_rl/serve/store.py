@@ -117,7 +117,7 @@ class Store:
         with self.reading() as session:
             return session.get(table, number)
 
-    def all(self, query: Select[tuple[Kept]]) -> list[Kept]:
+    def all(self, query: Select[Kept]) -> list[Kept]:
         """Return all rows that a query finds."""
         with self.reading() as session:
             return list(session.scalars(query))
