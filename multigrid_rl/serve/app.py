@@ -163,7 +163,7 @@ class Ask(NamedTuple):
         role = self.person.role if self.person else ""
         pages = [("/", "Ladder"), ("/mine", "My hand-ins"), ("/desk", "Desk")][: 1 + _ORDER[role]]
         text = environment().get_template(template).render(
-            {"lead": "", "said": "", **content}, title=title, course=self.site.store.course, person=self.person,
+            {"lead": "", **content}, title=title, course=self.site.store.course, person=self.person,
             pages=pages, here=self.request.url.path, stamp=stamp(), version=__version__, contents=[],
             now=self.site.store.now(),
             form=self.site.signer.form(self.session) if self.session else "", teaches=self.teaches,
@@ -203,28 +203,28 @@ def when(at: float) -> Markup:
 
 
 @lru_cache(maxsize=1)
-def assets() -> dict[str, tuple[str, bytes]]:
-    """Return the files that pages load: type and content by name."""
+def assets() -> dict[str, bytes]:
+    """Return the files that pages load, by name."""
     own = files("multigrid_rl.serve") / "assets"
-    style = asset_text(STYLES) + (own / "serve.css").read_text(encoding="utf-8")
-    scripts = {"htmx.js": (own / "htmx.min.js").read_text(encoding="utf-8")}
-    scripts |= {"replay.js": asset_text(SCRIPTS), "texts.js": asset_text(TEXT_SCRIPTS)}
-    found = {name: ("text/javascript", text.encode()) for name, text in scripts.items()}
-    return {**found, "serve.css": ("text/css", style.encode())}
+    joined = {"replay.js": SCRIPTS, "texts.js": TEXT_SCRIPTS, "serve.css": STYLES}
+    found = {"htmx.js": (own / "htmx.min.js").read_bytes()}
+    found |= {name: asset_text(parts).encode() for name, parts in joined.items()}
+    return found | {"serve.css": found["serve.css"] + (own / "serve.css").read_bytes()}
 
 
 @lru_cache(maxsize=1)
 def stamp() -> str:
     """Return a name for this state of all assets: browsers keep them for ever."""
-    return hashlib.sha256(b"".join(data for _, data in assets().values())).hexdigest()[:16]
+    return hashlib.sha256(b"".join(assets().values())).hexdigest()[:16]
 
 
 def asset(ask: Ask) -> Response:
     """Answer with a style or a script."""
-    kind, data = assets().get(ask.request.path_params["name"], ("", b""))
-    if not kind:
+    name = ask.request.path_params["name"]
+    if name not in assets():
         raise HTTPException(404)
-    return Response(data, media_type=kind, headers={"cache-control": "public, max-age=31536000, immutable"})
+    kind = "text/css" if name.endswith(".css") else "text/javascript"
+    return Response(assets()[name], media_type=kind, headers={"cache-control": "public, max-age=31536000, immutable"})
 
 
 def _who(site: Site, page: Page, request: Request) -> Ask:
