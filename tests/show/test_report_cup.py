@@ -25,7 +25,7 @@ from multigrid_rl.show.cup_page import (
     standings_title,
     turned,
 )
-from multigrid_rl.show.page import templates
+from multigrid_rl.show.page import Scale, templates
 from multigrid_rl.show.report import is_cup, write_cup_report
 from multigrid_rl.text import ConfigError
 from report_runs import EVILS, small_cup
