@@ -101,7 +101,9 @@ def results(store: Store) -> list[dict[str, Any]]:
     for person in store.people():
         if person.role != "student" or person.forgotten:
             continue
-        told = {"id": person.code, "name": person.name, "email": person.email, "pseudonym": person.pseudonym}
+        told: dict[str, Any] = {key: getattr(person, key) for key in ("name", "email", "pseudonym")} | {
+            "id": person.code
+        }
         own, row = store.history(person.id), rows.get(person.id)
         chosen = next((each for each in own if row and each[0].id == row.hand_in.id), own[0] if own else None)
         if chosen is not None:
