@@ -3,10 +3,9 @@
 import csv
 import io
 import re
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import AwareDatetime, Field, ValidationError, field_validator, model_validator
 
@@ -131,20 +130,11 @@ class Enrolled(NamedTuple):
 def read_course(path: Path) -> Course:
     """Read a course. Raises ``ConfigError``: names key and value of what cannot be used."""
     try:
-        return Course.model_validate(_texts(read_plain_yaml(path)))
+        return Course.model_validate(read_plain_yaml(path))
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_error(error, quoting=True)}") from error
     except (OSError, ValueError) as error:
         raise ConfigError(expected(path, "a course in yaml", getattr(error, "strerror", error))) from error
-
-
-def _texts(value: Any) -> Any:
-    """Return yaml with dates, which it reads as such, as text again: one without an offset is refused."""
-    if isinstance(value, dict):
-        return {key: _texts(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_texts(each) for each in value]
-    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def read_roster(path: Path) -> list[Enrolled]:

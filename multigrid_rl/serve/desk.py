@@ -101,9 +101,8 @@ def results(store: Store) -> list[dict[str, Any]]:
     for person in store.people():
         if person.role != "student" or person.forgotten:
             continue
-        told: dict[str, Any] = {key: getattr(person, key) for key in ("name", "email", "pseudonym")} | {
-            "id": person.code
-        }
+        told: dict[str, Any] = {"id": person.code, "name": person.name}
+        told |= {"email": person.email, "pseudonym": person.pseudonym}
         own, row = store.history(person.id), rows.get(person.id)
         chosen = next((each for each in own if row and each[0].id == row.hand_in.id), own[0] if own else None)
         if chosen is not None:

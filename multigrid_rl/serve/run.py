@@ -194,8 +194,8 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def grown(most_mb: float = _GROWN_MB) -> Callable[[], bool]:
-    """Return what says whether this process has grown by more than ``most_mb`` since now, after it has given back."""
+def grown() -> Callable[[], bool]:
+    """Return what says whether this process has grown too large since now, after it has given back."""
     begin, looked = _megabytes(), time.monotonic()
 
     def found() -> bool:
@@ -204,7 +204,7 @@ def grown(most_mb: float = _GROWN_MB) -> Callable[[], bool]:
             return False
         looked = time.monotonic()
         give_back()
-        return _megabytes() - begin > most_mb
+        return _megabytes() - begin > _GROWN_MB
 
     return found
 

@@ -38,10 +38,9 @@ class Signer:
     secret: bytes  # of the course; it is in the store alone
     clock: Callable[[], float] = time.time  # seconds since 1970
 
-    def issue(self, kind: str, person: int, version: int, holds_s: float | None = None) -> str:
+    def issue(self, kind: str, person: int, version: int) -> str:
         """Return a token of a kind of :data:`KINDS` for a person, to be read by :meth:`read`."""
-        until = int(self.clock() + (KINDS[kind] if holds_s is None else holds_s))
-        said = f"{until} {version} {person}".encode()
+        said = f"{int(self.clock() + KINDS[kind])} {version} {person}".encode()
         return f"{_written(said)}.{_written(self._signature(kind, said))}"
 
     def read(self, kind: str, token: str) -> Claim | None:
