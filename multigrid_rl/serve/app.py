@@ -171,20 +171,14 @@ class Ask(NamedTuple):
         return HTMLResponse(text, status)
 
 
-Answer = Callable[[Ask], Response]
-
-
 class Page(NamedTuple):
-    """What answers a path.
-
-    ``role`` is who may ask: ``""`` everybody, ``student`` everybody of the roster; ``pace``: of :attr:`Site.paces`.
-    """
+    """What answers a path."""
 
     path: str
-    answer: Answer
-    role: str = ""
+    answer: Callable[[Ask], Response]
+    role: str = ""  # who may ask: "" everybody, "student" everybody of the roster
     method: str = "GET"
-    pace: str = ""
+    pace: str = ""  # of :attr:`Site.paces`
     kept: bool = False  # :func:`kept_page` answers again what was answered
 
 

@@ -34,11 +34,8 @@ SLOWEST = 8_000
 class Guard:
     """An ASGI application around another: refuses what is too large or too slow, and sets :data:`HEADERS`.
 
-    Args:
-        app: what answers.
-        sizes: bytes that a request to a path that begins so may have; others may have :data:`SMALL`.
-        secure: it is reached by https: browsers should never try http again.
-        patience_s: seconds in which a request must have arrived.
+    ``sizes`` are bytes that a request to a path that begins so may have, others :data:`SMALL`; ``secure``: browsers
+    should never try http again; ``patience_s``: seconds in which a request must have arrived.
     """
 
     def __init__(

@@ -139,10 +139,7 @@ class Queue(Store):
                 self.note(session, "fault", f"{job.kind}: {why}", hand_in=job.hand_in_id)
 
     def release(self, worker: str | None = None) -> int:
-        """Free what a dead worker held, or all of a dead process's, ``NAME.1`` and so on; returns how many jobs.
-
-        Without a name all is freed: none of the workers is left.
-        """
+        """Free what a dead worker, or process of workers ``NAME.1``, held, or all did; returns how many jobs."""
         its = or_(Job.worker == worker, Job.worker.startswith(f"{worker}.", autoescape=True))
         with self.writing() as session:
             held = list(session.scalars(select(Job).where(its if worker else Job.worker != "")))

@@ -306,14 +306,9 @@ def _players(workers: str | None, usual: int) -> tuple[int, str | None]:
 def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: str | None) -> None:
     """Answer browsers and play, until SIGTERM or Ctrl-C.
 
-    Args:
-        place: the course.
-        at: host and port to listen on.
-        url: how browsers reach it.
-        behind_proxy: a proxy on this machine says who asks.
-        workers: how many, the course's number by default; or the address of a Ray cluster on which that many play.
-
-    Raises ``ConfigError``, ``PlayerError``: what is wrong with the course, its place, or the address.
+    It listens ``at`` a host and port, and browsers reach it by ``url``; ``behind_proxy``: a proxy on this machine says
+    who asks. ``workers`` is how many there are, the course's number by default, or the address of a Ray cluster on
+    which that many play. Raises ``ConfigError``, ``PlayerError``: what is wrong with the course or one of these.
     """
     number, cluster = _players(workers, place.course.workers)
     with exclusive_lock(place.home):

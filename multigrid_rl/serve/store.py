@@ -86,13 +86,9 @@ def _begin(connection: Connection) -> None:
 
 
 class Store:
-    """People, hand-ins, games and ratings of one course.
+    """People, hand-ins, games and ratings of one course, in a database whose tables are there (``serve.migrate``).
 
-    Args:
-        url: of the database, as SQLAlchemy writes it; the tables must be there, see ``serve.migrate``.
-        home: folder of files: ``uploads/ID`` as handed in, ``entries/hID`` unpacked and checked.
-        course: what is played.
-        now: the clock, in seconds since 1970.
+    In ``home`` lie ``uploads/ID`` as handed in and ``entries/hID`` as checked; ``now`` is in seconds since 1970.
     """
 
     #: Each entry plays alone: set from the game.
