@@ -23,7 +23,8 @@ Array = NDArray[Any]
 
 
 @inlined
-def _take(rows: Array, which: Array, count: int, out: Array) -> None:
+def take(rows: Array, which: Array, count: int, out: Array) -> None:
+    """Fill ``out`` with the first ``count`` of the rows ``which``."""
     for u in range(count):
         for d in range(rows.shape[1]):
             out[u, d] = rows[which[u], d]
@@ -102,8 +103,8 @@ def _descend(
         row.gradient[:] = 0
         rows = chosen[m]
         count = number(batch[2], rows, m * size, seen, which, distinct)
-        _take(batch[0], distinct, count, tokens)
-        _take(batch[1], distinct, count, numbers)
+        take(batch[0], distinct, count, tokens)
+        take(batch[1], distinct, count, numbers)
         inputs = (tokens[:count], numbers[:count])
         both_forward(inputs, kind, 2, first, second)
         _outputs(count, distinct, (first[-1][-1], second[-1][-1]), extras, flat, values)
@@ -138,14 +139,14 @@ def descend(
 
     Args:
         towers: the network.
-        rows: observations, then columns of ``learn.losses.Rows``, as arrays.
+        rows: observations, then columns of ``learn.losses.Rows``, as arrays; then what networks with memory begin with.
         chosen: (M, S) rows of each minibatch.
         distribution: one that :func:`~multigrid_rl.fast.loss.supports` knows.
         limits: clip, weight of the value loss, weight of the entropy, largest norm of a gradient, largest divergence.
         row: the weights, of which all of the network's are parts.
         factors: (M, 6) of :func:`adam_step`.
     """
-    obs, *columns = rows
+    obs, *columns = rows[:6]
     batch, extras = towers.rows(obs)
     size, width = chosen.shape[1], distribution.outputs
     shape, (parts, seats) = shapes(size, distribution)
