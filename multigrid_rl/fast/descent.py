@@ -96,7 +96,7 @@ def _descend(
         told: become the loss's statistics (M, 6) and the norms (M,).
     """
     (first, second), (first_back, second_back) = towers
-    flat, by_outputs, by_flat, values, by_values, parts, seats, tokens, numbers, which, distinct, seen, lanes = buffers
+    flat, by_outputs, by_flat, values, by_values, parts, seats, tokens, numbers, which, distinct, seen = buffers
     sums, norms = told
     size = chosen.shape[1]
     for m in range(len(chosen)):
@@ -119,7 +119,7 @@ def _descend(
             return m
         _upstream(count, which, extras, (by_flat, by_values), (first_back[4][-1], second_back[4][-1]))
         both_backward(inputs, kind, first_back, second_back)
-        norms[m] = clipped(row.gradient, lanes, limits[3])
+        norms[m] = clipped(row.gradient, limits[3])
         adam_step(row.weights, row.gradient, row.mean, row.square, factors[m])
     return len(chosen)
 
@@ -156,6 +156,6 @@ def descend(
     seen = np.full(batch[2].max(initial=0) + 1, -1)
     buffers = (flat, by_flat.reshape(shape), by_flat, *floats, parts, seats, tokens, numbers, *whole, seen)
     sums, norms = np.empty((len(chosen), 6), np.float32), np.empty(len(chosen), np.float32)
-    arguments = towers.kind, towers.both(size), extras, flat.reshape(shape), (*buffers, np.empty(8, np.float32))
+    arguments = towers.kind, towers.both(size), extras, flat.reshape(shape), buffers
     taken = _descend(chosen, batch, tuple(columns), *arguments, row, factors, np.array(limits), (sums, norms))
     return sums[: taken + 1], norms[:taken]

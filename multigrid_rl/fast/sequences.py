@@ -67,7 +67,7 @@ def _descend(
     rows, where, which, distinct, seen, begins, before, tokens, extra = ordered
     encoded, inputs, by_input, by_hidden, by_critic = encoding
     (outputs, logits, values), (by_rows, by_outputs, by_values, terms, seats) = passed[1], losses
-    by_distinct, by_encoded, lanes = back[1]
+    by_distinct, by_encoded = back[1]
     sums, norms = told
     for m in range(len(chosen)):
         row.gradient[:] = 0
@@ -97,7 +97,7 @@ def _descend(
         add_up(back[0][3], which, by_distinct)
         halves = (by_distinct[:count], by_encoded[:count])
         encode_backward(parts, tokens[:count], first, encoded[:count], halves, weights, gradients)
-        norms[m] = clipped(row.gradient, lanes, limits[3])
+        norms[m] = clipped(row.gradient, limits[3])
         adam_step(row.weights, row.gradient, row.mean, row.square, factors[m])
     return len(chosen)
 
@@ -135,7 +135,7 @@ def descend(
         (empty(width, width, 3 * width, width, width), (logits, logits.reshape(shape), (values[:, None], values))),
         (by_rows.reshape(shape), by_rows, by_values, terms, seats),
         empty(outputs, 1),
-        (empty(width, width, 3 * width, 3 * width), (*empty(3 * width, width), np.empty(8, np.float32))),
+        (empty(width, width, 3 * width, 3 * width), empty(3 * width, width)),
     )
     gradients = arrays_of([None if weight is None else weight.grad for weight in net.flat])
     sums, norms = np.empty((len(chosen), 6), np.float32), np.empty(len(chosen), np.float32)
