@@ -57,8 +57,8 @@ def adam_step(weights: Array, gradient: Array, mean: Array, square: Array, facto
 @inlined
 def clipped(values: Array, largest: float) -> Any:
     """Scale ``values`` to a norm of at most ``largest``, or to 0 where it is not finite; returns the norm before."""
-    # As torch adds it up: in eight lanes, which are no fused products, and the rest, which are. Each lane is a number of
-    # its own and stays in a register: in an array, every addition waited for memory, four times as long.
+    # As torch adds it up: in eight lanes, which are no fused products, and the rest, which are. Each lane is a number
+    # of its own and stays in a register: in an array, every addition waited for memory, four times as long.
     whole = len(values) - len(values) % TOGETHER
     zero = np.float32(0)
     a, b, c, d, e, f, g, h = zero, zero, zero, zero, zero, zero, zero, zero

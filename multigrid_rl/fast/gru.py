@@ -295,6 +295,7 @@ def encode_backward(
 
 
 def arrays_of(flat: Sequence[Tensor | None]) -> Weights:
+    """Return weights, or gradients in the same order, as arrays that share the tensors' memory."""
     width = len(flat[1]) if flat[1] is not None else 0
     none = np.zeros((0, width), np.float32)
     return Weights(*(none if tensor is None else tensor.detach().numpy() for tensor in flat))
