@@ -11,12 +11,16 @@ are quoted as such and stand in no ratio of the last line.
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from benchmarks.measure import (
     RUN_LIMIT_S,
@@ -38,6 +42,8 @@ ALONE = ["scenario=single"]
 MEMORY = ["scenario=single-obstacle"]
 WARMUP = 5
 BATCH, MINIBATCH, EPOCHS = 4096, 1024, 4
+#: Multiplications and additions for a row of 1v1: two towers of 64-64 over 27 tokens, forward once, back twice.
+ROW_FLOP = 6 * (2 * 64 * 64 + 64 * 8) + 4 * 27 * 64
 #: What of a run is not measured: compilation, first allocations.
 PEER_WARMUP = 2
 STOCK_RUNNERS = (0, 1, 2)
@@ -211,7 +217,27 @@ def threads(report: Report, options: argparse.Namespace) -> None:
     report.result["update_2_threads_ratio"] = round(spread(rows["ratio, round by round"]).median, 2)
     note = "The machine's line above says whether a second core was free; results do not depend on it."
     heads = ["1v1", "an update, ms", "min to max"]
-    report.section("Two threads", [*table(heads, spread_rows(rows)), "", note], updates)
+    lines = [*table(heads, spread_rows(rows)), "", note, ""]
+    limits = [matrix_limit(n) for n in (1, 2)]
+    reached = [EPOCHS * BATCH * ROW_FLOP / spread(values).median / 1e9 for values in updates.values()]
+    shares = [[n, r, limit, f"{r / limit:.0%}"] for n, r, limit in zip(updates, reached, limits, strict=True)]
+    note = (
+        "Limit: torch's product of 1024 x 64 by 64 x 64. An update counts rows that look alike, which it computes once."
+    )
+    heads = ["threads", "an update, GFLOP/s", "the processor's limit", "share"]
+    report.section("Two threads", [*lines, *table(heads, shares), "", note], updates)
+
+
+def matrix_limit(threads: int) -> float:
+    """Return how many thousand millions of multiplications and additions a second torch's product reaches."""
+    torch.set_num_threads(threads)
+    left, right = torch.ones(1024, 64), torch.ones(64, 64)
+    took = []
+    for _ in range(2000):
+        began = time.perf_counter()
+        left @ right
+        took.append(time.perf_counter() - began)
+    return 2 * 1024 * 64 * 64 / statistics.median(took) / 1e9
 
 
 def tuned(report: Report, name: str, settings: list[Setting], measure: Callable[[Setting], float]) -> Setting:

@@ -80,10 +80,11 @@ class Streams:
 
     def uniform(self, columns: int) -> NDArray[np.float64]:
         """Return (N, columns) numbers in [0, 1), a row for each game."""
-        part = self.state[self._which]
+        part = self.state[self._which]  # of all, a view: what is written is written there
         out = np.empty((len(part), columns), np.float64)
         _fill_uniform(part, out)
-        self.state[self._which] = part
+        if not isinstance(self._which, slice):
+            self.state[self._which] = part
         return out
 
     def rows(self, which: NDArray[np.intp]) -> Streams:

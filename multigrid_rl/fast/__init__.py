@@ -52,7 +52,7 @@ class Pass:
     Attributes:
         flat: its weights, in the order in which gradients are expected; they are read where they lie.
         stack_key: networks with an equal one can act in one call (:class:`~multigrid_rl.fast.towers.Stack`).
-        descends: all minibatches of an update are one call (:func:`~multigrid_rl.fast.descent.descend`).
+        descends: all minibatches of an update are one call, :meth:`descend`.
     """
 
     flat: Sequence[Tensor | None]
@@ -69,6 +69,10 @@ class Pass:
 
     def values(self, parts: Sequence[Array]) -> Iterator[Array]:
         """Yield only the values (B,) of each of ``parts``: observations (B, D); not of networks with memory."""
+        raise NotImplementedError
+
+    def descend(self, rows: Sequence[Array], chosen: Array, *how: Any) -> tuple[Array, Array]:
+        """Take a step with each minibatch ``chosen`` (M, S) of ``rows``: see :func:`fast.descent.descend`."""
         raise NotImplementedError
 
 

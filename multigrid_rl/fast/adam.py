@@ -55,17 +55,23 @@ def adam_step(weights: Array, gradient: Array, mean: Array, square: Array, facto
 
 
 @inlined
-def clipped(values: Array, lanes: Array, largest: float) -> Any:
+def clipped(values: Array, largest: float) -> Any:
     """Scale ``values`` to a norm of at most ``largest``, or to 0 where it is not finite; returns the norm before."""
-    # As torch adds it up: in eight lanes, which are no fused products, and the rest, which are.
-    whole = len(values) - len(values) % len(lanes)
-    lanes[:] = 0
-    for i in range(0, whole, len(lanes)):
-        for k in range(len(lanes)):
-            lanes[k] += values[i + k] * values[i + k]
-    total = lanes[0]
-    for k in range(1, len(lanes)):
-        total += lanes[k]
+    # As torch adds it up: in eight lanes, which are no fused products, and the rest, which are. Each lane is a number
+    # of its own and stays in a register: in an array, every addition waited for memory, four times as long.
+    whole = len(values) - len(values) % TOGETHER
+    zero = np.float32(0)
+    a, b, c, d, e, f, g, h = zero, zero, zero, zero, zero, zero, zero, zero
+    for i in range(0, whole, TOGETHER):
+        a += values[i] * values[i]
+        b += values[i + 1] * values[i + 1]
+        c += values[i + 2] * values[i + 2]
+        d += values[i + 3] * values[i + 3]
+        e += values[i + 4] * values[i + 4]
+        f += values[i + 5] * values[i + 5]
+        g += values[i + 6] * values[i + 6]
+        h += values[i + 7] * values[i + 7]
+    total = a + b + c + d + e + f + g + h
     for i in range(whole, len(values)):
         total = _fused(values[i], values[i], total)
     norm = np.sqrt(total)

@@ -23,7 +23,8 @@ Array = NDArray[Any]
 
 
 @inlined
-def _take(rows: Array, which: Array, count: int, out: Array) -> None:
+def take(rows: Array, which: Array, count: int, out: Array) -> None:
+    """Fill ``out`` with the first ``count`` of the rows ``which``."""
     for u in range(count):
         for d in range(rows.shape[1]):
             out[u, d] = rows[which[u], d]
@@ -95,15 +96,15 @@ def _descend(
         told: become the loss's statistics (M, 6) and the norms (M,).
     """
     (first, second), (first_back, second_back) = towers
-    flat, by_outputs, by_flat, values, by_values, parts, seats, tokens, numbers, which, distinct, seen, lanes = buffers
+    flat, by_outputs, by_flat, values, by_values, parts, seats, tokens, numbers, which, distinct, seen = buffers
     sums, norms = told
     size = chosen.shape[1]
     for m in range(len(chosen)):
         row.gradient[:] = 0
         rows = chosen[m]
         count = number(batch[2], rows, m * size, seen, which, distinct)
-        _take(batch[0], distinct, count, tokens)
-        _take(batch[1], distinct, count, numbers)
+        take(batch[0], distinct, count, tokens)
+        take(batch[1], distinct, count, numbers)
         inputs = (tokens[:count], numbers[:count])
         both_forward(inputs, kind, 2, first, second)
         _outputs(count, distinct, (first[-1][-1], second[-1][-1]), extras, flat, values)
@@ -118,7 +119,7 @@ def _descend(
             return m
         _upstream(count, which, extras, (by_flat, by_values), (first_back[4][-1], second_back[4][-1]))
         both_backward(inputs, kind, first_back, second_back)
-        norms[m] = clipped(row.gradient, lanes, limits[3])
+        norms[m] = clipped(row.gradient, limits[3])
         adam_step(row.weights, row.gradient, row.mean, row.square, factors[m])
     return len(chosen)
 
@@ -138,14 +139,14 @@ def descend(
 
     Args:
         towers: the network.
-        rows: observations, then columns of ``learn.losses.Rows``, as arrays.
+        rows: observations, then columns of ``learn.losses.Rows``, as arrays; then what networks with memory begin with.
         chosen: (M, S) rows of each minibatch.
         distribution: one that :func:`~multigrid_rl.fast.loss.supports` knows.
         limits: clip, weight of the value loss, weight of the entropy, largest norm of a gradient, largest divergence.
         row: the weights, of which all of the network's are parts.
         factors: (M, 6) of :func:`adam_step`.
     """
-    obs, *columns = rows
+    obs, *columns = rows[:6]
     batch, extras = towers.rows(obs)
     size, width = chosen.shape[1], distribution.outputs
     shape, (parts, seats) = shapes(size, distribution)
@@ -155,6 +156,6 @@ def descend(
     seen = np.full(batch[2].max(initial=0) + 1, -1)
     buffers = (flat, by_flat.reshape(shape), by_flat, *floats, parts, seats, tokens, numbers, *whole, seen)
     sums, norms = np.empty((len(chosen), 6), np.float32), np.empty(len(chosen), np.float32)
-    arguments = towers.kind, towers.both(size), extras, flat.reshape(shape), (*buffers, np.empty(8, np.float32))
+    arguments = towers.kind, towers.both(size), extras, flat.reshape(shape), buffers
     taken = _descend(chosen, batch, tuple(columns), *arguments, row, factors, np.array(limits), (sums, norms))
     return sums[: taken + 1], norms[:taken]

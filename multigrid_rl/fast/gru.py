@@ -57,7 +57,7 @@ def _share(part: tuple[int, int], count: int) -> tuple[int, int]:
 
 
 @float_shared
-def _encode(
+def encode(
     parts: tuple[int, ...], tokens: Array, first: Array, weights: Weights, buffers: tuple[Array, Array, Array]
 ) -> None:
     """Fill buffers (U, H) and (U, 3 H): the encoding of ``tokens`` (U, D), and the input part of the gates."""
@@ -122,7 +122,7 @@ def _games_forward(
 
 
 @float_shared
-def _forward(
+def forward(
     parts: tuple[int, ...],
     batch: tuple[Array, ...],
     extra: tuple[Array, ...],
@@ -221,7 +221,7 @@ def _games_backward(
 
 
 @float_shared
-def _backward(
+def backward(
     parts: tuple[int, ...],
     starts: Array,
     upstream: tuple[Array, ...],
@@ -230,14 +230,14 @@ def _backward(
     buffers: tuple[Array, ...],
     gradients: Weights,
 ) -> None:
-    """Go back through :func:`_forward`: add to ``gradients``, except for the encoder and the central tokens.
+    """Go back through :func:`forward`: add to ``gradients``, except for the encoder and the central tokens.
 
     Args:
-        parts: as in :func:`_forward`.
-        starts: as in :func:`_forward`.
+        parts: as in :func:`forward`.
+        starts: as in :func:`forward`.
         upstream: gradients with respect to logits (R, K) and values (R, 1).
         weights: of the network.
-        passed: as in :func:`_forward`.
+        passed: as in :func:`forward`.
         buffers: zeros; become the gradients with respect to the critic's hidden layer (R, H), the memory before and
             after each step (R, H), and the hidden (R, 3 H) and the input part (R, 3 H) of the gates.
         gradients: with respect to the weights.
@@ -265,7 +265,7 @@ def _add_columns(values: Array, columns: tuple[int, int], out: Array) -> None:
 
 
 @float_shared
-def _encode_backward(
+def encode_backward(
     parts: tuple[int, ...],
     tokens: Array,
     first: Array,
@@ -274,7 +274,7 @@ def _encode_backward(
     weights: Weights,
     gradients: Weights,
 ) -> None:
-    """Go back through :func:`_encode`; ``upstream``: gradients of ``inputs`` (U, 3 H), and zeros (U, H)."""
+    """Go back through :func:`encode`; ``upstream``: gradients of ``inputs`` (U, 3 H), and zeros (U, H)."""
     by_inputs, buffer = upstream
     for part in prange(len(parts)):
         begin, end = _share((part, len(parts)), len(tokens))
@@ -294,7 +294,8 @@ def _encode_backward(
         scatter(tokens, 0, first, buffer, columns, 0, gradients.table)
 
 
-def _arrays(flat: Sequence[Tensor | None]) -> Weights:
+def arrays_of(flat: Sequence[Tensor | None]) -> Weights:
+    """Return weights, or gradients in the same order, as arrays that share the tensors' memory."""
     width = len(flat[1]) if flat[1] is not None else 0
     none = np.zeros((0, width), np.float32)
     return Weights(*(none if tensor is None else tensor.detach().numpy() for tensor in flat))
@@ -311,10 +312,10 @@ class GRU(Pass):
         assert net.table is not None
         heads = [part for layer in (net.policy, net.value_hidden, net.value) for part in (layer.weight, layer.bias)]
         self.flat = [net.table, net.bias, *net.core.parameters(), *heads, net.central]
-        self.weights = _arrays(self.flat)
+        self.weights = arrays_of(self.flat)
         first, tokens = net.first.numpy(), net.tokens
         self.first, self.central = first[:tokens], first[tokens:]
-        self.sizes = net.sizes
+        self.sizes, self.descends = net.sizes, True
 
     def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:
         """Pass through tokens ``obs`` (B, T, D + D') from ``memory`` (B, H), cleared where ``starts`` (B, T) says so.
@@ -333,7 +334,7 @@ class GRU(Pass):
         which = np.arange(count) if distinct.inverse is None else distinct.inverse
         encoded, inputs = _empty(len(distinct.tokens), size), _empty(len(distinct.tokens), 3 * size)
         buffers = encoded, inputs, _empty(size, 3 * size)
-        _encode((0,) * threads(), distinct.tokens, self.first, weights, buffers)
+        encode((0,) * threads(), distinct.tokens, self.first, weights, buffers)
         passed = tuple(_empty(count, width) for width in (size, size, 3 * size, size, size))
         results = _empty(count, len(weights.policy)), _empty(count, 1)
         batch = inputs, which, np.ascontiguousarray(memory), begins
@@ -341,10 +342,16 @@ class GRU(Pass):
         # The input part of the gates needs no memory: it is computed for all steps at once, before the loop over time.
         # Players pass no critic-only tokens.
         critics = extra, self.central[: extra.shape[1]]
-        _forward((0,) * threads(), batch, critics, weights, transposed, passed, results)
+        forward((0,) * threads(), batch, critics, weights, transposed, passed, results)
         outputs, values = (_swapped(rows, steps) for rows in results)
         back = partial(self._back, distinct, encoded, begins, critics, passed)
         return Passed(outputs, values, self.flat, back, passed[1][count - games :])
+
+    def descend(self, rows: Sequence[Array], chosen: Array, *how: Any) -> tuple[Array, Array]:
+        """Take a step with each minibatch ``chosen`` (M, S) of sequences: see :func:`fast.descent.descend`."""
+        from multigrid_rl.fast.sequences import descend  # noqa: PLC0415 - players do not learn
+
+        return descend(self, rows, chosen, *how)
 
     def _back(
         self,
@@ -357,13 +364,13 @@ class GRU(Pass):
         gradients: Sequence[Tensor | None],
     ) -> None:
         """Go back through :meth:`start`, whose arrays come first."""
-        found, size = _arrays(gradients), encoded.shape[1]
+        found, size = arrays_of(gradients), encoded.shape[1]
         by_outputs = tuple(_swapped(rows, starts.shape[1]) for rows in upstream)
         buffers = tuple(np.zeros((starts.size, width), np.float32) for width in (size, size, 3 * size, 3 * size))
-        _backward((0,) * threads(), starts, by_outputs, self.weights, passed, buffers, found)
+        backward((0,) * threads(), starts, by_outputs, self.weights, passed, buffers, found)
         add_rows(*critics, buffers[0], found.central)
         by_inputs = distinct.gather(buffers[3]), np.zeros_like(encoded)
-        _encode_backward((0,) * threads(), distinct.tokens, self.first, encoded, by_inputs, self.weights, found)
+        encode_backward((0,) * threads(), distinct.tokens, self.first, encoded, by_inputs, self.weights, found)
 
 
 def gru(net: RecurrentActorCritic) -> GRU | None:

@@ -150,6 +150,12 @@ class Towers(Pass):
         layers = [arguments[-1] for arguments in forward]
         return forward, tuple(self._backward(k, own[:-1], np.empty_like(own[-1])) for k, own in enumerate(layers))
 
+    def descend(self, rows: Sequence[Array], chosen: Array, *how: Any) -> tuple[Array, Array]:
+        """Take a step with each minibatch ``chosen`` (M, S): see :func:`fast.descent.descend`."""
+        from multigrid_rl.fast.descent import descend  # noqa: PLC0415 - players do not learn
+
+        return descend(self, rows, chosen, *how)
+
     def rows(self, obs: Array) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
         """Return observations (R, D) as ``fast.descent`` reads them, and what it must know beside the towers."""
         raise NotImplementedError

@@ -235,13 +235,11 @@ class Update:
             self._together(name, found, batch, chosen)
 
     def _together(self, name: str, found: Any, batch: Batch, chosen: NDArray[np.int64]) -> None:
-        from multigrid_rl.fast.descent import descend  # noqa: PLC0415 - for two towers alone
-
         self.clock.lap("minibatch")
         adam, names = self.optimizers[name][0], (*Statistics._fields[:3], "grad_norm")
-        columns: Any = [batch.obs, *self._rows(batch)[:5]]
+        columns: Any = [batch.obs, *self._rows(batch)[:5], batch.memory, batch.starts]
         limits = (*self._weighting(name), self.config.grad_clip, _stop_at(self.config.target_kl))
-        sums, norms = descend(found, columns, chosen, self._distributions[name], limits, *adam.coming(len(chosen)))
+        sums, norms = found.descend(columns, chosen, self._distributions[name], limits, *adam.coming(len(chosen)))
         adam.taken(len(norms))
         self._flat[name][0].dropped += int(np.sum(~np.isfinite(norms)))
         self._steps[name] += len(norms)

@@ -79,6 +79,7 @@ class Distribution(Protocol):
 def _sample(
     logits: NDArray[np.float32],
     uniform: NDArray[np.float64],
+    weights: NDArray[np.float64],
     actions: NDArray[Any],
     logp: NDArray[np.float32],
     entropy: NDArray[np.float32],
@@ -93,7 +94,7 @@ def _sample(
         total = 0.0
         weighted = 0.0
         for k in range(count):
-            weight = np.exp(float(logits[n, k] - top))
+            weights[k] = weight = np.exp(float(logits[n, k] - top))
             total += weight
             weighted += weight * float(logits[n, k] - top)
         log_total = np.log(total)
@@ -102,7 +103,7 @@ def _sample(
         rest = uniform[n, 0] * total
         choice = count - 1
         for k in range(count - 1):
-            rest -= np.exp(float(logits[n, k] - top))
+            rest -= weights[k]
             if rest < 0.0:
                 choice = k
                 break
@@ -127,7 +128,7 @@ def sample(logits: NDArray[np.float32], uniform: NDArray[np.float64]) -> Draw:
     """
     rows = len(logits)
     drawn = Draw(np.empty(rows, choice_type(logits.shape[1])), np.empty(rows, np.float32), np.empty(rows, np.float32))
-    _sample(np.ascontiguousarray(logits), uniform, *drawn)
+    _sample(np.ascontiguousarray(logits), uniform, np.empty(logits.shape[1]), *drawn)
     return drawn
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from multigrid_rl.serve.schema import LADDER, Event, Game, Grade, HandIn, Job, Rating, Setting
 from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row, Store
@@ -82,7 +82,11 @@ class Queue(Store):
         # A lease that ends later than any can was given before the clock was set back.
         free = or_(Job.worker == "", Job.lease_until < now, Job.lease_until > now + 2 * LEASE_S)
         due = or_(Job.not_before <= now, Job.not_before > now + ATTEMPTS)
-        query = select(Job).where(Job.lane.in_(lanes), free, due)
+        # A program has one worker at a time, so that a slow one leaves the others to those who wait.
+        held = aliased(Job)
+        busy = exists().where(held.hand_in_id == Job.hand_in_id, held.lane == PROGRAM, held.lease_until >= now)
+        alone = or_(Job.lane != PROGRAM, ~busy.where(held.id != Job.id, held.worker != ""))
+        query = select(Job).where(Job.lane.in_(lanes), free, due, alone)
         query = query.order_by(Job.priority, Job.hand_in_id, Job.id).limit(1).with_for_update(skip_locked=True)
         with self.reading() as session:  # most often there is nothing, and nobody is kept from writing
             if session.scalar(query) is None:

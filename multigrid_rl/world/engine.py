@@ -130,14 +130,14 @@ class DoorsEnv:
         shape = (world.num_games, world.spec.num_agents)
         self.actions = np.zeros(shape, np.int8)
         self._clock = Clock()
-        # Length, returns and events so far of the games that are played.
+        # Length, returns and events so far of the games that are played, and of those that ended, as many as are kept.
         length, events = np.zeros(shape[0], np.int32), np.zeros((*shape, NUM_EVENTS))
         self._sums: tuple[NDArray[Any], ...] = (length, np.zeros(shape), events)
-        self._finished: list[EpisodeTable] = []
+        self._rows, self._kept = self._table(shape[0]), 0
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:
         """Reset all games with ``seed``; returns tokens (N, D) of each seat."""
-        self._finished = []
+        self._kept = 0
         self._clear_sums(np.ones(self.num_envs, np.bool_))
         self.world.reset(seed)
         return self.observations()
@@ -153,12 +153,9 @@ class DoorsEnv:
         self._clock.begin()
         step = self.world.step(self.actions)
         self._clock.lap("engine")
-        length, returns, events = self._sums
-        _add_up(step.reward, step.events, returns, events, length)
-        ended = np.flatnonzero(step.done)
-        if len(ended):
-            self._finished.append(self.unfinished(ended)._replace(winner=step.winner[ended]))
-            self._clear_sums(ended)
+        if self._kept + self.num_envs > self._rows.episodes:
+            self._rows = EpisodeTable.concatenate([self._rows, self._table(self._rows.episodes)])
+        self._kept = _add_up(step.reward, step.events, step.done, step.winner, self._sums, self._rows, self._kept)
         reward = step.reward
         if self.shaping is not None:
             # Eliminated agents get no reward: a team with a joint action would be rewarded for them.
@@ -178,8 +175,17 @@ class DoorsEnv:
 
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call."""
-        rows, self._finished = [EpisodeTable.empty(self.spec.num_agents, NUM_EVENTS), *self._finished], []
-        return EpisodeTable.concatenate(rows)
+        finished = self._finished()
+        self._kept = 0
+        return finished
+
+    def _finished(self) -> EpisodeTable:
+        return EpisodeTable._make(column[: self._kept].copy() for column in self._rows)
+
+    def _table(self, rows: int) -> EpisodeTable:
+        shape = (rows, self.spec.num_agents)
+        columns = np.zeros(rows, np.int32), np.zeros(shape), np.zeros((*shape, NUM_EVENTS))
+        return EpisodeTable(*columns, np.zeros(rows, np.int8), np.zeros((rows, 0), np.int16))
 
     def unfinished(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> EpisodeTable:
         """Return rows of the unfinished games in ``which`` (N,), or of those numbers, without a winner."""
@@ -193,7 +199,7 @@ class DoorsEnv:
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the games and of their rows."""
-        log = {"sums": [array.copy() for array in self._sums], "finished": list(self._finished)}
+        log = {"sums": [array.copy() for array in self._sums], "finished": [self._finished()]}
         return {"world": self.world.get_state(), "log": log}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -201,7 +207,8 @@ class DoorsEnv:
         self.world.set_state(state["world"])
         for array, saved in zip(self._sums, state["log"]["sums"], strict=True):
             array[:] = saved
-        self._finished = list(state["log"]["finished"])
+        self._rows = EpisodeTable.concatenate([*state["log"]["finished"], self._table(self.num_envs)])
+        self._kept = self._rows.episodes - self.num_envs
 
     def drain_seconds(self) -> dict[str, float]:
         """Return the seconds spent on the ``engine`` since the last call."""
@@ -215,17 +222,32 @@ class DoorsEnv:
 def _add_up(
     reward: NDArray[np.float64],
     events: NDArray[np.float32],
-    returns: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    length: NDArray[np.int32],
-) -> None:
-    """Add one step's rewards (N, A) and events (N, A, E) to returns and counts, and 1 to each length (N,)."""
+    done: NDArray[np.bool_],
+    winner: NDArray[np.int8],
+    sums: tuple[NDArray[Any], ...],
+    rows: EpisodeTable,
+    kept: int,
+) -> int:
+    """Add one step's rewards (N, A), events (N, A, E) and 1 to the games' ``sums``, and move those that ended.
+
+    ``rows`` has room for all of them after its first ``kept``; returns how many are kept then.
+    """
+    length, returns, counts = sums
     for n in range(reward.shape[0]):
         length[n] += 1
         for a in range(reward.shape[1]):
             returns[n, a] += reward[n, a]
             for e in range(events.shape[2]):
                 counts[n, a, e] += events[n, a, e]
+        if not done[n]:
+            continue
+        rows.length[kept], rows.winner[kept], length[n] = length[n], winner[n], 0
+        for a in range(reward.shape[1]):
+            rows.returns[kept, a], returns[n, a] = returns[n, a], 0.0
+            for e in range(events.shape[2]):
+                rows.events[kept, a, e], counts[n, a, e] = counts[n, a, e], 0.0
+        kept += 1
+    return kept
 
 
 def _check(spec: GameSpec, num_games: int) -> None:

@@ -214,6 +214,18 @@ def test_a_slow_program_keeps_no_other_waiting(store, bundle, check_s, played_s)
     assert store.claim("p", ("program",)).hand_in_id == quick.id
 
 
+def test_a_program_has_one_worker_at_a_time(store, bundle):
+    work(store)
+    one, two = store.hand_in(ada(store), bundle), store.hand_in(store.person_by_code("s2").id, bundle)
+    for job in [store.claim("w", LANES) for _ in range(2)]:
+        store.checked(job, "external", "a" * 64, "ok", 1.0)
+    first, second = (store.claim(name, ("program",)) for name in ("p", "q"))
+    assert (first.hand_in_id, second.hand_in_id) == (one.id, two.id)
+    assert store.claim("r", ("program",)) is None
+    store.paired(first, [(one.id, first.other_id, pairing("h-one", "random", seconds={"h-one": 1.0}))])
+    assert store.claim("r", ("program",)).hand_in_id == one.id
+
+
 def test_forgotten_people_leave_games_and_nothing_else(store, bundle):
     mine = store.hand_in(ada(store), bundle)
     work(store)

@@ -241,17 +241,35 @@ def vector_case() -> tuple[AgentSpec, Batch]:
     return agent, batch_of(1)._replace(obs=obs, actions=actions, logp=np.full(64, -2, np.float32))
 
 
+def memory_case(seats: int, central: int) -> tuple[AgentSpec, Batch]:
+    """Sequences with memories, fresh starts and, for the critic, tokens of mates."""
+    rng, batch = np.random.default_rng(2), batch_of(seats, (16, 4), memory=8)
+    memory, starts = rng.normal(size=(16, 8)).astype(np.float32), rng.random((16, 4)) < 0.2
+    agent = replace(agent_of(seats), critic_space=gym.spaces.MultiDiscrete([4] * central) if central else None)
+    obs = np.concatenate([batch.obs, rng.integers(0, 4, (16, 4, central)).astype(np.uint8)], axis=2)
+    return agent, batch._replace(obs=obs, memory=memory, starts=starts)
+
+
+CASES = {
+    "tokens": lambda: (ARCHITECTURE, agent_of(1), batch_of(1)),
+    "a team's tokens": lambda: (ARCHITECTURE, agent_of(2), batch_of(2)),
+    "vectors": lambda: (ARCHITECTURE, *vector_case()),
+    "memory": lambda: ({"name": "gru", "hidden": [8]}, *memory_case(1, 0)),
+    "a team's memory": lambda: ({"name": "gru", "hidden": [8]}, *memory_case(2, 3)),
+}
+
+
 @pytest.mark.parametrize("threads", range(1, min(most_threads(), 2) + 1))
 @pytest.mark.parametrize("changes", [{}, {"target_kl": 0.2}, {"grad_clip": 0.1}])
-@pytest.mark.parametrize("seats", [1, 2, None])
-def test_steps_in_one_call_equal_those_one_by_one(seats, changes, threads):
-    agent, batch = vector_case() if seats is None else (agent_of(seats), batch_of(seats))
+@pytest.mark.parametrize("case", CASES)
+def test_steps_in_one_call_equal_those_one_by_one(case, changes, threads):
+    architecture, agent, batch = CASES[case]()
     batch.mask[5:9] = False
     # Minibatches across the ends of epochs: a row may be twice in one.
     config = {"lr": Schedule(0.01, 0.01, 1), "epochs": 3, "minibatch_size": 24, **changes}
     found = []
     for together in (False, True):
-        net = network_of(agent, ARCHITECTURE, 1)
+        net = network_of(agent, architecture, 1)
         update = update_of(net, agent, **config)
         assert compile_network(net).descends
         compile_network(net).descends = together
