@@ -65,6 +65,8 @@ HOLD = "at least 9 of 10 seeds"
 PLAIN_OBSTACLE = "single-obstacle-plain"
 #: The first fresh seed of recipes that were tuned on seeds from 100 on, or changed after these had been seen.
 LATER = 200
+#: The same where the seeds from 200 on had been seen, too.
+LATEST = 400
 #: Trained for these matches and for nothing else. They are no shipped players: hand-ins are compared with those.
 STRANGERS = tuple(f"benchmarks/strangers/stranger-{kind}" for kind in ("course", "selfplay", "clone"))
 #: Blues that a red of the plain 1v1 never met.
@@ -92,7 +94,7 @@ STUDIES = (
     Study("coop-ctce", ("scenario=coop", "scheme=ctce"), 10, HOLD),
     Study("2v2-dtde", ("scenario=2v2", "scheme=dtde"), 10, HOLD, fresh=LATER),
     Study("2v2-ctde", ("scenario=2v2", "scheme=ctde"), 10, HOLD, fresh=LATER),
-    Study("2v2-vs-adept", ("experiment=2v2-vs-adept",), 10, HOLD, "2v2-vs-adept", fresh=LATER),
+    Study("2v2-vs-adept", ("experiment=2v2-vs-adept",), 10, HOLD, "2v2-vs-adept", fresh=LATEST),
     Study("2v2-deathmatch", ("scenario=2v2-deathmatch",), recipe="2v2-deathmatch"),
     Study(
         "tictactoe",
@@ -287,7 +289,8 @@ RULES = f"""## Rules of evidence
 
 * A recipe is frozen in a commit, then judged on seeds {FRESH} to {FRESH + 9} that nobody tuned on: `make results ARGS="--fresh"`, `make study NAME=...
   ARGS="--fresh"`. Where a seed takes over ten minutes: five. A recipe that was tuned on these seeds, or changed after they had been seen, is
-  judged on those from {LATER} on. A page says which seeds it has, its commit, processor and command; what was measured on tuning seeds says so.
+  judged on those from {LATER} on, or from {LATEST} on where these had been seen, too. A page says which seeds it has, its commit, processor and
+  command; what was measured on tuning seeds says so.
 * Held-out players come in two lists ([leagues](../league.md)): `validate`, by whom one chooses, and `test`, whom no choice has seen and
   `--fresh` alone plays.
 * A claim that one thing is better carries the p of a permutation test and needs {ENOUGH} seeds; an interval of fewer is not drawn. Arms differ in
