@@ -154,10 +154,13 @@ def submit(
     course = Course(to, secret)
     number = course.send(packed(folder), f"{folder.resolve().stem}.zip")
     typer.echo(f"{course.url}/hand-in/{number}")
+    told = ""
     for now in course.follow(number) if wait else ():
-        for line in (now["state"], now.get("reason"), *str(now.get("log") or "").splitlines()):
+        log = str(now.get("log") or "")
+        for line in (now["state"], now.get("reason"), *(log.splitlines() if log != told else ())):
             if line:
                 typer.echo(printable(line))
+        told = log
         if now["state"] == "refused":
             raise typer.Exit(1)
         if now.get("rating") is not None:
