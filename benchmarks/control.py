@@ -178,7 +178,8 @@ def sb3_settings(*, quick: bool) -> list[Setting]:
 def our_speed(iterations: int) -> float:
     """Environment steps a second of HalfCheetah's recipe, the first tenth left out."""
     until = iterations * BATCH
-    return train_once([*ALIKE, f"train.until={until}", f"train.checkpoint_every={until}"]).speed(max(iterations // 10, 1))
+    record = train_once([*ALIKE, f"train.until={until}", f"train.checkpoint_every={until}"])
+    return record.speed(max(iterations // 10, 1))
 
 
 def training(report: Report, options: argparse.Namespace) -> None:
