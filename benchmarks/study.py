@@ -1,9 +1,10 @@
 """A study: arms times seeds, trained, judged on fresh episodes, and summed up on a page.
 
 ``python -m benchmarks.study policy-gradients`` reads ``benchmarks/studies/policy-gradients.yaml``, trains what is not
-trained yet below ``runs/studies/``, and writes ``docs/results/policy-gradients.md`` with its figures. Statistics are
-those of Agarwal et al. 2021 (https://arxiv.org/abs/2108.13264): the interquartile mean, intervals by the bootstrap over
-seeds, and the probability that a run of one arm beats a run of another.
+trained yet below ``runs/studies/``, and writes ``docs/results/policy-gradients.md`` with its figures; sections of
+groups that were not trained there stay as they are. Statistics are those of Agarwal et al. 2021
+(https://arxiv.org/abs/2108.13264): the interquartile mean, intervals by the bootstrap over seeds, and the probability
+that a run of one arm beats a run of another.
 """
 
 import argparse
@@ -53,6 +54,8 @@ _RETURN = "return_mean/agent_0"
 _TITLES = {_RETURN: "Mean return of the episodes played", "entropy/agent_0": "Entropy of the policy",
            "approx_kl/agent_0": "KL of an update, mean of its minibatches"}  # fmt: skip
 _UNITS = {_RETURN: "reward", "approx_kl/agent_0": "nats", "entropy/agent_0": "nats"}
+#: The last section of a page.
+_CLAIMS = "Which is better"
 Curve = tuple[NDArray[Any], NDArray[Any]]
 
 
@@ -155,7 +158,12 @@ def work(job: Job, tell: Callable[[Any], None]) -> None:
 
 def run_study(jobs: Sequence[Job], processes: int, log: Path) -> list[str]:
     """Do the ``jobs`` that are not done, side by side; returns what went wrong, one line a run."""
-    left = {f"{job.arm}, seed {job.seed}": job for job in jobs if not (job.folder / "study.json").is_file()}
+    one = ("train.threads=1",) if processes > 1 else ()  # no result depends on it
+    left = {
+        f"{job.arm}, seed {job.seed}": job._replace(overrides=(*one, *job.overrides))
+        for job in jobs
+        if not (job.folder / "study.json").is_file()
+    }
     log.parent.mkdir(parents=True, exist_ok=True)
     told, failed = Processes("benchmarks.study:work", left, min(processes, len(left)), log), []
     for name, kind, value in filter(None, told.results(lambda: False)):
@@ -265,33 +273,47 @@ def _draw_arm(axes: Axes, name: str, curves: list[Curve]) -> float:
     return float(steps[-1])
 
 
-def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
-    """Yield the lines of the page."""
+def lines_of(study: Study, arms: dict[str, Arm], command: str, before: str = "") -> Iterator[str]:
+    """Yield the lines of the page; sections without ``arms`` are those of ``before``, the page as it was."""
     rng = np.random.default_rng(0)
+    kept = {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in before.split("\n## ")[1:]}
     yield f"# {study.title}\n\n{study.text.strip()}\n"
-    every = " ".join([*study.common, "seed=N"])
-    yield f"Made by `{command}`. Every run: `{every}`, and its arm's overrides."
-    yield made_on([row for arm in arms.values() for row in arm.made])
     yield (
         f"Scores are mean returns of {study.episodes} fresh episodes after training, with drawn actions unless the "
         "column says otherwise. IQM is the interquartile mean over seeds, with its 95 % interval by the bootstrap over "
         f"seeds, from {ENOUGH} seeds on. Bands of the figures are quartiles over seeds.\n"
     )
     for group in study.groups:
-        yield f"## {group['title']}\n\n{group['text'].strip()}\n"
-        yield f"![{group['title']}]({_figure_name(study, group)})\n"
-        yield from _table(study, group, arms, rng)
-        updates_of = {name: arms[name].updates for name in group["arms"] if name in arms and arms[name].updates}
-        if updates_of:
-            medians = {name: np.median(updates, axis=0) for name, updates in updates_of.items()}
-            rows = [[name, *("-" if np.isnan(x) else f"{x:.4g}" for x in row)] for name, row in medians.items()]
-            yield from table(["medians over seeds", *(name for name, *_ in _UPDATES)], rows)
-        yield ""
-        if group.get("recovery"):
-            yield from _recoveries(group, arms)
+        if arms.keys() & group["arms"].keys():
+            yield from _section(study, group, arms, command, rng)
+        elif group["title"] in kept:
+            yield kept[group["title"]]
     if study.came:
         yield f"{study.came.strip()}\n"
-    yield from _claims(study, arms, rng)
+    yield from list(_claims(study, arms, rng)) or [kept[title] for title in (_CLAIMS,) if title in kept]
+
+
+def _section(
+    study: Study, group: dict[str, Any], arms: dict[str, Arm], command: str, rng: np.random.Generator
+) -> Iterator[str]:
+    yield f"## {group['title']}\n\n{group['text'].strip()}\n"
+    every = " ".join([*study.common, "seed=N"])
+    shown = [name for name in group["arms"] if name in arms]
+    made = command.format(seeds=max(len(arms[name].results) for name in shown), arms=" ".join(shown))
+    yield f"Made by `{made}`. Every run: `{every}`, and its arm's overrides."
+    yield made_on([row for name in shown for row in arms[name].made])
+    yield f"\n![{group['title']}]({_figure_name(study, group)})\n"
+    yield from _table(study, group, arms, rng)
+    updates_of = {name: arms[name].updates for name in shown if arms[name].updates}
+    if updates_of:
+        medians = {name: np.median(updates, axis=0) for name, updates in updates_of.items()}
+        rows = [[name, *("-" if np.isnan(x) else f"{x:.4g}" for x in row)] for name, row in medians.items()]
+        yield from table(["medians over seeds", *(name for name, *_ in _UPDATES)], rows)
+    yield ""
+    if group.get("recovery"):
+        yield from _recoveries(group, arms)
+    if group.get("came"):
+        yield f"{group['came'].strip()}\n"
 
 
 def _table(study: Study, group: dict[str, Any], arms: dict[str, Arm], rng: np.random.Generator) -> Iterator[str]:
@@ -336,7 +358,7 @@ def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Ite
     if not claims:
         return
     rows = []
-    yield "## Which is better\n"
+    yield f"## {_CLAIMS}\n"
     yield (
         "Probability that a run of the first beats a run of the second, with its 95 % interval; p is that of a "
         "permutation test of this probability against 1/2, two-sided. "
@@ -367,25 +389,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("name")
     parser.add_argument("--seeds", type=int, default=10, help="how many")
-    parser.add_argument("--fresh", action="store_true", help=f"from seed {FRESH} on, which nobody tunes on")
+    parser.add_argument("--fresh", type=int, nargs="?", const=FRESH, help=f"from a seed that nobody tuned on, {FRESH}")
     parser.add_argument("--arms", nargs="+", help="train these alone; the page shows all that were trained")
     parser.add_argument("--jobs", type=int, default=available_cpus())
     parser.add_argument("--folder", type=Path, default=Path("runs/studies"))
     parser.add_argument("--page-only", action="store_true", help="write the page of what was trained already")
     options = parser.parse_args()
     study = read_study(options.name)
-    first = FRESH * options.fresh
+    first = options.fresh or 0
     jobs = jobs_of(study, range(first, first + options.seeds), options.folder / options.name)
     chosen = [job for job in jobs if options.arms is None or job.arm in options.arms]
     if not options.page_only:
         prepare(study, options.folder / study.name)
     failed = [] if options.page_only else run_study(chosen, options.jobs, options.folder / study.name / "processes.log")
     arms = read_arms(jobs, study.metrics)
-    study = study._replace(groups=[group for group in study.groups if arms.keys() & group["arms"].keys()])
     for group in study.groups:
-        save_figure(draw_group(study, group, arms), PAGES / _figure_name(study, group))
-    command = f"make study NAME={study.name} ARGS='--seeds {options.seeds}{' --fresh' * options.fresh}'"
-    (PAGES / f"{study.name}.md").write_text("\n".join(lines_of(study, arms, command)) + "\n", encoding="utf-8")
+        if arms.keys() & group["arms"].keys():
+            save_figure(draw_group(study, group, arms), PAGES / _figure_name(study, group))
+    fresh = "" if options.fresh is None else " --fresh" if first == FRESH else f" --fresh {first}"
+    command = f"make study NAME={study.name} ARGS='--seeds {{seeds}}{fresh} --arms {{arms}}'"
+    page = PAGES / f"{study.name}.md"
+    lines = lines_of(study, arms, command, page.read_text(encoding="utf-8") if page.exists() else "")
+    page.write_text("\n".join(list(lines)).rstrip() + "\n", encoding="utf-8")
     print(f"saved: {PAGES / study.name}.md")
     sys.exit("\n".join(failed) if failed else 0)
 
