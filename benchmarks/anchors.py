@@ -98,8 +98,15 @@ SCORES = (
     Anchor("Humanoid, 3 M of PPO, 1 M of SAC", "rl_games, SAC", "-", 5_195, _control("humanoid"), "another method"),
     Anchor("LunarLander", "counts as solved", "-", 200, _control("lunarlander", "IQM")),
     Anchor("CartPole", "counts as solved", "-", 475, _control("cartpole", "IQM")),
-    Anchor("cloning, normalised, 10 seeds", "imitation library", "-", 0.923, Cell("imitation", "gaussian", "score")),
-    Anchor("DAgger, normalised, 10 seeds", "imitation library", "-", 1.017, Cell("imitation", "dagger-500k", "score")),
+    Anchor("cloning, normalised, 10 seeds", "imitation library", "-", 0.923, Cell("imitation", "clone", "score")),
+    Anchor(
+        "DAgger, normalised, 10 seeds",
+        "imitation library",
+        "-",
+        1.017,
+        Cell("imitation", "dagger", "score"),
+        "5 seeds, a head without draws",
+    ),
     Anchor("GAIL, normalised, 10 M steps", "imitation library", "-", 0.963, Cell("imitation", "gail", "score")),
     Anchor("AIRL, normalised, 10 M steps", "imitation library", "-", 0.627, Cell("imitation", "airl", "score")),
 )
