@@ -42,8 +42,6 @@ ONE_SEAT = ["scenario=1v1"]
 ALONE = ["scenario=single"]
 MEMORY = ["scenario=single-obstacle"]
 WARMUP = 5
-#: Multiplications and additions for a row of 1v1: two towers of 64-64 over 27 tokens, forward once, back twice.
-ROW_FLOP = 6 * (2 * 64 * 64 + 64 * 8) + 4 * 27 * 64
 #: What of a run is not measured: compilation, first allocations.
 PEER_WARMUP = 2
 STOCK_RUNNERS = (0, 1, 2)
@@ -169,7 +167,7 @@ def threads(report: Report, options: argparse.Namespace) -> None:
     heads = ["1v1", "an update, ms", "min to max"]
     lines = [*table(heads, spread_rows(rows)), "", note, ""]
     limits = [matrix_limit(n) for n in (1, 2)]
-    reached = [EPOCHS * BATCH * ROW_FLOP / spread(values).median / 1e9 for values in updates.values()]
+    reached = [EPOCHS * BATCH * row_flop(64) / spread(values).median / 1e9 for values in updates.values()]
     shares = [[n, r, limit, f"{r / limit:.0%}"] for n, r, limit in zip(updates, reached, limits, strict=True)]
     note = (
         "Limit: torch's product of 1024 x 64 by 64 x 64. An update counts rows that look alike, which it computes once."
@@ -178,16 +176,21 @@ def threads(report: Report, options: argparse.Namespace) -> None:
     report.section("Two threads", [*lines, *table(heads, shares), "", note], updates)
 
 
-def matrix_limit(threads: int) -> float:
+def row_flop(width: int) -> int:
+    """Multiplications and additions for a row of 1v1: two towers of two layers over 27 tokens, forward, back twice."""
+    return 6 * (2 * width * width + width * 8) + 4 * 27 * width
+
+
+def matrix_limit(threads: int, width: int = 64) -> float:
     """Return how many thousand millions of multiplications and additions a second torch's product reaches."""
     torch.set_num_threads(threads)
-    left, right = torch.ones(1024, 64), torch.ones(64, 64)
+    left, right = torch.ones(1024, width), torch.ones(width, width)
     took = []
-    for _ in range(2000):
+    for _ in range(2000 * 64 // width):
         began = time.perf_counter()
         left @ right
         took.append(time.perf_counter() - began)
-    return 2 * 1024 * 64 * 64 / statistics.median(took) / 1e9
+    return 2 * 1024 * width * width / statistics.median(took) / 1e9
 
 
 def stock(report: Report, options: argparse.Namespace) -> None:
