@@ -51,7 +51,7 @@ JAXMARL = Peer(
     "jaxmarl",
     "jaxmarl_ippo",
     jax_settings,
-    {"num_envs": 256, "threads": 2},
+    {"num_envs": 16, "batch": 2048, "threads": 2},  # as JaxMARL publishes it
     "Overcooked in its smallest layout, 520 numbers a view, one network for both agents; the trainer is written anew "
     "in the shape of JaxMARL's own (one compiled scan), which its package does not hold; compiling is not counted",
 )
@@ -60,7 +60,7 @@ PUFFERLIB = Peer(
     "pufferlib",
     "pufferlib_ppo",
     puffer_settings,
-    {"num_envs": 256, "workers": 0, "threads": 1},
+    {"num_envs": 1024, "workers": 0, "threads": 1},
     "Snake, written in C, two snakes a world and views of 5 x 5 cells, one-hot 200 numbers, one network for both; "
     "without its dashboard, with Adam for Muon",
 )
