@@ -14,11 +14,14 @@ from typing import Any, NamedTuple
 from benchmarks.measure import BenchmarkError, Peers, alternate, ratios, spread, train_once
 from benchmarks.tables import Report, range_of, table
 from benchmarks.tuning import BATCH, EPOCHS, MINIBATCH, Setting, fixed, label, tuned
+from multigrid_rl.cores import available_cpus
 
 BOTH_SEATS = ["scenario=1v1", "scenario.seats.blue_0=learn"]
 #: That learn in a game of either side.
 AGENTS = 2
-OURS = "multigrid-rl, both seats learn"
+#: Of ours: as each peer has its best of one and two, and however busy the machine is.
+THREADS = tuple(n for n in (1, 2) if n <= available_cpus())
+OURS = "multigrid-rl, {} thread(s)"
 
 
 class Peer(NamedTuple):
@@ -73,6 +76,11 @@ def speed_of(peers: Peers, peer: Peer, iterations: int, setting: Setting) -> flo
     return float(peers.run(peer.module, arguments)["env_steps_per_s"])
 
 
+def ours(overrides: list[str], warmup: int) -> float:
+    """Environment steps a second of ours."""
+    return train_once(overrides).speed(warmup)
+
+
 def against(peer: Peer, report: Report, options: argparse.Namespace) -> None:
     """Measure ours with both seats learning and a peer alternately, in environment steps and trained agent steps."""
     if options.skip_peers:
@@ -84,23 +92,24 @@ def against(peer: Peer, report: Report, options: argparse.Namespace) -> None:
         return
     measure = partial(speed_of, peers, peer, options.peer_iterations)
     best = tuned(report, peer.name, peer.settings(options.quick), measure) if options.sweep else peer.best
-    overrides = [*BOTH_SEATS, *fixed(options.iterations)]
+    run = [*BOTH_SEATS, *fixed(options.iterations)]
     sides: dict[str, Callable[[], float]] = {
-        OURS: lambda: train_once(overrides).speed(options.warmup),
-        peer.name: partial(measure, best),
+        OURS.format(n): partial(ours, [*run, f"train.threads={n}"], options.warmup) for n in THREADS
     }
+    sides[peer.name] = partial(measure, best)
     found = alternate(sides, options.rounds)
-    rounds = spread(ratios(found[OURS], found[peer.name]))
+    faster = max(map(OURS.format, THREADS), key=lambda name: spread(found[name]).median)
+    rounds = spread(ratios(found[faster], found[peer.name]))
     rows: list[list[Any]] = [
         [name, (its := spread(values)).median, range_of(its), AGENTS * its.median] for name, values in found.items()
     ]
-    rows.append(["ratio, round by round", rounds.median, range_of(rounds), rounds.median])
+    rows.append(["ratio, round by round, of our faster", rounds.median, range_of(rounds), rounds.median])
     heads = ["", "env steps/s", "min to max", "trained agent steps/s"]
     note = (
-        f"Unequal games. Alike: two agents that both learn, {BATCH} environment steps a batch, {EPOCHS} epochs, "
-        f"minibatches of {MINIBATCH} rows, tanh 64-64 in two towers, {options.rounds} alternating rounds. Ours: "
-        f"{' '.join(BOTH_SEATS)}, a network for each seat. {peer.name}: in its own environment, the best of a sweep "
-        f"({label(best)}); {peer.differs}."
+        f"Unequal games. Alike: two agents that both learn, {BATCH} environment steps a batch if no other is named, "
+        f"{EPOCHS} epochs, minibatches of {MINIBATCH} rows, tanh 64-64 in two towers, {options.rounds} alternating "
+        f"rounds. Ours: {' '.join(BOTH_SEATS)}, a network for each seat. {peer.name}: in its own environment, the best "
+        f"of a sweep ({label(best)}); {peer.differs}."
     )
     report.section(f"Against {peer.name}", [*table(heads, rows), "", note], found)
     report.result[f"ratio_to_{peer.package}"] = round(rounds.median, 2)

@@ -233,7 +233,7 @@ class TestSections:
         monkeypatch.setattr(sys, "argv", ["training", "--quick", "--only", "jaxmarl", "--sweep"])
         training.main()
         lines = capsys.readouterr().out.splitlines()
-        assert "| multigrid-rl, both seats learn | 100 | 100 to 100 | 200 |" in lines
+        assert "| multigrid-rl, 1 thread(s) | 100 | 100 to 100 | 200 |" in lines
         assert "| JaxMARL's IPPO | 50.00 | 50.00 to 50.00 | 100 |" in lines
         assert json.loads(lines[-1])["ratio_to_jaxmarl"] == 2.0
         module, arguments = asked[-1]
