@@ -43,7 +43,7 @@ _RAY, _SB3 = (
     for name in ("RLlib's own PPO", "Stable-Baselines3")
 )
 _JAXMARL, _PUFFERLIB = (
-    Cell("bench-training", "multigrid-rl, 2 thread.*", "trained agent steps/s", f"Against {name}")
+    Cell("bench-training", "multigrid-rl, 1 thread.*", "trained agent steps/s", f"Against {name}")
     for name in ("JaxMARL's IPPO", "PufferLib's trainer")
 )
 _GPU = "a GPU, other games and larger batches"
