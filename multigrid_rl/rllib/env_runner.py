@@ -136,7 +136,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             paths,
             collector.env.drain_episodes(),
             self.num_envs * self.run.train.num_steps,
-            self.weights_hash(),
+            # In the driver itself they were set a moment ago; what was sent may be late or lost.
+            self.weights_hash() if self.worker_index else {},
             {**collector.clock.drain(), **collector.env.drain_seconds()},
         )
 
