@@ -349,18 +349,6 @@ class BatchedStep(NamedTuple):
     done: NDArray[np.bool_]  # (N,) the episode ended in this step
 
 
-class Acting(NamedTuple):
-    """What an agent acts with in a batch of ``T`` steps, and where its rows go."""
-
-    network: Any  # compiled: a fast.Pass
-    distribution: Any
-    stream: NDArray[np.uint64]  # (N,) state of its streams
-    obs: NDArray[Any]  # (T, N, D)
-    actions: NDArray[Any]  # (T, N, C)
-    logp: NDArray[np.float32]  # (T, N, C)
-    entropy: NDArray[np.float32]  # (T, N, C)
-
-
 class BatchedEnv(Protocol):
     """``N`` environments side by side, by seat or, as training sees them, by agent: all that training uses of them."""
 

@@ -13,7 +13,7 @@ from gymnasium.spaces import MultiDiscrete
 from numpy.typing import NDArray
 
 from multigrid_rl.text import expected
-from multigrid_rl.types import Acting, AgentSpec, BatchedEnv, BatchedStep, EpisodeTable, MultiAgentSpec
+from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EpisodeTable, MultiAgentSpec
 
 Scheme = Literal["dtde", "ctde", "ctce"]
 Array = NDArray[Any]
@@ -110,7 +110,7 @@ class GroupedEnv:
             done=step.done,
         )
 
-    def play(self, acting: dict[str, Acting]) -> BatchedStep | None:
+    def play(self, acting: dict[str, Any]) -> BatchedStep | None:
         """Play a batch of steps in one call, see ``players.whole``; ``None``: it has to be played step by step."""
         play = getattr(self.env, "play", None)
         step: BatchedStep | None = play and play(acting, self.specs.agents, self._mates, self._marks)

@@ -13,7 +13,7 @@ from multigrid_rl import fast
 from multigrid_rl.learn.batches import Paths, Rollout
 from multigrid_rl.models.distributions import Bound, distribution_of
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams
-from multigrid_rl.types import Acting, BatchedEnv, BatchedStep, Clock, MultiAgentSpec
+from multigrid_rl.types import BatchedEnv, BatchedStep, Clock, MultiAgentSpec
 
 if TYPE_CHECKING:
     from multigrid_rl.learn.decisions import Gaps

@@ -12,13 +12,14 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.fast import Acting
 from multigrid_rl.fast.towers import TokenTowers, policy_forward
 from multigrid_rl.jit import inlined, kernel, threads
 from multigrid_rl.models.distributions import Categorical, draw_choices
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.streams import fill_uniform
 from multigrid_rl.text import expected
-from multigrid_rl.types import Acting, AgentSpec, BatchedStep
+from multigrid_rl.types import AgentSpec, BatchedStep
 from multigrid_rl.world.constants import ACTIONS, SWAPPED, TURNED
 from multigrid_rl.world.engine import DoorsEnv, add_up
 from multigrid_rl.world.kernels import step_games
