@@ -136,8 +136,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             paths,
             collector.env.drain_episodes(),
             self.num_envs * self.run.train.num_steps,
-            # In the driver itself they were set a moment ago; what was sent may be late or lost.
-            self.weights_hash() if self.worker_index else {},
+            self.weights_hash(),
             {**collector.clock.drain(), **collector.env.drain_seconds()},
         )
 

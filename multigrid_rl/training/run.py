@@ -113,8 +113,8 @@ class Run:
         marks = [time.perf_counter()]
         experience = self.sampler.sample()
         for part in experience:
-            if part.weights and part.weights != self._checksums():
-                raise RunError(f"an env runner played with weights {part.weights}; sent were {self._checksums()}")
+            if part.weights and part.weights != self._sent:
+                raise RunError(f"an env runner played with weights {part.weights}; sent were {self._sent}")
         marks.append(time.perf_counter())
         self.env_steps += sum(part.env_steps for part in experience)
         learned = self.learner.learn(experience, self.env_steps)
@@ -190,16 +190,10 @@ class Run:
         self.send_weights()
 
     def send_weights(self) -> None:
-        """Hand the learner's weights to the sampler."""
-        self._sent = {}
-        self.sampler.set_weights(self.learner.get_weights())
-
-    def _checksums(self) -> dict[str, str]:
-        """Return those of the weights that were sent, which are the learner's until it learns again."""
-        if not self._sent:
-            weights = self.learner.get_weights()
-            self._sent = {name: fingerprint(tensors, quick=True) for name, tensors in weights.items()}
-        return self._sent
+        """Hand the learner's weights to the sampler, and remember their checksums."""
+        weights = self.learner.get_weights()
+        self._sent = {name: fingerprint(tensors, quick=True) for name, tensors in weights.items()}
+        self.sampler.set_weights(weights)
 
     def advance_league(self, export: Any) -> None:
         """Add a snapshot to the league and redraw its opponents, if there is a league and it is time.
