@@ -63,7 +63,7 @@ def ten():
         yield pytest.param(env_id, seat, id=env_id.partition(":")[2], marks=marks)
 
 
-@pytest.mark.parametrize(("env_id", "seat"), ten())
+@pytest.mark.parametrize(("env_id", "seat"), [*ten()])
 def test_ten_games_from_training_to_a_verdict(tmp_path, env_id, seat):
     rows = train(tmp_path / "run", f"env_id={env_id}")
     assert rows[-1]["env_steps"] >= 2000
