@@ -7,16 +7,14 @@ import json
 import pickle
 import zipfile
 from collections import OrderedDict
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from bundles import torch_files_here
 from commands import call, complaint
-from multigrid_rl.imitation.torch_file import content_of, weights
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.players.frozen import FrozenPlayer
 
@@ -84,14 +82,9 @@ def sb3_ppo():
 
 
 @pytest.fixture
-def here(monkeypatch):
-    """Files are read by this process: another one takes seconds to import torch."""
-
-    def run(command, **_):
-        weights(content_of(command[3]), Path(command[4]))
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr("multigrid_rl.imitation.interchange.subprocess", SimpleNamespace(run=run))
+def here():
+    with torch_files_here():
+        yield
 
 
 def written(path, state):
