@@ -130,6 +130,12 @@ def _chance(monkeypatch) -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch) -> None:
+    """A run takes no second core unless it is told to: others test there, and its kernels would be compiled twice."""
+    monkeypatch.setattr("multigrid_rl.training.stages.available_cpus", lambda: 1)
+
+
 def _compile_the_game() -> None:
     import numpy as np  # noqa: PLC0415
 
@@ -148,7 +154,7 @@ def _compile_networks() -> None:
     from multigrid_rl.config.compose import compose  # noqa: PLC0415
     from multigrid_rl.training.loop import warm_up  # noqa: PLC0415
 
-    warm_up(compose([]), threads=2)
+    warm_up(compose([]))
 
 
 def _compile_the_multigrid_package() -> None:
