@@ -6,6 +6,14 @@ READY := $(VENV)/.ready
 # What the benchmarks measure against never enters the environment that trains.
 BENCH_VENV ?= .venv-bench
 BENCH_READY := $(BENCH_VENV)/.ready
+# These two need versions that no other environment shares.
+JAX_VENV ?= .venv-jax
+JAX_READY := $(JAX_VENV)/.ready
+PUFFER_VENV ?= .venv-puffer
+PUFFER_READY := $(PUFFER_VENV)/.ready
+# Its build loads files from GitHub; where that cannot be reached: a folder of its sources that has them. It takes a
+# CUDA compiler on the path for a GPU: there is none on the path that it is given.
+PUFFERLIB ?= pufferlib==3.0.0
 # Nor does what makes the site.
 DOCS_VENV ?= .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
@@ -19,7 +27,7 @@ endef
 SCENARIO ?= $(or $(scenario),1v1)
 ARGS ?=
 # key=value as the program takes them, typed after the verb: make train scenario=coop seed=3
-OWN := PYTHON VENV BENCH_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
+OWN := PYTHON VENV BENCH_VENV JAX_VENV PUFFER_VENV PUFFERLIB DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
 TYPED = $(sort $(filter-out $(OWN),$(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))))
 KEYS = $(foreach name,$(TYPED),'$(name)=$($(name))')
 SEEDS ?= 0 1 2
@@ -33,7 +41,7 @@ CHECK_TORCH = $(if $(filter cpu gpu cu1%,$(TORCH)),,$(error TORCH: expected cpu,
 NAME ?= $(error NAME: expected the name of a study: make study NAME=policy-gradients, or another of benchmarks/studies/)
 RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/mine)
 
-.PHONY: help setup train search evaluate cup report test faults robustness soak soak-serve bench-serve capacity check bench-setup bench bench-control bench-games bench-world bench-growth bench-faces docs pictures explain results study fingerprints prove-multigrid players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test faults robustness soak soak-serve bench-serve capacity check bench-setup bench bench-jaxmarl bench-pufferlib bench-control bench-games bench-world bench-growth bench-faces docs pictures explain results study fingerprints prove-multigrid players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -104,7 +112,25 @@ $(BENCH_READY): pyproject.toml constraints.txt
 	@touch $@
 
 bench: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of training against peers, about 10 minutes; ARGS="--skip-peers" without them, "--sweep" tunes them first
-	$(BIN)/python -m benchmarks.training --peers $(BENCH_VENV) $(ARGS)
+	$(BIN)/python -m benchmarks.training --peers $(BENCH_VENV) --jaxmarl $(JAX_VENV) --pufferlib $(PUFFER_VENV) $(ARGS)
+
+bench-jaxmarl: $(READY) $(JAX_READY)  ## speed of training against JaxMARL's IPPO alone (Python 3.11 or 3.12); once its .venv-jax is there, `make bench` has it
+	$(BIN)/python -m benchmarks.training --only jaxmarl --jaxmarl $(JAX_VENV) $(ARGS)
+
+$(JAX_READY): benchmarks/peers/jaxmarl.txt
+	$(PYTHON) -m venv $(JAX_VENV)
+	$(JAX_VENV)/bin/pip install --quiet --disable-pip-version-check --requirement benchmarks/peers/jaxmarl.txt
+	@touch $@
+
+bench-pufferlib: $(READY) $(PUFFER_READY)  ## the same against PufferLib's trainer, which is built from source: a C++ compiler, GitHub
+	$(BIN)/python -m benchmarks.training --only pufferlib --pufferlib $(PUFFER_VENV) $(ARGS)
+
+$(PUFFER_READY): benchmarks/peers/pufferlib.txt
+	$(PYTHON) -m venv $(PUFFER_VENV)
+	$(PUFFER_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(TORCH_INDEX) torch
+	$(PUFFER_VENV)/bin/pip install --quiet --disable-pip-version-check --requirement benchmarks/peers/pufferlib.txt
+	PATH="$(abspath $(PUFFER_VENV))/bin:/usr/bin:/bin" $(PUFFER_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(PUFFERLIB)
+	@touch $@
 
 bench-faces: $(READY) $(BENCH_READY)  ## TorchRL, SuperSuit and Stable-Baselines3 on our environments; speed of the vector face
 	$(BENCH_VENV)/bin/python -m benchmarks.peers.faces $(ARGS)

@@ -42,6 +42,10 @@ _RAY, _SB3 = (
     Cell("bench-training", "multigrid-rl", "env steps/s", f"Against {name}")
     for name in ("RLlib's own PPO", "Stable-Baselines3")
 )
+_JAXMARL, _PUFFERLIB = (
+    Cell("bench-training", "multigrid-rl, 1 thread.*", "trained agent steps/s", f"Against {name}")
+    for name in ("JaxMARL's IPPO", "PufferLib's trainer")
+)
 _GPU = "a GPU, other games and larger batches"
 
 
@@ -63,6 +67,22 @@ SPEED = (
     Anchor("training, IsaacLab's test", "PufferLib in IsaacLab", "1 GPU", 260_000, _STEPS, _GPU),
     Anchor("training, duels by self-play", "Sample Factory", "one workstation", 100_000, _STEPS, "pixels"),
     Anchor("training, both learn", "JaxMARL IPPO, Overcooked", "2 cores", 56_000, _BOTH, "another game"),
+    Anchor(
+        "training, both learn",
+        "JaxMARL's IPPO, Overcooked",
+        "measured here",
+        _JAXMARL._replace(row="JaxMARL's IPPO"),
+        _JAXMARL,
+        "another game; a shared machine",
+    ),
+    Anchor(
+        "training, both learn",
+        "PufferLib's trainer, Snake",
+        "measured here",
+        _PUFFERLIB._replace(row="PufferLib's trainer"),
+        _PUFFERLIB,
+        "another game; a shared machine",
+    ),
     Anchor("training, 1v1", "RLlib's own PPO", "measured here", _RAY._replace(row="RLlib's own PPO"), _RAY),
     Anchor(
         "training, same settings", "Stable-Baselines3", "measured here", _SB3._replace(row="Stable-Baselines3"), _SB3

@@ -28,7 +28,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.measure import Peers, alternate, ratios, spread, train_once
 from benchmarks.tables import Report, add_common, describe, measure_all, range_of, spread_rows, table
-from benchmarks.training import Setting, best_of, label, sb3_speed, sweep
+from benchmarks.training import sb3_speed
+from benchmarks.tuning import Setting, best_of, label, sweep
 from multigrid_rl.envs.base import AGENT, SingleAgentEnvs
 from multigrid_rl.envs.gymnasium import GymnasiumEnvs, make_env
 from multigrid_rl.imitation.demonstrations import read_demonstrations

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from benchmarks.measure import Run, alternate, spread, train_once
+from benchmarks.measure import Run, alternate, spread, timing_parts, train_once
 from benchmarks.tables import Report, add_common, describe, measure_all, range_of, table
+from benchmarks.training import matrix_limit, row_flop
+from benchmarks.tuning import BATCH, EPOCHS
 from multigrid_rl.cores import available_cpus
 
 GAMES = (16, 64, 256, 1024, 4096)
@@ -121,6 +123,25 @@ def one_table(report: Report, name: str, options: argparse.Namespace) -> None:
             f"Memory: {kib:.0f} KiB for each game more ({STEPS} steps of it in the batch, and their gradients)."
         )
     report.section(heading, lines, data)
+    if name == "width":
+        share_of_limit(report, runs, options.warmup)
+
+
+def share_of_limit(report: Report, runs: dict[str, list[Run]], warmup: int) -> None:
+    """Report what an update of each width computes against what the processor can."""
+    rows: list[list[Any]] = []
+    for key, its in runs.items():
+        width = int(key.split()[2])
+        seconds = spread([timing_parts(run.rows, warmup)["learn"].median_s for run in its])
+        reached, limit = EPOCHS * BATCH * row_flop(width) / seconds.median / 1e9, matrix_limit(CPUS, width)
+        rows.append([key, 1e3 * seconds.median, reached, limit, f"{reached / limit:.0%}"])
+    heads = ["1v1", "an update, ms", "GFLOP/s", f"limit of {CPUS} thread(s)", "share"]
+    note = (
+        "Limit: torch's product of 1024 x width by width x width, measured after the runs. An update counts rows that "
+        "look alike, which it computes once; it takes one thread where the other core is not free."
+    )
+    report.result["share_of_matrix_limit"] = {row[0]: row[-1] for row in rows}
+    report.section("Share of the matrix limit", [*table(heads, rows), "", note], rows)
 
 
 def kib_per_game(sizes: Sequence[tuple[int, float]]) -> float:

@@ -21,6 +21,8 @@ from multigrid_rl.text import expected
 T = TypeVar("T")
 #: Seconds after which a run is ended.
 RUN_LIMIT_S = 1800.0
+#: What is told of peers that are not there.
+SET_UP = "run make bench-setup, or leave it out: --skip-peers"
 #: How long a run may take to end itself once it was asked to.
 GRACE_S = 30.0
 
@@ -265,18 +267,18 @@ def overhead_share(rows: Sequence[Mapping[str, Any]], warmup: int) -> float | No
 
 
 class Peers:
-    """The environment of ``make bench-setup``, which holds what we compare with.
+    """The environment of ``make bench-setup``, or another one, which holds what we compare with.
 
     Raises:
-        BenchmarkError: it is not there, or lacks the package that is measured.
+        BenchmarkError: it is not there, or lacks the package that is measured; with the ``remedy``.
     """
 
-    def __init__(self, venv: Path, package: str = "stable_baselines3") -> None:
+    def __init__(self, venv: Path, package: str = "stable_baselines3", remedy: str = SET_UP) -> None:
         self.python = venv / "bin" / "python"
         probe = f"import importlib.util as u, sys; sys.exit(0 if u.find_spec('{package}') else 1)"
         there = self.python.exists() and subprocess.run([self.python, "-c", probe], check=False).returncode == 0
         if not there:
-            raise BenchmarkError(f"no {package} in {venv}: run make bench-setup, or leave it out: --skip-peers")
+            raise BenchmarkError(f"no {package} in {venv}: {remedy}")
 
     def run(self, module: str, arguments: Sequence[str], limit: float = RUN_LIMIT_S) -> dict[str, Any]:
         """Run a module of ``benchmarks.peers`` there and return the JSON of its last line.

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -34,16 +34,14 @@ from benchmarks.measure import (
     timing_parts,
     train_once,
 )
+from benchmarks.own_games import BOTH_SEATS, JAXMARL, PUFFERLIB, against
 from benchmarks.tables import Report, add_common, describe, measure_all, range_of, spread_rows, table
+from benchmarks.tuning import BATCH, EPOCHS, MINIBATCH, Setting, fixed, label, tuned, versus
 
 ONE_SEAT = ["scenario=1v1"]
-BOTH_SEATS = ["scenario=1v1", "scenario.seats.blue_0=learn"]
 ALONE = ["scenario=single"]
 MEMORY = ["scenario=single-obstacle"]
 WARMUP = 5
-BATCH, MINIBATCH, EPOCHS = 4096, 1024, 4
-#: Multiplications and additions for a row of 1v1: two towers of 64-64 over 27 tokens, forward once, back twice.
-ROW_FLOP = 6 * (2 * 64 * 64 + 64 * 8) + 4 * 27 * 64
 #: What of a run is not measured: compilation, first allocations.
 PEER_WARMUP = 2
 STOCK_RUNNERS = (0, 1, 2)
@@ -52,12 +50,12 @@ SB3_ENVS = (8, 16, 32, 64, 128, 256)
 #: Found by a sweep on two cores.
 BEST_STOCK: dict[str, Any] = {"num_env_runners": 2, "num_envs": 128, "threads": 1}
 BEST_SB3: dict[str, Any] = {"num_envs": 128, "workers": "dummy", "encoding": "one-hot", "threads": 2}
-#: Best settings that are measured once more, and with two torch threads in the learner.
-REFINED = 3
 KEYS = (
     "env_steps_per_s",
     "ratio_to_stock_rllib",
     "ratio_to_sb3",
+    "ratio_to_jaxmarl",
+    "ratio_to_pufferlib",
     "agent_steps_per_s_both_learning",
     "update_2_threads_ratio",
     "gru_env_steps_per_s",
@@ -77,62 +75,12 @@ ELSEWHERE = (
 )
 PEAK_TARGET_MIB = 1536
 
-Setting = dict[str, Any]
-
-
-class Trial(NamedTuple):
-    """One setting of a sweep and what it reached; ``None`` if it failed, with the reason."""
-
-    setting: Setting
-    env_steps_per_s: float | None
-    failure: str = ""
-
-
-def label(setting: Setting) -> str:
-    """``num_envs 64, workers dummy``."""
-    return ", ".join(f"{name} {value}" for name, value in setting.items())
-
-
-def best_of(trials: Sequence[Trial]) -> Setting:
-    """Return the fastest setting.
-
-    Raises:
-        BenchmarkError: none of them ran.
-    """
-    finished = [(trial.env_steps_per_s, number) for number, trial in enumerate(trials) if trial.env_steps_per_s]
-    if not finished:
-        raise BenchmarkError(f"no setting ran: {trials[-1].failure if trials else 'there is none'}")
-    return trials[max(finished)[1]].setting
-
-
-def sweep(settings: Sequence[Setting], measure: Callable[[Setting], float]) -> list[Trial]:
-    """Every setting with one torch thread in the learner; then the best of them once more, with one and with two."""
-    trials = [_trial({**setting, "threads": 1}, measure) for setting in settings]
-    ranked = sorted(trials, key=lambda trial: -(trial.env_steps_per_s or 0.0))
-    again = [{**trial.setting, "threads": threads} for trial in ranked[:REFINED] for threads in (1, 2)]
-    return trials + [_trial(setting, measure) for setting in again]
-
-
-def _trial(setting: Setting, measure: Callable[[Setting], float]) -> Trial:
-    try:
-        trial = Trial(setting, measure(setting))
-    except BenchmarkError as error:
-        trial = Trial(setting, None, str(error))
-    print(f"  {label(setting)}: {trial.failure or f'{trial.env_steps_per_s:,.0f} steps/s'}", flush=True)
-    return trial
-
 
 def stock_settings(*, quick: bool) -> list[Setting]:
     """Of RLlib's own PPO: env runners, and games over all of them."""
     if quick:
         return [{"num_env_runners": 0, "num_envs": 64}]
     return [{"num_env_runners": runners, "num_envs": envs} for runners in STOCK_RUNNERS for envs in STOCK_ENVS]
-
-
-def fixed(iterations: int) -> list[str]:
-    """Return overrides of a run that is exactly so long and writes one checkpoint, at its end."""
-    until = iterations * BATCH
-    return [f"train.until={until}", "train.stop_when_held=false", f"train.checkpoint_every={until}"]
 
 
 def stock_speed(setting: Setting, iterations: int) -> float:
@@ -219,7 +167,7 @@ def threads(report: Report, options: argparse.Namespace) -> None:
     heads = ["1v1", "an update, ms", "min to max"]
     lines = [*table(heads, spread_rows(rows)), "", note, ""]
     limits = [matrix_limit(n) for n in (1, 2)]
-    reached = [EPOCHS * BATCH * ROW_FLOP / spread(values).median / 1e9 for values in updates.values()]
+    reached = [EPOCHS * BATCH * row_flop(64) / spread(values).median / 1e9 for values in updates.values()]
     shares = [[n, r, limit, f"{r / limit:.0%}"] for n, r, limit in zip(updates, reached, limits, strict=True)]
     note = (
         "Limit: torch's product of 1024 x 64 by 64 x 64. An update counts rows that look alike, which it computes once."
@@ -228,45 +176,21 @@ def threads(report: Report, options: argparse.Namespace) -> None:
     report.section("Two threads", [*lines, *table(heads, shares), "", note], updates)
 
 
-def matrix_limit(threads: int) -> float:
+def row_flop(width: int) -> int:
+    """Multiplications and additions for a row of 1v1: two towers of two layers over 27 tokens, forward, back twice."""
+    return 6 * (2 * width * width + width * 8) + 4 * 27 * width
+
+
+def matrix_limit(threads: int, width: int = 64) -> float:
     """Return how many thousand millions of multiplications and additions a second torch's product reaches."""
     torch.set_num_threads(threads)
-    left, right = torch.ones(1024, 64), torch.ones(64, 64)
+    left, right = torch.ones(1024, width), torch.ones(width, width)
     took = []
-    for _ in range(2000):
+    for _ in range(2000 * 64 // width):
         began = time.perf_counter()
         left @ right
         took.append(time.perf_counter() - began)
-    return 2 * 1024 * 64 * 64 / statistics.median(took) / 1e9
-
-
-def tuned(report: Report, name: str, settings: list[Setting], measure: Callable[[Setting], float]) -> Setting:
-    """Return the best setting of a peer, by a sweep."""
-    print(f"tuning {name}: {len(settings)} settings and more", flush=True)
-    trials = sweep(settings, measure)
-    best = best_of(trials)
-    rows = [[label(trial.setting), trial.env_steps_per_s or trial.failure] for trial in trials]
-    note = "One run each; then the three best once more, with one and with two torch threads in the learner."
-    lines = [*table(["setting", "env steps/s"], rows), "", note]
-    report.section(f"Tuning {name}", lines, [t._asdict() for t in trials])
-    return best
-
-
-def versus(
-    report: Report, options: argparse.Namespace, peer: str, ours: list[str], theirs: Callable[[], float], how: str
-) -> float:
-    """One pair, measured alternately; returns the median ratio."""
-    overrides = [*ours, *fixed(options.iterations)]
-    rows = alternate({"ours": lambda: train_once(overrides).speed(options.warmup), "theirs": theirs}, options.rounds)
-    rounds = ratios(rows["ours"], rows["theirs"])
-    lines = spread_rows({"multigrid-rl": rows["ours"], peer: rows["theirs"], "ratio, round by round": rounds})
-    note = (
-        f"{' '.join(ours)}, {BATCH} steps a batch, {EPOCHS} epochs, minibatches of {MINIBATCH}, tanh 64-64 in two "
-        f"towers on one-hot tokens, {options.rounds} alternating rounds. Ours: the default recipe, the driver samples "
-        f"256 games, threads as many as are free. {peer}: {how}."
-    )
-    report.section(f"Against {peer}", [*table(["", "env steps/s", "min to max"], lines), "", note], rows)
-    return round(spread(rounds).median, 2)
+    return 2 * 1024 * width * width / statistics.median(took) / 1e9
 
 
 def stock(report: Report, options: argparse.Namespace) -> None:
@@ -338,7 +262,16 @@ def memory(report: Report, options: argparse.Namespace) -> None:
     report.section("Peak memory", [*table(["MiB", "median", "min to max"], rows), "", note], data)
 
 
-SECTIONS = {"speed": speed, "threads": threads, "stock": stock, "sb3": sb3, "held": held, "memory": memory}
+SECTIONS: dict[str, Callable[[Report, argparse.Namespace], None]] = {
+    "speed": speed,
+    "threads": threads,
+    "stock": stock,
+    "sb3": sb3,
+    "jaxmarl": partial(against, JAXMARL),
+    "pufferlib": partial(against, PUFFERLIB),
+    "held": held,
+    "memory": memory,
+}
 
 
 def parsed() -> argparse.Namespace:
@@ -351,7 +284,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--iterations", type=int, default=100, help="of our runs; those of peers are slower and fewer")
     parser.add_argument("--peer-iterations", type=int, default=8)
     parser.add_argument("--peers", type=Path, default=Path(".venv-bench"), help="what make bench-setup made")
-    parser.add_argument("--skip-peers", action="store_true", help="leave Stable-Baselines3 out; its ratio is null")
+    for name, venv in (("jaxmarl", ".venv-jax"), ("pufferlib", ".venv-puffer")):
+        parser.add_argument(f"--{name}", type=Path, default=Path(venv), help=f"what make bench-{name} made, if it did")
+    parser.add_argument("--skip-peers", action="store_true", help="leave out what is not RLlib; its ratio is null")
     parser.add_argument("--sweep", action="store_true", help="tune the peers, an hour, in place of the settings found")
     options = parser.parse_args()
     options.warmup = WARMUP

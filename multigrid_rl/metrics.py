@@ -206,6 +206,7 @@ LATER = MetricGroup(
         "env_steps_per_s": ("environment steps a second over this row, everything included", "steps/s"),
         "timing/sample_s": ("playing, all of it", "s"),
         "timing/engine_s": ("of it: the game (with several env runners, the mean over them; likewise below)", "s"),
+        "timing/play_s": ("of it: whole steps in one compiled call, where those who act are compiled alike", "s"),
         "timing/players_s": ("of it: the background players' decisions", "s"),
         "timing/tokens_s": ("of it: observations into the batch", "s"),
         "timing/forward_s": ("of it: logits and values of the learning networks", "s"),
@@ -225,7 +226,7 @@ LATER = MetricGroup(
         "timing/checkpoint_s": ("the checkpoint after the iteration before", "s"),
         "timing/other_s": ("the iteration without sample, learn, sync, metrics and checkpoint", "s"),
         "timing/overhead_share": (
-            "share of the iteration that is neither engine, players, forward, network, loss nor optimizer",
+            "share of the iteration that is neither engine, play, players, forward, network, loss nor optimizer",
             "share",
         ),
         "gates/<gate>/met": ("1 where this report meets the gate, else 0", "flag"),
@@ -247,7 +248,7 @@ OWN = MetricGroup(
 #: Parts of an iteration that follow one another; the other ``timing/`` metrics are parts of these.
 STAGES = ("sample", "learn", "sync", "metrics", "checkpoint")
 #: Parts in which games are played and networks computed; everything else is overhead.
-WORK = ("engine", "players", "forward", "network", "loss", "optimizer")
+WORK = ("engine", "play", "players", "forward", "network", "loss", "optimizer")
 
 
 # --- arithmetic

@@ -56,7 +56,8 @@ def _seed_streams(seed: np.uint64, purpose: np.uint64, games: NDArray[np.int64],
 
 
 @kernel
-def _fill_uniform(stream: NDArray[np.uint64], out: NDArray[np.float64]) -> None:
+def fill_uniform(stream: NDArray[np.uint64], out: NDArray[np.float64]) -> None:
+    """Fill ``out`` (N, C) with numbers in [0, 1), a row from each game's stream."""
     for g in range(out.shape[0]):
         for c in range(out.shape[1]):
             out[g, c] = float(next_u64(stream, g) >> _S11) * _TWO53
@@ -82,7 +83,7 @@ class Streams:
         """Return (N, columns) numbers in [0, 1), a row for each game."""
         part = self.state[self._which]  # of all, a view: what is written is written there
         out = np.empty((len(part), columns), np.float64)
-        _fill_uniform(part, out)
+        fill_uniform(part, out)
         if not isinstance(self._which, slice):
             self.state[self._which] = part
         return out

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +28,20 @@ ONE, TWO = (load_scenario(name).spec for name in ("1v1", "2v2"))
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 #: No check may work longer: one hand-in must not keep the others waiting.
 SECONDS = 5.0
+
+
+@contextmanager
+def torch_files_here() -> Iterator[None]:
+    """Policies in files of torch's are read by this process: another one takes seconds to import torch."""
+    from multigrid_rl.imitation.torch_file import content_of, weights  # noqa: PLC0415 - an add-on may be left out
+
+    def run(command, **_):
+        weights(content_of(command[3]), Path(command[4]))
+        return SimpleNamespace(returncode=0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("multigrid_rl.imitation.interchange.subprocess", SimpleNamespace(run=run))
+        yield
 
 
 def network(members: int = 1, seed: int = 1, spec: GameSpec = ONE) -> torch.nn.Module:

@@ -8,6 +8,7 @@ import inspect
 import json
 import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -19,6 +20,10 @@ import pytest
 
 # Before anybody imports torch, for subprocesses and Ray's workers, too: threads of several at a time only fight.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# `make test ARGS=... lr=...` hands its own words down to every make that a test starts.
+_TYPED = re.findall(r"(?<!\\)\s(\w+)=", os.environ.get("MAKEFLAGS", ""))
+for _name in ("ARGS", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", *_TYPED):
+    os.environ.pop(_name, None)
 # What is printed to be typed next is found by its name, as in an environment that was activated.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 # Ray starts a process for every core beforehand; tests that need one at all need one or two.
@@ -125,6 +130,12 @@ def _chance(monkeypatch) -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch) -> None:
+    """A run takes no second core unless it is told to: others test there, and its kernels would be compiled twice."""
+    monkeypatch.setattr("multigrid_rl.training.stages.available_cpus", lambda: 1)
+
+
 def _compile_the_game() -> None:
     import numpy as np  # noqa: PLC0415
 
@@ -143,7 +154,7 @@ def _compile_networks() -> None:
     from multigrid_rl.config.compose import compose  # noqa: PLC0415
     from multigrid_rl.training.loop import warm_up  # noqa: PLC0415
 
-    warm_up(compose([]), threads=2)
+    warm_up(compose([]))
 
 
 def _compile_the_multigrid_package() -> None:

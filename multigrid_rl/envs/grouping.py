@@ -60,7 +60,8 @@ class GroupedEnv:
         if hasattr(env, "deciding"):  # seats decide now and then: see learn.decisions
             self.deciding = lambda: {agent.name: env.deciding()[agent.seats[0]] for agent in specs.agents}
         self._critics = any(agent.critic_space is not None for agent in specs.agents)
-        self._last = {seat: np.empty(self.num_envs, np.uint8) for seat in specs.learning if self._critics}
+        self._marks = np.empty((len(specs.seats) * self._critics, self.num_envs), np.uint8)
+        self._last = {seat: self._marks[specs.seats.index(seat)] for seat in specs.learning if self._critics}
         self._none_yet = {seat: _choices(agent) for agent in specs.agents for seat in agent.seats if self._critics}
         self._forget(np.ones(self.num_envs, np.bool_))
 
@@ -108,6 +109,12 @@ class GroupedEnv:
             truncated=step.truncated,
             done=step.done,
         )
+
+    def play(self, acting: dict[str, Any]) -> BatchedStep | None:
+        """Play a batch of steps in one call, see ``players.whole``; ``None``: it has to be played step by step."""
+        play = getattr(self.env, "play", None)
+        step: BatchedStep | None = play and play(acting, self.specs.agents, self._mates, self._marks)
+        return None if step is None else step._replace(observations=self.observations())
 
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call."""

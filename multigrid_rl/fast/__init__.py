@@ -76,6 +76,18 @@ class Pass:
         raise NotImplementedError
 
 
+class Acting(NamedTuple):
+    """What an agent acts with in a batch of ``T`` steps, and where its rows go."""
+
+    network: Pass | None
+    distribution: Any
+    stream: Array  # (N,) uint64: state of its streams
+    obs: Array  # (T, N, D)
+    actions: Array  # (T, N, C)
+    logp: Array  # (T, N, C) float32
+    entropy: Array  # (T, N, C) float32
+
+
 #: Weak: a copy of a network has other weights, and a network that is gone keeps nothing.
 _COMPILED: WeakKeyDictionary[nn.Module, tuple[Pass, list[int]]] = WeakKeyDictionary()
 

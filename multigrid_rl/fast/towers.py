@@ -56,7 +56,7 @@ def both_forward(inputs: Any, kind: int, towers: int, first: Any, second: Any) -
 
 
 @float_shared
-def _alone(rows: Array, sizes: Array, kind: int, tower: Any, buffers: tuple[Array, ...], out: Array) -> int:
+def policy_forward(rows: Array, sizes: Array, kind: int, tower: Any, buffers: tuple[Array, ...], out: Array) -> int:
     """Fill ``out`` (B, K) with a tower's outputs of tokens (B, D), equal rows once; returns what distinct_rows does."""
     slots, inverse, tokens, numbers = buffers
     count = distinct_rows(rows, sizes, slots, inverse)
@@ -234,14 +234,17 @@ class TokenTowers(Towers):
             raise IndexError(expected("tokens", f"{self.tokens} to {len(self.sizes)} columns", obs.shape[1]))
         # Critic-only tokens would make equal rows distinct.
         own = np.ascontiguousarray(obs[:, : self.tokens])
-        if self._acting is None or len(self._acting[0][1]) != len(own) or self._acting[0][2].dtype != own.dtype:
-            buffers = *hash_table(len(own)), np.empty_like(own), np.empty((len(own), 0), np.float32)
-            self._acting = buffers, self._forward(0, len(own))
-        buffers, tower = self._acting
-        sizes = self.sizes[: self.tokens]
-        out: Array = np.empty_like(tower[-1][-1])
-        checked(_alone(own, sizes, self.kind, tower, buffers, out), own, sizes)
+        (sizes, kind, tower, buffers), out = self.acting(len(own), own.dtype)
+        checked(policy_forward(own, sizes, kind, tower, buffers, out), own, sizes)
         return out
+
+    def acting(self, rows: int, dtype: Any = np.uint8) -> tuple[tuple[Any, ...], Array]:
+        """Return what :func:`policy_forward` takes beside so many rows of tokens, and room for the logits (B, K)."""
+        if self._acting is None or (len(self._acting[0][1]), self._acting[0][2].dtype) != (rows, dtype):
+            buffers = *hash_table(rows), np.empty((rows, self.tokens), dtype), np.empty((rows, 0), np.float32)
+            self._acting = buffers, self._forward(0, rows)
+        buffers, tower = self._acting
+        return (self.sizes[: self.tokens], self.kind, tower, buffers), np.empty_like(tower[-1][-1])
 
     def values(self, parts: Sequence[Array]) -> Iterator[Array]:
         """Yield only the values (B,), without gradients, of each of ``parts``: tokens (B, D)."""

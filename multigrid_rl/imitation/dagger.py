@@ -77,6 +77,9 @@ class LabellingCollector(Collector):
             self._experts[name] = in_place_of(agent, experts[name], self.env, Streams(seed, numbers, _EXPERTS + k))
             self._mixture[name] = Streams(seed, numbers, _MIXTURE + k)
 
+    def _play(self) -> None:
+        """Play step by step: an expert is asked in each."""
+
     def _act(self, name: str, t: int, obs: Array) -> Array:
         action = super()._act(name, t, obs)
         label = self._experts[name].act(self.rollouts[name].obs[t])

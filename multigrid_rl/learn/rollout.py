@@ -96,11 +96,13 @@ class Collector:
                 self._passes[name] = None if stepwise else fast.compile_network(self._net(name))
             for gaps in self._gaps.values():
                 gaps.open()
-            for t in range(bool(self._gaps), len(self._done)):
+            played = None if None in self._passes.values() else self._play()
+            for t in range(bool(self._gaps), len(self._done) if played is None else 0):
                 actions = {name: self._act(name, t, obs[name]) for name in self.agents}
                 step = self.env.step(actions)
                 self._store(t, step)
                 obs = step.observations
+            obs = played or obs
             for name, rollout in self.rollouts.items():
                 last = self._late_values(name, obs[name])
                 self._last[name] = obs[name]
@@ -130,6 +132,25 @@ class Collector:
             )
             for name, r in self.rollouts.items()
         }
+
+    def _play(self) -> dict[str, Array] | None:
+        """Play all steps in one call where the environment can, and return the last observations."""
+        play = getattr(self.env, "play", None)
+        acting = {}
+        for name, r in self.rollouts.items():
+            how = self._passes[name], self.distributions[name], self.streams[name].state
+            acting[name] = fast.Acting(*how, r.obs, r.actions, r.logp, r.entropy)
+        step: BatchedStep | None = play and play(acting)
+        if step is None:
+            return None
+        for name, rollout in self.rollouts.items():
+            rollout.starts[0], rollout.starts[1:] = self._fresh[name], step.done[:-1]
+            rollout.done[:], self._cut[name][:] = step.done, step.truncated
+            rollout.rewards[:], rollout.terminated[:] = step.rewards[name], step.terminated[name]
+            rollout.mask[:], rollout.next_values[:] = step.mask[name], 0.0
+            self._finals[name].append(step.final_observations[name].copy())
+        self._fresh = dict.fromkeys(self.agents, step.done[-1].copy())
+        return step.observations
 
     def _act(self, name: str, t: int, obs: Array) -> Array:
         # Draws are kept as they were drawn: their probability is that of the draw, not of what the bounds made of it.

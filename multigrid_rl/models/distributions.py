@@ -76,7 +76,7 @@ class Distribution(Protocol):
 
 
 @kernel
-def _sample(
+def draw_choices(
     logits: NDArray[np.float32],
     uniform: NDArray[np.float64],
     weights: NDArray[np.float64],
@@ -84,6 +84,7 @@ def _sample(
     logp: NDArray[np.float32],
     entropy: NDArray[np.float32],
 ) -> None:
+    """Fill ``actions``, ``logp`` and ``entropy`` (N,) as :func:`sample` returns them; ``weights`` (K,) is scratch."""
     # p_k = e^(l_k - top) / Z; subtracting the largest logit changes no p and keeps exponentials from overflowing. The
     # entropy is then H = log Z - sum p_k (l_k - top), from the two sums that are needed anyway.
     count = logits.shape[1]
@@ -128,7 +129,7 @@ def sample(logits: NDArray[np.float32], uniform: NDArray[np.float64]) -> Draw:
     """
     rows = len(logits)
     drawn = Draw(np.empty(rows, choice_type(logits.shape[1])), np.empty(rows, np.float32), np.empty(rows, np.float32))
-    _sample(np.ascontiguousarray(logits), uniform, np.empty(logits.shape[1]), *drawn)
+    draw_choices(np.ascontiguousarray(logits), uniform, np.empty(logits.shape[1]), *drawn)
     return drawn
 
 

@@ -114,7 +114,8 @@ class Match(Generic[Env]):
         self.seats = tuple(seat for seat in teams if seat not in occupied)
         if hasattr(env, "deciding"):  # seats decide now and then: see learn.decisions
             self.deciding = env.deciding
-        self._clock = Clock()
+        self.clock = Clock()
+        self.batch: Any = None  # arrays of whole.play
         self._start(seed)
 
     def _start(self, seed: int) -> None:
@@ -129,7 +130,7 @@ class Match(Generic[Env]):
             streams = Streams(seed, numbers, PLAYER_PURPOSE + self.index[seat])
             seats = [self.index[seat] for seat in self._seats[name]]
             self._seated.append(Seated(player, streams, seats=seats, env=self.env, mixture=mixture))
-        pairs = list(zip(self._seats.values(), self._seated, strict=True))
+        pairs = self.seated()
         self._hearing = [pair for pair in pairs if getattr(pair[1].player, "hears", False)]
         pools = [pair for pair in pairs if pair[1].mixture is not None]
         self._pooled = [seated for seat in self._teams for seats, seated in pools if seat in seats]
@@ -154,14 +155,14 @@ class Match(Generic[Env]):
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
         """Play one step; ``actions`` holds what the environment takes of each focal seat."""
         obs, taken = self.env.observations(), self._focal(actions)
-        self._clock.begin()
-        for seats, seated in zip(self._seats.values(), self._seated, strict=True):
+        self.clock.begin()
+        for seats, seated in self.seated():
             if len(seats) == 1:
                 taken[seats[0]] = seated.act(obs[seats[0]])
                 continue
             chosen = seated.act(np.concatenate([obs[seat] for seat in seats], axis=1))
             taken.update(zip(seats, np.split(chosen, len(seats), axis=1), strict=True))
-        self._clock.lap("players")
+        self.clock.lap("players")
         step = self.env.step(taken)
         for seats, seated in self._hearing:
             seated.hear(*(step.rewards[seat] for seat in seats))
@@ -172,6 +173,18 @@ class Match(Generic[Env]):
                 seated.restart(step.done)
         observations, final, rewards, terminated, mask = (self._focal(part) for part in step[:5])
         return BatchedStep(observations, final, rewards, terminated, mask, step.truncated, step.done)
+
+    def play(self, *batch: Any) -> BatchedStep | None:
+        """Play a batch of steps in one call, see :func:`whole.play`; ``None``: it has to be played step by step."""
+        if not hasattr(self.env, "world"):
+            return None
+        from multigrid_rl.players import whole  # noqa: PLC0415 - most environments are not compiled
+
+        return whole.play(self, *batch)
+
+    def seated(self) -> list[tuple[list[str], Seated]]:
+        """Return the background players with their seats."""
+        return list(zip(self._seats.values(), self._seated, strict=True))
 
     def restart(self, which: NDArray[np.bool_]) -> None:
         """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
@@ -225,7 +238,7 @@ class Match(Generic[Env]):
 
     def drain_seconds(self) -> dict[str, float]:
         """Return the seconds spent on ``engine`` and ``players`` since the last call."""
-        return {**self.env.drain_seconds(), **self._clock.drain()}
+        return {**self.env.drain_seconds(), **self.clock.drain()}
 
     def _focal(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         return {seat: arrays[seat] for seat in self.seats}

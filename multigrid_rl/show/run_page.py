@@ -27,8 +27,9 @@ from multigrid_rl.world.events import BEHAVIOUR
 #: Parts of an iteration: name in ``timing/``, words, and its own parts.
 _STAGES: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("sample", "Playing", {
-        "engine": "the game itself", "players": "opponents' decisions", "forward": "own networks",
-        "tokens": "observations into the batch", "draw": "drawing actions", "gae": "advantages",
+        "play": "whole steps in one call", "engine": "the game itself", "players": "opponents' decisions",
+        "forward": "own networks", "tokens": "observations into the batch", "draw": "drawing actions",
+        "gae": "advantages",
     }),
     ("learn", "Learning", {
         "network": "forward and backward passes", "optimizer": "clipping and Adam", "loss": "the loss",

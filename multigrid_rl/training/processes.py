@@ -145,7 +145,8 @@ def serve(function: str) -> None:
         if busy.is_set():  # whoever started this is gone: end as if asked to
             os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=listen, daemon=True).start()
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
     call = load(function)
     while (argument := calls.get()) is not None:
         busy.set()
@@ -159,3 +160,4 @@ def serve(function: str) -> None:
             told = "failed", reason(error)
         busy.clear()
         tell(*told)
+    listener.join()  # or the log would lack the end of what it says of a call that cannot be read

@@ -119,6 +119,8 @@ class DoorsEnv:
 
     Attributes:
         actions: (N, A) of the last step; overwritten in the next.
+        sums: length (N,), returns (N, A) and events (N, A, E) so far of the games that are played.
+        rows: of episodes that ended, the first ``kept`` of them.
         shaping: replaces the training reward; the canonical reward still goes into the episode table.
     """
 
@@ -130,14 +132,13 @@ class DoorsEnv:
         shape = (world.num_games, world.spec.num_agents)
         self.actions = np.zeros(shape, np.int8)
         self._clock = Clock()
-        # Length, returns and events so far of the games that are played, and of those that ended, as many as are kept.
         length, events = np.zeros(shape[0], np.int32), np.zeros((*shape, NUM_EVENTS))
-        self._sums: tuple[NDArray[Any], ...] = (length, np.zeros(shape), events)
-        self._rows, self._kept = self._table(shape[0]), 0
+        self.sums: tuple[NDArray[Any], ...] = (length, np.zeros(shape), events)
+        self.rows, self.kept = self._table(shape[0]), 0
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:
         """Reset all games with ``seed``; returns tokens (N, D) of each seat."""
-        self._kept = 0
+        self.kept = 0
         self._clear_sums(np.ones(self.num_envs, np.bool_))
         self.world.reset(seed)
         return self.observations()
@@ -153,15 +154,20 @@ class DoorsEnv:
         self._clock.begin()
         step = self.world.step(self.actions)
         self._clock.lap("engine")
-        if self._kept + self.num_envs > self._rows.episodes:
-            self._rows = EpisodeTable.concatenate([self._rows, self._table(self._rows.episodes)])
-        self._kept = _add_up(step.reward, step.events, step.done, step.winner, self._sums, self._rows, self._kept)
+        rows = self.room(self.num_envs)
+        self.kept = add_up(step.reward, step.events, step.done, step.winner, self.sums, rows, self.kept)
         reward = step.reward
         if self.shaping is not None:
             # Eliminated agents get no reward: a team with a joint action would be rewarded for them.
             reward = np.where(step.acted, self.shaping(step.events, step.reward), 0.0)
         arrays: tuple[NDArray[Any], ...] = (step.tokens, step.final_tokens, reward, step.terminated, step.acted)
         return BatchedStep._make([*map(self._by_seat, arrays), step.truncated, step.done])
+
+    def room(self, episodes: int) -> EpisodeTable:
+        """Return :attr:`rows` with room for so many ``episodes`` behind those that are kept."""
+        if self.kept + episodes > self.rows.episodes:
+            self.rows = EpisodeTable.concatenate([self.rows, self._table(max(self.rows.episodes, episodes))])
+        return self.rows
 
     def boards(self) -> NDArray[np.uint8]:
         """Return the cell codes (N, 128) of the boards as they stand."""
@@ -176,11 +182,11 @@ class DoorsEnv:
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call."""
         finished = self._finished()
-        self._kept = 0
+        self.kept = 0
         return finished
 
     def _finished(self) -> EpisodeTable:
-        return EpisodeTable._make(column[: self._kept].copy() for column in self._rows)
+        return EpisodeTable._make(column[: self.kept].copy() for column in self.rows)
 
     def _table(self, rows: int) -> EpisodeTable:
         shape = (rows, self.spec.num_agents)
@@ -189,26 +195,26 @@ class DoorsEnv:
 
     def unfinished(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> EpisodeTable:
         """Return rows of the unfinished games in ``which`` (N,), or of those numbers, without a winner."""
-        length, returns, events = (column[which] for column in self._sums)
+        length, returns, events = (column[which] for column in self.sums)
         rows = len(length)
         return EpisodeTable(length, returns, events, np.full(rows, -1, np.int8), np.zeros((rows, 0), np.int16))
 
     def _clear_sums(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> None:
-        for array in self._sums:
+        for array in self.sums:
             array[which] = 0
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the games and of their rows."""
-        log = {"sums": [array.copy() for array in self._sums], "finished": [self._finished()]}
+        log = {"sums": [array.copy() for array in self.sums], "finished": [self._finished()]}
         return {"world": self.world.get_state(), "log": log}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state of :meth:`get_state`. Raises ``ValueError`` for a state of other games."""
         self.world.set_state(state["world"])
-        for array, saved in zip(self._sums, state["log"]["sums"], strict=True):
+        for array, saved in zip(self.sums, state["log"]["sums"], strict=True):
             array[:] = saved
-        self._rows = EpisodeTable.concatenate([*state["log"]["finished"], self._table(self.num_envs)])
-        self._kept = self._rows.episodes - self.num_envs
+        self.rows = EpisodeTable.concatenate([*state["log"]["finished"], self._table(self.num_envs)])
+        self.kept = self.rows.episodes - self.num_envs
 
     def drain_seconds(self) -> dict[str, float]:
         """Return the seconds spent on the ``engine`` since the last call."""
@@ -219,7 +225,7 @@ class DoorsEnv:
 
 
 @kernel
-def _add_up(
+def add_up(
     reward: NDArray[np.float64],
     events: NDArray[np.float32],
     done: NDArray[np.bool_],

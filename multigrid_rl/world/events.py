@@ -63,6 +63,9 @@ class EventBonus:
         ValueError: an unknown seat or event; the message lists the known ones.
     """
 
+    #: What a game is paid depends on nothing but what happened in it: many steps may be one call.
+    by_game = True
+
     def __init__(self, spec: GameSpec, weights: Mapping[str, Mapping[str, float]]) -> None:
         known = (*EVENTS, STEP, MATES)
         for seat, row in weights.items():

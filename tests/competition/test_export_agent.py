@@ -92,14 +92,13 @@ def own(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("team", ["red", "blue"])
 @pytest.mark.parametrize(
-    ("name", "seats", "members"),
+    ("name", "seats", "members", "team"),
     [
-        ("Wide", ("red_0",), 1),
-        ("Remembers", ("red_0",), 1),
-        ("Wide", ("red_0", "red_1"), 1),
-        ("Wide", ("red_0", "red_1"), 2),
+        ("Wide", ("red_0",), 1, "blue"),
+        ("Remembers", ("red_0",), 1, "red"),
+        ("Wide", ("red_0", "red_1"), 1, "red"),
+        ("Wide", ("red_0", "red_1"), 2, "blue"),
     ],
 )
 def test_agent_acts_as_its_network(own, name, seats, members, team, tmp_path):

@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from bundles import torch_files_here
 from commands import call, complaint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -42,7 +43,8 @@ def bundle(folder, weight: float, noise: float = 0.0, *, hidden: int = 4):
     state["actor.4.weight"][1, 0] += weight
     path = folder.with_suffix(".pt")
     torch.save(state, path)
-    assert call("import-policy", path, "scenario=cartpole", "-o", folder).exit_code == 0
+    with torch_files_here():
+        assert call("import-policy", path, "scenario=cartpole", "-o", folder).exit_code == 0
     path.unlink()
     return folder
 

@@ -141,7 +141,9 @@ def stubborn(tmp_path):
         process.stderr.close()
 
 
-@pytest.mark.parametrize(("verb", "number"), [("cup", signal.SIGTERM), ("inspect", signal.SIGHUP)])
+@pytest.mark.parametrize(
+    ("verb", "number"), [("cup", signal.SIGTERM), pytest.param("inspect", signal.SIGHUP, marks=pytest.mark.long)]
+)
 def test_terminated_referee_leaves_no_process_or_folder(verb, number, stubborn, tmp_path):
     process, agent = stubborn(verb)
     process.send_signal(number)

@@ -7,16 +7,14 @@ import json
 import pickle
 import zipfile
 from collections import OrderedDict
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from bundles import torch_files_here
 from commands import call, complaint
-from multigrid_rl.imitation.torch_file import content_of, weights
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.players.frozen import FrozenPlayer
 
@@ -84,14 +82,9 @@ def sb3_ppo():
 
 
 @pytest.fixture
-def here(monkeypatch):
-    """Files are read by this process: another one takes seconds to import torch."""
-
-    def run(command, **_):
-        weights(content_of(command[3]), Path(command[4]))
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr("multigrid_rl.imitation.interchange.subprocess", SimpleNamespace(run=run))
+def here():
+    with torch_files_here():
+        yield
 
 
 def written(path, state):
@@ -175,36 +168,38 @@ class Evil:
         return (print, ("executed",))
 
 
-def test_files_that_are_no_policy_are_refused_in_a_line(tmp_path, capfd):
-    torch.manual_seed(0)
-    good, _ = cleanrl_sac()
-    files = {
-        "evil.pt": pickle.dumps(Evil()),
-        "text.pt": b"no torch file",
-    }
-    for name, content in files.items():
+def refused(path, where: str, said: str) -> None:
+    result = call("import-policy", path, where, "-o", path.parent / "out")
+    assert result.exit_code not in (0, 70), (path.name, result.output)
+    assert said in complaint(result), (path.name, result.output)
+    assert not (path.parent / "out").exists()
+
+
+def test_files_that_are_none_of_tensors_are_refused_in_a_line(tmp_path, capfd):
+    """By the process that reads them."""
+    for name, content in {"evil.pt": pickle.dumps(Evil()), "text.pt": b"no torch file"}.items():
         (tmp_path / name).write_bytes(content)
     torch.save({"fc1.weight": Evil()}, tmp_path / "hidden.pt")
+    written(tmp_path / "number.pt", {"lr": 3.0})
+    for name in ("evil.pt", "text.pt", "hidden.pt", "number.pt"):
+        refused(tmp_path / name, "env_id=Pendulum-v1", "a torch file of tensors")
+    assert "executed" not in capfd.readouterr().out
+
+
+def test_files_that_are_no_policy_are_refused_in_a_line(here, tmp_path):
+    torch.manual_seed(0)
+    good, _ = cleanrl_sac()
     written(tmp_path / "scaled.pt", cleanrl_sac(scale=1.0)[0])
     written(tmp_path / "unknown.pt", {"encoder.weight": torch.zeros(2, 2)})
-    written(tmp_path / "number.pt", {"lr": 3.0})
     written(tmp_path / "good.pt", good)
     for name, where, said in (
-        ("evil.pt", "env_id=Pendulum-v1", "a torch file of tensors"),
-        ("text.pt", "env_id=Pendulum-v1", "a torch file of tensors"),
-        ("hidden.pt", "env_id=Pendulum-v1", "a torch file of tensors"),
-        ("number.pt", "env_id=Pendulum-v1", "a torch file of tensors"),
         ("scaled.pt", "env_id=Pendulum-v1", "actions of [-2.0] to [2.0], got [-1.0] to [1.0]"),
         ("unknown.pt", "env_id=Pendulum-v1", "CleanRL's SAC, CleanRL's TD3"),
         ("good.pt", "scenario=halfcheetah", "policy.0.weight of shape (16, 17)"),
         ("good.pt", "scenario=1v1", "scenario: expected"),
         ("none.pt", "env_id=Pendulum-v1", "a file with a policy's weights"),
     ):
-        result = call("import-policy", tmp_path / name, where, "-o", tmp_path / "out")
-        assert result.exit_code not in (0, 70), (name, result.output)
-        assert said in complaint(result), (name, result.output)
-        assert not (tmp_path / "out").exists()
-    assert "executed" not in capfd.readouterr().out
+        refused(tmp_path / name, where, said)
 
 
 def test_expert_returns_of_a_data_file_are_kept(tmp_path):

@@ -129,6 +129,7 @@ def elsewhere(cluster, tmp_path, monkeypatch) -> tuple[Path, str]:
     shutil.rmtree(local)
 
 
+@pytest.mark.long  # a third node, and two more looks at all of them
 def test_rejects_other_versions_and_unshared_storage(elsewhere, monkeypatch):
     folder, node = elsewhere
     numpy = f"numpy: expected {versions()['numpy']}, got 1.0.7"

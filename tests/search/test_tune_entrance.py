@@ -50,6 +50,7 @@ def facts(results: tune.ResultGrid) -> list[tuple[float, int]]:
     return list(zip(used, [row["training_iteration"] for row in rows], strict=True))
 
 
+@pytest.mark.long
 def test_asha_stops_what_lags(tmp_path):
     scheduler = ASHAScheduler(grace_period=1, max_t=3, reduction_factor=2)
     drawn = space(lr=tune.grid_search([1e-2, 1e-4]))
@@ -57,6 +58,7 @@ def test_asha_stops_what_lags(tmp_path):
     assert facts(results) == [(pytest.approx(1e-2), 3), (pytest.approx(1e-4), 1)]
 
 
+@pytest.mark.long
 def test_population_takes_over_values_and_weights_of_best(tmp_path):
     scheduler = PopulationBasedTraining(
         time_attr="training_iteration",
@@ -74,6 +76,7 @@ def test_population_takes_over_values_and_weights_of_best(tmp_path):
     assert iterations == 2
 
 
+@pytest.mark.long
 def test_optuna_proposes(tmp_path):
     search = OptunaSearch(metric=LR, mode="max", sampler=optuna.samplers.RandomSampler(seed=3))
     drawn = space(lr=tune.loguniform(1e-4, 1e-2))
@@ -104,6 +107,7 @@ tuner(Path(sys.argv[3]), space(lr=1e-3), {"training_iteration": UNTIL}, checkpoi
 """
 
 
+@pytest.mark.long
 def test_killed_experiment_goes_on(tmp_path):
     address = ray.get_runtime_context().gcs_address
     command = [sys.executable, "-c", KILLED, str(Path(__file__).parent), address, str(tmp_path)]

@@ -122,7 +122,14 @@ def test_an_instructors_whole_way(browser, site):
         assert "game 7 of pairing" in page.locator("#events").inner_text()
 
 
-@pytest.mark.parametrize("how", [{"viewport": PHONE}, {"color_scheme": "dark"}], ids=["phone", "dark"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"viewport": PHONE, "color_scheme": "dark"}, id="a phone in the dark"),
+        pytest.param({"viewport": PHONE}, id="phone", marks=pytest.mark.long),
+        pytest.param({"color_scheme": "dark"}, id="dark", marks=pytest.mark.long),
+    ],
+)
 def test_every_page_fits_a_phone_and_the_dark(browser, site, how):
     game, last = site.store.games_of(3)[0].id, site.store.ladder()[0].hand_in.id
     with visited(browser, site, "i1", **how) as page:

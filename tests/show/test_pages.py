@@ -275,9 +275,8 @@ PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobil
 
 
 @pytest.mark.parametrize("name", ["run_file", "cup_file"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_fits_phone_width(visit, request, name, scheme):
-    page = visit(request.getfixturevalue(name), color_scheme=scheme, **PHONE)
+def test_fits_phone_width(visit, request, name):
+    page = visit(request.getfixturevalue(name), **PHONE)
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     small = page.evaluate(

@@ -55,7 +55,15 @@ def judged(who, *overrides, opponent=None, episodes=40, sides=None):
     return report(evaluate(target, episodes=episodes, seed=3, modes=("stochastic",), sides=sides))
 
 
-@pytest.mark.parametrize(("env_id", "seat"), TEN.items(), ids=[env_id.partition(":")[2] for env_id in TEN])
+def ten():
+    """One of each kind belongs to every change."""
+    few = ("tictactoe", "rps", "spread", "tag", "kuhn")
+    for env_id, seat in TEN.items():
+        marks = () if any(name in env_id for name in few) else pytest.mark.long
+        yield pytest.param(env_id, seat, id=env_id.partition(":")[2], marks=marks)
+
+
+@pytest.mark.parametrize(("env_id", "seat"), [*ten()])
 def test_ten_games_from_training_to_a_verdict(tmp_path, env_id, seat):
     rows = train(tmp_path / "run", f"env_id={env_id}")
     assert rows[-1]["env_steps"] >= 2000

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,33 +19,22 @@ from multigrid_rl.evaluation.seeds import told_median
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.processes import Processes
 from multigrid_rl.training.seeds import seeds_of, told_held
+from slow_calls import Unreadable
 from tiny_runs import TINY, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def slow_square(number, tell):
-    """A call of the tests below; negative ones die, zero is refused, ten waits until it is ended."""
-    tell("begun")
-    if number < 0:
-        os._exit(7)
-    if number == 0:
-        raise ConfigError("number: expected another one, got 0")
-    if number == 10:
-        time.sleep(60)
-    return number**2
-
-
 def carried_out(numbers, tmp_path, at_once=2, interrupted=lambda: False):
-    processes = Processes("test_many_seeds:slow_square", {str(n): n for n in numbers}, at_once, tmp_path / "log")
+    processes = Processes("slow_calls:slow_square", {str(n): n for n in numbers}, at_once, tmp_path / "log")
     told = filter(None, processes.results(interrupted))
     return {name: (kind, value) for name, kind, value in told if kind != "note"}
 
 
 @pytest.fixture
 def found(monkeypatch):
-    """Children find this file."""
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{os.pathsep.join(filter(None, sys.path))}")
+    """Children find what they call."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
 
 
 @pytest.mark.parametrize(
@@ -73,16 +61,6 @@ def test_a_process_that_dies_costs_its_own_call(found, tmp_path):
         "0": ("failed", "number: expected another one, got 0"),
         "3": ("returned", 9),
     }
-
-
-class Unreadable:
-    """Can be written, and raises ``ValueError`` where it is read."""
-
-    def __reduce__(self):
-        return int, ("no number",)
-
-    def __str__(self):
-        return "unreadable"
 
 
 def test_a_call_that_cannot_be_read_fails_instead_of_waiting_for_ever(found, tmp_path):
@@ -171,7 +149,7 @@ def test_a_folder_of_other_runs_is_left_alone(trained, tmp_path):
         assert (done.exit_code, "run_dir: expected a new folder, or one of seeds" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 def test_children_end_with_their_parent_and_go_on_later(number, tmp_path):
     folder = tmp_path / "ended"
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", *TINY, "train.until=4000000", "seeds=1,2"]

@@ -265,6 +265,7 @@ def test_only_supported_cores_have_compiled_pass():
         )
 
 
+@pytest.mark.long  # almost all of it compiles
 @pytest.mark.skipif(most_threads() < 2, reason="one CPU, or no OpenMP")
 def test_two_threads_are_bit_identical():
     net = network("gru", CENTRAL_CATEGORIES)
