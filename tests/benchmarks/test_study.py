@@ -51,6 +51,17 @@ def test_page_compares_arms_by_scores_over_seeds():
     assert "ppo-20 |" not in page  # nothing was trained
 
 
+def test_sections_that_were_not_trained_stay():
+    study = read_study("control")
+    first, second = (group["title"] for group in study.groups[:2])
+    before = f"# Control\n\nOld.\n\n## {first}\n\nold one\n\n## {second}\n\nold two\n\n## Gone\n\nno group\n"
+    curve = (np.array([100, 200]), np.array([10.0, 30.0]))
+    arm = Arm([{"draw": 1.0, "argmax": 2.0, "env_steps_per_s": 1.0}], [curve], [[1.0] * 4], {})
+    page = "\n".join(lines_of(study, {"cartpole": arm}, "make study ARGS='--seeds {seeds} --arms {arms}'", before))
+    assert "`make study ARGS='--seeds 1 --arms cartpole'`" in page
+    assert [text in page for text in ("old one", "old two", "Gone", "Old.")] == [False, True, False, False]
+
+
 def test_curves_begin_and_end_where_something_was_measured():
     study = read_study("policy-gradients")
     short, long = (np.array([100, 200]), np.array([10.0, 30.0])), (np.array([150, 400]), np.array([50.0, 50.0]))
