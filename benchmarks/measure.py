@@ -21,7 +21,7 @@ from multigrid_rl.text import expected
 T = TypeVar("T")
 #: Seconds after which a run is ended.
 RUN_LIMIT_S = 1800.0
-#: What is told of peers that are not there.
+#: Shown where the peers are not installed.
 SET_UP = "run make bench-setup, or leave it out: --skip-peers"
 #: How long a run may take to end itself once it was asked to.
 GRACE_S = 30.0

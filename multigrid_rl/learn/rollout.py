@@ -136,11 +136,13 @@ class Collector:
     def _play(self) -> dict[str, Array] | None:
         """Play all steps in one call where the environment can, and return the last observations."""
         play = getattr(self.env, "play", None)
+        if play is None:
+            return None
         acting = {}
         for name, r in self.rollouts.items():
             how = self._passes[name], self.distributions[name], self.streams[name].state
             acting[name] = fast.Acting(*how, r.obs, r.actions, r.logp, r.entropy)
-        step: BatchedStep | None = play and play(acting)
+        step: BatchedStep | None = play(acting)
         if step is None:
             return None
         for name, rollout in self.rollouts.items():

@@ -174,7 +174,7 @@ def play(
         ``final_observations`` (F, D) has the observations of these alone. ``observations`` is empty.
     """
     env = match.env
-    key = [match.env, *(part for one in acting.values() for part in one), *(one for _, one in match.seated())]
+    key = [env, env.shaping, *(part for one in acting.values() for part in one), *(one for _, one in match.seated())]
     if match.batch is None or list(map(id, match.batch[0])) != list(map(id, key)):
         match.batch = key, *_prepared(match, acting, agents, mates)
     _, parts, count, log = match.batch
@@ -182,8 +182,7 @@ def play(
         return None
     world, shaping = env.world, env.shaping
     match.clock.begin()
-    orders = np.zeros((0, len(agents)), np.int8)  # agents act as the rules say
-    rules = world.state, world.flags, world.outputs, world.tables, env.actions, orders, len(ACTIONS)
+    rules = world.state, world.flags, world.outputs, world.tables, env.actions, world.index_order, len(ACTIONS)
     ended = _play(parts, count, rules, marks, log, (env.sums, env.room(log.done.size), env.kept))
     match.clock.lap("play")
     if ended < 0:
@@ -212,7 +211,7 @@ def play(
 def _prepared(
     match: Match[Any], acting: Mapping[str, Acting], agents: Sequence[AgentSpec], mates: Mapping[str, Sequence[str]]
 ) -> tuple[tuple[Any, ...], int, Any]:
-    """Return all who act, how many they are, and the log of a batch; nobody where not all can be compiled together."""
+    """Return all who act, how many they are, and the log of a batch; 0 where not all can be compiled together."""
     env = match.env
     if type(env) is not DoorsEnv or not env.world.auto_reset:
         return (), 0, None

@@ -194,7 +194,7 @@ class MetricsTracker:
         row = {f"timing/{part}_s": value for part, value in seconds.items()}
         parts = {**measured, **row}
         row["timing/other_s"] = total - sum(parts[f"timing/{stage}_s"] for stage in STAGES)
-        if any(f"timing/{part}_s" in parts for part in WORK[:2]):  # RLlib's own env runners do not report these times
+        if {"timing/engine_s", "timing/play_s"} & parts.keys():  # RLlib's own env runners do not report these times
             row["timing/overhead_share"] = 1 - sum(parts.get(f"timing/{part}_s", 0.0) for part in WORK) / total
         row["env_steps_per_s"] = (steps - self._steps_before) / total
         self._before, self._steps_before = now, steps

@@ -43,7 +43,7 @@ class World:
         self.outputs = allocate_outputs(num_games, spec.num_agents, spec.num_tokens)
         self.flags = make_flags(spec)
         self.tables = view_tables(spec.view_size)
-        self._index_order = np.zeros((0, spec.num_agents), np.int8)
+        self.index_order = np.zeros((0, spec.num_agents), np.int8)
         self.reset(seed)
 
     def reset(self, seed: int | None = None, which: NDArray[np.bool_] | None = None) -> NDArray[np.uint8]:
@@ -74,7 +74,7 @@ class World:
         if actions.shape != (self.num_games, self.spec.num_agents) or actions.dtype != np.int8:
             wanted = f"{(self.num_games, self.spec.num_agents)} int8, values 0 to {len(ACTIONS) - 1}"
             raise ValueError(expected("actions", wanted, f"{actions.shape} {actions.dtype}"))
-        orders = self._index_order if order is None else self._checked_order(order)
+        orders = self.index_order if order is None else self._checked_order(order)
         actions = np.ascontiguousarray(actions)
         step_games(self.state, self.flags, self.outputs, self.tables, actions, orders, self.auto_reset)
         return self.outputs
