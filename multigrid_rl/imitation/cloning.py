@@ -19,6 +19,7 @@ from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.distributions import Bound, distribution_of
+from multigrid_rl.models.heads import Head
 from multigrid_rl.models.vector import Normaliser, VectorActorCritic
 from multigrid_rl.players.episodes import Quota
 from multigrid_rl.types import Clock, EnvFactory, EpisodeTable, Schedule
@@ -177,8 +178,10 @@ class Cloning:
     def _loss(self, name: str, outputs: Tensor, actions: Array) -> Tensor:
         distribution = self._distributions[name]
         wanted = torch.as_tensor(actions.astype(distribution.dtype, copy=False), device=self._device)
-        if self.config.censored or not getattr(distribution, "density", True):
+        if self.config.censored:
             return distribution.cloning_loss(outputs, wanted)
+        if isinstance(distribution, Head):
+            return distribution.plain_loss(outputs, wanted)
         return -distribution.log_prob(outputs, wanted).sum(1)
 
     def held_out_losses(self) -> dict[str, float]:

@@ -33,8 +33,8 @@ class CloningOptions(Part):
     """recorded or labelled steps between evaluations of the learner alone: scenario.report_episodes whole episodes,
     which decide the gates"""
     censored: bool = True
-    """true: an action at a bound counts as any draw beyond it, as bounds clip them (with head gaussian). false: the
-    plain density, as course texts have it"""
+    """true: an action at a bound counts as any output beyond it, as bounds clip them (heads gaussian, mixture,
+    deterministic). false: the plain density or error, as course texts have it"""
     patience: int | None = Field(ge=1)
     """end the run after this many evaluations in a row without a new lowest held-out loss. null: never"""
 

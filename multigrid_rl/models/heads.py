@@ -83,6 +83,10 @@ class Head(nn.Module):
         """Return the imitation loss (B,) of each row: the negative log-probability of ``actions`` (B, A)."""
         return -self.log_prob(outputs, actions).squeeze(1)
 
+    def plain_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return the same (B,) as if no action had been clipped (``train.cloning.censored=false``)."""
+        return -self.log_prob(outputs, actions).squeeze(1) if self.density else self.cloning_loss(outputs, actions)
+
     def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:
         """Return scaled actions (N, A)."""
         raise NotImplementedError
@@ -98,7 +102,7 @@ class Head(nn.Module):
 
 
 class Deterministic(Head):
-    """A point estimate, fitted by mean squared error. Two modes of an expert are averaged."""
+    """A point estimate, fitted by mean squared error. Where an expert acts in two ways it lies between them."""
 
     density = False
 
@@ -106,6 +110,14 @@ class Deterministic(Head):
         super().__init__(low, high, len(low))
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return mean squared errors (B,), scaled; beyond a bound that the action lies at there is none."""
+        # As censored() of the Gaussian: who plays such an output is clipped to the same action.
+        low, high = (torch.from_numpy(bound).to(actions.device) for bound in (self.low, self.high))
+        error = outputs - self.scaled(actions)
+        error = torch.where(actions >= high, error.clamp(max=0), error)
+        return torch.where(actions <= low, error.clamp(min=0), error).pow(2).mean(1)
+
+    def plain_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return mean squared errors (B,), scaled."""
         return (outputs - self.scaled(actions)).pow(2).mean(1)
 
