@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.study import STUDIES, Arm, draw_group, jobs_of, lines_of, read_study, recovery
+from benchmarks.study import Arm, draw_group, lines_of, recovery
+from benchmarks.study_runs import STUDIES, jobs_of, read_study
 from multigrid_rl.config.compose import compose
 
 NAMES = sorted(path.stem for path in STUDIES.glob("*.yaml"))
