@@ -362,13 +362,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", help="instead of each study's own")
     parser.add_argument("--fresh", action="store_true", help=f"judge on seeds from {FRESH} on, at least {ENOUGH}")
     parser.add_argument("--jobs", type=int, help="runs at the same time; as many as there are cores by default")
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs/results"), help="folder of the runs; done ones are kept"
-    )
+    parser.add_argument("--runs", type=Path, default=Path("runs/results"), help="where runs are; done ones are kept")
     options = parser.parse_args()
     chosen = [study for study in STUDIES if study.name in options.only]
-    curves = [study.name for study in chosen if study.recipe]
-    if options.seeds and len(set(options.seeds)) < 2 and curves:
+    if options.seeds and len(set(options.seeds)) < 2 and (curves := [study.name for study in chosen if study.recipe]):
         wanted = f"at least 2 different seeds for the curves of {', '.join(curves)}"
         raise SystemExit(expected("--seeds", wanted, " ".join(map(str, options.seeds))))
     readme = RESULTS / "README.md"
