@@ -115,6 +115,8 @@ SCORES = (
     Anchor("Walker2d, PPO, 1 M steps", "Tianshou", "-", 3_589, _WALKER, _BEST),
     Anchor("Walker2d, PPO, 1 M steps", "RL Baselines3 Zoo", "-", 3_479, _WALKER),
     Anchor("Walker2d, PPO, 1 M steps", "CleanRL", "-", 2_288, _control("walker2d", "IQM"), "drawn actions"),
+    Anchor("Hopper, PPO, 1 M steps", "RL Baselines3 Zoo", "-", 2_410, _control("hopper")),
+    Anchor("Hopper, PPO", "rl_games with EnvPool", "M5 Max, all cores", 3_485, _control("hopper"), "2.2 minutes"),
     Anchor("Humanoid, PPO, 3 M steps", "Tianshou", "-", 1_360, _control("humanoid"), f"{_BEST}; no contact terms here"),
     Anchor("Humanoid, 3 M of PPO, 1 M of SAC", "rl_games, SAC", "-", 5_195, _control("humanoid"), "another method"),
     Anchor("LunarLander", "counts as solved", "-", 200, _control("lunarlander", "IQM")),
