@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -78,6 +79,19 @@ def test_restored_state_determines_next_updates(folder):
     other.schedule(1800)
     assert other.learn({}, 3600)["a"] == one.learn({}, 3600)["a"]
     assert len({fingerprint(cloning._networks["a"].state_dict()) for cloning in (one, other)}) == 1
+
+
+@pytest.mark.parametrize("head", [None, "mixture", "deterministic"])
+def test_action_at_a_bound_counts_as_outputs_beyond_it_unless_told_otherwise(folder, head):
+    rows = SimpleNamespace(obs=np.full((2, 3), [0, 300, 5], np.float32), actions=np.float32([[1, 1], [0.5, 0]]))
+    found = []
+    for censored in (True, False):
+        cloning = cloning_of(folder, head, censored=censored)
+        torch.nn.init.constant_(list(cloning._networks["a"].policy.parameters())[-1], 2.0)  # outputs beyond the bound
+        found.append(cloning.losses("a", rows).tolist())
+    (bound, inside), (plain, same) = found
+    assert bound != pytest.approx(plain)
+    assert inside == pytest.approx(same)
 
 
 def test_weight_decay_pulls_weights_towards_zero(folder):
