@@ -90,7 +90,10 @@ def test_page_is_there_at_once(browser, request, tmp_path, name):
 @pytest.mark.parametrize("name", ["watch", "play"])
 def test_served_page_is_used_by_keyboard_alone(browser, request, tmp_path, name):
     with address_of(name, request, tmp_path) as address, opened(browser, address, name) as page:
-        reached = 0
+        reached = 0  # what can be reached is drawn with the first answer of the server
+        page.wait_for_function(
+            "document.querySelectorAll('a[href], button, select, input, summary, [tabindex=\"0\"]').length >= 7"
+        )
         for _ in range(40):
             page.keyboard.press("Tab")
             focus = page.evaluate("""() => { const e = document.activeElement; const ring = getComputedStyle(e);
