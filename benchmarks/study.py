@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.study policy-gradients`` reads ``benchmarks/studies/policy-gradients.yaml``, trains what is not
 trained yet below ``runs/studies/``, and writes ``docs/results/policy-gradients.md`` with its figures; sections of
-groups that were not trained there stay as they are. Statistics are those of Agarwal et al. 2021
+groups that were not trained there stay as they are. Statistics as Agarwal et al. 2021
 (https://arxiv.org/abs/2108.13264): the interquartile mean, intervals by the bootstrap over seeds, and the probability
 that a run of one arm beats a run of another.
 """
@@ -154,7 +154,7 @@ def _draw_arm(axes: Axes, name: str, curves: list[Curve]) -> float:
 
 
 def lines_of(study: Study, arms: dict[str, Arm], command: str, before: str = "") -> Iterator[str]:
-    """Yield the lines of the page; sections without ``arms`` are those of ``before``, the page as it was."""
+    """Yield the lines of the page; sections without ``arms`` stay as in ``before``, the page as it was."""
     rng = np.random.default_rng(0)
     kept = {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in before.split("\n## ")[1:]}
     yield f"# {study.title}\n\n{study.text.strip()}\n"

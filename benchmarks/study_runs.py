@@ -123,8 +123,8 @@ def run_study(jobs: Sequence[Job], processes: int, log: Path) -> list[str]:
         if not (job.folder / "study.json").is_file()
     }
     log.parent.mkdir(parents=True, exist_ok=True)
-    told, failed = Processes("benchmarks.study_runs:work", left, min(processes, len(left)), log), []
-    for name, kind, value in filter(None, told.results(lambda: False)):
+    side_by_side, failed = Processes("benchmarks.study_runs:work", left, min(processes, len(left)), log), []
+    for name, kind, value in filter(None, side_by_side.results(lambda: False)):
         if kind != "note":
             print(f"{name}{f': {value}' if kind == 'failed' else ''}", flush=True)
         if kind == "failed":

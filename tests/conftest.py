@@ -132,7 +132,7 @@ def _chance(monkeypatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch) -> None:
-    """A run takes no second core unless it is told to: others test there, and its kernels would be compiled twice."""
+    """No second core unless a test asks for it: others test there, and kernels would be compiled twice."""
     monkeypatch.setattr("multigrid_rl.training.stages.available_cpus", lambda: 1)
 
 

@@ -110,7 +110,7 @@ class Deterministic(Head):
         super().__init__(low, high, len(low))
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return mean squared errors (B,), scaled; beyond a bound that the action lies at there is none."""
+        """Return mean squared errors (B,), scaled; an output beyond a bound at which the action lies has no error."""
         # As censored() of the Gaussian: who plays such an output is clipped to the same action.
         low, high = (torch.from_numpy(bound).to(actions.device) for bound in (self.low, self.high))
         error = outputs - self.scaled(actions)

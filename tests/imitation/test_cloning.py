@@ -82,7 +82,7 @@ def test_restored_state_determines_next_updates(folder):
 
 
 @pytest.mark.parametrize("head", [None, "mixture", "deterministic"])
-def test_action_at_a_bound_counts_as_outputs_beyond_it_unless_told_otherwise(folder, head):
+def test_action_at_a_bound_counts_as_outputs_beyond_it_if_censored(folder, head):
     rows = SimpleNamespace(obs=np.full((2, 3), [0, 300, 5], np.float32), actions=np.float32([[1, 1], [0.5, 0]]))
     found = []
     for censored in (True, False):

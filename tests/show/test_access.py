@@ -69,9 +69,9 @@ def test_page_keeps_the_rules_of_access(browser, request, tmp_path, name, looks)
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
                 page.evaluate(AXE)
                 found = page.evaluate("(tags) => axe.run({ runOnly: tags })", RULES)
-                told = [(rule["id"], node["html"][:160], node.get("failureSummary", "")[:200])
+                wrong = [(rule["id"], node["html"][:160], node.get("failureSummary", "")[:200])
                         for rule in found["violations"] for node in rule["nodes"]]  # fmt: skip
-                assert told == [], (name, scheme, width)
+                assert wrong == [], (name, scheme, width)
                 assert len(found["passes"]) > 10
 
 

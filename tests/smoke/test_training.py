@@ -93,7 +93,7 @@ def test_rows_use_exactly_documented_metrics(local):
     step_by_step = {f"timing/{part}_s" for part in ("engine", "players", "tokens", "draw")}
     assert step_by_step <= set(unused)  # this run plays batches in one call
     unused = [pattern for pattern in unused if pattern not in step_by_step]
-    # Only where players take turns (the next test), in leagues (test_league), from demonstrations, of one's own.
+    # Only where players take turns (the next test), in leagues (test_league), from demonstrations, and a user's own.
     elsewhere = ("own/", "win_against/", "league/", "dagger/", *(f"learner/<module>/{part}" for part in LEARNT))
     assert [pattern for pattern in unused if not pattern.startswith(elsewhere)] == []
 
