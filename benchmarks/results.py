@@ -62,6 +62,7 @@ class Study:
 GATED = "at least 9 of 10 seeds, median under {} steps"
 PLAIN = "at least 9 of 10 seeds without a bonus"
 HOLD = "at least 9 of 10 seeds"
+ROBUST = "at least 78 % of the games won against players held out from every choice"
 PLAIN_OBSTACLE = "single-obstacle-plain"
 #: The first fresh seed of recipes that were tuned on seeds from 100 on, or changed after these had been seen.
 LATER = 200
@@ -74,13 +75,7 @@ UNMET = ("blue-adept", "blue-master", *STRANGERS)
 STUDIES = (
     Study("single-obstacle", ("scenario=single-obstacle",), 10, GATED.format("2,000,000"), "single-obstacle"),
     Study("1v1", ("scenario=1v1",), 10, GATED.format("600,000"), "1v1", against=UNMET),
-    Study(
-        "1v1-robust",
-        ("scenario=1v1-robust",),
-        5,
-        "at least 78 % of the games won against players held out from every choice",
-        against=STRANGERS,
-    ),
+    Study("1v1-robust", ("scenario=1v1-robust",), 5, ROBUST, against=STRANGERS),
     Study("coop-ctde", ("scenario=coop", "scheme=ctde"), 10, GATED.format("1,000,000"), "coop"),
     Study("2v2-ctce", ("scenario=2v2", "scheme=ctce"), 10, GATED.format("528,000"), "2v2"),
     Study(PLAIN_OBSTACLE, (f"experiment={PLAIN_OBSTACLE}",), 10, PLAIN, PLAIN_OBSTACLE, fresh=LATER),
@@ -113,6 +108,12 @@ STUDIES = (
     Study("simple-spread", ("scenario=simple-spread",), 10, "at least what EPyMARL's IPPO and MAPPO reach"),
     Study("simple-tag", ("scenario=simple-tag",), 10, against=("random",)),
     Study("battle", ("scenario=battle",), 5),
+    # docs/results/networks.md sums these up.
+    Study("1v1-attention", ("scenario=1v1", "model=attention"), 10, HOLD, against=UNMET),
+    Study("1v1-gru", ("scenario=1v1", "model=gru"), 10, against=UNMET),
+    Study("coop-attention", ("scenario=coop", "scheme=ctde", "model=attention"), 10, HOLD),
+    Study("2v2-attention", ("scenario=2v2", "scheme=ctce", "model=attention"), 10, HOLD),
+    Study("single-obstacle-attention", ("scenario=single-obstacle", "model=attention"), 10, HOLD),
 )
 
 
