@@ -108,7 +108,6 @@ STUDIES = (
     Study("simple-spread", ("scenario=simple-spread",), 10, "at least what EPyMARL's IPPO and MAPPO reach"),
     Study("simple-tag", ("scenario=simple-tag",), 10, against=("random",)),
     Study("battle", ("scenario=battle",), 5),
-    # docs/results/networks.md sums these up.
     Study("1v1-attention", ("scenario=1v1", "model=attention"), 10, HOLD, against=UNMET),
     Study("1v1-gru", ("scenario=1v1", "model=gru"), 10, against=UNMET),
     Study("coop-attention", ("scenario=coop", "scheme=ctde", "model=attention"), 10, HOLD),
