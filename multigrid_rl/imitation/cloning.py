@@ -19,7 +19,6 @@ from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.distributions import Bound, distribution_of
-from multigrid_rl.models.heads import Head
 from multigrid_rl.models.vector import Normaliser, VectorActorCritic
 from multigrid_rl.players.episodes import Quota
 from multigrid_rl.types import Clock, EnvFactory, EpisodeTable, Schedule
@@ -178,11 +177,7 @@ class Cloning:
     def _loss(self, name: str, outputs: Tensor, actions: Array) -> Tensor:
         distribution = self._distributions[name]
         wanted = torch.as_tensor(actions.astype(distribution.dtype, copy=False), device=self._device)
-        if self.config.censored:
-            return distribution.cloning_loss(outputs, wanted)
-        if isinstance(distribution, Head):
-            return distribution.plain_loss(outputs, wanted)
-        return -distribution.log_prob(outputs, wanted).sum(1)
+        return (distribution.cloning_loss if self.config.censored else distribution.plain_loss)(outputs, wanted)
 
     def held_out_losses(self) -> dict[str, float]:
         """Return the mean loss on held-out steps, by module; empty if there are none."""

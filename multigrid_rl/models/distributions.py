@@ -72,6 +72,10 @@ class Distribution(Protocol):
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the imitation loss (B,) of each row: the negative log-probability of ``actions`` (B, width)."""
+        return self.plain_loss(outputs, actions)
+
+    def plain_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return the same (B,) as if no action had been clipped (``train.cloning.censored=false``)."""
         return -self.log_prob(outputs, actions).sum(1)
 
 
