@@ -106,7 +106,7 @@ STUDIES = (
         against=("random", "examples.board_games:OneMoveConnectFour"),
     ),
     Study("simple-spread", ("scenario=simple-spread",), 10, "at least what EPyMARL's IPPO and MAPPO reach"),
-    Study("simple-tag", ("scenario=simple-tag",), 10, against=("random",)),
+    Study("simple-tag", ("scenario=simple-tag",), 10, HOLD, against=("random",), fresh=LATER),
     Study("battle", ("scenario=battle",), 5),
     Study("1v1-attention", ("scenario=1v1", "model=attention"), 10, HOLD, against=UNMET),
     Study("1v1-gru", ("scenario=1v1", "model=gru"), 10, against=UNMET),
