@@ -106,7 +106,7 @@ STUDIES = (
         against=("random", "examples.board_games:OneMoveConnectFour"),
         fresh=LATER,
     ),
-    Study("simple-spread", ("scenario=simple-spread",), 5, "at least what EPyMARL's IPPO and MAPPO reach", fresh=LATER),
+    Study("simple-spread", ("scenario=simple-spread",), 10, "at least EPyMARL's IPPO and MAPPO", fresh=LATER),
     Study("simple-tag", ("scenario=simple-tag",), 10, HOLD, against=("random",), fresh=LATER),
     Study("battle", ("scenario=battle",), 5),
     Study("1v1-attention", ("scenario=1v1", "model=attention"), 10, HOLD, against=UNMET),
@@ -115,7 +115,6 @@ STUDIES = (
     Study("2v2-attention", ("scenario=2v2", "scheme=ctce", "model=attention"), 10, HOLD),
     Study("single-obstacle-attention", ("scenario=single-obstacle", "model=attention"), 10, HOLD),
 )
-
 
 #: Pages of speed, by name: what they tell and the command that makes them.
 SPEED = {
