@@ -88,7 +88,7 @@ def prepare(study: Study, root: Path) -> None:
     for place, command in study.before.items():
         (folder,) = _expand([place], root)
         if not Path(folder).exists():
-            call = [sys.executable, "-m", "multigrid_rl.cli.main", *_expand(command.split(), root), "-o", folder]
+            call = [sys.executable, "-m", "multigrid_rl.cli.main", *_expand(command.split(), root)]
             subprocess.run(call, check=True)
 
 
