@@ -78,7 +78,7 @@ def test_environment_keeps_sizes_network_and_discount_under_every_objective(scen
 def test_objective_takes_recipe_of_what_it_builds_on():
     config = compose(["scenario=halfcheetah", "train=airl", "data=x"])
     assert config == compose(["experiment=halfcheetah-gail", "train=airl", "data=x"])
-    assert (config.train.adversarial.kind, config.train.adversarial.steps) == ("airl", 16)
+    assert (config.train.adversarial.kind, config.train.adversarial.steps) == ("airl", 48)
     named = compose(["experiment=halfcheetah", "train=dagger", "expert=random"])
     assert named == compose(["scenario=halfcheetah", "train=dagger", "expert=random"])
 
