@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.study import Arm, draw_group, lines_of, recovery
-from benchmarks.study_runs import STUDIES, jobs_of, read_study
+from benchmarks.study_runs import STUDIES, jobs_of, prepare, read_study
 from multigrid_rl.config.compose import compose
 
 NAMES = sorted(path.stem for path in STUDIES.glob("*.yaml"))
@@ -21,6 +21,16 @@ def test_every_arm_composes(name, tmp_path):
         assert compose(list(job.overrides)).scenario.package == "gymnasium"
     for claim in study.claims:
         assert {claim["better"], claim["worse"]} <= study.arms.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if read_study(name).before])
+def test_what_runs_need_is_written_where_they_look_for_it(name, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr("benchmarks.study_runs.subprocess.run", lambda call, check: calls.append(call))
+    study = read_study(name)
+    prepare(study, tmp_path)
+    places = [place.replace("{folder}", str(tmp_path)) for place in study.before]
+    assert [call[-1].removeprefix("run_dir=") for call in calls] == places
 
 
 def test_arms_name_runs_of_same_seed(tmp_path):
