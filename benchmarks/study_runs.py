@@ -37,7 +37,7 @@ class Study(NamedTuple):
     episodes: int
     groups: list[dict[str, Any]]
     claims: list[dict[str, Any]]
-    before: dict[str, str]  # commands for folders that runs need
+    before: dict[str, str]  # folders that runs need, with the command that writes each, as `{place}`
     scale: dict[str, float] | None  # returns that make scores of 0 and 1
     came: str  # what came of it, in the words of who read the numbers
 
@@ -88,7 +88,8 @@ def prepare(study: Study, root: Path) -> None:
     for place, command in study.before.items():
         (folder,) = _expand([place], root)
         if not Path(folder).exists():
-            call = [sys.executable, "-m", "multigrid_rl.cli.main", *_expand(command.split(), root)]
+            words = _expand(command.replace("{place}", place).split(), root)
+            call = [sys.executable, "-m", "multigrid_rl.cli.main", *words]
             subprocess.run(call, check=True)
 
 
