@@ -85,6 +85,7 @@ TRAINERS: dict[str, str] = {
     "gail": "multigrid_rl.imitation.trainers:ADVERSARIAL",
     "airl": "multigrid_rl.imitation.trainers:ADVERSARIAL",
     "sac": "multigrid_rl.offpolicy.trainers:SAC",
+    "dac": "multigrid_rl.imitation.trainers:DAC",
 }
 
 #: Sections of ``train`` that tell the trainer of a file older than ``train.trainer``: the first that is there decides.

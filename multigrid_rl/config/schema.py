@@ -33,7 +33,7 @@ class TrainConfig(Part):
     stop_when_held: bool
     """true: end the run once every gate is held"""
     trainer: str = "ppo"
-    """who samples and who learns: ppo, sac, bc, dagger, gail or airl; train=NAME sets it with all that it needs"""
+    """who samples and who learns: ppo, sac, bc, dagger, gail, airl or dac; train=NAME sets it with all that it needs"""
     objective: str = "ppo"
     """what the policy maximises: ppo (clipped surrogate), policy_gradient (log pi(a|s) Psi, nothing is clipped), or
     module:function"""

@@ -10,7 +10,7 @@ the policy's entropy bonus. Gates and scores still use the environment's reward.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -199,7 +199,7 @@ class Adversary:
     ) -> None:
         self._network, self._distribution, self._recorded = network, distribution, recorded
         self._config, self._device = config, device
-        _check_horizon("demonstrations", recorded.terminated, config)
+        check_horizon("demonstrations", recorded.terminated, config)
         sample = recorded.observations[:: max(1, len(recorded.observations) // _MEASURED)]
         width = encoded(self._distribution, recorded.actions[:1]).shape[1]
         self.discriminator = Discriminator(sample.shape[1], width, config).to(device)
@@ -241,17 +241,18 @@ class Adversary:
             Paths with the learned rewards; loss and accuracy of the last gradient step, and the mean reward.
         """
         for path in paths:
-            _check_horizon("the policy's episodes", path.terminated, self._config)
-        policy_steps, count = self._policy_steps(batch, paths), self._config.minibatch_size
-        metrics: dict[str, float] = {}
-        earlier = count // 2 if self._config.replay and self._replay.seen else 0
-        for _ in range(0 if self.discriminator.fixed else self._config.steps):
-            expert = self._expert_steps(self._rng.integers(len(self._recorded.observations), size=count))
+            check_horizon("the policy's episodes", path.terminated, self._config)
+        policy_steps = self._policy_steps(batch, paths)
+
+        def sample(count: int) -> Steps:
+            earlier = count // 2 if self._config.replay and self._replay.seen else 0
             chosen = torch.from_numpy(self._rng.integers(len(batch.obs), size=count - earlier)).to(self._device)
-            sample = Steps._make(column[chosen] for column in policy_steps)
-            if earlier:
-                sample = Steps._make(map(torch.cat, zip(sample, self._replay.draw(earlier), strict=True)))
-            metrics = self._descend(expert, sample)
+            found = Steps._make(column[chosen] for column in policy_steps)
+            return (
+                Steps._make(map(torch.cat, zip(found, self._replay.draw(earlier), strict=True))) if earlier else found
+            )
+
+        metrics = {} if self.discriminator.fixed else self._tell_apart(sample)
         if self._config.replay and not self.discriminator.fixed:
             self._replay.add(policy_steps)
         with torch.no_grad():
@@ -265,6 +266,14 @@ class Adversary:
             result.append(path._replace(rewards=paid))
             first = behind
         return result, metrics
+
+    def _tell_apart(self, sample: Callable[[int], Steps]) -> dict[str, float]:
+        """Take gradient steps between recorded rows and as many of ``sample``; statistics of the last one."""
+        metrics, count = {}, self._config.minibatch_size
+        for _ in range(self._config.steps):
+            expert = self._expert_steps(self._rng.integers(len(self._recorded.observations), size=count))
+            metrics = self._descend(expert, sample(count))
+        return metrics
 
     def _descend(self, expert: Steps, policy: Steps) -> dict[str, float]:
         logits = self.discriminator(Steps._make(map(torch.cat, zip(expert, policy, strict=True))))
@@ -325,7 +334,7 @@ def encoded(distribution: Any, actions: Array) -> Array:
     return np.concatenate([np.eye(count, dtype=np.float32)[actions[:, c]] for c, count in enumerate(choices)], axis=1)
 
 
-def _check_horizon(source: str, terminated: Array, config: AdversarialConfig) -> None:
+def check_horizon(source: str, terminated: Array, config: AdversarialConfig) -> None:
     """Raise :class:`RunError` where an episode ends early: its length alone would leak the reward."""
     if terminated.any() and not config.allow_variable_horizon:
         wanted = f"episodes of one length, or {SWITCH}=true: an early end leaks the reward to the policy"

@@ -1,4 +1,4 @@
-"""Trainers: behavioural cloning, DAgger, GAIL and AIRL. Light to import, as they check configurations."""
+"""Trainers: behavioural cloning, DAgger, GAIL, AIRL and DAC. Light to import, as they check configurations."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import Field
 from multigrid_rl.config.network import MAX_LAYERS, MAX_UNITS
 from multigrid_rl.config.scenario import Part, Steps
 from multigrid_rl.config.schema import RunConfig, TrainConfig
+from multigrid_rl.offpolicy.trainers import SAC, SacTrain
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.trainers import Trainer
 
@@ -97,7 +98,11 @@ class AdversarialTrain(TrainConfig):
     """Settings of ``train=gail`` and ``train=airl``."""
 
     adversarial: AdversarialOptions
-    """how rewards are learned from recorded play, with train=gail or airl"""
+    """how rewards are learned from recorded play, with train=gail, airl or dac"""
+
+
+class DacTrain(SacTrain, AdversarialTrain):
+    """Settings of ``train=dac``."""
 
 
 class Imitation(Trainer):
@@ -158,9 +163,8 @@ class CloningTrainer(Imitation):
         """Check what cloning adds."""
         super().check(config)
         train, condition = config.train, self._condition(config.train)
-        config.require(
-            getattr(train, "adversarial", None) is None, "train.adversarial", f"null {condition}", "settings"
-        )
+        learnt = getattr(train, "adversarial", None)
+        config.require(learnt is None, "train.adversarial", f"null {condition}", "settings")
         self._check_own(config, condition)
         config.require(config.scheme != "ctde", "scheme", f"dtde or ctce {condition}: no critic is trained")
         config.require(not config.curriculum, "curriculum", f"[] {condition}", "stages")
@@ -283,7 +287,7 @@ class DaggerTrainer(CloningTrainer):
 class AdversarialTrainer(Imitation):
     """Learns by the rewards of a discriminator, which tells the policy's steps from recorded ones."""
 
-    settings = AdversarialTrain
+    settings: type[TrainConfig] = AdversarialTrain
     brings = (*Trainer.brings, "learner/*/learnt_reward", "learner/*/discriminator_*")
 
     def check(self, config: RunConfig) -> None:
@@ -297,11 +301,8 @@ class AdversarialTrainer(Imitation):
         config.require(config.scenario.kind.discriminators, "scenario", allowed, config.scenario.name)
         config.require(train.vf_coef > 0, "train.vf_coef", f"above 0 {condition}")
         paid = ("logit", "f") if train.adversarial.kind == "airl" else ("softplus", "logit")
-        config.require(train.adversarial.payoff in paid, "train.adversarial.payoff", f"{' or '.join(paid)} {condition}")
-
-    def _condition(self, train: TrainConfig) -> str:
-        assert isinstance(train, AdversarialTrain)
-        return f"with train={train.adversarial.kind}"
+        wanted = f"{' or '.join(paid)} with kind={train.adversarial.kind}"
+        config.require(train.adversarial.payoff in paid, "train.adversarial.payoff", wanted)
 
     def facts(self, train: TrainConfig) -> list[tuple[str, str]]:
         """Return the training reward that it brings."""
@@ -366,4 +367,32 @@ class AdversarialTrainer(Imitation):
         return AdversarialConfig(**options.model_dump(), **shared)
 
 
-CLONING, DAGGER, ADVERSARIAL = CloningTrainer(), DaggerTrainer(), AdversarialTrainer()
+class DacTrainer(AdversarialTrainer):
+    """Soft actor-critic by the rewards of a discriminator that learns from all that was played, too."""
+
+    settings = DacTrain
+    learns_values = False
+    brings = (*SAC.brings, "learner/*/discriminator_*")
+
+    def check(self, config: RunConfig) -> None:
+        """Check what either asks for, and that the discriminator is one of kept steps."""
+        SAC.check(config)
+        super().check(config)
+        assert isinstance(config.train, DacTrain)
+        asked, own = config.train.adversarial, "kind=gail, replay=0, reward=null"
+        given = f"kind={asked.kind}, replay={asked.replay}, reward={asked.reward or 'null'}"
+        config.require(given == own, "train.adversarial", f"{own} with train=dac: all that is played is kept", given)
+
+    def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
+        return SAC.describe(config, threads, games)
+
+    def learner(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Any:
+        """Return the learner from kept steps and recorded ones."""
+        from multigrid_rl.imitation.dac import Dac
+        from multigrid_rl.imitation.demonstrations import read_demonstrations
+
+        data, settings = read_demonstrations(Path(str(config.data))), self._config(config)
+        return Dac(settings, data, networks, action_spaces, config.train, config.seed, options["device"])
+
+
+CLONING, DAGGER, ADVERSARIAL, DAC = CloningTrainer(), DaggerTrainer(), AdversarialTrainer(), DacTrainer()

@@ -5,7 +5,7 @@ Haarnoja et al. 2018 (https://arxiv.org/abs/1801.01290), with the learnt weight 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ class Replay:
 
     # One piece of memory for each step: a minibatch is gathered in one pass, and critics read the first D + A columns.
     def __init__(self, capacity: int, width: int, actions: int) -> None:
+        self._sizes = [width, actions, 1, 1, width]
         # NumPy's zeros take no memory until they are written.
         self.rows = torch.from_numpy(np.zeros((capacity, 2 * width + actions + 2), np.float32))
         self.count = self._next = 0
@@ -53,6 +54,11 @@ class Replay:
         self.rows[places] = rows
         self.count = min(self.count + len(rows), len(self.rows))
         self._next = (self._next + len(rows)) % len(self.rows)
+
+    def columns(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the columns of ``rows`` (B, ...) in the order above; rewards and the flag of no end are (B,)."""
+        obs, actions, rewards, live, after = torch.split(rows, self._sizes, 1)
+        return obs, actions, rewards.squeeze(1), live.squeeze(1), after
 
     def get_state(self) -> dict[str, Any]:
         """Return the filled rows, and where the next one goes."""
@@ -80,7 +86,10 @@ class Agent:
     Attributes:
         optimizer: of the policy.
         replay: what was played.
+        pays: rewards (B,) for observations (B, D) and scaled actions (B, A), in place of those that were played for.
     """
+
+    pays: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __init__(self, network: Any, train: SacTrain, seed: int, device: torch.device) -> None:
         self._policy, self._head, self._options, self._gamma = network.policy, network.head, train.sac, train.gamma
@@ -139,16 +148,16 @@ class Agent:
 
     def _descend(self, rows: Tensor, noise: Tensor) -> dict[str, float]:
         """Take a step of critics, policy and weight of the entropy on ``rows`` (B, ...) with ``noise`` (2, B, A)."""
-        width, known = self._width, self._width + self._actions
-        obs, reward, live = rows[:, :width], rows[:, known], rows[:, known + 1]
+        obs, taken, reward, live, after = self.replay.columns(rows)
         alpha = self._log_alpha.weights.detach().exp()
         with torch.no_grad():
-            after = rows[:, known + 2 :]
+            if self.pays is not None:
+                reward = self.pays(obs, taken)
             action, logp = self._draw(after, noise[0])
             # Twin critics (Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477): the lower one overestimates less.
             soft = torch.minimum(*self._values(self._targets, torch.cat([after, action], 1))) - alpha * logp
             target = reward + self._gamma * live * soft
-        values = self._values(self._critics, rows[:, :known])
+        values = self._values(self._critics, rows[:, : self._width + self._actions])
         loss = sum((value - target).pow(2).mean() for value in values)
         assert isinstance(loss, Tensor)
         self._step(self._q, self._q_optimizer, loss)
@@ -236,6 +245,10 @@ class Sac:
         for agent in self.agents.values():
             agent.schedule(lr, q_lr)
 
+    def _kept(self, name: str) -> dict[str, float]:  # noqa: ARG002 - for those who learn what steps are worth
+        """Go through what a module has kept, before it is learned from; statistics of that."""
+        return {}
+
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]]
     ) -> dict[str, dict[str, float]]:
@@ -248,7 +261,8 @@ class Sac:
         ready = env_steps >= options.learning_starts
         steps = round(self._train.batch_size * options.updates_per_step) if ready else 0
         for name in batches:
-            metrics[name] = {**self.agents[name].learn(steps), "gradient_steps": float(steps)}
+            found = self._kept(name)
+            metrics[name] = {**found, **self.agents[name].learn(steps), "gradient_steps": float(steps)}
         self.clock.lap("network")
         self.schedule(env_steps)
         return {**metrics, SECONDS: {"loss": 0.0, "optimizer": 0.0, **self.clock.drain()}}

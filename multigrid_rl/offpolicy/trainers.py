@@ -37,7 +37,7 @@ class SacTrain(TrainConfig):
     """Settings of ``train=sac``."""
 
     sac: SacOptions
-    """what is kept and how often it is learned from, with train=sac"""
+    """what is kept and how often it is learned from, with train=sac or dac"""
 
 
 class SacTrainer(Trainer):
@@ -56,7 +56,7 @@ class SacTrainer(Trainer):
             ("model.scale_values", not config.model.scale_values, "false", config.model.scale_values),
             ("cluster.num_learners", config.cluster.num_learners == 0, "0", config.cluster.num_learners),
         ):
-            config.require(good, key, f"{wanted} with train=sac", value)
+            config.require(good, key, f"{wanted} with train={config.train.trainer}", value)
 
     def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
         """Return lines of the preflight."""

@@ -38,7 +38,7 @@ def test_rejects_override_in_one_line(row):
     ("overrides", "metric", "why"),
     [
         ("scenario=1v1", "dagger/beta", "train=dagger alone"),
-        ("scenario=1v1", "learner/*/discriminator_loss", "train=gail and airl alone"),
+        ("scenario=1v1", "learner/*/discriminator_loss", "train=gail and airl and dac alone"),
         ("scenario=1v1 train=bc data=x", "approx_kl/*", "alone report"),
         ("scenario=1v1 train=dagger expert=hunter", "learner/*/held_out_loss", "no episodes are held out"),
         ("env_id=Pendulum-v1 train=bc data=x model.head=deterministic", "entropy/*", "has no probabilities"),

@@ -1,0 +1,166 @@
+"""Adversarial imitation from kept steps: who pays, what the discriminator reads, exact resume, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from multigrid_rl.config.compose import compose
+from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
+from multigrid_rl.imitation.adversarial import AdversarialConfig, Steps
+from multigrid_rl.imitation.dac import Dac
+from multigrid_rl.imitation.demonstrations import Episode, write
+from multigrid_rl.learn.advantages import Estimator
+from multigrid_rl.learn.batches import estimate
+from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.metrics import glossary, matches
+from multigrid_rl.models.registry import network_of
+from multigrid_rl.text import ConfigError
+from multigrid_rl.training.start import resume_training
+from multigrid_rl.types import RunError
+from test_adversarial import Shown
+from tiny_runs import rows_of, tiny_run, without_time
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+CPU = torch.device("cpu")
+#: The environment pays most for (.6, -.3).
+TARGET, SHOWN = "hostile_agents:Target-v0", np.array([-0.5, 0.4], np.float32)
+HOW = Estimator(0.99, 0.95)
+ASKED = AdversarialConfig(
+    "gail", (32,), 1e-3, 8, 32, payoff="logit", gradient_penalty=1.0, allow_variable_horizon=True, data="",
+    estimator=HOW, seed=3,
+)  # fmt: skip
+SMALL = [
+    "train=dac", "train.num_envs=8", "train.num_steps=4", "train.minibatch_size=32", "train.sac.learning_starts=64",
+    "train.adversarial.hidden=[16]", "train.adversarial.steps=4", "model.hidden=[16]",
+]  # fmt: skip
+PENDULUM = ["env_id=Pendulum-v1", "env_args={max_episode_steps: 16}", *SMALL]
+
+
+def shown(rows: int = 64) -> Shown:
+    """Somebody who always does the same, in episodes of one step."""
+    ones = np.ones((rows, 1), np.float32)
+    return Shown(ones, np.tile(SHOWN, (rows, 1)), np.ones(rows, np.bool_), np.arange(1, rows + 1), ones)
+
+
+def parts(seed: int = 0, asked: AdversarialConfig = ASKED):
+    """A collector of eight environments, its network, and the learner that imitates ``shown``."""
+    config = compose([f"env_id={TARGET}", *SMALL, "data=x", "train.sac.q_lr=3e-3", f"seed={seed}"])
+    factory = GymnasiumFactory("Target-v0", 1)
+    (agent,) = factory.specs.agents
+    net = network_of(agent, config.model.model_dump(), seed)
+    dac = Dac(asked, shown(), {AGENT: net}, {AGENT: agent.action_space}, config.train, seed, CPU)
+    collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=seed, first=0, steps=4)
+    return collector, net, dac
+
+
+def once(collector, dac, env_steps: int):
+    batch = estimate(collector.collect()[AGENT], HOW)
+    return dac.learn({AGENT: batch}, env_steps, {AGENT: [collector.paths()[AGENT]]})[AGENT]
+
+
+def test_imitates_what_was_shown_not_what_is_paid(learning):
+    collector, net, dac = parts(learning.seed)
+    for k in range(120):
+        once(collector, dac, 32 * (k + 1))
+    with torch.no_grad():
+        does = net.head.bounded(net.head.mode(net.logits(torch.ones(1, 1)).numpy()))[0]
+    learning.check("distance from what was shown", float(np.abs(does - SHOWN).max()), below=0.4)
+
+
+def test_critics_never_read_the_environments_rewards():
+    collector, _, dac = parts()
+    agent, keep = dac.agents[AGENT], dac.agents[AGENT].replay.add
+
+    def unpaid(rows):
+        rows[:, 3] = float("nan")
+        keep(rows)
+
+    agent.replay.add = unpaid
+    found = [once(collector, dac, 32 * (k + 1)) for k in range(4)][-1]
+    assert found["gradient_steps"] == 16
+    assert all(np.isfinite(value) for value in found.values())
+
+
+def test_each_gradient_step_is_paid_by_the_discriminator_of_now():
+    collector, _, dac = parts()
+    once(collector, dac, 32)
+    obs, actions, *_ = dac.agents[AGENT].replay.columns(dac.agents[AGENT].replay.rows[:5])
+    judge = dac.judges[AGENT]
+    with torch.no_grad():
+        wanted = judge.discriminator(Steps(obs, actions, obs, obs[:, 0], obs[:, 0]))
+        before = dac.agents[AGENT].pays(obs, actions)
+    assert torch.equal(before, wanted)
+    once(collector, dac, 64)
+    with torch.no_grad():
+        assert not torch.equal(dac.agents[AGENT].pays(obs, actions), before)
+
+
+def test_discriminator_tells_recorded_from_kept():
+    collector, _, dac = parts(asked=replace(ASKED, gradient_penalty=0.0, steps=100, lr=1e-2))
+    found = once(collector, dac, 32)
+    assert found["discriminator_accuracy"] > 0.9
+    recorded = torch.from_numpy(SHOWN)[None], torch.ones(1, 1)
+    kept = dac.agents[AGENT].replay.columns(dac.agents[AGENT].replay.rows[:32])
+    with torch.no_grad():
+        pays = dac.agents[AGENT].pays
+        assert float(pays(recorded[1], recorded[0])) > float(pays(kept[0], kept[1]).mean()) + 1.0
+
+
+def test_rejects_early_ends_unless_allowed():
+    with pytest.raises(RunError, match="demonstrations: expected episodes of one length"):
+        parts(asked=replace(ASKED, allow_variable_horizon=False))
+    collector, _, dac = parts()
+    dac._adversarial = replace(ASKED, allow_variable_horizon=False)
+    with pytest.raises(RunError, match="the policy's episodes: expected episodes of one length"):
+        once(collector, dac, 32)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """Somebody who always pushes to one side."""
+    rng = np.random.default_rng(1)
+
+    def episode(k: int) -> Episode:
+        obs = rng.normal(size=(17, 3)).astype(np.float32)
+        return Episode(obs[:16], np.full((16, 1), 1.5), np.zeros(16), False, True, obs[16], (1, k, 0))
+
+    facts = {
+        "who": "pusher", "scenario": "gymnasium", "env": {"package": "gymnasium", "env_id": "Pendulum-v1"},
+        "observation": {"size": 3}, "actions": {"low": [-2.0], "high": [2.0]},
+    }  # fmt: skip
+    folder = tmp_path_factory.mktemp("demos") / "pusher"
+    write(folder, map(episode, range(10)), facts)
+    return folder
+
+
+def test_run_resumes_number_for_number(demo, tmp_path):
+    run = [*PENDULUM, f"data={demo}", "seed=3"]
+    whole = tiny_run(tmp_path / "whole", *run, "train.until=1024")[1]
+    tiny_run(tmp_path / "parts", *run, "train.until=512")
+    resume_training(tmp_path / "parts", ["train.until=1024"])
+    assert without_time(rows_of(tmp_path / "parts")) == without_time(whole)
+    assert {"learner/agent_0/q_loss", "learner/agent_0/discriminator_accuracy"} <= whole[-1].keys()
+    assert [name for name in whole[-1] if not any(matches(name, pattern) for pattern in glossary())] == []
+    # Pendulum pays nothing above 0; 16 steps of a reward that is learnt would.
+    assert all(row["return_mean/agent_0"] < 0 for row in whole if "return_mean/agent_0" in row)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([], "data: expected a folder that `multigrid-rl record` wrote, with train=dac, got null"),
+        (["data=x", "model.head=null"], "model.head: expected tanh-gaussian with train=dac"),
+        (["data=x", "train.adversarial.kind=airl"], "train.adversarial: expected kind=gail, replay=0, reward=null"),
+        (["data=x", "train.adversarial.replay=9"], "all that is played is kept, got kind=gail, replay=9, reward=null"),
+        (["data=x", "train.adversarial.payoff=f"], "train.adversarial.payoff: expected softplus or logit"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(overrides, said):
+    with pytest.raises(ConfigError) as caught:
+        compose([*PENDULUM, *overrides])
+    assert said in str(caught.value)
