@@ -235,7 +235,7 @@ class RunConfig(Part):
     checkpoints: str | None = None
     """folder of frozen players. null: your own, then the project's checkpoints/ (docs/extending.md)"""
     data: str | None = None
-    """folder of recorded play to learn from (`multigrid-rl record`), with train=bc, dagger, gail or airl"""
+    """folder of recorded play to learn from (`multigrid-rl record`), with train=bc, dagger, gail, airl or dac"""
     init: str | None = None
     """player, its folder or run whose policy and normaliser training begins with. null: fresh ones"""
     tracking: str | None = None

@@ -166,8 +166,8 @@ class Agent:
         policy_loss = (alpha * logp - value).mean()
         self._step(self._flat, self.optimizer, policy_loss)
         if self._options.alpha is None:
-            # Its gradient: alpha grows while the entropy, -log p, is below minus the number of components.
-            self._log_alpha.gradient[0] = -(logp.detach().mean() - self._actions)
+            # Its gradient: alpha grows while the entropy, -log p, is below its target.
+            self._log_alpha.gradient[0] = -(logp.detach().mean() + self._options.target_entropy * self._actions)
             self._alpha_optimizer.descend()
         self._slow.weights.data.lerp_(self._q.weights.data, self._options.tau)
         return {

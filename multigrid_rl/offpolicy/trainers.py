@@ -30,7 +30,9 @@ class SacOptions(Part):
     tau: float = Field(gt=0, le=1)
     """share by which the target critics follow the critics in each gradient step. More: faster, less steady"""
     alpha: float | None = Field(gt=0)
-    """weight of the entropy. null: learnt, so that the entropy comes near minus the number of action components"""
+    """weight of the entropy. null: learnt, so that the entropy comes near target_entropy"""
+    target_entropy: float = -1.0
+    """entropy that a learnt alpha aims at, in nats for each component of an action. Lower: less noise, explores less"""
 
 
 class SacTrain(TrainConfig):

@@ -113,8 +113,9 @@ def test_actions_are_kept_in_units_of_their_bounds():
 
 
 def test_weight_of_entropy_moves_towards_target():
-    for spread, grows in ((-3.0, True), (0.4, False)):  # the output for deviations: nearly still, or nearly uniform
-        sac, net, *_ = learner()
+    # The output for deviations: nearly still (an entropy of -3.6 for each component), or nearly uniform.
+    for spread, target, grows in ((-3.0, -1.0, True), (-3.0, -4.0, False), (0.4, -1.0, False)):
+        sac, net, *_ = learner(target_entropy=target)
         net.policy[-1].bias.data[2:] = spread
         batch, path = played()
         sac.agents[AGENT].add(batch, [path])
