@@ -19,10 +19,10 @@ from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.offpolicy.sac import Replay, Sac
 
 
-class Judge(Adversary):
+class KeptAdversary(Adversary):
     """A discriminator that tells recorded steps from kept ones; see :class:`Adversary`."""
 
-    def study(self, replay: Replay) -> dict[str, float]:
+    def learn_kept(self, replay: Replay) -> dict[str, float]:
         """Learn to tell recorded steps from random kept ones; loss and accuracy of the last gradient step."""
 
         def sample(count: int) -> Steps:
@@ -48,7 +48,7 @@ class Dac(Sac):
         arguments: see :class:`~multigrid_rl.offpolicy.sac.Sac`.
 
     Attributes:
-        judges: by module.
+        adversaries: by module.
     """
 
     def __init__(
@@ -56,12 +56,14 @@ class Dac(Sac):
     ) -> None:
         super().__init__(networks, *arguments)
         self._adversarial, device = adversarial, arguments[-1]
-        self.judges = {name: Judge(net, net.head, recorded, adversarial, device) for name, net in networks.items()}
-        for name, judge in self.judges.items():
-            self.agents[name].pays = judge.pays
+        self.adversaries = {
+            name: KeptAdversary(net, net.head, recorded, adversarial, device) for name, net in networks.items()
+        }
+        for name, adversary in self.adversaries.items():
+            self.agents[name].pays = adversary.pays
 
     def _kept(self, name: str) -> dict[str, float]:
-        return self.judges[name].study(self.agents[name].replay)
+        return self.adversaries[name].learn_kept(self.agents[name].replay)
 
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]]
@@ -73,11 +75,14 @@ class Dac(Sac):
 
     def get_state(self) -> dict[str, Any]:
         """Return the state beside the policies and their optimisers, discriminators included."""
-        return {**super().get_state(), "judges": {name: judge.get_state() for name, judge in self.judges.items()}}
+        return {
+            **super().get_state(),
+            "adversaries": {name: adversary.get_state() for name, adversary in self.adversaries.items()},
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state."""
         rest = dict(state)
-        for name, kept in rest.pop("judges").items():
-            self.judges[name].set_state(kept)
+        for name, kept in rest.pop("adversaries").items():
+            self.adversaries[name].set_state(kept)
         super().set_state(rest)
