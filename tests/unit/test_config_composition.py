@@ -172,7 +172,7 @@ def test_shipped_recipe_composes_by_name_and_path(name):
     path = files_of("experiment")[name]
     assert path.read_text(encoding="utf-8").startswith("# @package _global_\n")
     assert any("override /scenario" in entry for entry in read(path)["defaults"])
-    imitates = any(f"/train: {kind}" in path.read_text(encoding="utf-8") for kind in ("bc", "gail"))
+    imitates = any(f"/train: {kind}" in path.read_text(encoding="utf-8") for kind in ("bc", "gail", "dac"))
     data = ["data=demos"] if imitates else []
     if "warm_up:" in path.read_text(encoding="utf-8"):
         data.append("init=runs/clone")
