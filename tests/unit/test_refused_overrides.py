@@ -129,7 +129,7 @@ REFUSED = [
     (f"{BODY} data=x", "data: expected null"),
     # RLlib's own sampling
     ("train.runner=stock", "train.runner"),
-    ("train.trainer=sarsa", "train.trainer: expected one of ppo, bc, dagger, gail, airl, sac, got sarsa"),
+    ("train.trainer=sarsa", "train.trainer: expected one of ppo, bc, dagger, gail, airl, sac, dac, got sarsa"),
 ]
 
 
