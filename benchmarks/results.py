@@ -199,7 +199,7 @@ def page(summary: dict[str, Any]) -> str:
         lines += [summary["note"], ""]
     lines += [
         f"Command of each row: `{summary['command']}`",
-        f"(all of them: `{summary['all']}`).",
+        f"(all of them: `{summary['all']} --seeds {' '.join(str(row['seed']) for row in rows)}`).",
         f"{kind_of_seeds(rows, summary['fresh'])} {made_on([row['provenance'] for row in rows])}",
         f"Opponents: {_opponents(provenance['opponents'])}.",
         "Versions: " + ", ".join(f"{name} {number}" for name, number in provenance["versions"].items()) + ".",

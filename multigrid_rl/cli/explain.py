@@ -174,12 +174,14 @@ def _sections(annotation: Any, dots: str = ".") -> Iterator[tuple[str, type[Base
 
 def _defaults(known: dict[str, FieldInfo]) -> dict[str, str]:
     """Return the value of each key in the files that `train` begins with, in the schema, or in the first other file."""
-    from multigrid_rl.config.recipes import names_in, read_config_file
+    from multigrid_rl.config.recipes import builds_on, names_in, read_config_file
 
     first = {"scenario": "1v1", "train": "ppo", "model": "mlp", "cluster": "local"}
     plain = [{**read_config_file("", "config"), "experiment": None, **first}]
     plain += [{group: read_config_file(group, name)} for group, name in first.items()]
-    others = [{group: read_config_file(group, name)} for group in first for name in names_in(group)]
+    names = {group: names_in(group) for group in first}
+    names["train"] = sorted(names["train"], key=lambda name: len(builds_on(name)))  # those on ppo alone come first
+    others = [{group: read_config_file(group, name)} for group in first for name in names[group]]
     result = {}
     for key, field in known.items():
         default = [] if field.is_required() else [field.get_default(call_default_factory=True)]

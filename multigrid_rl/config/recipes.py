@@ -129,7 +129,7 @@ def check_choice(key: str, value: str) -> None:
 
 def _own_recipe(settings: dict[str, Any]) -> str:
     """Return the recipe that a scenario, or the one named like its package, names for what is trained."""
-    kinds = [*_builds_on(settings.get("train", "ppo")), settings.get("scheme"), "default"]
+    kinds = [*builds_on(settings.get("train", "ppo")), settings.get("scheme"), "default"]
     for home in _homes(settings.get("scenario", "1v1")):
         named = whole_scenario(home).get("recipe")
         named = named if isinstance(named, dict) else {"default": named}
@@ -145,10 +145,10 @@ def _homes(scenario: str) -> list[str]:
     return [scenario, *([package] if package in names_in("scenario") else [])]
 
 
-def _builds_on(train: str) -> list[str]:
+def builds_on(train: str) -> list[str]:
     """Return an objective of ``configs/train/`` and those that its file builds on, the nearest first."""
     bases = [name for name in read_config_file("train", train).get("defaults", []) if name != "_self_"]
-    return [train, *(name for base in bases for name in _builds_on(base))]
+    return [train, *(name for base in bases for name in builds_on(base))]
 
 
 def _under(train: str, recipe: dict[str, Any], *, recorded: bool) -> dict[str, Any]:
@@ -156,8 +156,8 @@ def _under(train: str, recipe: dict[str, Any], *, recorded: bool) -> dict[str, A
 
     Recorded play teaches no network with memory, so where there is some, the kind of network is left out, too.
     """
-    found_for = _builds_on(recipe.get("train", "ppo"))
-    files = [read_config_file("train", name) for name in _builds_on(train) if name not in found_for]
+    found_for = builds_on(recipe.get("train", "ppo"))
+    files = [read_config_file("train", name) for name in builds_on(train) if name not in found_for]
     own = [key for content in files for key, _ in leaves(content, "train.") if key != "train.defaults"]
     imitates = any(key.startswith(_IMITATING) for key in own)
     without = (*_NOT_IMITATED, *(("model",) if recorded else ())) if imitates else ()

@@ -199,7 +199,7 @@ class Adversary:
     ) -> None:
         self._network, self._distribution, self._recorded = network, distribution, recorded
         self._config, self._device = config, device
-        check_horizon("demonstrations", recorded.terminated, config)
+        _check_horizon("demonstrations", recorded.terminated, config)
         sample = recorded.observations[:: max(1, len(recorded.observations) // _MEASURED)]
         width = encoded(self._distribution, recorded.actions[:1]).shape[1]
         self.discriminator = Discriminator(sample.shape[1], width, config).to(device)
@@ -230,6 +230,11 @@ class Adversary:
         self._rng.bit_generator.state = state["rng"]
         self._replay.set_state(state["replay"], self._device)
 
+    def check(self, paths: list[Paths]) -> None:
+        """Raise :class:`RunError` where an episode of ``paths`` ended early, and that is not allowed."""
+        for path in paths:
+            _check_horizon("the policy's episodes", path.terminated, self._config)
+
     def learn(self, batch: Batch, paths: list[Paths]) -> tuple[list[Paths], dict[str, float]]:
         """Train the discriminator on a batch, then reward the batch.
 
@@ -240,17 +245,16 @@ class Adversary:
         Returns:
             Paths with the learned rewards; loss and accuracy of the last gradient step, and the mean reward.
         """
-        for path in paths:
-            check_horizon("the policy's episodes", path.terminated, self._config)
+        self.check(paths)
         policy_steps = self._policy_steps(batch, paths)
 
         def sample(count: int) -> Steps:
             earlier = count // 2 if self._config.replay and self._replay.seen else 0
             chosen = torch.from_numpy(self._rng.integers(len(batch.obs), size=count - earlier)).to(self._device)
             found = Steps._make(column[chosen] for column in policy_steps)
-            return (
-                Steps._make(map(torch.cat, zip(found, self._replay.draw(earlier), strict=True))) if earlier else found
-            )
+            if not earlier:
+                return found
+            return Steps._make(map(torch.cat, zip(found, self._replay.draw(earlier), strict=True)))
 
         metrics = {} if self.discriminator.fixed else self._tell_apart(sample)
         if self._config.replay and not self.discriminator.fixed:
@@ -334,7 +338,7 @@ def encoded(distribution: Any, actions: Array) -> Array:
     return np.concatenate([np.eye(count, dtype=np.float32)[actions[:, c]] for c, count in enumerate(choices)], axis=1)
 
 
-def check_horizon(source: str, terminated: Array, config: AdversarialConfig) -> None:
+def _check_horizon(source: str, terminated: Array, config: AdversarialConfig) -> None:
     """Raise :class:`RunError` where an episode ends early: its length alone would leak the reward."""
     if terminated.any() and not config.allow_variable_horizon:
         wanted = f"episodes of one length, or {SWITCH}=true: an early end leaks the reward to the policy"

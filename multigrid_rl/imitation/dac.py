@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from multigrid_rl.imitation.adversarial import AdversarialConfig, Adversary, Steps, check_horizon
+from multigrid_rl.imitation.adversarial import AdversarialConfig, Adversary, Steps
 from multigrid_rl.imitation.demonstrations import Demonstrations
 from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.offpolicy.sac import Replay, Sac
@@ -44,8 +44,7 @@ class Dac(Sac):
     Args:
         adversarial: settings of the discriminators.
         recorded: the expert's steps.
-        networks: by module.
-        arguments: see :class:`~multigrid_rl.offpolicy.sac.Sac`.
+        networks, arguments: see :class:`~multigrid_rl.offpolicy.sac.Sac`.
 
     Attributes:
         adversaries: by module.
@@ -55,12 +54,11 @@ class Dac(Sac):
         self, adversarial: AdversarialConfig, recorded: Demonstrations, networks: Mapping[str, Any], *arguments: Any
     ) -> None:
         super().__init__(networks, *arguments)
-        self._adversarial, device = adversarial, arguments[-1]
-        self.adversaries = {
-            name: KeptAdversary(net, net.head, recorded, adversarial, device) for name, net in networks.items()
-        }
-        for name, adversary in self.adversaries.items():
-            self.agents[name].pays = adversary.pays
+        self.adversaries = {}
+        for name, agent in self.agents.items():
+            network = networks[name]
+            one = KeptAdversary(network, network.head, recorded, adversarial, agent.device)
+            self.adversaries[name], agent.pays = one, one.pays
 
     def _kept(self, name: str) -> dict[str, float]:
         return self.adversaries[name].learn_kept(self.agents[name].replay)
@@ -69,20 +67,16 @@ class Dac(Sac):
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]]
     ) -> dict[str, dict[str, float]]:
         """Keep the steps of a batch and learn from what is kept. Raises ``RunError``: an episode ended early."""
-        for path in (path for name in batches for path in paths[name]):
-            check_horizon("the policy's episodes", path.terminated, self._adversarial)
+        for name in batches:
+            self.adversaries[name].check(paths[name])
         return super().learn(batches, env_steps, paths)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state beside the policies and their optimisers, discriminators included."""
-        return {
-            **super().get_state(),
-            "adversaries": {name: adversary.get_state() for name, adversary in self.adversaries.items()},
-        }
+        return {**super().get_state(), "adversaries": {name: one.get_state() for name, one in self.adversaries.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state."""
-        rest = dict(state)
-        for name, kept in rest.pop("adversaries").items():
-            self.adversaries[name].set_state(kept)
-        super().set_state(rest)
+        super().set_state(state)
+        for name, one in self.adversaries.items():
+            one.set_state(state["adversaries"][name])

@@ -84,6 +84,7 @@ class Agent:
         device: of the network.
 
     Attributes:
+        device: of the network.
         optimizer: of the policy.
         replay: what was played.
         pays: rewards (B,) for observations (B, D) and scaled actions (B, A), in place of those that were played for.
@@ -93,7 +94,7 @@ class Agent:
 
     def __init__(self, network: Any, train: SacTrain, seed: int, device: torch.device) -> None:
         self._policy, self._head, self._options, self._gamma = network.policy, network.head, train.sac, train.gamma
-        self._size, self._clip, self._device = train.minibatch, train.grad_clip, device
+        self._size, self._clip, self.device = train.minibatch, train.grad_clip, device
         self._width, self._actions = network.policy[0].in_features, network.head.width
         # Deviations of about 1 make the first actions nearly uniform within the bounds, so that all is seen.
         network.policy[-1].bias.data[self._actions :] = _WIDE
@@ -139,9 +140,9 @@ class Agent:
             count = min(_CHUNK_STEPS, steps - first)
             chosen = torch.randint(self.replay.count, (count, self._size), generator=self._generator)
             shape = (count, 2, self._size, self._actions)
-            noise = torch.randn(shape, generator=self._generator).to(self._device)
+            noise = torch.randn(shape, generator=self._generator).to(self.device)
             for k in range(count):
-                rows = self.replay.rows[chosen[k]].to(self._device)
+                rows = self.replay.rows[chosen[k]].to(self.device)
                 found = self._descend(rows, noise[k])
                 q_loss += found["q_loss"]
         return {**found, "q_loss": q_loss / max(steps, 1)}

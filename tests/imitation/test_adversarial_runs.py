@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
-from multigrid_rl.imitation.demonstrations import Episode, write
+from demonstrated import pusher
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.runs.checkpoints import read_learner_state
 from multigrid_rl.training.start import resume_training
@@ -26,20 +26,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """Somebody who always pushes to one side."""
-    rng = np.random.default_rng(1)
-
-    def episode(k: int) -> Episode:
-        obs = rng.normal(size=(21, 3)).astype(np.float32)
-        return Episode(obs[:20], np.full((20, 1), 1.5), np.zeros(20), False, True, obs[20], (1, k, 0))
-
-    facts = {
-        "who": "pusher", "scenario": "gymnasium", "env": {"package": "gymnasium", "env_id": "Pendulum-v1"},
-        "observation": {"size": 3}, "actions": {"low": [-2.0], "high": [2.0]},
-    }  # fmt: skip
-    folder = tmp_path_factory.mktemp("demos") / "pusher"
-    write(folder, map(episode, range(10)), facts)
-    return folder
+    return pusher(tmp_path_factory.mktemp("demos"), 20)
 
 
 @pytest.mark.parametrize("kind", ["gail", "airl"])

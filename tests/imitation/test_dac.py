@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from demonstrated import pusher
 from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.imitation.adversarial import AdversarialConfig, Steps
 from multigrid_rl.imitation.dac import Dac
-from multigrid_rl.imitation.demonstrations import Episode, write
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
@@ -115,27 +115,14 @@ def test_rejects_early_ends_unless_allowed():
     with pytest.raises(RunError, match="demonstrations: expected episodes of one length"):
         parts(asked=replace(ASKED, allow_variable_horizon=False))
     collector, _, dac = parts()
-    dac._adversarial = replace(ASKED, allow_variable_horizon=False)
+    dac.adversaries[AGENT]._config = replace(ASKED, allow_variable_horizon=False)
     with pytest.raises(RunError, match="the policy's episodes: expected episodes of one length"):
         once(collector, dac, 32)
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """Somebody who always pushes to one side."""
-    rng = np.random.default_rng(1)
-
-    def episode(k: int) -> Episode:
-        obs = rng.normal(size=(17, 3)).astype(np.float32)
-        return Episode(obs[:16], np.full((16, 1), 1.5), np.zeros(16), False, True, obs[16], (1, k, 0))
-
-    facts = {
-        "who": "pusher", "scenario": "gymnasium", "env": {"package": "gymnasium", "env_id": "Pendulum-v1"},
-        "observation": {"size": 3}, "actions": {"low": [-2.0], "high": [2.0]},
-    }  # fmt: skip
-    folder = tmp_path_factory.mktemp("demos") / "pusher"
-    write(folder, map(episode, range(10)), facts)
-    return folder
+    return pusher(tmp_path_factory.mktemp("demos"), 16)
 
 
 def test_run_resumes_number_for_number(demo, tmp_path):

@@ -1,0 +1,25 @@
+"""Recorded play on disk for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from multigrid_rl.imitation.demonstrations import Episode, write
+
+
+def pusher(root: Path, steps: int) -> Path:
+    """Write ten episodes of Pendulum by somebody who always pushes to one side; returns the folder."""
+    rng = np.random.default_rng(1)
+
+    def episode(k: int) -> Episode:
+        obs = rng.normal(size=(steps + 1, 3)).astype(np.float32)
+        return Episode(obs[:steps], np.full((steps, 1), 1.5), np.zeros(steps), False, True, obs[steps], (1, k, 0))
+
+    facts = {
+        "who": "pusher", "scenario": "gymnasium", "env": {"package": "gymnasium", "env_id": "Pendulum-v1"},
+        "observation": {"size": 3}, "actions": {"low": [-2.0], "high": [2.0]},
+    }  # fmt: skip
+    write(root / "pusher", map(episode, range(10)), facts)
+    return root / "pusher"
