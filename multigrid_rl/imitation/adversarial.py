@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from multigrid_rl.imitation.demonstrations import Demonstrations
+from multigrid_rl.imitation.demonstrations import Demonstrations, encoded
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.update import Update
@@ -53,8 +53,9 @@ class AdversarialConfig:
     seed: int
     payoff: Literal["softplus", "logit", "f"]
     gradient_penalty: float
+    temperature: float = 1.0
     replay: int = 0
-    reward: str | None = None  # run whose learned reward is used, without further training
+    learnt: Mapping[str, Mapping[str, Array]] | None = None  # weights, by module, of a reward that is used as it is
 
 
 class Steps(NamedTuple):
@@ -64,7 +65,7 @@ class Steps(NamedTuple):
     actions: Tensor  # (B, F) encoded
     next_obs: Tensor  # (B, D); any value after an end
     ended: Tensor  # (B,) 1 where the episode ended for good, else 0
-    logp: Tensor  # (B,) of the actions, as the environment got them, under the policy
+    logp: Tensor  # (B,) of the actions, as the environment got them, under the policy; 0 unless AIRL reads it
 
 
 class Discriminator(nn.Module):
@@ -86,15 +87,15 @@ class Discriminator(nn.Module):
         if config.kind == "airl":
             self.shaping = tower((size, *config.hidden, 1), "relu", 1.0, generator, gain=1.0)
         self.gamma = config.estimator.gamma
-        self.payoff = config.payoff
-        self.fixed = config.reward is not None
+        self.payoff, self.temperature = config.payoff, config.temperature
+        self.fixed = config.learnt is not None
 
     def forward(self, steps: Steps) -> Tensor:
         """Return logits (B,) of ``D``."""
         obs = self.normaliser(steps.obs)
-        logits = self.reward_of(obs, steps.actions)
+        logits = self.reward_of(obs, steps.actions) / self.temperature
         if self.shaping is None:
-            return logits
+            return logits - steps.logp
         before, after = (self.shaping(x).squeeze(1) for x in (obs, self.normaliser(steps.next_obs)))
         shaped: Tensor = logits + self.gamma * (1 - steps.ended) * after - before - steps.logp
         return shaped
@@ -106,7 +107,7 @@ class Discriminator(nn.Module):
         logits: Tensor = self(steps)
         if self.payoff == "softplus":
             return functional.softplus(logits)  # -log(1 - D)
-        return logits + steps.logp if self.payoff == "f" else logits
+        return (logits + steps.logp if self.payoff == "f" else logits) * self.temperature
 
     def reward_of(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Return the reward network's output (B,) for normalised observations (B, D) and encoded actions (B, F)."""
@@ -184,6 +185,7 @@ class Adversary:
         recorded: the expert's steps.
         config: its settings.
         device: of the network.
+        name: its module.
 
     Raises:
         RunError: episodes ended early, and that is not allowed.
@@ -196,6 +198,7 @@ class Adversary:
         recorded: Demonstrations,
         config: AdversarialConfig,
         device: torch.device,
+        name: str,
     ) -> None:
         self._network, self._distribution, self._recorded = network, distribution, recorded
         self._config, self._device = config, device
@@ -208,6 +211,8 @@ class Adversary:
         self._optimizer = torch.optim.Adam(self.discriminator.parameters(), config.lr)
         self._rng = np.random.default_rng(config.seed)
         self._replay = Replay(config.replay, self._rng)
+        if config.learnt is not None:
+            self._take(config.learnt[name])
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that the next rewards depend on."""
@@ -218,13 +223,12 @@ class Adversary:
             "replay": self._replay.get_state(),
         }
 
-    def take(self, discriminator: Mapping[str, Array]) -> None:
-        """Load the weights of a discriminator, by name."""
+    def _take(self, discriminator: Mapping[str, Array]) -> None:
         self.discriminator.load_state_dict({name: torch.as_tensor(value) for name, value in discriminator.items()})
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state except for the learning rate."""
-        self.take(state["discriminator"])
+        self._take(state["discriminator"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._optimizer.param_groups[0]["lr"] = self._config.lr
         self._rng.bit_generator.state = state["rng"]
@@ -256,7 +260,7 @@ class Adversary:
                 return found
             return Steps._make(map(torch.cat, zip(found, self._replay.draw(earlier), strict=True)))
 
-        metrics = {} if self.discriminator.fixed else self._tell_apart(sample)
+        metrics = self._tell_apart(sample)
         if self._config.replay and not self.discriminator.fixed:
             self._replay.add(policy_steps)
         with torch.no_grad():
@@ -272,8 +276,14 @@ class Adversary:
         return result, metrics
 
     def _tell_apart(self, sample: Callable[[int], Steps]) -> dict[str, float]:
-        """Take gradient steps between recorded rows and as many of ``sample``; statistics of the last one."""
-        metrics, count = {}, self._config.minibatch_size
+        """Take gradient steps between recorded rows and as many of ``sample``; statistics of the last one.
+
+        A reward that is used as it is takes none.
+        """
+        metrics: dict[str, float] = {}
+        if self.discriminator.fixed:
+            return metrics
+        count = self._config.minibatch_size
         for _ in range(self._config.steps):
             expert = self._expert_steps(self._rng.integers(len(self._recorded.observations), size=count))
             metrics = self._descend(expert, sample(count))
@@ -327,17 +337,6 @@ class Adversary:
         return Steps._make(torch.as_tensor(np.asarray(column, np.float32), device=self._device) for column in columns)
 
 
-def encoded(distribution: Any, actions: Array) -> Array:
-    """Return actions (B, C) or (B, A) as (B, F): choices one-hot, numbers scaled to +-1 by their bounds, if any."""
-    choices = getattr(distribution, "choices", None)
-    if choices is None:
-        finite = np.isfinite(distribution.low) & np.isfinite(distribution.high)
-        low = np.where(finite, distribution.low, np.float32(-1))
-        share = (actions - low) / (np.where(finite, distribution.high, np.float32(1)) - low)
-        return np.asarray(2 * share - 1, np.float32)
-    return np.concatenate([np.eye(count, dtype=np.float32)[actions[:, c]] for c, count in enumerate(choices)], axis=1)
-
-
 def _check_horizon(source: str, terminated: Array, config: AdversarialConfig) -> None:
     """Raise :class:`RunError` where an episode ends early: its length alone would leak the reward."""
     if terminated.any() and not config.allow_variable_horizon:
@@ -369,7 +368,7 @@ class AdversarialUpdate(Update):
         super().__init__(networks, action_spaces, *arguments, **options)
         self._estimator = adversarial.estimator
         self.adversaries = {
-            name: Adversary(net, self._distributions[name], recorded, adversarial, self._device)
+            name: Adversary(net, self._distributions[name], recorded, adversarial, self._device, name)
             for name, net in networks.items()
         }
 

@@ -2,21 +2,30 @@
 
 Discriminator-actor-critic (Kostrikov et al. 2019, https://arxiv.org/abs/1809.02925) is GAIL whose policy and
 discriminator learn from all that was played, where GAIL by PPO forgets each batch. Rewards are not kept: each
-gradient step is paid what the discriminator says by then.
+gradient step is paid what the discriminator says by then. With ``kind=airl`` the discriminator is that of adversarial
+inverse reinforcement learning (Fu et al. 2018, https://arxiv.org/abs/1710.11248), without shaping: see
+:class:`KeptAirl`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from multigrid_rl.imitation.adversarial import AdversarialConfig, Adversary, Steps
 from multigrid_rl.imitation.demonstrations import Demonstrations
 from multigrid_rl.learn.batches import Batch, Paths
+from multigrid_rl.models.distributions import HALF_LOG_2PI
 from multigrid_rl.offpolicy.sac import Replay, Sac
+
+#: Standard deviation of the noise on what AIRL's discriminator sees of actions, whose bounds are -1 and 1.
+NOISE = 0.5
 
 
 class KeptAdversary(Adversary):
@@ -28,14 +37,45 @@ class KeptAdversary(Adversary):
         def sample(count: int) -> Steps:
             rows = replay.rows[torch.from_numpy(self._rng.integers(replay.count, size=count))].to(self._device)
             obs, actions, _, live, after = replay.columns(rows)
-            return Steps(obs, actions, after, 1 - live, torch.zeros_like(live))
+            return self._seen(Steps(obs, actions, after, 1 - live, torch.zeros_like(live)))
 
         return self._tell_apart(sample)
 
+    def _expert_steps(self, rows: Any) -> Steps:
+        return self._seen(super()._expert_steps(rows))
+
+    def _seen(self, steps: Steps) -> Steps:
+        """Return what the discriminator sees of steps."""
+        return steps
+
     def pays(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Return rewards (B,) for observations (B, D) and scaled actions (B, A)."""
-        none = obs[:, 0]  # what airl alone reads
-        return self.discriminator.rewards(Steps(obs, actions, obs, none, none))
+        none = torch.zeros_like(obs[:, 0])
+        return self.discriminator.rewards(self._seen(Steps(obs, actions, obs, none, none)))
+
+
+class KeptAirl(KeptAdversary):
+    """A discriminator of the form ``logit D = g(s, a) / temperature - log pi(a|s)``; see :class:`Adversary`.
+
+    A policy that has little noise left is known by ``log pi`` alone, and then ``g`` learns nothing. So all actions that
+    the discriminator sees, and pays, are noisy (instance noise: Sonderby et al. 2017, https://arxiv.org/abs/1610.04490),
+    ``pi`` is the density of noisy actions, and half of it is a wide Gaussian, as kept steps are of wider policies, too
+    (a mixture for the same reason: Finn et al. 2016, https://arxiv.org/abs/1603.00448).
+    """
+
+    def __init__(
+        self, network: Any, head: Any, recorded: Demonstrations, config: AdversarialConfig, *arguments: Any
+    ) -> None:
+        # Shaping could tell states apart in place of g, and nothing holds its slope.
+        super().__init__(network, head, recorded, replace(config, kind="gail"), *arguments)
+
+    def _seen(self, steps: Steps) -> Steps:
+        noise = torch.from_numpy(self._rng.standard_normal(tuple(steps.actions.shape), np.float32))
+        actions = steps.actions + NOISE * noise.to(self._device)
+        with torch.no_grad():
+            narrow = self._distribution.noisy_log_prob(self._network.logits(steps.obs), actions, NOISE)
+        wide = (-0.5 * actions.square() - HALF_LOG_2PI).sum(1)
+        return steps._replace(actions=actions, logp=torch.logaddexp(narrow, wide) - math.log(2))
 
 
 class Dac(Sac):
@@ -57,7 +97,8 @@ class Dac(Sac):
         self.adversaries = {}
         for name, agent in self.agents.items():
             network = networks[name]
-            one = KeptAdversary(network, network.head, recorded, adversarial, agent.device)
+            kind = KeptAirl if adversarial.kind == "airl" else KeptAdversary
+            one = kind(network, network.head, recorded, adversarial, agent.device, name)
             self.adversaries[name], agent.pays = one, one.pays
 
     def _kept(self, name: str) -> dict[str, float]:

@@ -331,3 +331,14 @@ def _check_numbers(path: Path, data: Demonstrations) -> None:
                 row = first + int(np.argwhere(~fine)[0][0])
                 wanted = "finite numbers" if limits is None else f"numbers below {shown(str(limits))}"
                 raise ConfigError(expected(f"data: {path}: column {name}", wanted, f"{column[row]} in row {row}"))
+
+
+def encoded(distribution: Any, actions: Array) -> Array:
+    """Return actions (B, C) or (B, A) as (B, F): choices one-hot, numbers scaled to +-1 by their bounds, if any."""
+    choices = getattr(distribution, "choices", None)
+    if choices is None:
+        finite = np.isfinite(distribution.low) & np.isfinite(distribution.high)
+        low = np.where(finite, distribution.low, np.float32(-1))
+        share = (actions - low) / (np.where(finite, distribution.high, np.float32(1)) - low)
+        return np.asarray(2 * share - 1, np.float32)
+    return np.concatenate([np.eye(count, dtype=np.float32)[actions[:, c]] for c, count in enumerate(choices)], axis=1)

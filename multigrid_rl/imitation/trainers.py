@@ -72,12 +72,14 @@ class AdversarialOptions(Part):
     which also pays entropy with airl; f, airl's f alone"""
     gradient_penalty: float = Field(ge=0)
     """weight of (slope - 1)^2 of the reward between the policy's steps and recorded ones. More: smoother. 0: none"""
+    temperature: float = Field(default=1.0, gt=0)
+    """what D divides the reward by. Less: a reward of the same slopes tells steps apart more sharply"""
     replay: int = Field(default=0, ge=0)
     """steps of earlier policies that are kept; half of the policy's rows are drawn from them. 0: none"""
     allow_variable_horizon: bool
     """true: allow environments whose episodes end early; the horizon then leaks reward information"""
     reward: str | None
-    """with train=airl: a run of train=airl whose reward g(s, a) is paid and learned no further. null: learn one"""
+    """with kind=airl: a run of that trainer and kind whose reward g(s, a) is paid as it is. null: learn one"""
 
 
 class CloningTrain(TrainConfig):
@@ -326,18 +328,12 @@ class AdversarialTrainer(Imitation):
         """Return an update with learned rewards."""
         from multigrid_rl.imitation.adversarial import AdversarialUpdate
         from multigrid_rl.imitation.demonstrations import read_demonstrations
-        from multigrid_rl.runs.checkpoints import read_learner_state
         from multigrid_rl.training.stages import update_config
 
         settings = self._config(config)
         options |= {"scale_values": config.model.scale_values}
         data = read_demonstrations(Path(settings.data))
-        update = AdversarialUpdate(settings, data, networks, action_spaces, update_config(config), **options)
-        if settings.reward is not None:
-            adversaries = read_learner_state(Path(settings.reward))["update"]["adversaries"]
-            for name, adversary in update.adversaries.items():
-                adversary.take(adversaries[name]["discriminator"])
-        return update
+        return AdversarialUpdate(settings, data, networks, action_spaces, update_config(config), **options)
 
     def _config(self, config: RunConfig) -> AdversarialConfig:
         """Return the settings of learning rewards.
@@ -345,26 +341,30 @@ class AdversarialTrainer(Imitation):
         Raises ``ConfigError``: the run named in ``train.adversarial.reward`` has no reward that fits.
         """
         from multigrid_rl.imitation.adversarial import AdversarialConfig
+        from multigrid_rl.runs.checkpoints import read_learner_state
         from multigrid_rl.runs.reader import run_config
         from multigrid_rl.training.stages import estimator_of
 
         train = config.train
         assert isinstance(train, AdversarialTrain)
         options = train.adversarial
+        shared: dict[str, Any] = {"data": str(config.data), "estimator": estimator_of(config), "seed": config.seed}
         if options.reward is not None:
             source = run_config(Path(options.reward))
             learnt = source.train.adversarial if isinstance(source.train, AdversarialTrain) else None
             if learnt is None or (learnt.kind, learnt.reward, options.kind) != ("airl", None, "airl"):
-                wanted = "a run of train=airl, with train=airl"
+                wanted = "a run that learned a reward by train.adversarial.kind=airl, with that kind"
                 raise ConfigError(expected("train.adversarial.reward", wanted, Path(options.reward)))
             for key, needed, value in (
+                ("train.trainer", source.train.trainer, config.train.trainer),
                 ("scenario.env_id", source.scenario.env_id, config.scenario.env_id),
                 ("train.adversarial.hidden", learnt.hidden, options.hidden),
             ):
                 if needed != value:
                     raise ConfigError(expected(key, f"{needed}, as the run that train.adversarial.reward names", value))
-        shared: dict[str, Any] = {"data": str(config.data), "estimator": estimator_of(config), "seed": config.seed}
-        return AdversarialConfig(**options.model_dump(), **shared)
+            kept = read_learner_state(Path(options.reward))["update"]["adversaries"]
+            shared["learnt"] = {name: one["discriminator"] for name, one in kept.items()}
+        return AdversarialConfig(**options.model_dump(exclude={"reward"}), **shared)
 
 
 class DacTrainer(AdversarialTrainer):
@@ -379,9 +379,8 @@ class DacTrainer(AdversarialTrainer):
         SAC.check(config)
         super().check(config)
         assert isinstance(config.train, DacTrain)
-        asked, own = config.train.adversarial, "kind=gail, replay=0, reward=null"
-        given = f"kind={asked.kind}, replay={asked.replay}, reward={asked.reward or 'null'}"
-        config.require(given == own, "train.adversarial", f"{own} with train=dac: all that is played is kept", given)
+        asked = config.train.adversarial
+        config.require(asked.replay == 0, "train.adversarial.replay", "0 with train=dac: all that is played is kept")
 
     def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
         return SAC.describe(config, threads, games)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -45,6 +46,20 @@ class TanhGaussian(Head):
         """Return estimates (B, 1) of the entropies: exact for the Gaussian, with tanh's slope at its mean."""
         mean, log_std = outputs[:, : self.width], self._log_std(outputs[:, self.width :])
         return (log_std + 0.5 + HALF_LOG_2PI + _slope(mean)).sum(1, keepdim=True)
+
+    def noisy_log_prob(self, outputs: Tensor, actions: Tensor, noise: float) -> Tensor:
+        """Return log-densities (B,) of scaled actions (B, A), each the sum of one that is drawn and of normal noise.
+
+        Args:
+            outputs: (B, 2 A).
+            actions: (B, A), beyond -1 and 1, too.
+            noise: standard deviation of the noise.
+        """
+        mean, log_std = outputs[:, : self.width], self._log_std(outputs[:, self.width :])
+        nodes, weights = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(9))  # quadrature over the draw
+        draws = torch.tanh(mean[..., None] + log_std.exp()[..., None] * nodes.to(mean))  # (B, A, 9)
+        each = -0.5 * ((actions[..., None] - draws) / noise).square() - math.log(noise) - HALF_LOG_2PI
+        return torch.logsumexp(each + (weights / weights.sum()).log().to(mean), 2).sum(1)
 
     def _log_std(self, numbers: Tensor) -> Tensor:
         return -1.5 + 3.5 * torch.tanh(numbers)

@@ -12,12 +12,14 @@ from demonstrated import pusher
 from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.imitation.adversarial import AdversarialConfig, Steps
-from multigrid_rl.imitation.dac import Dac
+from multigrid_rl.imitation.dac import NOISE, Dac
+from multigrid_rl.imitation.trainers import ADVERSARIAL
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.models.registry import network_of
+from multigrid_rl.runs.checkpoints import read_learner_state
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import resume_training
 from multigrid_rl.types import RunError
@@ -34,10 +36,12 @@ ASKED = AdversarialConfig(
     "gail", (32,), 1e-3, 8, 32, payoff="logit", gradient_penalty=1.0, allow_variable_horizon=True, data="",
     estimator=HOW, seed=3,
 )  # fmt: skip
+AIRL = replace(ASKED, kind="airl", temperature=0.5)
 SMALL = [
     "train=dac", "train.num_envs=8", "train.num_steps=4", "train.minibatch_size=32", "train.sac.learning_starts=64",
     "train.adversarial.hidden=[16]", "train.adversarial.steps=4", "model.hidden=[16]",
 ]  # fmt: skip
+BY_AIRL = ["train.adversarial.kind=airl"]
 PENDULUM = ["env_id=Pendulum-v1", "env_args={max_episode_steps: 16}", *SMALL]
 
 
@@ -63,13 +67,14 @@ def once(collector, dac, env_steps: int):
     return dac.learn({AGENT: batch}, env_steps, {AGENT: [collector.paths()[AGENT]]})[AGENT]
 
 
-def test_imitates_what_was_shown_not_what_is_paid(learning):
-    collector, net, dac = parts(learning.seed)
-    for k in range(120):
+@pytest.mark.parametrize(("asked", "batches", "bound"), [(ASKED, 120, 0.15), (AIRL, 240, 0.4)], ids=["gail", "airl"])
+def test_imitates_what_was_shown_not_what_is_paid(learning, asked, batches, bound):
+    collector, net, dac = parts(learning.seed, asked)
+    for k in range(batches):
         once(collector, dac, 32 * (k + 1))
     with torch.no_grad():
         does = net.head.bounded(net.head.mode(net.logits(torch.ones(1, 1)).numpy()))[0]
-    learning.check("distance from what was shown", float(np.abs(does - SHOWN).max()), below=0.15)
+    learning.check("distance from what was shown", float(np.abs(does - SHOWN).max()), below=bound)
 
 
 def test_critics_never_read_the_environments_rewards():
@@ -92,7 +97,7 @@ def test_each_gradient_step_is_paid_by_the_discriminator_of_now():
     obs, actions, *_ = dac.agents[AGENT].replay.columns(dac.agents[AGENT].replay.rows[:5])
     adversary = dac.adversaries[AGENT]
     with torch.no_grad():
-        wanted = adversary.discriminator(Steps(obs, actions, obs, obs[:, 0], obs[:, 0]))
+        wanted = adversary.discriminator(Steps(obs, actions, obs, obs[:, 0], torch.zeros(5)))
         before = dac.agents[AGENT].pays(obs, actions)
     assert torch.equal(before, wanted)
     once(collector, dac, 64)
@@ -111,6 +116,35 @@ def test_discriminator_tells_recorded_from_kept():
         assert float(pays(recorded[1], recorded[0])) > float(pays(kept[0], kept[1]).mean()) + 1.0
 
 
+def test_airl_sees_noisy_actions_and_how_likely_they_are_of_the_policy_or_a_wide_one():
+    _, net, dac = parts(asked=AIRL)
+    obs, actions = torch.ones(4096, 1), torch.tensor([[0.9, -1.0]]).repeat(4096, 1)
+    plain = Steps(obs, actions, obs, torch.ones(4096), torch.zeros(4096))
+    seen = dac.adversaries[AGENT]._seen(plain)
+    noise = seen.actions - actions
+    assert torch.equal(seen.obs, obs)
+    assert abs(float(noise.mean())) < 0.03
+    assert abs(float(noise.std()) - NOISE) < 0.03
+    narrow = net.head.noisy_log_prob(net.logits(obs), seen.actions, NOISE)
+    wide = torch.distributions.Normal(0.0, 1.0).log_prob(seen.actions).sum(1)
+    torch.testing.assert_close(seen.logp, torch.log(0.5 * narrow.exp() + 0.5 * wide.exp()), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("payoff", ["logit", "f"])
+def test_airl_pays_its_logit_of_noisy_actions_or_g_alone(payoff):
+    _, _, dac = parts(asked=replace(AIRL, payoff=payoff))
+    adversary, obs, zeros = dac.adversaries[AGENT], torch.ones(5, 1), torch.zeros(5)
+    actions, rng = torch.rand((5, 2), generator=torch.Generator().manual_seed(2)), adversary._rng.bit_generator
+    with torch.no_grad():
+        begun = rng.state
+        seen = adversary._seen(Steps(obs, actions, obs, zeros, zeros))
+        rng.state = begun
+        paid = adversary.pays(obs, actions)
+        g = adversary.discriminator.reward_of(adversary.discriminator.normaliser(obs), seen.actions)
+    torch.testing.assert_close(paid, g if payoff == "f" else g - 0.5 * seen.logp)
+    assert adversary.discriminator.shaping is None
+
+
 def test_rejects_early_ends_unless_allowed():
     with pytest.raises(RunError, match="demonstrations: expected episodes of one length"):
         parts(asked=replace(ASKED, allow_variable_horizon=False))
@@ -125,8 +159,11 @@ def demo(tmp_path_factory):
     return pusher(tmp_path_factory.mktemp("demos"), 16)
 
 
-def test_run_resumes_number_for_number(demo, tmp_path):
-    run = [*PENDULUM, f"data={demo}", "seed=3"]
+@pytest.mark.parametrize(
+    "kind", [[], ["train.adversarial.kind=airl", "train.adversarial.payoff=f"]], ids=["gail", "airl"]
+)
+def test_run_resumes_number_for_number(demo, tmp_path, kind):
+    run = [*PENDULUM, f"data={demo}", "seed=3", *kind]
     whole = tiny_run(tmp_path / "whole", *run, "train.until=1024")[1]
     tiny_run(tmp_path / "parts", *run, "train.until=512")
     resume_training(tmp_path / "parts", ["train.until=1024"])
@@ -142,8 +179,8 @@ def test_run_resumes_number_for_number(demo, tmp_path):
     [
         ([], "data: expected a folder that `multigrid-rl record` wrote, with train=dac, got null"),
         (["data=x", "model.head=null"], "model.head: expected tanh-gaussian with train=dac"),
-        (["data=x", "train.adversarial.kind=airl"], "train.adversarial: expected kind=gail, replay=0, reward=null"),
-        (["data=x", "train.adversarial.replay=9"], "all that is played is kept, got kind=gail, replay=9, reward=null"),
+        (["data=x", *BY_AIRL, "train.adversarial.payoff=softplus"], "train.adversarial.payoff: expected logit or f"),
+        (["data=x", "train.adversarial.replay=9"], "train.adversarial.replay: expected 0 with train=dac: all that is"),
         (["data=x", "train.adversarial.payoff=f"], "train.adversarial.payoff: expected softplus or logit"),
     ],
 )
@@ -151,3 +188,17 @@ def test_what_it_cannot_do_is_refused(overrides, said):
     with pytest.raises(ConfigError) as caught:
         compose([*PENDULUM, *overrides])
     assert said in str(caught.value)
+
+
+def test_learnt_reward_teaches_a_fresh_policy_and_stays_as_it_is(demo, tmp_path):
+    airl = [*PENDULUM, f"data={demo}", "train.until=512", *BY_AIRL]
+    first, again = tmp_path / "first", tmp_path / "again"
+    tiny_run(first, *airl)
+    _, rows = tiny_run(again, *airl, f"train.adversarial.reward={first}", "seed=4")
+    before, after = (read_learner_state(run)["update"]["adversaries"][AGENT] for run in (first, again))
+    for name, value in before["discriminator"].items():
+        np.testing.assert_array_equal(value, after["discriminator"][name])
+    assert "learner/agent_0/discriminator_loss" not in rows[-1]
+    ppo = compose(["env_id=Pendulum-v1", "train=airl", f"data={demo}", f"train.adversarial.reward={first}"])
+    with pytest.raises(ConfigError, match=r"train\.trainer: expected dac, as the run that .* names, got airl"):
+        ADVERSARIAL._config(ppo)

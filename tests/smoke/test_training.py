@@ -296,7 +296,7 @@ LEARNT = ("cloning_loss", "held_out_loss", "discriminator_", "learnt_reward", "q
 #: What needs an environment's id, recorded play, or a program to talk to: tests of their own start them.
 NOT_ALONE = (
     "multigrid", "gymnasium", "unity",
-    "halfcheetah-bc", "halfcheetah-dac", "halfcheetah-gail", "halfcheetah-gail-clone",
+    "halfcheetah-airl", "halfcheetah-bc", "halfcheetah-dac", "halfcheetah-gail", "halfcheetah-gail-clone",
 )  # fmt: skip
 
 

@@ -338,3 +338,16 @@ def test_head_has_default_size():
         return compose(["env_id=Pendulum-v1", "experiment=none", *more]).model.head_size
 
     assert (size(), size("model.head=mixture"), size("model.head=bins", "model.head_size=7")) == (None, 5, 7)
+
+
+def test_density_of_a_noisy_draw_is_that_of_many_draws():
+    net, _ = network("tanh-gaussian")
+    generator = torch.Generator().manual_seed(5)
+    outputs = torch.tensor([[0.3, -1.4, 0.1, -0.2], [2.5, 0.0, -3.0, 0.4]])  # means, then what deviations come of
+    actions, count, noise = torch.tensor([[0.1, -1.3], [1.2, 0.4]]), 200_000, 0.5
+    for row, action in zip(outputs, actions, strict=True):
+        drawn, _ = net.head.reparameterised(row.repeat(count, 1), torch.randn((count, 2), generator=generator))
+        many = torch.distributions.Normal(drawn, noise).log_prob(action).sum(1).exp().mean().log()
+        found = net.head.noisy_log_prob(row[None], action[None], noise)
+        assert found.shape == (1,)
+        assert float(found) == pytest.approx(float(many), abs=0.02)
