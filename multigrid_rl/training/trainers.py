@@ -66,7 +66,7 @@ class Trainer:
             for pattern in trainer_of(name).brings:
                 brought.setdefault(pattern, []).append(name)
         return {
-            pattern: f"train={' and '.join(names)} alone report it, not train={config.train.trainer}"
+            pattern: f"reported by train={', '.join(names)}, not by train={config.train.trainer}"
             for pattern, names in brought.items()
             if pattern not in self.brings
         }

@@ -37,9 +37,9 @@ def test_rejects_override_in_one_line(row):
 @pytest.mark.parametrize(
     ("overrides", "metric", "why"),
     [
-        ("scenario=1v1", "dagger/beta", "train=dagger alone"),
-        ("scenario=1v1", "learner/*/discriminator_loss", "train=gail and airl and dac alone"),
-        ("scenario=1v1 train=bc data=x", "approx_kl/*", "alone report"),
+        ("scenario=1v1", "dagger/beta", "reported by train=dagger, not by train=ppo"),
+        ("scenario=1v1", "learner/*/discriminator_loss", "reported by train=gail, airl, dac, not by train=ppo"),
+        ("scenario=1v1 train=bc data=x", "approx_kl/*", "not by train=bc"),
         ("scenario=1v1 train=dagger expert=hunter", "learner/*/held_out_loss", "no episodes are held out"),
         ("env_id=Pendulum-v1 train=bc data=x model.head=deterministic", "entropy/*", "has no probabilities"),
     ],
