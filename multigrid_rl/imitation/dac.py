@@ -68,12 +68,13 @@ class KeptAirl(KeptAdversary):
     ) -> None:
         # Shaping could tell states apart in place of g, and nothing holds its slope.
         super().__init__(network, head, recorded, replace(config, kind="gail"), *arguments)
+        self._head = head
 
     def _seen(self, steps: Steps) -> Steps:
         noise = torch.from_numpy(self._rng.standard_normal(tuple(steps.actions.shape), np.float32))
         actions = steps.actions + NOISE * noise.to(self._device)
         with torch.no_grad():
-            narrow = self._distribution.noisy_log_prob(self._network.logits(steps.obs), actions, NOISE)
+            narrow = self._head.noisy_log_prob(self._network.logits(steps.obs), actions, NOISE)
         wide = (-0.5 * actions.square() - HALF_LOG_2PI).sum(1)
         return steps._replace(actions=actions, logp=torch.logaddexp(narrow, wide) - math.log(2))
 
