@@ -10,7 +10,7 @@ from multigrid_rl.imitation.demonstrations import Episode, write
 
 
 def pusher(root: Path, steps: int) -> Path:
-    """Write ten episodes of Pendulum by somebody who always pushes to one side; returns the folder."""
+    """Write ten episodes of Pendulum by a player that always pushes to one side; returns the folder."""
     rng = np.random.default_rng(1)
 
     def episode(k: int) -> Episode:

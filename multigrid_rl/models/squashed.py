@@ -13,6 +13,8 @@ from multigrid_rl.types import UniformSource
 
 #: Largest action, of 1, whose inverse of tanh is counted: beyond it float32 has no digits left.
 _INSIDE = 1 - 1e-6
+#: Of Gauss-Hermite quadrature over a draw.
+_NODES, _WEIGHTS = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(9))
 
 
 class TanhGaussian(Head):
@@ -56,10 +58,9 @@ class TanhGaussian(Head):
             noise: standard deviation of the noise.
         """
         mean, log_std = outputs[:, : self.width], self._log_std(outputs[:, self.width :])
-        nodes, weights = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(9))  # quadrature over the draw
-        draws = torch.tanh(mean[..., None] + log_std.exp()[..., None] * nodes.to(mean))  # (B, A, 9)
+        draws = torch.tanh(mean[..., None] + log_std.exp()[..., None] * _NODES.to(mean))  # (B, A, 9)
         each = -0.5 * ((actions[..., None] - draws) / noise).square() - math.log(noise) - HALF_LOG_2PI
-        return torch.logsumexp(each + (weights / weights.sum()).log().to(mean), 2).sum(1)
+        return torch.logsumexp(each + (_WEIGHTS / _WEIGHTS.sum()).log().to(mean), 2).sum(1)
 
     def _log_std(self, numbers: Tensor) -> Tensor:
         return -1.5 + 3.5 * torch.tanh(numbers)

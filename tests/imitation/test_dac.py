@@ -159,9 +159,7 @@ def demo(tmp_path_factory):
     return pusher(tmp_path_factory.mktemp("demos"), 16)
 
 
-@pytest.mark.parametrize(
-    "kind", [[], ["train.adversarial.kind=airl", "train.adversarial.payoff=f"]], ids=["gail", "airl"]
-)
+@pytest.mark.parametrize("kind", [[], BY_AIRL], ids=["gail", "airl"])
 def test_run_resumes_number_for_number(demo, tmp_path, kind):
     run = [*PENDULUM, f"data={demo}", "seed=3", *kind]
     whole = tiny_run(tmp_path / "whole", *run, "train.until=1024")[1]
