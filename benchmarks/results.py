@@ -62,7 +62,7 @@ class Study:
 GATED = "at least 9 of 10 seeds, median under {} steps"
 PLAIN = "at least 9 of 10 seeds without a bonus"
 HOLD = "at least 9 of 10 seeds"
-ROBUST = "at least 78 % of the games won against players held out from every choice"
+ROBUST = "at least 78 % of the games won against strangers (its page's last table; all else: opponents of training)"
 PLAIN_OBSTACLE = "single-obstacle-plain"
 #: The first fresh seed of recipes that were tuned on seeds from 100 on, or changed after these had been seen.
 LATER = 200

@@ -155,7 +155,6 @@ def _draw_arm(axes: Axes, name: str, curves: list[Curve]) -> float:
 
 def lines_of(study: Study, arms: dict[str, Arm], command: str, before: str = "") -> Iterator[str]:
     """Yield the lines of the page; sections without ``arms`` stay as in ``before``, the page as it was."""
-    rng = np.random.default_rng(0)
     kept = {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in before.split("\n## ")[1:]}
     yield f"# {study.title}\n\n{study.text.strip()}\n"
     yield (
@@ -165,17 +164,15 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str, before: str = "")
     )
     for group in study.groups:
         if arms.keys() & group["arms"].keys():
-            yield from _section(study, group, arms, command, rng)
+            yield from _section(study, group, arms, command)
         elif group["title"] in kept:
             yield kept[group["title"]]
     if study.came:
         yield f"{study.came.strip()}\n"
-    yield from list(_claims(study, arms, rng)) or [kept[title] for title in (_CLAIMS,) if title in kept]
+    yield from list(_claims(study, arms)) or [kept[title] for title in (_CLAIMS,) if title in kept]
 
 
-def _section(
-    study: Study, group: dict[str, Any], arms: dict[str, Arm], command: str, rng: np.random.Generator
-) -> Iterator[str]:
+def _section(study: Study, group: dict[str, Any], arms: dict[str, Arm], command: str) -> Iterator[str]:
     yield f"## {group['title']}\n\n{group['text'].strip()}\n"
     every = " ".join([*study.common, "seed=N"])
     shown = [name for name in group["arms"] if name in arms]
@@ -183,7 +180,7 @@ def _section(
     yield f"Made by `{made}`. Every run: `{every}`, and its arm's overrides."
     yield made_on([row for name in shown for row in arms[name].made])
     yield f"\n![{group['title']}]({_figure_name(study, group)})\n"
-    yield from _table(study, group, arms, rng)
+    yield from _table(study, group, arms)
     updates_of = {name: arms[name].updates for name in shown if arms[name].updates}
     if updates_of:
         medians = {name: np.median(updates, axis=0) for name, updates in updates_of.items()}
@@ -196,7 +193,7 @@ def _section(
         yield f"{group['came'].strip()}\n"
 
 
-def _table(study: Study, group: dict[str, Any], arms: dict[str, Arm], rng: np.random.Generator) -> Iterator[str]:
+def _table(study: Study, group: dict[str, Any], arms: dict[str, Arm]) -> Iterator[str]:
     heads = ["arm", "overrides", "seeds", "IQM", "95 %", "smallest", "largest", "IQM, likeliest action"]
     heads += ["IQM over training", "steps/s", "seconds", "ms an action"]
     heads += ["score", "score, likeliest action"] * (study.scale is not None)
@@ -205,7 +202,8 @@ def _table(study: Study, group: dict[str, Any], arms: dict[str, Arm], rng: np.ra
         if name not in arms:
             continue
         arm, scores = arms[name], arms[name].scores()
-        middle, low, high = iqm_interval([scores], _RESAMPLES, rng)
+        # An arm that several groups show has one interval.
+        middle, low, high = iqm_interval([scores], _RESAMPLES, np.random.default_rng(0))
         likeliest = float(iqm(arm.scores("argmax")))
         numbers = (scores.min(), scores.max(), likeliest, iqm(arm.scores("training")), arm.median("env_steps_per_s"))
         told = f"{low:,.0f} to {high:,.0f}" if len(scores) >= ENOUGH else "-"
@@ -233,11 +231,11 @@ def _recoveries(group: dict[str, Any], arms: dict[str, Arm]) -> Iterator[str]:
     yield ""
 
 
-def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Iterator[str]:
+def _claims(study: Study, arms: dict[str, Arm]) -> Iterator[str]:
     claims = [claim for claim in study.claims if claim["better"] in arms and claim["worse"] in arms]
     if not claims:
         return
-    rows = []
+    rows, rng = [], np.random.default_rng(0)
     yield f"## {_CLAIMS}\n"
     yield (
         "Probability that a run of the first beats a run of the second, with its 95 % interval; p is that of a "
