@@ -29,6 +29,8 @@ class Relay(ParallelEnv):
 
     def shown(self):
         self.agents = ["runner_0", "runner_1", *(["guest"] if self.t % 3 == 0 else [])]
+        if self.fault == "cut early" and self.t >= 3:
+            self.agents.remove("runner_1")
         noise = self.rng.uniform()
         seen = {agent: np.array([self.t, noise], np.float32) for agent in self.agents}
         if self.fault == "nan" and self.t == 3:
@@ -56,6 +58,8 @@ class Relay(ParallelEnv):
         seen = self.shown()
         ended = dict.fromkeys(mine, over and self.fault != "cut")
         cut = dict.fromkeys(mine, over and self.fault == "cut")
+        if self.fault == "cut early" and self.t == 3:
+            cut["runner_1"], seen["runner_1"] = True, np.zeros(2, np.float32)
         if over:
             self.agents = []
         return seen, paid, ended, cut, {agent: {} for agent in mine}

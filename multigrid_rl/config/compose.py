@@ -54,6 +54,8 @@ def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:
     values = _interpolated(values)
     for key, value in texts.items():
         assign(values, key, value)
+    if not isinstance(values["curriculum"] or [], list):
+        raise ConfigError(expected("curriculum", "a list of stages", values["curriculum"]))
     values["curriculum"] = [_stage(stage, values["scenario"]) for stage in values["curriculum"] or []]
     return values
 

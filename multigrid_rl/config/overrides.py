@@ -188,6 +188,8 @@ def written(value: Any) -> str:
         return "{" + ", ".join(f"{key}: {_quoted(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_quoted, value)) + "]"
+    if hasattr(value, "tolist"):  # numpy's
+        return written(value.tolist())
     return json.dumps(value)
 
 

@@ -243,6 +243,10 @@ def kind_named(package: str | None) -> type[EnvironmentKind]:
     return kind
 
 
+#: What some kinds of environments take of a scenario and others do not.
+OF_A_KIND = ("league", "env_args", "env_path", "port", "agents", "teams", "symmetric", "outcome")
+
+
 def _two_lists(value: Any) -> Any:
     """Return held-out players by what they are for: what was one list, before there were two, is for choosing."""
     return {"validate": value} if isinstance(value, list | tuple) and value else value or {}
@@ -303,7 +307,11 @@ class ScenarioConfig(Part):
         if self.env_id is not None and self.package not in packages():
             wanted = f"{', '.join(packages()[:-1])} or {packages()[-1]} with env_id={self.env_id}"
             raise ValueError(expected("package", wanted, self.package or "null"))
-        opponents = self.kind.opponents  # its kind refuses what does not fit
+        opponents, takes = self.kind.opponents, type(self.kind).model_fields  # its kind refuses what does not fit
+        for name in OF_A_KIND:
+            if name not in takes and (value := getattr(self, name)) != type(self).model_fields[name].default:
+                wanted = f"none, as package={self.package or 'null'} takes none"
+                raise ValueError(expected(name, wanted, shown(str(value))))
         if self.held_out and not opponents:
             raise ValueError(expected("held_out", "{} without opponents", dict(self.held_out)))
         return self

@@ -327,5 +327,9 @@ class SingleAgentEnvs(Episodes):
             seeds[k] = reset_seed(self._seed, self._first + k, int(self._episode[k]))
         self._obs = self._obs.copy()  # the one before is kept as the final observation
         self._obs[which] = self._start(seeds)
+        if not (finite := np.isfinite(self._obs).all(axis=1)).all():
+            k = int(finite.argmin())
+            got = f"one that is not in environment {self._first + k}, from reset for its episode {self._episode[k] + 1}"
+            raise BrokenEnvError(expected(f"env_id={self.env_id}", "finite observations", got))
         self._returns[which] = 0.0
         self._length[which] = 0

@@ -180,6 +180,7 @@ class Turns(_Zoo):
             now.paid[agent] = now.paid.get(agent, 0.0) + paid
             if not (ended or cut):
                 now.turn = (agent,)
+                now.owed = {other: more for other, more in env._cumulative_rewards.items() if other != agent}
                 break
             now.ended[agent] = ended
             env.step(None)

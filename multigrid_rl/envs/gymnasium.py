@@ -30,7 +30,7 @@ from multigrid_rl.envs.base import (
 )
 from multigrid_rl.tables import BATCHED, find, has
 from multigrid_rl.text import ConfigError, expected, suggestion
-from multigrid_rl.trust import MISTAKES, look_in_working_folder, mistake
+from multigrid_rl.trust import look_in_working_folder, mistake
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, RunError
 
 LOG = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def _made(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.E
     # An environment checks its arguments as it likes; MuJoCo's say ValueError or OSError of a model file.
     except (TypeError, ValueError, AssertionError, OSError) as error:
         raise ValueError(expected("env_args", f"arguments of {env_id}", f"{env_args}: {error}")) from error
-    except MISTAKES as error:
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
         raise ValueError(
             expected("env_id", "an environment that can be made", f"{env_id}: {mistake(error)}")
         ) from error
@@ -97,7 +97,7 @@ def try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
             answer: Any = env.reset(seed=0) if call == "reset" else env.step(env.action_space.sample())
             seen = np.shape(answer[0])
             float(answer[1] if call == "step" else 0)
-        except MISTAKES as error:
+        except (Exception, SystemExit) as error:  # a stranger's code may raise anything
             raise ValueError(_failed(env_id, call, mistake(error))) from error
         if not isinstance(answer, tuple) or len(answer) != wanted.count(",") + 1:
             got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__} alone"
@@ -164,7 +164,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
             try:
                 for action in rows:
                     obs, *_ = env.step(action)
-            except MISTAKES as error:
+            except (Exception, SystemExit) as error:  # a stranger's code may raise anything
                 raise BrokenEnvError(_failed(self.env_id, "step", mistake(error))) from error
             if rows:
                 self._obs[k] = obs
@@ -185,7 +185,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
             for k, (env, action) in enumerate(zip(self.envs, rows, strict=True)):
                 obs[k], rewards[k], terminated[k], truncated[k], self._infos[k] = env.step(action)
                 self._played[k].append(action)
-        except MISTAKES as error:
+        except (Exception, SystemExit) as error:  # a stranger's code may raise anything
             raise BrokenEnvError(_failed(self.env_id, "step", mistake(error))) from error
         return obs, rewards, terminated, truncated
 
@@ -194,7 +194,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
             self._played[k] = []
         try:
             return np.stack([np.array(self.envs[k].reset(seed=seed)[0]) for k, seed in seeds.items()])
-        except MISTAKES as error:
+        except (Exception, SystemExit) as error:  # a stranger's code may raise anything
             raise BrokenEnvError(_failed(self.env_id, "reset", mistake(error))) from error
 
 

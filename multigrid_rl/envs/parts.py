@@ -44,4 +44,5 @@ class SwappedParts:
             tuple(whose[part] for part in now.turn),
             {whose[part]: its for part, its in now.paid.items()},
             {whose[part]: its for part, its in now.ended.items()},
+            {whose[part]: its for part, its in now.owed.items()},
         )

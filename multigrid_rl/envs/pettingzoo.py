@@ -93,6 +93,7 @@ class PettingZooEnvs(Episodes):
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
         self.turn = np.zeros((num_envs, len(self.seats)), np.bool_)
         self._paid, self._limit = np.zeros(self.turn.shape), TimeLimit()
+        self._was_cut = np.zeros(num_envs, np.bool_)  # somebody's part was cut, though others went on
         self._infos: list[dict[str, Mapping[str, Any]]] = [{} for _ in range(num_envs)]
         self.played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
         self._steady, self._auto_reset, self._most = not gaps, auto_reset, (env_args or {}).get(LIMIT, np.inf)
@@ -119,7 +120,7 @@ class PettingZooEnvs(Episodes):
         self._clock.begin()
         self._paid = rewards = np.zeros(mask.shape)
         ended = np.zeros(mask.shape, np.bool_)
-        done, cut = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        done, cut = np.zeros((2, count), np.bool_)
         self.actions[:] = -1
         for column, seat, its in zip(self.actions.T, self.seats, mask.T, strict=False):  # no columns: no choices
             np.copyto(column, chosen[seat], casting="unsafe", where=its)
@@ -132,11 +133,7 @@ class PettingZooEnvs(Episodes):
                 self.played[n].append(taken)
                 for seat, good in now.ended.items():
                     ended[n, self._places[seat]] = good
-                if not now.turn:
-                    done[n], cut[n] = True, not all(now.ended.values())
-        late = ~done & mask.any(axis=1) & (self._length + 1 >= self._most)
-        done |= late
-        cut |= late
+                done[n], cut[n] = self._over(n, now)
         self._check("step")
         self._clock.lap("engine")
         if not np.isfinite(rewards).all():
@@ -159,6 +156,14 @@ class PettingZooEnvs(Episodes):
             truncated=cut,
             done=done,
         )
+
+    def _over(self, n: int, now: Happened) -> tuple[bool, bool]:
+        """Return whether the episode of game ``n`` is over, and was cut for somebody; pays what is owed where it is."""
+        self._was_cut[n] |= not all(now.ended.values())
+        late = bool(now.turn and self._length[n] + 1 >= self._most)
+        for seat, paid in now.owed.items() if late else ():
+            self._paid[n, self._places[seat]] += paid
+        return late or not now.turn, late or (not now.turn and bool(self._was_cut[n]))
 
     def _shaped(self, before: dict[str, Array], chosen: dict[str, Array], rewards: Array, mask: Array) -> Array:
         """Return what is paid (N, A) by the training reward to who moved; to others nothing."""
@@ -190,7 +195,7 @@ class PettingZooEnvs(Episodes):
         with self._limit:
             for n, rows in enumerate(state["played"]):
                 for taken in rows:
-                    self._call(n, "step", taken)
+                    self._was_cut[n] |= not all(self._call(n, "step", taken).ended.values())
                 self.played[n] = list(rows)
         if any((now != then).any() for now, then in zip(self._obs.values(), shown, strict=True)):
             LOG.warning("env_id=%s: played again, it shows something else: the run goes on, not exactly", self.env_id)
@@ -213,7 +218,7 @@ class PettingZooEnvs(Episodes):
             return
         with self._limit:
             for n in np.flatnonzero(which).tolist():
-                self.played[n] = []
+                self.played[n], self._was_cut[n] = [], False
                 now = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
                 if not now.turn:
                     raise self._broken(n, "reset", "an episode that is over when it begins")

@@ -40,6 +40,7 @@ class Happened:
     turn: tuple[str, ...]  # who moves next; nobody: the episode is over
     paid: dict[str, float] = field(default_factory=dict)
     ended: dict[str, bool] = field(default_factory=dict)  # whose episode ended: for good, or else by a time limit
+    owed: dict[str, float] = field(default_factory=dict)  # paid when they move next, or the episode is cut before
 
 
 class Game(Protocol):

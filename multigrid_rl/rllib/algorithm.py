@@ -114,7 +114,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
     def log_result(self, result: dict[str, Any]) -> None:
         """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
         result["multigrid_rl"] = self.row
-        result["gates"] = gate_results(self.run.tracker.keeper)
+        result["gates"] = gate_results(self.run.keeper)
         result["done"] |= ended_by(self.config.settings.run, self.run) is not None
         super().log_result(result)
 
@@ -163,6 +163,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
             runners = self.config.num_env_runners
             wanted = f"1 or more with cluster.num_env_runners={runners}, which play for training alone"
             raise ConfigError(expected("evaluation_num_env_runners", wanted, 0))
+        if self.eval_env_runner_group is None:  # who trains plays, whose own configuration says how training is played
+            self.env_runner.greedy = not self.evaluation_config.explore
         with self._without_ray():
             found: dict[str, Any] = super().evaluate(*args, **kwargs)
         return found

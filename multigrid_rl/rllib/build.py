@@ -228,7 +228,7 @@ class MultigridConfig(PPOConfig):
             num_env_runners=cluster.runners,
             create_local_env_runner=cluster.runners == 0,
             rollout_fragment_length="auto",
-            num_envs_per_env_runner=1,
+            num_envs_per_env_runner=np.int64(1),  # no int: by that the same number, when a user sets it, is known
             sample_timeout_s=cluster.sample_timeout_s,
             # Connectors turn episodes into batches; ours are batches from the start.
             add_default_connectors_to_env_to_module_pipeline=False,
@@ -251,8 +251,8 @@ class MultigridConfig(PPOConfig):
             grad_clip=train.grad_clip,
             grad_clip_by="global_norm",
             num_epochs=train.passes,
-            minibatch_size=run.rows_per_minibatch,
-            train_batch_size=train.batch_size,
+            minibatch_size=np.int64(run.rows_per_minibatch),
+            train_batch_size=np.int64(train.batch_size),
         )
         self.train_batch_size_per_learner = None
         # RLlib seeds global generators for its own networks, which makes torch load its compiler: more than a second.

@@ -68,7 +68,7 @@ class GateCallback(RLlibCallback):
 
         Raises ``ConfigError``: a gate names a metric that results do not have.
         """
-        keeper: GateKeeper = self.keeper or algorithm.run.tracker.keeper
+        keeper: GateKeeper = self.keeper or algorithm.run.keeper
         if self.keeper is not None:
             self._report(result, keeper)
         result.setdefault("gates", {}).update(gate_results(keeper))

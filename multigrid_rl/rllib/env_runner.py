@@ -48,7 +48,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         self.module = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=False).build()
         # Where weights lie, which are only ever overwritten: asking a module for them takes longer than copying them.
         self.tensors = {name: self.module[name].state_dict() for name in self.module.keys()}  # noqa: SIM118 - no dict
-        self._evaluated = 0
+        self._evaluated, self.greedy = 0, not self.config.explore
         if self.config.in_evaluation:
             self._load(settings.stages[-1].factory)
         elif not remote:
@@ -108,16 +108,17 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
 
     def _evaluate(self, episodes: int) -> list[Any]:
         """Play fresh episodes with the current weights, apart from the games under way; logs them for RLlib."""
-        specs, bound = self.factory.specs, self.run.model.bound
+        factory = self.config.settings.stages[-1].factory  # the run's own scenario, whatever the curriculum's stage
+        specs, bound = factory.specs, self.run.model.bound
         players = {}
         for agent in specs.agents:
             net = self.module[agent.module].net
             distribution = distribution_of(agent.action_space, bound, net)
-            options: dict[str, Any] = {"members": len(agent.seats), "greedy": not self.config.explore}
+            options: dict[str, Any] = {"members": len(agent.seats), "greedy": self.greedy}
             players[agent.name] = FrozenPlayer(agent.name, net, "", distribution=distribution, **options)
         first = EVALUATION + self.worker_index * GENERATION + self._evaluated
         self._evaluated += episodes
-        env = self.factory.build(min(episodes, SIDE_BY_SIDE), first)
+        env = factory.build(min(episodes, SIDE_BY_SIDE), first)
         table = play_episodes(env, specs.agents, players, episodes, seed=self.run.seed, first=first).whole()
         log_episodes(self.metrics, table, specs)
         steps = int(table.length.sum())

@@ -129,7 +129,12 @@ class RunFolder:
             ],
             **(facts or {}),
         }
-        self._open(config, first_step=None)
+        try:
+            self._open(config, first_step=None)
+        except BaseException:
+            self.close()
+            self.discard()
+            raise
 
     @classmethod
     def reopened(cls, path: Path, config: RunConfig, checkpoint: Checkpoint) -> RunFolder:
@@ -183,8 +188,9 @@ class RunFolder:
         self._verdict: dict[str, Any] | None = None
         self._trackers: list[Tracker] = []
         for name in config.trackers:
-            self._trackers.append(tracker_named(name)())
-            self._trackers[-1].begin(self.path, config.model_dump(mode="json"))
+            tracker = tracker_named(name)()
+            tracker.begin(self.path, config.model_dump(mode="json"))
+            self._trackers.append(tracker)
 
     def note(self, name: str, facts: Any) -> None:
         """Put something more into the provenance of this run and of its players."""
@@ -230,8 +236,10 @@ class RunFolder:
 
     def close(self) -> None:
         """Flush and close all files."""
-        logging.getLogger("multigrid_rl").removeHandler(self._log)
-        ends = [part.close for part in (self._metrics, self._board, self._log, self._lock)]
+        opened = [part for name in ("_metrics", "_board", "_log", "_lock") if (part := vars(self).get(name))]
+        for part in opened:
+            logging.getLogger("multigrid_rl").removeHandler(part)
+        ends = [part.close for part in opened]
         for end in [*(partial(tracker.end, self._verdict) for tracker in self._trackers), *ends]:
             # A row that a full disk refused is refused once more here; the run has reported it.
             with suppress(OSError):

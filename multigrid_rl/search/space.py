@@ -204,7 +204,8 @@ def fitted(chosen: dict[str, Value], config: RunConfig) -> dict[str, Value]:
     result = dict(chosen)
     envs, steps = (int(str(chosen.get(f"train.{k}", getattr(config.train, k)))) for k in ("num_envs", "num_steps"))
     network = chosen.get("model", chosen.get("model.name", config.model.name))
-    wanted = int(str(chosen.get(_MINIBATCH, config.train.minibatch_size)))
+    asked = chosen.get(_MINIBATCH, config.train.minibatch_size)
+    wanted = envs * steps if asked is None else int(str(asked))
     minibatch = min(wanted, envs * steps)
     entry = network_entry(network)
     if entry is not None and entry.memory:

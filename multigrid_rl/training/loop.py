@@ -117,7 +117,7 @@ def verdict_of(run: Run, config: RunConfig, folder: RunFolder, row: dict[str, An
     """Return what a run achieved, as in ``verdict.json``; ``row`` is its last one."""
     report = run.last_report()
     return {
-        **run.tracker.keeper.verdict(),
+        **run.keeper.verdict(),
         "ended": ended,
         "scenario": config.scenario.name,
         "scheme": config.scheme,

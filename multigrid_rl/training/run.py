@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.batches import Experience
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import episode_metrics, explained_variance
@@ -172,6 +173,13 @@ class Run:
             return episode_metrics(episodes, self.specs)
         return self.tracker.last_report(self.specs)
 
+    @property
+    def keeper(self) -> GateKeeper:
+        """The gates of the run's own scenario, of which nothing is known in an earlier stage of its curriculum."""
+        own = self.stages[-1]
+        last = self.stage + 1 == len(self.stages)
+        return self.tracker.keeper if last else GateKeeper(own.gates, own.scenario.report_episodes)
+
     def advance_stage(self) -> None:
         """Enter the next stage of the curriculum if the current one has ended; the last one has no end."""
         stage, steps = self.stages[self.stage], self.env_steps - self.stage_from
@@ -228,7 +236,7 @@ class Run:
         Returns:
             Whether the games are taken up where they stood; else fresh ones are played.
         """
-        if state["stage"]:
+        if state["stage"] != self.stage:
             self.enter(state["stage"])
         for name in _COUNTERS:
             setattr(self, name, state[name])

@@ -290,6 +290,44 @@ def test_curriculum_goes_on_without_a_loop_of_ours(built):
     assert stages == [0, 1, 1]
 
 
+def test_restores_an_earlier_stage_where_a_later_one_is_played(built, tmp_path):
+    algorithm = built(config("1v1", *SMALL, "curriculum=[{scenario: single-v3, steps: 512}]"))
+    algorithm.train()
+    algorithm.save_to_path(str(tmp_path / "first"))
+    later = [algorithm.train() and algorithm.row for _ in range(2)][-1]
+    assert later["stage"] == 1
+    algorithm.restore_from_path(str(tmp_path / "first"))
+    assert algorithm.run.stage == 0
+    again = [algorithm.train() and algorithm.row for _ in range(2)][-1]
+    assert (again["stage"], again["env_steps"]) == (1, later["env_steps"])
+
+
+def test_setting_that_equals_what_is_filled_in_is_a_users_all_the_same(built):
+    made = config("1v1", *SMALL)
+    batch = int(made.train_batch_size)
+    half = config("1v1", *SMALL).env_runners(num_envs_per_env_runner=16).training(train_batch_size=batch)
+    few = config("1v1", *SMALL).env_runners(num_envs_per_env_runner=1).training(minibatch_size=16)
+    for one in (half, few, made):
+        one.validate()
+    assert half.settings.run.train.batch_size == batch
+    assert few.settings.run.train.num_envs == 1
+    assert made.settings.run.train.num_envs == 32
+    copied = pickle.loads(cloudpickle.dumps(copy.deepcopy(made)))
+    copied.validate()
+    assert copied.settings.run == made.settings.run
+
+
+def test_evaluation_by_who_trains_follows_its_own_settings(built):
+    likeliest = config("1v1", *SMALL, "curriculum=[{scenario: single-v3, steps: 100000}]")
+    algorithm = built(likeliest.evaluation(evaluation_config={"explore": False}))
+    algorithm.train()
+    found = algorithm.evaluate()["env_runners"]
+    assert algorithm.env_runner.greedy
+    assert algorithm.env_runner.config.explore
+    assert set(found["module_episode_returns_mean"]) == {"red_0"}
+    assert found["episode_return_min"] < 0  # lost: in the stage that is trained in there is nobody to lose to
+
+
 def test_run_is_done_at_its_budget(built):
     algorithm = built(config("1v1", *SMALL, until=1024))
     assert [algorithm.train()["done"] for _ in range(2)] == [False, True]

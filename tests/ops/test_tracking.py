@@ -9,6 +9,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from multigrid_rl import tables
@@ -74,11 +75,27 @@ def test_several_trackers_and_ones_own_take_rows(tmp_path, monkeypatch):
         assert Diary.heard == [(str(k), 0), 4, None]
         assert _table(run.path) == [["env_steps", "a"], ["4", "1.0"]]
         Diary.heard.clear()
+    assert keyword_overrides({"seed": np.int64(3), "hidden": np.array([4])}) == ["seed=3", "model.hidden=[4]"]
     assert keyword_overrides({"tracking": ["csv", Diary]}) == [f'tracking=["csv", "{__name__}:Diary"]']
     with pytest.raises(ConfigError, match="tracking: expected a class with begin, row and end, got json:dumps without"):
         tracker_named("json:dumps")
     with pytest.raises(ConfigError, match=r"got letter$"):
         compose(["scenario=1v1", "tracking=csv,letter"])
+
+
+class Unreachable(Diary):
+    """A tracker whose server does not answer."""
+
+    def begin(self, folder, values):
+        raise ConnectionError("no server")
+
+
+def test_tracker_that_cannot_begin_leaves_no_folder_behind(tmp_path):
+    config = compose(["scenario=1v1", f"tracking=csv,{__name__}:Unreachable"])
+    with pytest.raises(ConnectionError, match="no server"):
+        RunFolder(tmp_path / "run", config, {})
+    assert list(tmp_path.iterdir()) == []
+    RunFolder(tmp_path / "run", compose(["scenario=1v1"]), {}).close()
 
 
 def test_entry_of_table_adds_a_tracker(tmp_path, monkeypatch):

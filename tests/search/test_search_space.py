@@ -197,6 +197,8 @@ CONFIG = compose([*BASE, "train.num_envs=8", "train.num_steps=24", "train.miniba
     [
         ({"train.minibatch_size": 1024}, {"train.minibatch_size": 192}),  # the batch is 8 * 24
         ({"train.minibatch_size": 64}, {"train.minibatch_size": 64}),
+        ({"train.minibatch_size": None}, {"train.minibatch_size": None}),
+        ({"train.minibatch_size": None, "model": "gru"}, {"train.minibatch_size": None}),
         ({"train.minibatch_size": 64, "model": "gru"}, {"train.minibatch_size": 48}),  # two sequences of 24
         ({"train.minibatch_size": 8, "model": "lstm"}, {"train.minibatch_size": 24}),  # one at least
         ({"train.num_envs": 2}, {"train.minibatch_size": 48}),  # the base's 96 no longer fit

@@ -47,6 +47,14 @@ def test_stage_ends_with_its_gates_and_gates_reset(tmp_path):
     assert verdict["env_steps_to_held"] > rows[change - 1]["env_steps"]
 
 
+def test_gates_of_an_earlier_stage_are_not_the_runs(tmp_path):
+    easy = ["curriculum=[{seats:{blue_0:random},steps:100000}]", EASY, "scenario.game.max_steps=10"]
+    verdict, rows = tiny_run(tmp_path / "run", *easy, "train.num_envs=128", "train.until=4096")
+    assert rows[-1]["gates/episode_len_mean/met"] == 1  # of its stage
+    assert (verdict["held"], verdict["stage"], verdict["ended"]) == (False, 0, "until")
+    assert [gate["held"] for gate in verdict["gates"]] == [False]
+
+
 @pytest.mark.parametrize("kept", ["step_000001024", "step_000001536"])
 def test_resumed_curriculum_is_in_right_stage(tmp_path, kept):
     many = ["train.checkpoint_every=512", "train.keep_checkpoints=9", "scenario.game.max_steps=40"]

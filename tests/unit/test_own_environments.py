@@ -12,6 +12,7 @@ from commands import call, complaint, has_verb
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import to_yaml
+from multigrid_rl.envs.base import BrokenEnvError
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.types import RunError
@@ -78,7 +79,34 @@ class Late(Right):
         return super().step(action)
 
 
-for its in (Right, Four, Alone, Unseeded, Three, Free, Unmade, Fileless, Late):
+class Gone(Right):
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 3:
+            raise EOFError("gone")
+        return super().step(action)
+
+
+class Leaves(Right):
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 3:
+            raise SystemExit(0)
+        return super().step(action)
+
+
+class Nowhere(Right):
+    begun = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.begun += 1
+        return np.full(2, np.nan if self.begun > 2 else 0), {}
+
+    def step(self, action):
+        return np.zeros(2), 0.0, True, False, {}
+
+
+for its in (Right, Four, Alone, Unseeded, Three, Free, Unmade, Fileless, Late, Gone, Leaves, Nowhere):
     gymnasium.register(f"{its.__name__}-v0", its, order_enforce=False)
 """
 
@@ -178,3 +206,20 @@ def test_late_environment_error_is_one_line(own_envs):
         RunError, match=r"^env_id=own_envs:Late-v0: step: .*, got KeyError: 'fourth' \(own_envs.py:57\)$"
     ):
         env.step({"agent_0": np.zeros((2, 1), np.int64)})
+
+
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        ("Gone", "step: .*EOFError: gone"),
+        ("Leaves", "step: .*SystemExit: 0"),
+        ("Nowhere", "finite observations, got one that is not in environment 0, from reset for its episode 3"),
+    ],
+)
+def test_whatever_an_environment_raises_or_shows_ends_a_run_in_one_line(own_envs, name, got):
+    env = env_factory(compose([f"env_id=own_envs:{name}-v0"])).build(2, 0)
+    acts = {"agent_0": np.zeros((2, 1), np.int64)}
+    for _ in range(3 if name != "Nowhere" else 1):
+        env.step(acts)
+    with pytest.raises(BrokenEnvError, match=got):
+        env.step(acts)

@@ -26,6 +26,12 @@ REFUSED = [
     ("colour=3", "^colour: expected .*seed.*, got colour"),
     *((f"{verb}=1v1", f"^{verb}: expected .*seed.*, got {verb}") for verb in sorted(OF_OTHER_VERBS)),
     ("scenario.seats.blue_5=random", r"^scenario\.seats\.blue_5: expected .*blue_0, red_0, got blue_5"),
+    (
+        "scenario=1v1 env_args={max_steps:20}",
+        r"env_args: expected none, as package=null takes none, got {'max_steps': 20}",
+    ),
+    ("env_id=MultiGrid-Empty-8x8-v0 env_args={max_steps:20}", "env_args: expected none, as package=multigrid"),
+    ("curriculum=3", "^curriculum: expected a list of stages, got 3$"),
     ("train.lr=-1", r"^train\.lr: expected greater than 0, got -1"),
     ("train.lr=inf", r"^train\.lr: expected .*finite.*, got inf"),
     ("model.hidden=64", r"^model\.hidden: expected a list, such as \[64\], got 64$"),
