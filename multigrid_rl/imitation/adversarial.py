@@ -203,7 +203,7 @@ class Adversary:
         self._network, self._distribution, self._recorded = network, distribution, recorded
         self._config, self._device = config, device
         _check_horizon("demonstrations", recorded.terminated, config)
-        sample = recorded.observations[:: max(1, len(recorded.observations) // _MEASURED)]
+        sample = recorded.observations[:: -(-len(recorded.observations) // _MEASURED)]
         width = encoded(self._distribution, recorded.actions[:1]).shape[1]
         self.discriminator = Discriminator(sample.shape[1], width, config).to(device)
         std = np.maximum(sample.std(axis=0, dtype=np.float64), 1e-4)

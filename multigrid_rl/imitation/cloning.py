@@ -231,7 +231,7 @@ def play_out(  # noqa: PLR0913 - all by keyword but three
             entropy = (rollout.entropy * rollout.mask).sum(axis=2)[rollout.active]
             if np.isfinite(entropy).any():  # NaN for a head without probabilities
                 entropies[agent.module].append(float(entropy.mean()))
-        counted = [quota.count(done) for done in next(iter(rollouts.values())).done]
+        counted = [quota.count(done) for done in collector.ended]
         tables.append(env.drain_episodes().rows(np.concatenate(counted)))
         if quota.met:
             break

@@ -144,10 +144,21 @@ class Dagger(Cloning):
         labels = self.add(
             {name: Labelled(b.obs, b.actions, b.active, b.memory, b.starts) for name, b in batches.items()}
         )
+        if self._networks.keys() - self.known.keys():
+            return {}  # the first decision of one of them is not over yet
         metrics = super().learn({}, env_steps, paths)
         for name in self._networks:
             metrics[name]["dagger/labels"] = float(labels)
         return metrics
+
+    def begin_with(self, weights: Mapping[str, Mapping[str, Tensor]], rows: int) -> None:
+        """Begin with ``weights``, by module; their normalisers count as statistics of ``rows`` observations."""
+        super().begin_with(weights, rows)
+        for name in weights:
+            normaliser = getattr(self._networks[name], "normaliser", None)
+            if isinstance(normaliser, Normaliser):
+                self._moments[name] = Moments(len(normaliser.mean))
+                self._moments[name].take(normaliser, rows)
 
     def add(self, labelled: Mapping[str, Labelled]) -> int:
         """Add labelled steps, by module, and update the normalisers; returns the number of steps."""

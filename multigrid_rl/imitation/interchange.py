@@ -176,7 +176,7 @@ def _from_parquet(path: Path, dtypes: Mapping[str, Any]) -> Iterator[Episode]:
             yield _episode_of(f"data import: {path}", {name: part[name] for name in part.column_names}, dtypes)
     except ConfigError:
         raise
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError) as error:
         wanted = "a Parquet file of recorded play"
         raise ConfigError(expected(f"data import: {path}", wanted, shown(str(error), 200))) from error
 

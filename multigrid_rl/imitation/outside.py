@@ -19,6 +19,7 @@ from torch import Tensor
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.imitation.interchange import converted
 from multigrid_rl.models.distributions import distribution_of
+from multigrid_rl.models.mlp import ACTIVATIONS
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec
@@ -90,8 +91,11 @@ def read_weights(path: Path) -> dict[str, Array]:
                     if archive.getinfo("policy.pth").file_size > _MOST:
                         raise ConfigError(expected(key, f"weights of at most {_MOST:,} bytes", "more"))
                     source = Path(folder) / "policy.pth"
-                    with archive.open("policy.pth") as packed, source.open("wb") as file:
-                        shutil.copyfileobj(packed, file)
+                    try:
+                        with archive.open("policy.pth") as packed, source.open("wb") as file:
+                            shutil.copyfileobj(packed, file)
+                    except zipfile.BadZipFile as error:
+                        raise ConfigError(expected(key, "a whole zip", error)) from error
         with converted(key, "weights", source) as found, np.load(found / "weights.npz", allow_pickle=False) as arrays:
             return {name: np.asarray(arrays[name], np.float32) for name in arrays.files}
 
@@ -99,10 +103,10 @@ def read_weights(path: Path) -> dict[str, Array]:
 def kind_of(path: Path, weights: Mapping[str, Array]) -> Kind:
     """Return whose policy it is, by the names of its tensors. Raises ``ConfigError``: nobody's that is known."""
     for kind in KINDS:
-        stds = {kind.log_std, f"{kind.log_std}.weight"}
-        if {f"{layer}.weight" for layer in kind.layers} <= weights.keys() and (
-            kind.log_std is None or stds & weights.keys()
-        ):
+        squashed = kind.head[0] is not None  # its deviations are a layer's
+        layers = [*kind.layers, kind.log_std] if squashed else kind.layers
+        stds = set() if squashed or kind.log_std is None else {kind.log_std}
+        if {f"{layer}.{of}" for layer in layers for of in ("weight", "bias")} | stds <= weights.keys():
             return kind
     got = shown(", ".join(weights), 200)
     raise ConfigError(expected(f"import-policy: {path}", f"a policy of {', '.join(k.name for k in KINDS)}", got))
@@ -136,7 +140,8 @@ def policy_of(path: Path, kind: Kind, weights: Mapping[str, Array], agent: Agent
     network: Any = network_of(agent, architecture)
     own = {name: torch.zeros_like(value) for name, value in network.state_dict().items()}
     own["value_scale"] = torch.ones(1)
-    for part, layers in (("policy", kind.layers), ("value", kind.values)):
+    critic = kind.values if all(f"{layer}.weight" in weights for layer in kind.values) else ()
+    for part, layers in (("policy", kind.layers), ("value", critic)):
         for k, layer in enumerate(layers):
             for of in ("weight", "bias"):
                 own[f"{part}.{2 * k}.{of}"] = torch.from_numpy(weights[f"{layer}.{of}"].copy())
@@ -182,7 +187,7 @@ def _check_same(key: str, kind: Kind, weights: Mapping[str, Array], network: Any
     for k, layer in enumerate(kind.layers):
         x = x @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]
         if k < len(kind.layers) - 1:
-            x = np.tanh(x) if network.activation == "tanh" else np.maximum(x, 0)
+            x = ACTIVATIONS[network.activation]()(torch.from_numpy(x)).numpy()
     space, distribution = agent.action_space, distribution_of(agent.action_space, bound, network)
     with torch.no_grad():
         found = distribution.bounded(distribution.mode(network.logits(torch.from_numpy(obs)).numpy()))

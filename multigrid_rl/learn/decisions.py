@@ -36,7 +36,7 @@ class Gaps:
     """
 
     #: Columns that describe a decision; the others hold its outcome.
-    _KEPT = ("obs", "actions", "mask", "logp", "entropy", "values", "rewards", "starts")
+    _KEPT = ("obs", "actions", "mask", "logp", "entropy", "values", "rewards", "starts", "terminated")
 
     def __init__(self, rollout: dict[str, Array], cut: Array, deciding: Callable[[], NDArray[np.bool_]]) -> None:
         self._rollout, self._cut, self._deciding = rollout, cut, deciding
@@ -47,10 +47,10 @@ class Gaps:
 
     def open(self) -> None:
         """Put the waiting decisions into the first row."""
-        for name, column in self.waiting.items():
-            self._rollout[name][0] = column
         for name in ("terminated", "done", "next_values"):
             self._rollout[name][0] = 0
+        for name, column in self.waiting.items():
+            self._rollout[name][0] = column
         self._cut[0] = False
 
     def close(self, obs: Array, values: Array, finals: Array) -> Ends:

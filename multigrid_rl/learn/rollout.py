@@ -116,6 +116,11 @@ class Collector:
                 np.copyto(rollout.next_values, next_values, where=~rollout.done)
         return self.rollouts
 
+    @property
+    def ended(self) -> Array:
+        """Where episodes of the last batch ended (T, N), whatever rows of an agent moved."""
+        return self._done[bool(self._gaps) :]
+
     def paths(self) -> dict[str, Paths]:
         """Return the inputs for recomputing the last batch's advantages, by agent, copied."""
         last = self._last
@@ -176,6 +181,7 @@ class Collector:
 
     def _store(self, t: int, step: BatchedStep) -> None:
         cut = step.done & step.truncated
+        self._done[t] = step.done
         for name, rollout in self.rollouts.items():
             rollout.done[t] = step.done
             self._cut[name][t] = cut
@@ -244,7 +250,7 @@ class Collector:
         fresh = state["fresh"] if isinstance(state["fresh"], dict) else dict.fromkeys(self.agents, state["fresh"])
         self._fresh = {name: column.copy() for name, column in fresh.items()}
         for name, gaps in self._gaps.items():
-            gaps.waiting = {column: rows.copy() for column, rows in state["waiting"][name].items()}
+            gaps.waiting |= {column: rows.copy() for column, rows in state["waiting"][name].items()}
 
 
 def _of(deciding: Callable[[], dict[str, Array]], name: str) -> Array:

@@ -147,9 +147,7 @@ class Update:
         for name, tensors in weights.items():
             take_over(self._networks[name], tensors)
             if name in self._obs:
-                net, moments = self._networks[name], self._obs[name]
-                moments.count, moments.mean = float(rows), net.normaliser.mean.cpu().numpy().astype(np.float64)
-                moments.squares = net.normaliser.std.cpu().numpy().astype(np.float64) ** 2 * rows
+                self._obs[name].take(self._networks[name].normaliser, rows)
 
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]] | None = None

@@ -40,6 +40,11 @@ class Moments:
         self.mean = self.mean + (mean - self.mean) * len(rows) / count
         self.count = count
 
+    def take(self, normaliser: "Normaliser", rows: int) -> None:
+        """Take the statistics of a ``normaliser`` as those of ``rows`` rows, and of no others."""
+        self.count, self.mean = float(rows), normaliser.mean.cpu().numpy().astype(np.float64)
+        self.squares = normaliser.std.cpu().numpy().astype(np.float64) ** 2 * rows
+
     @property
     def std(self) -> NDArray[np.float64]:
         """Standard deviation (width,), never 0."""

@@ -109,7 +109,9 @@ class Agent:
             FlatWeights(list(part.parameters())) for part in (network.policy, self._critics, self._targets)
         )
         self.optimizer, self._q_optimizer = FlatAdam(self._flat), FlatAdam(self._q)
-        self._log_alpha = FlatWeights([nn.Parameter(torch.tensor([math.log(self._options.alpha or 1.0)]))])
+        self._log_alpha = FlatWeights(
+            [nn.Parameter(torch.full((1,), math.log(self._options.alpha or 1.0), device=device))]
+        )
         self._alpha_optimizer = FlatAdam(self._log_alpha)
         self._generator = generator
         self.replay = Replay(self._options.buffer, self._width, self._actions)
@@ -126,7 +128,7 @@ class Agent:
             behind = first + int(path.active.sum())
             rows = batch.rows(slice(first, behind))
             _, after = path.with_next(rows.obs, path.final_obs, path.last_obs)
-            actions = self._head.scaled(torch.from_numpy(rows.actions))
+            actions = self._head.scaled(torch.from_numpy(rows.actions).to(self.device)).cpu()
             live = ~path.terminated[path.active]
             numbers = np.stack([path.rewards[path.active], live], axis=1).astype(np.float32)
             columns = (rows.obs, actions, numbers, after[path.active])
@@ -169,6 +171,7 @@ class Agent:
         if self._options.alpha is None:
             # Its gradient: alpha grows while the entropy, -log p, is below its target.
             self._log_alpha.gradient[0] = -(logp.detach().mean() + self._options.target_entropy * self._actions)
+            self._log_alpha.clip(math.inf)  # leaves out what is not finite
             self._alpha_optimizer.descend()
         self._slow.weights.data.lerp_(self._q.weights.data, self._options.tau)
         return {
@@ -178,6 +181,14 @@ class Agent:
             "alpha": float(alpha),
             "explained_variance": float(1 - (target - values[0].detach()).var() / target.var()),
         }
+
+    def dropped(self) -> float:
+        """Return how many gradients were left out since the last call, as they were not finite."""
+        parts = (self._flat, self._q, self._log_alpha)
+        count = sum(part.dropped for part in parts)
+        for part in parts:
+            part.dropped = 0
+        return float(count)
 
     def _draw(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return scaled actions (B, A) and their log-probabilities (B,), differentiable."""
@@ -197,9 +208,7 @@ class Agent:
     def get_state(self) -> dict[str, Any]:
         """Return the state beside the policy and its optimiser."""
         return {
-            "critics": [
-                weights.detach().numpy() for weights in (self._q.weights, self._slow.weights, self._log_alpha.weights)
-            ],
+            "critics": [flat.weights.detach().cpu().numpy() for flat in (self._q, self._slow, self._log_alpha)],
             "optimizers": [self._q_optimizer.state_dict(), self._alpha_optimizer.state_dict()],
             "generator": self._generator.get_state().numpy(),
             "replay": self.replay.get_state(),
@@ -262,8 +271,9 @@ class Sac:
         ready = env_steps >= options.learning_starts
         steps = round(self._train.batch_size * options.updates_per_step) if ready else 0
         for name in batches:
-            found = self._kept(name)
-            metrics[name] = {**found, **self.agents[name].learn(steps), "gradient_steps": float(steps)}
+            found, agent = self._kept(name), self.agents[name]
+            metrics[name] = {**found, **agent.learn(steps), "gradient_steps": float(steps)}
+            metrics[name] |= {"lr": agent.optimizer.param_groups[0]["lr"], "dropped_updates": agent.dropped()}
         self.clock.lap("network")
         self.schedule(env_steps)
         return {**metrics, SECONDS: {"loss": 0.0, "optimizer": 0.0, **self.clock.drain()}}

@@ -56,9 +56,18 @@ class SacTrainer(Trainer):
             ("model.name", config.model.name == "mlp", "mlp", config.model.name),
             ("model.normalise", not config.model.normalise, "false", config.model.normalise),
             ("model.scale_values", not config.model.scale_values, "false", config.model.scale_values),
+            ("model.norm", config.model.norm == "none", "none", config.model.norm),
+            ("train.warm_up", not config.train.warm_up, "0", config.train.warm_up),
+            ("train.time_limits", config.train.time_limits == "bootstrap", "bootstrap", config.train.time_limits),
             ("cluster.num_learners", config.cluster.num_learners == 0, "0", config.cluster.num_learners),
         ):
             config.require(good, key, f"{wanted} with train={config.train.trainer}", value)
+        train = config.train
+        assert isinstance(train, SacTrain)
+        batch, own = train.batch_size, train.sac
+        config.require(own.buffer >= batch, "train.sac.buffer", f"at least a batch of {batch} steps")
+        learns = round(batch * own.updates_per_step) > 0
+        config.require(learns, "train.sac.updates_per_step", f"a gradient step for a batch of {batch} steps")
 
     def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
         """Return lines of the preflight."""

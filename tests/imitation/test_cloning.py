@@ -13,6 +13,7 @@ import torch
 from composing import error_of
 from hostile_agents import assert_shares
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.evaluation.targets import SIDE_BY_SIDE
 from multigrid_rl.imitation.cloning import Cloning, CloningConfig, play_out
@@ -118,3 +119,10 @@ def test_every_environment_of_play_out_plays_its_share(episodes):
         return play_out(factory, {"agent_0": net}, episodes, **sizes, bound="clip")[0]
 
     assert_shares(played_out, episodes)
+
+
+def test_play_out_of_a_game_by_turns_counts_episodes_as_they_were_played():
+    factory = env_factory(compose(["env_id=pettingzoo:classic/leduc_holdem-v4"]))
+    nets = {agent.module: network_of(agent, {"name": "mlp", "hidden": [8]}) for agent in factory.specs.agents}
+    table = play_out(factory, nets, 150, num_envs=4, first=0, seed=1, bound="clip")[0]
+    assert len(table.length) == 150

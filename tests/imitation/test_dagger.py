@@ -11,13 +11,15 @@ import torch
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
+from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.imitation.cloning import CloningConfig, play_out
-from multigrid_rl.imitation.dagger import Beta, Dagger, LabellingCollector
+from multigrid_rl.imitation.dagger import Beta, Dagger, Labelled, LabellingCollector
 from multigrid_rl.learn.batches import Batch
 from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.registry import fingerprint, network_of
 from multigrid_rl.runs.players import player_in_place_of
 from multigrid_rl.types import AgentSpec, Schedule
+from tiny_runs import tiny_run
 
 GAME = compose(["scenario=1v1", "experiment=none", "scenario.seats.blue_0=random"])
 CONSTANT = Schedule(0.01, 0.01, 1)
@@ -177,3 +179,27 @@ def test_only_values_learn_during_warm_up(kind, apart):
     update = Update({"a": teacher}, {"a": agent.action_space}, replace(config, warm_up=0), device=torch.device("cpu"))
     update.learn({"a": batch}, 0)
     assert not torch.allclose(outputs_of(teacher, batch)[0], policy)
+
+
+def test_a_players_normaliser_counts_as_what_it_was_measured_on():
+    factory = GymnasiumFactory("hostile_agents:Target-v0", 1)
+    net = network_of(factory.specs.agents[0], {"name": "mlp", "hidden": [4], "normalise": True})
+    config = CloningConfig(
+        data=None, held_out=0.0, batch_size=8, minibatch_size=8, env_steps=8, play_every=10**9, lr=CONSTANT,
+        weight_decay=0.0, grad_clip=10.0, seed=0,
+    )  # fmt: skip
+    learner = Dagger({"agent_0": net}, {"agent_0": factory.specs.agents[0].action_space}, config, torch.device("cpu"))
+    net.normaliser.set_statistics(np.array([3.0]), np.array([2.0]))
+    learner.begin_with({"agent_0": net.state_dict()}, 3 * 10**6)
+    rows = np.full((10**6, 1), 7.0, np.float32)
+    learner.add({"agent_0": Labelled(rows, rows, np.ones(10**6, bool), rows[:, :0], rows[:, :0])})
+    assert float(net.normaliser.mean[0]) == pytest.approx(4.0)
+    assert float(net.normaliser.std[0]) == pytest.approx(np.sqrt(0.75 * 4 + 3), rel=1e-4)
+
+
+def test_seat_whose_first_decision_is_not_over_has_no_labels_yet(tmp_path):
+    turns = ["env_id=pettingzoo:classic/tictactoe-v3", "shared=false", "train=dagger", "expert=random"]
+    few = ["train.num_steps=2", "train.num_envs=32", "train.minibatch_size=32", "train.until=256"]
+    verdict, rows = tiny_run(tmp_path / "run", *turns, *few)
+    assert verdict["env_steps"] == 256
+    assert rows[-1]["learner/player_1/dagger/labels"] > 0

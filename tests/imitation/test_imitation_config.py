@@ -13,6 +13,10 @@ BODY = "env_id=Pendulum-v1 experiment=none"
 REFUSED = [
     ("scenario=1v1 train=bc", "data: expected a folder that `multigrid-rl record` wrote"),
     ("scenario=1v1 train=dagger", "expert: expected a player, its folder or a run"),
+    (
+        "scenario=1v1 train=bc data=x train.cloning.held_out=0 train.cloning.patience=3",
+        "train.cloning.patience: expected null with train.cloning.held_out=0",
+    ),
     ("scenario=1v1 train=bc data=x model=gru", "model: expected "),
     ("scenario=1v1 train=bc data=x cluster.num_env_runners=1", "cluster.num_env_runners: expected "),
     (f"{BODY} train=gail", "data: expected a folder that `multigrid-rl record` wrote, with train=gail"),

@@ -134,6 +134,15 @@ def test_player_acts_as_the_files_network(here, tmp_path, make, file):
         assert result.exit_code == 0, result.output
 
 
+def test_a_policy_may_have_another_activation_and_come_without_its_critic(here, tmp_path):
+    torch.manual_seed(3)
+    state: dict = {"actor_logstd": torch.full((1, ACTIONS), -0.7)}
+    body = layers(state, [f"actor_mean.{k}" for k in (0, 2, 4)], [OBS, 8, 8, ACTIONS], nn.ELU)
+    player, *_ = imported(tmp_path, state, "alone.pt", "--activation", "elu")
+    with torch.no_grad():
+        assert np.allclose(player.predict(SEEN)[0], body(torch.from_numpy(SEEN)).clamp(-2, 2).numpy(), atol=1e-5)
+
+
 def test_deviations_are_the_files(here, tmp_path):
     torch.manual_seed(4)
     state, _ = cleanrl_sac()

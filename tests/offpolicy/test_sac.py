@@ -97,6 +97,20 @@ def test_another_buffer_takes_over_the_newest_steps(capacity, kept):
     assert sorted(new.rows[:, 0].tolist()) == list(range(7, 7 + capacity))
 
 
+def test_gradients_that_are_not_finite_are_left_out_and_told():
+    sac, net, *_ = learner(alpha=None, learning_starts=1)
+    batch, path = played()
+    before = [value.clone() for value in net.state_dict().values()]
+    found = sac.learn({AGENT: batch}, 100, {AGENT: [path._replace(rewards=path.rewards * np.nan)]})[AGENT]
+    assert found["dropped_updates"] >= found["gradient_steps"] > 0
+    assert found["lr"] > 0
+    assert not np.isfinite(found["q_loss"])
+    assert all(np.isfinite(agent._log_alpha.weights.detach()).all() for agent in sac.agents.values())
+    assert len(before) == len(net.state_dict())
+    assert sac.learn({}, 100, {}) is not None
+    assert sac.agents[AGENT].dropped() == 0
+
+
 def test_actions_are_kept_in_units_of_their_bounds():
     config = compose(["env_id=Pendulum-v1", "train=sac", "model.hidden=[8]"])
     factory = GymnasiumFactory("Pendulum-v1", 2)
@@ -175,6 +189,14 @@ def test_run_resumes_number_for_number(tmp_path, buffer):
         (["model.normalise=true"], "model.normalise: expected false with train=sac, got True"),
         (["cluster.num_learners=2"], "cluster.num_learners: expected 0 with train=sac, got 2"),
         (["train.sac.tau=0"], "train.sac.tau"),
+        (["train.time_limits=death"], "train.time_limits: expected bootstrap with train=sac, got death"),
+        (["model.norm=layer"], "model.norm: expected none with train=sac, got layer"),
+        (["init=x", "train.warm_up=50"], "train.warm_up: expected 0 with train=sac, got 50"),
+        (
+            ["train.num_steps=8", "train.sac.buffer=63"],
+            "train.sac.buffer: expected at least a batch of 64 steps, got 63",
+        ),
+        (["train.num_steps=8", "train.sac.updates_per_step=0.001"], "expected a gradient step for a batch of 64 steps"),
     ],
 )
 def test_what_it_cannot_do_is_refused(overrides, said):

@@ -12,6 +12,7 @@ from dynamic_agents import AGENTS, DynamicAgents
 from multigrid_rl.envs.base import AGENT
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
+from multigrid_rl.learn.decisions import Gaps
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.registry import network_of
 
@@ -135,3 +136,26 @@ def test_state_resumes_exactly():
 def test_rejects_recurrent_network():
     with pytest.raises(ValueError, match=r"^model: expected a network without memory"):
         collector(DynamicAgents(), name="gru")
+
+
+def test_who_died_is_dead_though_the_others_play_on_into_the_next_batch():
+    shape = (4, 1)
+    columns = {name: np.zeros((*shape, 1), np.float32) for name in ("obs", "actions", "logp", "entropy")}
+    columns |= {name: np.zeros(shape, np.float32) for name in ("values", "next_values", "rewards")}
+    columns |= {name: np.zeros(shape, bool) for name in ("terminated", "done", "starts")}
+    columns["mask"], cut = np.zeros((*shape, 1), bool), np.zeros(shape, bool)
+    gaps = Gaps(columns, cut, lambda: np.zeros(1, bool))
+    gaps.open()
+    columns["mask"][1:, 0, 0], columns["terminated"][1:, 0] = [True, True, False], [False, True, False]
+    columns["rewards"][1:, 0] = [0, -1, 0]
+    gaps.close(np.zeros((1, 1)), np.zeros(1), np.zeros((0, 1)))
+    kept = pickle.loads(pickle.dumps(gaps.waiting))
+    gaps.open()
+    for name in ("mask", "terminated", "done", "rewards", "starts", "next_values"):
+        columns[name][1:] = 0
+    columns["done"][2] = cut[2] = True  # a time limit ends the others' episode
+    gaps.close(np.zeros((1, 1)), np.zeros(1), np.zeros((1, 1)))
+    active = columns["mask"][..., 0]
+    assert columns["rewards"][active].tolist() == [-1]
+    assert columns["terminated"][active].tolist() == [True]
+    assert kept["terminated"].tolist() == [True]
