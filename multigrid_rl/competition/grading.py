@@ -328,7 +328,7 @@ class Examiner:
         games = min(self.episodes(first), PROGRAM_EPISODES) // len(rubric.teams_of(first, self.sides))
         found = {}
         for team in {team for exam in rubric.exams for team in rubric.teams_of(exam, self.sides)}:
-            (player,) = load_team(agent, self.spec, team, limits=self.limits).values()
+            (player,) = load_team(agent, self.spec, team, limits=self.limits.watched).values()
             with kill_descendants(), cast("AgentPlayer", player):
                 found[team] = watch(self.spec, team, player, games, rubric.seed ^ 1)
         return found

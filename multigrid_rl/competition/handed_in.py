@@ -71,10 +71,10 @@ def hand_in(path: Path, scratch: Path) -> HandIn:
 
 
 class _Room:
-    """Bytes that may still be unpacked, of one hand-in."""
+    """Bytes and files that may still be unpacked, of one hand-in."""
 
     def __init__(self, left: int) -> None:
-        self.left = left
+        self.left, self.files = left, 2 * MAX_FOLDER_FILES
 
 
 def _found(path: Path, scratch: Path, around: int, room: _Room) -> Path:
@@ -90,8 +90,9 @@ def _found(path: Path, scratch: Path, around: int, room: _Room) -> Path:
         for inner in _within(path) if around else ():
             with suppress(PlayerError):
                 found.append(_found(inner, scratch, around - 1, room))
-            if room.left <= 0:
-                raise PlayerError(expected(path, f"at most {_MAX_UNPACKED} bytes when unpacked", "more")) from None
+            if room.left <= 0 or room.files < 0:
+                most = f"{_MAX_UNPACKED} bytes" if room.left <= 0 else f"{2 * MAX_FOLDER_FILES} files"
+                raise PlayerError(expected(path, f"at most {most} when unpacked", "more")) from None
         if len(found) > 1:
             names = " and ".join(shown(inner.name) for inner in found)
             raise PlayerError(expected(path, "one bundle or one agent", names)) from None
@@ -166,7 +167,8 @@ def _parts(path: Path, left: _Room) -> Iterator[Part]:
             new = [each for each in [*above, *([name] if member.is_dir() else [])] if each not in folders]
             folders.update(new)
             files += not member.is_dir()
-            if len(folders) + files > MAX_FOLDER_FILES:
+            left.files -= len(new) + (not member.is_dir())
+            if len(folders) + files > MAX_FOLDER_FILES or left.files < 0:
                 raise PlayerError(expected(path, f"at most {MAX_FOLDER_FILES} files", "more"))
             yield from (Part(Path(each), "folder") for each in new)
             if not member.is_dir():

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,6 +40,8 @@ _FILE_BYTES = 64_000_000
 _PR_SET_CHILD_SUBREAPER = 36
 #: An agent that starts processes faster than they are ended is given up at last.
 _PATIENCE_S = 5.0
+#: Seconds for all answers of an agent that is compared with others: they are a tenth of a pairing's.
+_WATCHED_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Limits:
     total_s: float = 120.0  # for all answers together
     memory_mb: int = 2048  # address space of each of its processes, and what all together hold
     disk_mb: int = 256  # everything that it writes in a sandbox
+
+    @property
+    def watched(self) -> "Limits":
+        """What it may use where it is only watched, to be compared with others."""
+        return replace(self, total_s=min(self.total_s, _WATCHED_S))
 
 
 def sandboxed() -> bool:

@@ -177,8 +177,8 @@ class CloningTrainer(Imitation):
     def _check_own(self, config: RunConfig, condition: str) -> None:
         allowed = f"1 {condition}: train.until sets how often data is passed over"
         config.require(config.train.epochs == 1, "train.epochs", allowed)
-        own = config.train.cloning
-        shown = own.patience is None or own.held_out > 0
+        assert isinstance(config.train, CloningTrain)
+        shown = config.train.cloning.patience is None or config.train.cloning.held_out > 0
         config.require(shown, "train.cloning.patience", "null with train.cloning.held_out=0: there is no loss to watch")
 
     def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:  # noqa: ARG002

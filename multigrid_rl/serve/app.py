@@ -35,12 +35,10 @@ from multigrid_rl.serve.trust import Pace, Signer, same_site
 from multigrid_rl.show.page import SCRIPTS, STYLES, TEXT_SCRIPTS, asset_text, templates
 from multigrid_rl.text import ConfigError, one_line
 
-#: Bytes of a form around its files, and of a piece of an upload in pieces.
-_AROUND, PIECE = 4_000_000, 4_000_000
+#: Bytes of a form around its files, and of a piece of an upload, which is held in memory: a client sends a million.
+_AROUND, _PIECE = 4_000_000, 1_500_000
 #: Requests to one path at once that read files: each may hold a whole upload in memory.
 _AT_ONCE = 4
-#: Where files come in.
-_LARGE = ("/hand-in", "/parts/")
 #: Pages, and pieces of them, that are kept until something happens; seconds for which nobody looks whether it has.
 _KEPT, _FRESH_S = 1_000, 0.1
 #: Names of this machine, by which it is always reached.
@@ -242,6 +240,8 @@ def _who(site: Site, page: Page, request: Request) -> Ask:
 
 def kept_page(ask: Ask, make: Callable[[], bytes]) -> Response:
     """Answer with a page that ``make`` returns, which is made once for everybody's session until something happens."""
+    if ask.person is not None and not ask.session:  # what a program is shown is not everybody's
+        return HTMLResponse(make())
     return HTMLResponse(ask.site.kept((ask.request.url.path, ask.request.url.query, ask.session), make))
 
 
@@ -263,10 +263,11 @@ async def _asked(site: Site, page: Page, request: Request) -> Response:
     ask = await run_in_threadpool(_who, site, page, request)
     if page.method == "PUT":
         return await run_in_threadpool(page.answer, ask._replace(body=await request.body()))
-    async with site.uploading, request.form(max_files=MAX_FOLDER_FILES + 1, max_fields=50) as form:
+    async with request.form(max_files=MAX_FOLDER_FILES + 1, max_fields=50) as form:  # who sends slowly holds no place
         if ask.session and not site.signer.form_holds(ask.session, str(form.get("form", ""))):
             raise HTTPException(403, "expected a form of this site that is not out of date: go back and load it again")
-        return await run_in_threadpool(page.answer, ask._replace(form=form))
+        async with site.uploading:
+            return await run_in_threadpool(page.answer, ask._replace(form=form))
 
 
 _WORDS = {
@@ -309,7 +310,7 @@ def application(site: Site, pages: list[Page]) -> Any:
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[urlsplit(site.url).hostname or "", *_OWN])],
     )
     most = int(site.store.course.quota.megabytes * 1e6) + _AROUND
-    return Guard(app, dict.fromkeys(_LARGE, most), secure=site.secure)
+    return Guard(app, {"/hand-in": most, "/parts/": _PIECE}, secure=site.secure)
 
 
 def server_of(app: Any, *, behind_proxy: bool = False) -> Any:

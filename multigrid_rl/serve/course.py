@@ -98,9 +98,15 @@ class Course(Strict):
     def _rookie_is_an_anchor(self) -> "Course":
         if self.rookie is not None and self.rookie not in self.anchors:
             raise ValueError(expected("rookie", " or ".join(self.anchors), self.rookie))
-        wrong = [name for name in self.anchors if re.fullmatch(r"h\d+", name)]  # as hand-ins are called
+        wrong = [name for name in self.anchors if re.fullmatch(r"h\d+|.*/.*", name)]  # as hand-ins are called
         if wrong or len(set(self.anchors)) < len(self.anchors):
-            raise ValueError(expected("anchors", "each once, and none like h1", ", ".join(wrong or self.anchors)))
+            raise ValueError(
+                expected(
+                    "anchors",
+                    "each once, a player's name or a folder beside the course, and none like h1",
+                    ", ".join(wrong or self.anchors),
+                )
+            )
         return self
 
     @cached_property

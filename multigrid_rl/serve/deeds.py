@@ -38,6 +38,8 @@ from multigrid_rl.trust import agents_trusted
 
 #: Pairings that ``serve verify`` replays.
 AGAIN = 10
+#: Seconds of a program in all pairings of a final, which meets everybody: limits of each pairing hold.
+_FINAL_S = 1e6
 _DATABASE, _FILES = "database.jsonl", ("uploads", "entries")
 
 
@@ -168,8 +170,11 @@ def backup(asked: Asked) -> dict[str, Any]:
 
 
 def _outside(place: Place, info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    path = place.beside / Path(info.name).relative_to("course")
-    return None if path.resolve().is_relative_to(place.home) else info
+    inner = Path(info.name).relative_to("course")  # restored by hand: no environments, no earlier backups, no links
+    plain = (
+        (info.isdir() or info.isfile()) and inner.suffix != ".gz" and not any(p.startswith(".") for p in inner.parts)
+    )
+    return info if plain and not (place.beside / inner).resolve().is_relative_to(place.home) else None
 
 
 def _finished(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -196,7 +201,8 @@ def restore(asked: Asked) -> dict[str, Any]:
             raise ConfigError(expected(place.home, "an empty folder and database", "another course there"))
     try:
         with tarfile.open(asked.more[0]) as archive, TemporaryDirectory(dir=place.home) as folder:
-            archive.extractall(folder, filter="data")
+            ours = [member for member in archive if member.name.partition("/")[0] in (_DATABASE, "files")]
+            archive.extractall(folder, ours, filter="data")
             with queue.writing() as session:
                 with (Path(folder) / _DATABASE).open(encoding="utf-8") as lines:
                     for name, row in map(json.loads, lines):
@@ -204,8 +210,8 @@ def restore(asked: Asked) -> dict[str, Any]:
                         session.execute(insert(table), {key: row[key] for key in row.keys() & table.columns.keys()})
                         rows += 1
                 _count_on(session)
-            for path in sorted((Path(folder) / "files").glob("*")):
-                path.rename(place.home / path.name)
+                for path in sorted((Path(folder) / "files").glob("*")):  # before there are rows that name them
+                    path.rename(place.home / path.name)
     except (tarfile.TarError, EOFError, KeyError, ValueError) as error:
         raise ConfigError(expected(asked.more[0], "a file of `serve backup`", error)) from error
     return {"rows": rows, "home": str(place.home)}
@@ -231,7 +237,7 @@ def final(asked: Asked) -> dict[str, Any]:
     judge = Judge(place.course, place.beside, place.home, queue.secrets())
     with TemporaryDirectory() as entries:
         for row in queue.ladder():
-            if row.person is not None:
+            if row.plays:
                 shutil.copytree(queue.entry_folder(row.hand_in.id), Path(entries) / row.title, symlinks=True)
         names = [name for name in place.course.anchors if not (place.beside / name).is_dir()]
         for name in set(place.course.anchors) - set(names):
@@ -239,7 +245,10 @@ def final(asked: Asked) -> dict[str, Any]:
         # Seeds that no ladder game had; those that the cup began with, if it did.
         before = read_manifest(folder)
         seed, key = (before.seed, before.agents_key) if before else (secrets.randbits(63), secrets.token_hex(16))
-        config = replace(judge.config, seed=seed, agents_key=key)
+        # Limits are those of a pairing of the ladder, where programs play fewer games, and against fewer.
+        more, own = max(place.course.games / place.course.program_games, 1.0), judge.config.limits
+        limits = replace(own, step_s=more * own.step_s, total_s=more * own.total_s)
+        config = replace(judge.config, seed=seed, agents_key=key, limits=limits, cup_s=_FINAL_S)
         found = find_entries(Path(entries), names, Catalogue(), config)
         with exclusive_lock(folder):
             played = play_cup(found, config, folder, lambda *_: None)

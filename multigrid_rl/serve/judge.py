@@ -76,6 +76,7 @@ class Judge:
         )  # fmt: skip
         self.anchors = {name: self._anchor(name) for name in course.anchors}
         self.entry = lru_cache(maxsize=8)(self._entry)
+        self._examiner = lru_cache(maxsize=1)(self._examiner_of)
         self.print_of = lru_cache(maxsize=1_000)(self._print)  # 140 kB each
 
     @property
@@ -188,12 +189,15 @@ class Judge:
 
     # --- grades and copies
 
-    @cached_property
+    @property
     def examiner(self) -> Examiner:
-        """Grades by the course's rubric. Raises ``ConfigError``: there is none that can be used."""
+        """Grades by the course's rubric as it is now. Raises ``ConfigError``: there is none that can be used."""
         if self.course.rubric is None:
             raise ConfigError(expected("rubric", "a file", "none"))
         path = self.beside / self.course.rubric
+        return self._examiner(path, path.read_bytes() if path.is_file() else b"")
+
+    def _examiner_of(self, path: Path, _: bytes) -> Examiner:
         rubric = read_rubric(path)
         if "seed" not in rubric.model_fields_set:
             rubric = rubric.model_copy(update={"seed": self._rubric_seed})

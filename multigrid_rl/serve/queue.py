@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -87,7 +87,11 @@ class Queue(Store):
         busy = exists().where(held.hand_in_id == Job.hand_in_id, held.lane == PROGRAM, held.lease_until >= now)
         alone = or_(Job.lane != PROGRAM, ~busy.where(held.id != Job.id, held.worker != ""))
         query = select(Job).where(Job.lane.in_(lanes), free, due, alone)
-        query = query.order_by(Job.priority, Job.hand_in_id, Job.id).limit(1).with_for_update(skip_locked=True)
+        query = (
+            query.order_by(Job.priority, Job.attempts, Job.hand_in_id, Job.id)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
         with self.reading() as session:  # most often there is nothing, and nobody is kept from writing
             if session.scalar(query) is None:
                 return None
@@ -121,16 +125,17 @@ class Queue(Store):
         return row is not None
 
     @contextmanager
-    def finishing(self, job: Job, *, keep: bool = False) -> Iterator[Session]:
-        """Yield a session for what a job has found; the job is gone with it, or waits again if it is to be kept.
+    def finishing(self, job: Job, *, keep: Callable[[Session], bool] = lambda _: False) -> Iterator[Session]:
+        """Yield a session for what a job has found; the job is gone with it, or waits again where ``keep`` says so.
 
         Raises ``LostLeaseError``: another worker has it, and nothing is changed.
         """
         with self._held(job) as (session, row):
             if row is None:
                 raise LostLeaseError(f"job {job.id} ({job.kind}) has another worker")
+            again = keep(session)
             yield session
-            if keep:
+            if again:
                 row.worker, row.lease_until, row.attempts = "", 0.0, 0
             else:
                 session.delete(row)
@@ -168,7 +173,7 @@ class Queue(Store):
 
     def to_programs(self, job: Job) -> None:
         """Hand a check over to the workers of programs."""
-        with self.finishing(job, keep=True) as session:
+        with self.finishing(job, keep=lambda _: True) as session:
             session.get_one(Job, job.id).lane = PROGRAM
 
     def checked(self, job: Job, kind: str, sha256: str, log: str, seconds: float = 0.0) -> None:
@@ -241,9 +246,12 @@ class Queue(Store):
 
     def rated(self, job: Job, of: Snapshot, ratings: dict[int, Rated]) -> None:
         """Keep ratings; whoever had played all first games by then is on the ladder."""
-        with self.writing() as session:
-            now = session.scalar(select(func.count(Game.id)).where(Game.series == LADDER))
-        with self.finishing(job, keep=now != len(of.games)) as session:
+
+        def more(session: Session) -> bool:
+            session.get(Setting, "fixed", with_for_update=True)  # nobody brings games meanwhile, see `paired`
+            return session.scalar(select(func.count(Game.id)).where(Game.series == LADDER)) != len(of.games)
+
+        with self.finishing(job, keep=more) as session:
             for number, (value, low, high, games) in ratings.items():
                 session.merge(Rating(hand_in_id=number, rating=value, low=low, high=high, games=games))
             for row in session.scalars(select(HandIn).where(HandIn.id.in_(of.placed), HandIn.state == "placing")):
@@ -277,7 +285,7 @@ class Queue(Store):
         """
         if self.meets_nobody:
             return False
-        rows = [row for row in self.ladder() if row.person is not None]
+        rows = [row for row in self.ladder() if row.plays]
         able = [r for r in rows if r.hand_in.seconds < self.course.limits.all_s and r.hand_in.faults < STRIKES]
         with self.reading() as session:
             ids = [row.hand_in.id for row in able]
@@ -303,7 +311,7 @@ class Queue(Store):
 
     def queue(self) -> list[Job]:
         """Return all jobs, in the order in which they will be done."""
-        return self.all(select(Job).order_by(Job.priority, Job.hand_in_id, Job.id))
+        return self.all(select(Job).order_by(Job.priority, Job.attempts, Job.hand_in_id, Job.id))
 
     def health(self) -> dict[str, float]:
         """Return numbers: hand-ins by state, jobs by lane, what is overdue, seconds that the oldest job waits."""

@@ -4,6 +4,7 @@ The pages and the workers meet here alone. What workers need is in :class:`multi
 built upon this.
 """
 
+import hmac
 import json
 import os
 import secrets
@@ -56,6 +57,11 @@ class Row(NamedTuple):
     def title(self) -> str:
         """What everybody may read."""
         return self.hand_in.name if self.person is None else self.person.pseudonym
+
+    @property
+    def plays(self) -> bool:
+        """Whether it is a hand-in whose files are there: its author did not ask to be forgotten."""
+        return self.person is not None and not self.person.forgotten
 
 
 def engine_of(url: str, *, changes_tables: bool = False) -> Engine:
@@ -185,16 +191,24 @@ class Store:
         known = {person.code: person for person in session.scalars(select(Person))}
         taken = {person.pseudonym for person in known.values()}
         for one in roster:
+            if self._was(session, one.code) in known:  # asked to be forgotten, whatever the roster says
+                continue
             if (person := known.get(one.code)) is None:
                 name = pseudonym(taken)
                 taken.add(name)
                 session.add(Person(**one._asdict(), pseudonym=name))
-            elif not person.forgotten:
+            else:
                 person.name, person.email, person.role = one.name, one.email, one.role
         listed = {one.code for one in roster}
         for person in known.values():
             if roster and person.code not in listed:
                 person.token_version += 1
+
+    @staticmethod
+    def _was(session: Session, code: str) -> str:
+        """Return what stands for the roster's id of somebody who asked to be forgotten: it does not tell the id."""
+        secret = session.get_one(Setting, "secret").value
+        return f"forgotten-{hmac.new(bytes.fromhex(secret), code.encode(), 'sha256').hexdigest()[:32]}"
 
     # --- people
 
@@ -217,7 +231,7 @@ class Store:
         """Remove name, address, access and files of a person. Games stay: others are rated by them."""
         with self.writing() as session:
             person = session.get_one(Person, person_id)
-            person.forgotten, person.code, person.email = True, f"forgotten-{person_id}", ""
+            person.forgotten, person.code, person.email = True, self._was(session, person.code), ""
             person.name, person.token_version = person.pseudonym, person.token_version + 1
             own = list(session.scalars(select(HandIn).where(HandIn.person_id == person_id)))
             for each in own:
@@ -226,6 +240,7 @@ class Store:
                     self.move(session, each, "refused", "its author asked to be forgotten")
                 session.execute(delete(Job).where(Job.hand_in_id == each.id, Job.worker == ""))
             self.note(session, "forgotten", person=person_id)
+        remove_tree(self.home / "incoming" / str(person_id))
         for each in own:
             remove_tree(self.home / "uploads" / str(each.id))
             remove_tree(self.entry_folder(each.id))
@@ -307,6 +322,7 @@ class Store:
     def ladder(self) -> list[Row]:
         """Return the ladder, the best first: of everybody the hand-in that counts, and the anchors."""
         query = select(HandIn, Person, Rating).join(Rating, Rating.hand_in_id == HandIn.id)
+        query = query.where(HandIn.state == "rated")  # not who has met some anchors alone
         with self.reading() as session:
             found = session.execute(query.outerjoin(Person, Person.id == HandIn.person_id)).all()
         best = self.course.counts == "best"

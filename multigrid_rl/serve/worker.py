@@ -82,7 +82,13 @@ class Worker:
         return True
 
     def _programs_s(self, job: Job) -> float:
+        """Return the seconds that programs may take in a job, beside the usual ones."""
         bounds, sides = self.judge.course.limits, 2 * len(self.judge.config.sides)
+        if job.kind == "grade":
+            with suppress(*_OURS):  # a rubric that cannot be read is what the job will say
+                its = self.judge.examiner  # watched first, at most for two teams, then each side of each exam
+                sides = 2 + sum(len(its.rubric.teams_of(exam, its.sides)) for exam in its.rubric.exams)
+                return sides * (its.limits.start_s + its.limits.total_s)
         return sides * 2 * (bounds.start_s + bounds.total_s) if job.kind == "pair" else 0.0
 
     def _row(self, hand_in_id: int) -> HandIn:
@@ -117,7 +123,8 @@ class Worker:
         rows = [self._row(number) for number in (job.hand_in_id, job.other_id) if number]
         one, *other = [self.judge.entry(called(row)) for row in rows]
         ids = {called(row): row.id for row in rows}
-        played = self.judge.play(one, other[0] if other else None, {called(row): row.seconds for row in rows})
+        spent = {called(row): row.seconds for row in rows if row.person_id is not None}  # anchors meet everybody
+        played = self.judge.play(one, other[0] if other else None, spent)
         self.queue.paired(job, [(ids[each.red], ids.get(each.blue, 0), each) for each in played])
 
     def _rate(self, job: Job) -> None:
@@ -135,7 +142,7 @@ class Worker:
 
     def _copies(self, job: Job) -> None:
         own = self._row(job.hand_in_id)
-        others = [row.hand_in for row in self.queue.ladder() if row.person is not None]
+        others = [row.hand_in for row in self.queue.ladder() if row.plays]
         names = {called(row) for row in others if row.person_id != own.person_id}
         self.queue.compared(job, self.judge.like(called(own), sorted(names)))
 

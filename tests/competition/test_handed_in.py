@@ -141,6 +141,14 @@ def test_zip_files_in_zip_files_share_one_bound(tmp_path, monkeypatch):
     assert sum(len(data or b"") for data in everything(tmp_path / "scratch").values()) < 1_100_000
 
 
+def test_zip_files_in_zip_files_share_one_bound_of_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(handed_in, "MAX_FOLDER_FILES", 60)
+    inner = zipped(tmp_path / "inner.zip", {f"{k}/": b"" for k in range(50)}).read_bytes()
+    zipped(tmp_path / "in" / "x.zip", {f"{k}.zip": inner for k in range(50)})
+    assert "expected at most 120 files when unpacked, got more" in found(tmp_path)["x.zip"].problem
+    assert len(everything(tmp_path / "scratch")) < 300
+
+
 def test_a_long_list_of_files_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(handed_in, "_MAX_LIST", 100_000)
     zipped(tmp_path / "in" / "x.zip", dict.fromkeys(map(str, range(3_000)), b""))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import tarfile
 import zipfile
 
 import pytest
@@ -13,7 +15,7 @@ from multigrid_rl.files import data_root
 from multigrid_rl.serve import deeds
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.run import place_of, prepared
-from multigrid_rl.serve.schema import Game, HandIn
+from multigrid_rl.serve.schema import Game, HandIn, Job, Setting
 from multigrid_rl.serve.store import RefusedError
 from multigrid_rl.serve.worker import Worker
 
@@ -203,3 +205,56 @@ def test_what_cannot_be_served_is_one_line(tmp_path):
         (tmp_path / "roster.csv").write_text("id,name\ns1,Ada\n")
         said = complaint(call("serve", "verify", course))
         assert message is None or message in said
+
+
+def test_backups_hold_no_links_no_hidden_folders_and_no_backups(course, tmp_path):
+    (course.parent / "python").symlink_to("/usr/bin/python3")
+    (course.parent / ".venv").mkdir()
+    (course.parent / ".venv" / "large").write_bytes(bytes(1000))
+    files = [course.parent / f"{day}.tar.gz" for day in ("monday", "tuesday")]
+    for file in files:
+        assert call("serve", "backup", course, "-o", file).exit_code == 0
+    with tarfile.open(files[1]) as archive:
+        names = archive.getnames()
+    assert {"course/course.yaml", "course/roster.csv", "course/rubric.yaml"} <= set(names)
+    assert not [name for name in names if "python" in name or ".venv" in name or name.endswith(".gz")]
+    result = call("serve", "restore", course, files[1], "--home", tmp_path / "other")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_changed_rubric_is_read_by_who_runs(course):
+    place = place_of(course)
+    judge = Judge(place.course, place.beside, place.home, None)
+    assert judge.examiner is judge.examiner
+    assert judge.examiner.rubric.pass_points == 5
+    (course.parent / "rubric.yaml").write_text(RUBRIC.replace("pass_points: 5", "pass_points: 6"))
+    assert judge.examiner.rubric.pass_points == 6
+    bounds = judge.examiner.limits
+    worker = Worker(place.queue(), judge, "w", LANES)
+    assert worker._programs_s(Job(kind="grade")) == 3 * (bounds.start_s + bounds.total_s)  # watched as two, and red
+    worker.queue.engine.dispose()
+
+
+def test_programs_of_a_final_have_the_time_of_as_many_games(course, tmp_path, monkeypatch):
+    course.write_text(course.read_text() + "program_games: 4\n")
+    queue = place_of(course).queue()
+    with queue.writing() as session:
+        began = session.get_one(Setting, "fixed")
+        began.value = began.value.replace('"program_games": 20', '"program_games": 4')
+    queue.engine.dispose()
+    seen = []
+    monkeypatch.setattr(deeds, "play_cup", lambda _, config, *rest: seen.append(config) or sys.exit(9))
+    call("serve", "final", course, "-o", tmp_path / "final")
+    assert (seen[0].limits.total_s, seen[0].limits.step_s) == (5 * 2000, 5 * 300)
+    assert seen[0].cup_s > 10**5
+
+
+def test_somebody_who_was_forgotten_stops_nothing(course, tmp_path):
+    queue = place_of(course).queue()
+    queue.forget(queue.person_by_code("s1").id)
+    queue.again("copies")
+    queue.engine.dispose()
+    do_all(place_of(course))
+    result = call("serve", "final", course, "-o", tmp_path / "final")
+    assert (result.exit_code, last(result)["entries"]) == (0, 3)
+    assert "Ada" not in call("serve", "links", course).output

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import socket
+import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -325,3 +327,38 @@ def test_many_at_once_get_their_own_pages(site):
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(own, (0, 1, 2, 3, 10, 11)))
+
+
+def test_what_a_program_is_shown_is_not_everybodys(site, store):
+    rows = [row for row in store.ladder() if row.person]
+    ines = store.person_by_code("i1")
+    token = site.signer.issue("token", ines.id, ines.token_version)
+    site.cache.clear()
+    shown = Client(site).get("/", Authorization=f"Bearer {token}")[1]
+    assert all(row.person.name in shown for row in rows)
+    assert not any(row.person.name in Client(site).get("/")[1] for row in rows)
+
+
+def test_who_sends_a_form_slowly_keeps_nobody_from_signing_in(site):
+    head = "POST /enter HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    slow = [socket.create_connection(("127.0.0.1", Client(site).port)) for _ in range(8)]
+    try:
+        for one in slow:
+            one.sendall(f"{head}Content-Length: 999\r\n\r\n".encode())
+        time.sleep(0.5)
+        began = time.monotonic()
+        Client(site, "s1")
+        assert time.monotonic() - began < 10
+    finally:
+        for one in slow:
+            one.close()
+
+
+def test_a_piece_of_an_upload_is_no_whole_upload(site, store):
+    ada = store.person_by_code("s1")
+    token = site.signer.issue("token", ada.id, ada.token_version)
+    path, headers = (
+        f"/parts/{'a' * 64}",
+        {"Authorization": f"Bearer {token}", "Content_Range": "bytes 0-1999999/3000000"},
+    )
+    assert Client(site).ask("PUT", path, bytes(2_000_000), **headers)[0] == 413

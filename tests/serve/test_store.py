@@ -13,8 +13,8 @@ from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.serve.course import Enrolled
 from multigrid_rl.serve.migrate import migrate
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
-from multigrid_rl.serve.schema import Base, Game, HandIn, Job, Person
-from multigrid_rl.serve.store import RefusedError, engine_of, seen_by
+from multigrid_rl.serve.schema import Base, Game, HandIn, Job, Person, Rating
+from multigrid_rl.serve.store import FIRST, RefusedError, engine_of, seen_by
 from multigrid_rl.text import ConfigError
 
 LANES = ("bundle", "program", "slow")
@@ -326,3 +326,72 @@ def test_a_course_of_the_first_version_goes_on(database, made, monkeypatch):
         with pytest.raises(IntegrityError), engine.execution_options(writes="yes").begin() as connection:
             connection.execute(wrong)
     engine.dispose()
+
+
+def test_who_is_forgotten_meets_nobody_and_is_not_enrolled_again(store, bundle):
+    for code in ("s1", "s2"):
+        store.hand_in(store.person_by_code(code).id, bundle)
+    work(store)
+    assert [row.plays for row in store.ladder() if row.person] == [True, True]
+    person = ada(store)
+    (store.home / "incoming" / str(person)).mkdir(parents=True)
+    store.forget(person)
+    assert not (store.home / "incoming" / str(person)).exists()
+    assert [row.plays for row in store.ladder() if row.person and row.person.id == person] == [False]
+    assert not store.suggest()  # Ben's nearest one has no files any more
+    store.sync([Enrolled("s1", "Ada", "ada@example.org"), Enrolled("s2", "Ben")])
+    assert [one.name for one in store.people() if one.name in ("Ada", "Ben")] == ["Ben"]
+    assert "s1" not in store.get(Person, person).code
+
+
+def rated_now(store):
+    """Rate whoever has played by now, as a rating that another hand-in has asked for does."""
+    with store.writing() as session:
+        store.want(session, "rate", lane="bundle", priority=FIRST)
+    job = store.claim("r", LANES)
+    assert job.kind == "rate"
+    return job
+
+
+def test_who_has_met_one_anchor_alone_is_not_on_the_ladder(store, bundle):
+    first = store.hand_in(ada(store), bundle)
+    work(store)
+    second = store.hand_in(ada(store), bundle)
+    store.checked(store.claim("w", LANES), "frozen", "a" * 64, "ok")
+    play(store, store.claim("w", LANES))
+    rate(store, rated_now(store))
+    assert second.id in {row.hand_in_id for row in store.all(select(Rating))}
+    assert [row.hand_in.id for row in store.ladder() if row.person] == [first.id]
+    work(store)
+    assert [row.hand_in.id for row in store.ladder() if row.person] == [second.id]
+
+
+def test_games_that_end_while_a_rating_is_kept_are_rated_next(store, bundle, monkeypatch):
+    store.hand_in(ada(store), bundle)
+    work(store)
+    mine = store.hand_in(ada(store), bundle)
+    store.checked(store.claim("w", LANES), "frozen", "a" * 64, "ok")
+    play(store, store.claim("w", LANES))
+    last, job, finishing = store.claim("w", LANES), rated_now(store), store.finishing
+
+    def late(one, **more):
+        if one is job:
+            play(store, last)
+        return finishing(one, **more)
+
+    monkeypatch.setattr(store, "finishing", late)
+    rate(store, job)
+    assert [left.kind for left in store.queue()] == ["rate"]
+    work(store)
+    assert store.history(ada(store))[0][0].state == "rated"
+    assert store.history(ada(store))[0][0].id == mine.id
+
+
+def test_a_job_that_fails_lets_others_by(store, bundle, clock):
+    work(store)
+    first, second = (store.hand_in(ada(store), bundle) for _ in range(2))
+    job = store.claim("w", LANES)
+    assert job.hand_in_id == first.id
+    store.put_back(job, "took too long")
+    clock.now += LEASE_S * 100
+    assert [store.claim("w", LANES).hand_in_id for _ in range(2)] == [second.id, first.id]

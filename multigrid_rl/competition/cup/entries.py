@@ -34,8 +34,6 @@ Kind = Literal["scripted", "frozen", "external", "broken"]
 HANDED_IN = (".zip", ".tar", ".gz", ".tgz", ".safetensors", ".pt", ".pth", ".pkl", ".json", ".py")
 #: Snapshots of a league that take part in its cup.
 SNAPSHOTS = 12
-#: Seconds for all answers of an agent that is compared with others: they are a tenth of a pairing's.
-_WATCHED_S = 30.0
 #: Errors of reading an untrusted folder. ``PlayerError`` and encoding errors are a ``ValueError``.
 UNREADABLE = (ValueError, OSError, RecursionError)
 
@@ -202,7 +200,7 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
 
 def _watched(entry: Entry, config: CupConfig) -> dict[str, Answers | None]:
     """Let an agent play the first steps of as many games as the cup has, for each team."""
-    config = replace(config, limits=replace(config.limits, total_s=min(config.limits.total_s, _WATCHED_S)))
+    config = replace(config, limits=config.limits.watched)
     found: dict[str, Answers | None] = {}
     for team in config.sides:
         with suppress(PlayerFaultError, *UNREADABLE), kill_descendants(), entry.players_of(config, team) as players:
