@@ -174,7 +174,10 @@ OUTCOMES = MetricGroup(
 #: What updates measure.
 LEARNER = MetricGroup(
     {
-        "explained_variance/<module>": ("1 - Var(target - value) / Var(target) over the whole train batch", "ratio"),
+        "explained_variance/<module>": (
+            "1 - Var(target - value) / Var(target) over the whole train batch (sac, dac: the last minibatch)",
+            "ratio",
+        ),
         "entropy/<module>": (
             "mean entropy of the sampling policy over the whole train batch; a joint action's is summed over seats",
             "nats",

@@ -30,7 +30,7 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 class Draw(NamedTuple):
     """Actions drawn for ``N`` rows, as a batch keeps them."""
 
-    actions: Array  # (N, C) int64 choices, or (N, A) float32 before they are bounded
+    actions: Array  # (N, C) choices, small integers, or (N, A) float32 before they are bounded
     logp: NDArray[np.float32]  # (N, C) log-probability, or density, of each component
     entropy: NDArray[np.float32]  # (N, C) in nats
 

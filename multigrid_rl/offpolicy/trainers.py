@@ -22,7 +22,7 @@ class SacOptions(Part):
     buffer: Steps
     """steps that are kept to learn from; the newest take the place of the oldest. More: steadier, more memory"""
     learning_starts: Steps
-    """environment steps that are played before anything is learned. More: a wider first look, a later start"""
+    """environment steps that are played before policy and critics learn. More: a wider first look, a later start"""
     updates_per_step: float = Field(gt=0, le=64)
     """gradient steps of critics and policy for each environment step. More: learns more from each step, slower"""
     q_lr: float = Field(gt=0)
