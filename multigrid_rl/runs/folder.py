@@ -170,13 +170,19 @@ class RunFolder:
             with suppress(ConfigError):
                 steps = read_verdict(path)["env_steps"]
             verdict.rename(free_path(path, f"verdict.{steps}", ".json"))
-        self._open(config, first_step=checkpoint.env_steps + 1)
+        try:
+            self._open(config, first_step=checkpoint.env_steps + 1)
+        except BaseException:
+            self.close()
+            raise
         for module, digest in now.get("modules", {}).items():
             if before.get(module, digest) != digest:
                 LOG.warning("%s: changed since the run began or went on: its numbers may differ from now on", module)
         return self
 
     def _open(self, config: RunConfig, first_step: int | None) -> None:
+        self._verdict: dict[str, Any] | None = None
+        self._trackers: list[Tracker] = []
         write_whole(self.path / "config.yaml", to_yaml(config).encode())
         self.provenance["config_sha256"] = config_hash(read_plain_yaml(self.path / "config.yaml"))
         self._write_json("provenance.json", self.provenance)
@@ -185,8 +191,6 @@ class RunFolder:
         logging.getLogger("multigrid_rl").addHandler(self._log)
         self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
         self._board = Board(self.path / "tensorboard", first_step)
-        self._verdict: dict[str, Any] | None = None
-        self._trackers: list[Tracker] = []
         for name in config.trackers:
             tracker = tracker_named(name)()
             tracker.begin(self.path, config.model_dump(mode="json"))

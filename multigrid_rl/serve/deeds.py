@@ -170,10 +170,10 @@ def backup(asked: Asked) -> dict[str, Any]:
 
 
 def _outside(place: Place, info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    inner = Path(info.name).relative_to("course")  # restored by hand: no environments, no earlier backups, no links
-    plain = (
-        (info.isdir() or info.isfile()) and inner.suffix != ".gz" and not any(p.startswith(".") for p in inner.parts)
-    )
+    inner = Path(info.name).relative_to("course")  # brought back by hand
+    earlier = len(inner.parts) == 1 and inner.suffix in (".gz", ".tgz")
+    hidden = any(part.startswith(".") for part in inner.parts)
+    plain = (info.isdir() or info.isfile() or info.islnk()) and not earlier and not hidden
     return info if plain and not (place.beside / inner).resolve().is_relative_to(place.home) else None
 
 
@@ -248,7 +248,8 @@ def final(asked: Asked) -> dict[str, Any]:
         # Limits are those of a pairing of the ladder, where programs play fewer games, and against fewer.
         more, own = max(place.course.games / place.course.program_games, 1.0), judge.config.limits
         limits = replace(own, step_s=more * own.step_s, total_s=more * own.total_s)
-        config = replace(judge.config, seed=seed, agents_key=key, limits=limits, cup_s=_FINAL_S)
+        limits, cup_s = (before.limits, before.cup_s) if before else (limits, _FINAL_S)
+        config = replace(judge.config, seed=seed, agents_key=key, limits=limits, cup_s=cup_s)
         found = find_entries(Path(entries), names, Catalogue(), config)
         with exclusive_lock(folder):
             played = play_cup(found, config, folder, lambda *_: None)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from multigrid_rl.serve.schema import LADDER, Event, Game, Grade, HandIn, Job, Rating, Setting
@@ -67,6 +67,10 @@ def _waits(row: HandIn) -> ColumnElement[bool]:
     return and_(Job.kind == "pair", Job.hand_in_id == row.id, Job.worker == "")
 
 
+#: What failed lets others go first, but for ratings: there is one for all, and all wait for it.
+_ORDER = (Job.priority, case((Job.kind == "rate", 0), else_=Job.attempts), Job.hand_in_id, Job.id)
+
+
 class Queue(Store):
     """A store with what workers need."""
 
@@ -87,11 +91,7 @@ class Queue(Store):
         busy = exists().where(held.hand_in_id == Job.hand_in_id, held.lane == PROGRAM, held.lease_until >= now)
         alone = or_(Job.lane != PROGRAM, ~busy.where(held.id != Job.id, held.worker != ""))
         query = select(Job).where(Job.lane.in_(lanes), free, due, alone)
-        query = (
-            query.order_by(Job.priority, Job.attempts, Job.hand_in_id, Job.id)
-            .limit(1)
-            .with_for_update(skip_locked=True)
-        )
+        query = query.order_by(*_ORDER).limit(1).with_for_update(skip_locked=True)
         with self.reading() as session:  # most often there is nothing, and nobody is kept from writing
             if session.scalar(query) is None:
                 return None
@@ -311,7 +311,7 @@ class Queue(Store):
 
     def queue(self) -> list[Job]:
         """Return all jobs, in the order in which they will be done."""
-        return self.all(select(Job).order_by(Job.priority, Job.attempts, Job.hand_in_id, Job.id))
+        return self.all(select(Job).order_by(*_ORDER))
 
     def health(self) -> dict[str, float]:
         """Return numbers: hand-ins by state, jobs by lane, what is overdue, seconds that the oldest job waits."""

@@ -230,7 +230,9 @@ class Store:
     def forget(self, person_id: int) -> None:
         """Remove name, address, access and files of a person. Games stay: others are rated by them."""
         with self.writing() as session:
-            person = session.get_one(Person, person_id)
+            person = session.get_one(Person, person_id, with_for_update=True)
+            if person.forgotten:
+                return
             person.forgotten, person.code, person.email = True, self._was(session, person.code), ""
             person.name, person.token_version = person.pseudonym, person.token_version + 1
             own = list(session.scalars(select(HandIn).where(HandIn.person_id == person_id)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import sys
@@ -90,11 +91,20 @@ class Unreachable(Diary):
         raise ConnectionError("no server")
 
 
-def test_tracker_that_cannot_begin_leaves_no_folder_behind(tmp_path):
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_run_that_cannot_be_opened_leaves_no_folder_behind(tmp_path, monkeypatch):
     config = compose(["scenario=1v1", f"tracking=csv,{__name__}:Unreachable"])
     with pytest.raises(ConnectionError, match="no server"):
         RunFolder(tmp_path / "run", config, {})
     assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("multigrid_rl.runs.folder.write_whole", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        RunFolder(tmp_path / "run", compose(["scenario=1v1"]), {})
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
     RunFolder(tmp_path / "run", compose(["scenario=1v1"]), {}).close()
 
 
