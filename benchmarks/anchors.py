@@ -196,8 +196,8 @@ _TAIL = """## Without a counterpart here
 
 Games and learning on a GPU (PufferLib, JaxMARL, Craftax, NAVIX), value decomposition (QMIX, VDN, PQN), off-policy
 methods for several agents (MADDPG, MASAC), heterogeneous trust regions (HAPPO), GTrXL (Craftax: 18.3 % of the score, an
-RNN 15.3, PPO 11.9), ML-Agents' Walker itself (2,500 on a scale of its own; [its settings on Walker-v0](walker-mlagents.md)
-have run for as many steps).
+RNN 15.3, PPO 11.9), ML-Agents' Walker itself (2,500 on a scale of its own; [its settings
+on Walker-v0](walker-mlagents.md) have run for as many steps).
 """
 
 
