@@ -57,6 +57,7 @@ def visited(browser, site, code, **how):
 
 def fit(page):
     """Assert that nothing sticks out, and that axe-core finds nothing."""
+    page.wait_for_load_state("load")  # a click may have led to the next page
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), page.url
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     found = axe.Axe().run(page)
