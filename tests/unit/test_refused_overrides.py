@@ -28,7 +28,7 @@ REFUSED = [
     ("scenario.seats.blue_5=random", r"^scenario\.seats\.blue_5: expected .*blue_0, red_0, got blue_5"),
     (
         "scenario=1v1 env_args={max_steps:20}",
-        r"env_args: expected none, as package=null takes none, got {'max_steps': 20}",
+        r"env_args: expected none, as the red/blue-door game takes none, got {'max_steps': 20}",
     ),
     ("env_id=MultiGrid-Empty-8x8-v0 env_args={max_steps:20}", "env_args: expected none, as package=multigrid"),
     ("curriculum=3", "^curriculum: expected a list of stages, got 3$"),
