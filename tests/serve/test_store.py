@@ -10,7 +10,7 @@ from sqlalchemy import delete, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
 from multigrid_rl.competition.cup.folder import Pairing
-from multigrid_rl.serve.course import Enrolled
+from multigrid_rl.serve.course import Course, Enrolled
 from multigrid_rl.serve.migrate import migrate
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
 from multigrid_rl.serve.schema import Base, Game, HandIn, Job, Person, Rating
@@ -401,3 +401,8 @@ def test_a_job_that_fails_lets_others_by(store, bundle, clock):
     store.release("dead")
     assert store.claim("w", LANES).id == rating.id  # all wait for it
     assert [store.claim("w", LANES).hand_in_id for _ in range(2)] == [second.id, first.id]
+
+
+def test_anchors_are_players_or_folders_beside_the_course():
+    with pytest.raises(ValueError, match=r"anchors: expected each once, a player's name or a folder beside the course"):
+        Course(anchors=["random", "bots/mine"])
