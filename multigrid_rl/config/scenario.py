@@ -310,10 +310,8 @@ class ScenarioConfig(Part):
         opponents, takes = self.kind.opponents, type(self.kind).model_fields  # its kind refuses what does not fit
         for name in OF_A_KIND:
             if name not in takes and (value := getattr(self, name)) != type(self).model_fields[name].default:
-                wanted = (
-                    f"none, as {f'package={self.package}' if self.package else 'the red/blue-door game'} takes none"
-                )
-                raise ValueError(expected(name, wanted, shown(str(value))))
+                what = f"package={self.package}" if self.package else "the red/blue-door game"
+                raise ValueError(expected(name, f"none, as {what} takes none", shown(str(value))))
         if self.held_out and not opponents:
             raise ValueError(expected("held_out", "{} without opponents", dict(self.held_out)))
         return self

@@ -93,7 +93,7 @@ class PettingZooEnvs(Episodes):
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
         self.turn = np.zeros((num_envs, len(self.seats)), np.bool_)
         self._paid, self._limit = np.zeros(self.turn.shape), TimeLimit()
-        self._was_cut = np.zeros(num_envs, np.bool_)  # somebody's part was cut, though others went on
+        self._was_cut = np.zeros(num_envs, np.bool_)  # where an agent's part was cut, though others went on
         self._infos: list[dict[str, Mapping[str, Any]]] = [{} for _ in range(num_envs)]
         self.played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
         self._steady, self._auto_reset, self._most = not gaps, auto_reset, (env_args or {}).get(LIMIT, np.inf)
@@ -158,7 +158,7 @@ class PettingZooEnvs(Episodes):
         )
 
     def _over(self, n: int, now: Happened) -> tuple[bool, bool]:
-        """Return whether the episode of game ``n`` is over, and was cut for somebody; pays what is owed where it is."""
+        """Return whether the episode of game ``n`` is over, and whether it was cut; a time limit pays what is owed."""
         self._was_cut[n] |= not all(now.ended.values())
         late = bool(now.turn and self._length[n] + 1 >= self._most)
         for seat, paid in now.owed.items() if late else ():

@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -129,12 +129,11 @@ class RunFolder:
             ],
             **(facts or {}),
         }
-        try:
+        with ExitStack() as undo:  # of a run that cannot begin nothing stays
+            undo.callback(self.discard)
+            undo.callback(self.close)
             self._open(config, first_step=None)
-        except BaseException:
-            self.close()
-            self.discard()
-            raise
+            undo.pop_all()
 
     @classmethod
     def reopened(cls, path: Path, config: RunConfig, checkpoint: Checkpoint) -> RunFolder:
@@ -170,11 +169,10 @@ class RunFolder:
             with suppress(ConfigError):
                 steps = read_verdict(path)["env_steps"]
             verdict.rename(free_path(path, f"verdict.{steps}", ".json"))
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.close)
             self._open(config, first_step=checkpoint.env_steps + 1)
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
         for module, digest in now.get("modules", {}).items():
             if before.get(module, digest) != digest:
                 LOG.warning("%s: changed since the run began or went on: its numbers may differ from now on", module)

@@ -240,7 +240,7 @@ def _who(site: Site, page: Page, request: Request) -> Ask:
 
 def kept_page(ask: Ask, make: Callable[[], bytes]) -> Response:
     """Answer with a page that ``make`` returns, which is made once for everybody's session until something happens."""
-    if ask.person is not None and not ask.session:  # what a program is shown is not everybody's
+    if ask.person is not None and not ask.session:  # a program's view is not that of browsers without a session
         return HTMLResponse(make())
     return HTMLResponse(ask.site.kept((ask.request.url.path, ask.request.url.query, ask.session), make))
 

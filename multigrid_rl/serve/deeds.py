@@ -38,7 +38,7 @@ from multigrid_rl.trust import agents_trusted
 
 #: Pairings that ``serve verify`` replays.
 AGAIN = 10
-#: Seconds of a program in all pairings of a final, which meets everybody: limits of each pairing hold.
+#: Seconds of a program in all pairings of a final together: the limits of each pairing hold.
 _FINAL_S = 1e6
 _DATABASE, _FILES = "database.jsonl", ("uploads", "entries")
 

@@ -248,7 +248,7 @@ class Queue(Store):
         """Keep ratings; whoever had played all first games by then is on the ladder."""
 
         def more(session: Session) -> bool:
-            session.get(Setting, "fixed", with_for_update=True)  # nobody brings games meanwhile, see `paired`
+            session.get(Setting, "fixed", with_for_update=True)  # no games are added meanwhile, see `paired`
             return session.scalar(select(func.count(Game.id)).where(Game.series == LADDER)) != len(of.games)
 
         with self.finishing(job, keep=more) as session:

@@ -206,7 +206,7 @@ class Store:
 
     @staticmethod
     def _was(session: Session, code: str) -> str:
-        """Return what stands for the roster's id of somebody who asked to be forgotten: it does not tell the id."""
+        """Return what stands in place of a forgotten person's id in the roster, and does not give it away."""
         secret = session.get_one(Setting, "secret").value
         return f"forgotten-{hmac.new(bytes.fromhex(secret), code.encode(), 'sha256').hexdigest()[:32]}"
 

@@ -123,7 +123,9 @@ class Worker:
         rows = [self._row(number) for number in (job.hand_in_id, job.other_id) if number]
         one, *other = [self.judge.entry(called(row)) for row in rows]
         ids = {called(row): row.id for row in rows}
-        spent = {called(row): row.seconds for row in rows if row.person_id is not None}  # anchors meet everybody
+        spent = {
+            called(row): row.seconds for row in rows if row.person_id is not None
+        }  # an anchor plays against all hand-ins
         played = self.judge.play(one, other[0] if other else None, spent)
         self.queue.paired(job, [(ids[each.red], ids.get(each.blue, 0), each) for each in played])
 

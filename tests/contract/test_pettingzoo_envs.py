@@ -395,35 +395,3 @@ def test_memory_needs_agents_that_stay():
     with pytest.raises(BrokenEnvError, match="a network without memory where agents come and go, as guest does"):
         envs.step(nothing)
     assert not hasattr(envs, "deciding")
-
-
-def test_agent_that_was_cut_before_the_others_ended_is_no_terminated_one():
-    envs = factory("pettingzoo:strange_games:relay", env_args={"fault": "cut early"}).build(1, 0)
-    acts = {agent.name: np.zeros((1, 1), np.int64) for agent in envs.specs.agents}
-    for _ in range(5):
-        assert not envs.step(acts).done.any()
-    envs.set_state(pickle.loads(pickle.dumps(envs.get_state())))  # a run that goes on knows of it, too
-    envs.step(acts)
-    last = envs.step(acts)
-    assert last.done.all()
-    assert last.truncated.all()
-    assert last.terminated["runner_0"].all()
-    assert not last.terminated["runner_1"].any()
-    steps = [envs.step(acts) for _ in range(3)]  # the next episode begins without
-    assert not any(step.truncated.any() for step in steps)
-
-
-@pytest.mark.parametrize("swapped", [(), (("a_0", "a_1"),)])
-def test_whose_turn_does_not_come_before_the_limit_is_paid_all_the_same(swapped):
-    args = {"max_episode_steps": 4}
-    spec = ZooSpec(
-        "pettingzoo:strange_games:broken_turns", args, {"a_0": "a", "a_1": "b"}, True, swapped, swaps=bool(swapped)
-    )
-    envs = MatchFactory(spec, {}, None, {}, 5).build(2, 0)
-    acts = {agent.name: np.zeros((2, 1), np.int64) for agent in envs.specs.agents}
-    for _ in range(4):
-        last = envs.step(acts)
-    table = envs.drain_episodes()
-    assert last.truncated.all()
-    assert table.returns.tolist() == [[4.0, 4.0]] * 2
-    assert (table.winner == -1).all()

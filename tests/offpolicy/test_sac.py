@@ -100,15 +100,13 @@ def test_another_buffer_takes_over_the_newest_steps(capacity, kept):
 def test_gradients_that_are_not_finite_are_left_out_and_told():
     sac, net, *_ = learner(alpha=None, learning_starts=1)
     batch, path = played()
-    before = [value.clone() for value in net.state_dict().values()]
     found = sac.learn({AGENT: batch}, 100, {AGENT: [path._replace(rewards=path.rewards * np.nan)]})[AGENT]
     assert found["dropped_updates"] >= found["gradient_steps"] > 0
     assert found["lr"] > 0
     assert not np.isfinite(found["q_loss"])
-    assert all(np.isfinite(agent._log_alpha.weights.detach()).all() for agent in sac.agents.values())
-    assert len(before) == len(net.state_dict())
-    assert sac.learn({}, 100, {}) is not None
-    assert sac.agents[AGENT].dropped() == 0
+    assert np.isfinite(sac.agents[AGENT]._log_alpha.weights.detach()).all()
+    assert all(np.isfinite(value).all() for value in net.state_dict().values())
+    assert sac.agents[AGENT].dropped() == 0  # told once
 
 
 def test_actions_are_kept_in_units_of_their_bounds():

@@ -16,7 +16,7 @@ import yaml
 
 from multigrid_rl.serve import desk, pages, upload
 from multigrid_rl.serve.app import _AROUND
-from multigrid_rl.serve.course import Quota
+from multigrid_rl.serve.course import Course, Quota
 from multigrid_rl.serve.verbs import serve
 
 ROOT = Path(__file__).parents[2]
@@ -110,3 +110,8 @@ def test_the_unit_writes_where_it_may(tmp_path):
     file.write_text(re.sub(r"ExecStart=\S+", f"ExecStart={shutil.which('true')}", UNIT_FILE.read_text()))
     told = subprocess.run([systemd, "verify", file], capture_output=True, text=True, check=False)
     assert (told.returncode, told.stderr) == (0, "")
+
+
+def test_anchors_are_players_or_folders_beside_the_course():
+    with pytest.raises(ValueError, match=r"anchors: expected each once, a player's name or a folder beside the course"):
+        Course(anchors=["random", "bots/mine"])

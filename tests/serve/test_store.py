@@ -10,7 +10,7 @@ from sqlalchemy import delete, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
 from multigrid_rl.competition.cup.folder import Pairing
-from multigrid_rl.serve.course import Course, Enrolled
+from multigrid_rl.serve.course import Enrolled
 from multigrid_rl.serve.migrate import migrate
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
 from multigrid_rl.serve.schema import Base, Game, HandIn, Job, Person, Rating
@@ -226,19 +226,6 @@ def test_a_program_has_one_worker_at_a_time(store, bundle):
     assert store.claim("r", ("program",)).hand_in_id == one.id
 
 
-def test_forgotten_people_leave_games_and_nothing_else(store, bundle):
-    mine = store.hand_in(ada(store), bundle)
-    work(store)
-    person = ada(store)
-    store.forget(person)
-    assert store.person_by_code("s1") is None
-    assert store.get(Person, person).name == store.get(Person, person).pseudonym
-    assert not store.upload_folder(mine.id).exists()
-    assert store.games_of(mine.id)
-    store.sync([Enrolled("s2", "Ben")])
-    assert store.get(Person, person).forgotten
-
-
 def test_course_keeps_its_game(store):
     store.course = store.course.model_copy(update={"games": 20})
     with pytest.raises(ConfigError, match=r"course: games: expected 10, with which it began, got 20"):
@@ -333,11 +320,15 @@ def test_who_is_forgotten_meets_nobody_and_is_not_enrolled_again(store, bundle):
         store.hand_in(store.person_by_code(code).id, bundle)
     work(store)
     assert [row.plays for row in store.ladder() if row.person] == [True, True]
-    person = ada(store)
+    person, (mine, *_) = ada(store), store.history(ada(store))[0]
     (store.home / "incoming" / str(person)).mkdir(parents=True)
     for _ in range(2):  # twice is no other thing than once
         store.forget(person)
     assert not (store.home / "incoming" / str(person)).exists()
+    assert not store.upload_folder(mine.id).exists()
+    assert store.games_of(mine.id)
+    assert store.person_by_code("s1") is None
+    assert store.get(Person, person).name == store.get(Person, person).pseudonym
     assert [row.plays for row in store.ladder() if row.person and row.person.id == person] == [False]
     assert not store.suggest()  # Ben's nearest one has no files any more
     store.sync([Enrolled("s1", "Ada", "ada@example.org"), Enrolled("s2", "Ben")])
@@ -401,8 +392,3 @@ def test_a_job_that_fails_lets_others_by(store, bundle, clock):
     store.release("dead")
     assert store.claim("w", LANES).id == rating.id  # all wait for it
     assert [store.claim("w", LANES).hand_in_id for _ in range(2)] == [second.id, first.id]
-
-
-def test_anchors_are_players_or_folders_beside_the_course():
-    with pytest.raises(ValueError, match=r"anchors: expected each once, a player's name or a folder beside the course"):
-        Course(anchors=["random", "bots/mine"])

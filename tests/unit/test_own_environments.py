@@ -75,24 +75,18 @@ class Late(Right):
     def step(self, action):
         self.steps += 1
         if self.steps > 3:
-            raise KeyError("fourth")
+            raise self.fault
         return super().step(action)
 
-
-class Gone(Right):
-    def step(self, action):
-        self.steps += 1
-        if self.steps > 3:
-            raise EOFError("gone")
-        return super().step(action)
+    fault = KeyError("fourth")
 
 
-class Leaves(Right):
-    def step(self, action):
-        self.steps += 1
-        if self.steps > 3:
-            raise SystemExit(0)
-        return super().step(action)
+class Gone(Late):
+    fault = EOFError("gone")
+
+
+class Leaves(Late):
+    fault = SystemExit(0)
 
 
 class Nowhere(Right):
