@@ -89,8 +89,9 @@ def observe(
         pose = int(s.position[g, a]) * 4 + int(s.heading[g, a])
         draw_view(s.cells, g, pose, int(s.shown[g, a]), tables, tokens[g, a])
         tokens[g, a, area] = s.heading[g, a]
-        tokens[g, a, area + 1] = s.mission[g, a] if f.mission_current else s.mission_value[g, a]
-        obs_mission[g, a] = s.mission[g, a]
+        if f.mission_observed:  # else both stay 0: no network and no agent reads what the task hides
+            tokens[g, a, area + 1] = s.mission[g, a] if f.mission_current else s.mission_value[g, a]
+            obs_mission[g, a] = s.mission[g, a]
     for a in range(agents):
         if not s.out[g, a] and agents > 1:
             s.cells[g, s.position[g, a]] = s.under[g, a]

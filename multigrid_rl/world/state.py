@@ -48,6 +48,7 @@ class Flags(NamedTuple):
     random_order: bool
     stop_after_success: bool
     eliminated_out: bool
+    mission_observed: bool
     mission_current: bool
     keys_anywhere: bool
     view_first: bool
@@ -127,6 +128,7 @@ def make_flags(spec: GameSpec) -> Flags:
         random_order=rules.order == "random",
         stop_after_success=rules.after_success == "stop",
         eliminated_out=rules.eliminated == "out",
+        mission_observed=spec.mission_observed,
         mission_current=rules.mission_view == "current",
         keys_anywhere=rules.key_cells == "any",
         view_first=rules.final_view == "before_results",

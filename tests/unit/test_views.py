@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from games import EAST, NORTH, SOUTH, WEST, image, place, play, spec, world
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.types import Rules
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 
@@ -156,3 +160,22 @@ def test_mission_and_heading_are_last_two_tokens():
     tokens = w.observe()
     assert tokens[0, :, -2:].tolist() == [[3, 0], [2, 1], [1, 2], [0, 3]]
     assert tokens.shape == (1, 4, 5 * 5 + 2)
+
+
+@pytest.mark.parametrize("rules", ["fair", "classic"])
+@pytest.mark.parametrize(
+    ("name", "seen"), [("single", False), ("single-obstacle", False), ("single-obstacle-v3", True)]
+)
+def test_a_hidden_mission_reaches_no_reader(name, seen, rules):
+    """At the start, in play and at the end, in tokens and in the number that faces show."""
+    scenario = replace(load_scenario(name).spec, rules=getattr(Rules, rules)(), max_steps=40)
+    assert scenario.mission_observed == seen
+    w, rng = World(scenario, 64, seed=0), np.random.default_rng(0)
+    w.state.mission[:], w.state.mission_value[:] = 3, 3
+    columns, numbers = [w.observe()[..., -1].copy()], [w.outputs.obs_mission.copy()]
+    for _ in range(90):
+        step = w.step(rng.choice([0, 1, 2, 2, 2, 3, 4, 5], size=(64, 1)).astype(np.int8))
+        columns += [step.tokens[..., -1].copy(), step.final_tokens[..., -1].copy()]
+        numbers.append(step.obs_mission.copy())
+    assert bool(np.any(columns)) == seen
+    assert bool(np.any(numbers)) == seen
