@@ -63,7 +63,8 @@ GATED = "at least 9 of 10 seeds, median under {} steps"
 PLAIN = "at least 9 of 10 seeds without a bonus"
 HOLD = "at least 9 of 10 seeds"
 ROBUST = "at least 78 % of the games won against strangers (its page's last table; all else: opponents of training)"
-PLAIN_OBSTACLE = "single-obstacle-plain"
+OBSTACLE = "single-obstacle"
+PLAIN_OBSTACLE = f"{OBSTACLE}-plain"
 #: The first fresh seed of recipes that were tuned on seeds from 100 on, or changed after these had been seen.
 LATER = 200
 #: The same where the seeds from 200 on had been seen, too.
@@ -73,16 +74,15 @@ STRANGERS = tuple(f"benchmarks/strangers/stranger-{kind}" for kind in ("course",
 #: Blues that a red of the plain 1v1 never met.
 UNMET = ("blue-adept", "blue-master", *STRANGERS)
 STUDIES = (
-    Study("single-obstacle", ("scenario=single-obstacle",), 10, GATED.format("2,000,000"), "single-obstacle"),
+    Study(OBSTACLE, (f"scenario={OBSTACLE}",), 10, GATED.format("2,000,000"), OBSTACLE, fresh=LATEST),
     Study("1v1", ("scenario=1v1",), 10, GATED.format("600,000"), "1v1", against=UNMET),
     Study("1v1-robust", ("scenario=1v1-robust",), 5, ROBUST, against=STRANGERS),
     Study("coop-ctde", ("scenario=coop", "scheme=ctde"), 10, GATED.format("1,000,000"), "coop"),
     Study("2v2-ctce", ("scenario=2v2", "scheme=ctce"), 10, GATED.format("528,000"), "2v2"),
-    Study(PLAIN_OBSTACLE, (f"experiment={PLAIN_OBSTACLE}",), 10, PLAIN, PLAIN_OBSTACLE, fresh=LATER),
-    Study(f"{PLAIN_OBSTACLE}-classic", (f"experiment={PLAIN_OBSTACLE}", "scenario.game.rules=classic"), 5, fresh=LATER),
+    Study(PLAIN_OBSTACLE, (f"experiment={PLAIN_OBSTACLE}",), 10, PLAIN, PLAIN_OBSTACLE, fresh=LATEST),
     Study("1v1-plain", ("experiment=1v1-plain",), 10, PLAIN, "1v1-plain", fresh=LATER),
-    Study("single-obstacle-mlp", ("experiment=single-obstacle-mlp",), 10, HOLD, "single-obstacle-mlp"),
-    Study("single", ("scenario=single",), recipe="single"),
+    Study(f"{OBSTACLE}-mlp", (f"experiment={OBSTACLE}-mlp",), 10, HOLD, f"{OBSTACLE}-mlp", fresh=LATEST),
+    Study("single", ("scenario=single",), recipe="single", fresh=LATEST),
     Study("1v1-vs-adept", ("experiment=1v1-vs-adept",), 10, HOLD, "1v1-vs-adept", fresh=LATER),
     Study("1v1-vs-master", ("experiment=1v1-vs-master",), 10, HOLD, "1v1-vs-master", fresh=LATER),
     Study("coop-dtde", ("scenario=coop", "scheme=dtde"), 10, HOLD),
@@ -113,7 +113,7 @@ STUDIES = (
     Study("1v1-gru", ("scenario=1v1", "model=gru"), 10, against=UNMET),
     Study("coop-attention", ("scenario=coop", "scheme=ctde", "model=attention"), 10, HOLD),
     Study("2v2-attention", ("scenario=2v2", "scheme=ctce", "model=attention"), 10, HOLD),
-    Study("single-obstacle-attention", ("scenario=single-obstacle", "model=attention"), 10, HOLD),
+    Study(f"{OBSTACLE}-attention", (f"scenario={OBSTACLE}", "model=attention"), 10, HOLD, fresh=LATEST),
 )
 
 #: Pages of speed, by name: what they tell and the command that makes them.
