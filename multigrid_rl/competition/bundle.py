@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -168,7 +168,6 @@ def export(
     *,
     name: str | None = None,
     agent: bool = False,
-    publish: Callable[[Path], None] | None = None,
 ) -> dict[str, Card]:
     """Write players into the new folder ``target``; returns their cards as :func:`read_cards` does.
 
@@ -178,7 +177,6 @@ def export(
         target: folder to write.
         name: what the player is called; by default as the folder.
         agent: write an agent that plays them, with the files of their networks' classes.
-        publish: called with the folder when everything is in it; if it fails, there is no folder.
 
     Raises:
         PlayerError: the folder is there already, the name is none, or a player is damaged. Nothing is written then.
@@ -201,8 +199,6 @@ def export(
                     values["provenance"] = _without_folders(card.provenance)
                     cards[part] = write_player(whole / part, weights[part], values)
                 (whole / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
-            if publish is not None:
-                publish(whole)
     except OSError as error:
         raise PlayerError(f"{target}: cannot be written: {error.strerror}") from error
     return cards

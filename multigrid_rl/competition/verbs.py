@@ -318,7 +318,6 @@ def export(
     ] = None,
     name: Annotated[str | None, typer.Option(help="What it is called; the folder's name by default.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")] = None,
-    push: Annotated[str | None, typer.Option(help="Put it on Hugging Face's hub, too, as USER/NAME.")] = None,
     agent: Annotated[
         bool,
         typer.Option("--agent", help="Write a program that plays a network of your own, its class's file included."),
@@ -328,26 +327,22 @@ def export(
     ] = False,
 ) -> None:
     """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
-    from multigrid_rl.competition import bundle, hub, onnx_file
+    from multigrid_rl.competition import bundle, onnx_file
     from multigrid_rl.players.cards import CARD_FILE
     from multigrid_rl.runs.players import seat_folders
 
     if onnx:
-        if agent or push is not None or name is not None:
-            raise refused("--onnx", "nothing of --agent, --push and --name: it is one file", output)
+        if agent or name is not None:
+            raise refused("--onnx", "nothing of --agent and --name: it is one file", output)
         with TemporaryDirectory() as scratch:
             at_hand = (run / CARD_FILE).exists() or bool(seat_folders(run))
             sources = bundle.bundle_folders(run) if at_hand else _sources(run, seat, checkpoint, scratch)
             checked = onnx_file.write_onnx(onnx_file.one_of(sources, seat), output)
         typer.echo(f"exported {output}: {output.stat().st_size} bytes; {checked}")
         return
-    if agent and push is not None:
-        raise refused("--push", "nothing with --agent: what comes from the hub is data, never a program", push)
-    pushed: list[str] = []
-    publish = None if push is None else lambda whole: pushed.append(hub.push(whole, push))
     with TemporaryDirectory() as scratch:
         sources = _sources(run, seat, checkpoint, scratch)
-        cards = bundle.export(sources, output, name=name, agent=agent, publish=publish)
+        cards = bundle.export(sources, output, name=name, agent=agent)
     if agent:
         typer.echo(f"exported {output}, an agent; multigrid-rl inspect {output} shows whether it plays by itself")
         return
@@ -356,8 +351,6 @@ def export(
         typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}, plays {plays}")
     if needs := bundle.needs_module(card):
         typer.echo(f"warning: {needs}")
-    for address in pushed:
-        typer.echo(f"pushed {address}; it plays as hf:{push}")
 
 
 def _sources(run: Path, seat: str | None, checkpoint: str | None, scratch: str) -> dict[str, Path]:

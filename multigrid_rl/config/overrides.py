@@ -90,7 +90,7 @@ def as_typed(key: str, value: Any) -> Any:
 
 def _players(key: str, value: str) -> Any:
     """Read a player's name, folder or class, or a mixture written as ``blue-rookie:3,random:1``."""
-    one = ":" not in value.removeprefix("hf:") or CODE.fullmatch(value) or Path(value).is_dir()
+    one = ":" not in value or CODE.fullmatch(value) or Path(value).is_dir()
     if one:
         return {value: 1.0} if key == _ANCHORS else value
     mixture: dict[str, float] = {}

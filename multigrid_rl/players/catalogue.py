@@ -181,6 +181,8 @@ class Catalogue:
         for naming in known:
             if (found := naming.find(name)) is not None:
                 return found
+        if name.startswith("hf:"):
+            raise PlayerError(expected("player", "a folder, as `hf download USER/NAME --local-dir FOLDER` makes", name))
         if "/" in name and not os.path.lexists(name):
             wanted = "a name, a folder that is there, or module:Class without a path"
             raise PlayerError(expected("player", wanted, f"{name}: no such folder"))

@@ -200,7 +200,7 @@ def _default_side(source: str) -> Sides:
         return "own"
     if path.is_dir() and not (path / CARD_FILE).is_file():
         raise refused(source, "a folder with games.json, results.json, a run or a player", "none of them")
-    if not path.exists() and ("/" in source or path.suffix) and not source.startswith("hf:"):
+    if not path.exists() and ("/" in source or path.suffix):
         raise refused(source, "a file of games, a run folder or a player", "no such file or folder")
     card = Catalogue().card_of(source)
     if card and card.env is not None:

@@ -138,10 +138,8 @@ def test_agent_is_graded_and_inspected_without_its_module(own, tmp_path, monkeyp
     assert json.loads(graded.output.splitlines()[-1])["points"] == 1
 
 
-def test_agent_export_wants_own_network_and_no_hub(own, tmp_path, monkeypatch):
+def test_agent_export_wants_own_network(own, tmp_path, monkeypatch):
     source = own("Wide")
-    pushing = call("export", "run", "--seat", "red_0", "-o", tmp_path / "a", "--agent", "--push", "user/name")
-    assert "--push: expected nothing with --agent" in complaint(pushing)
     (tmp_path / "home" / "agent.py").write_text((tmp_path / "home" / "own_nets.py").read_text())
     edit(source, architecture={"name": "agent:Wide", "hidden": [16]})
     refused = complaint(call("export", "run", "--seat", "red_0", "-o", tmp_path / "a", "--agent"))
