@@ -140,12 +140,6 @@ def last_state(written: str) -> str:
     return "\n".join(lines).rstrip()
 
 
-def overlay(folder: Path) -> None:
-    """Draw the run over its recipe's curves."""
-    picture = str(IMAGES / "overlay-1v1.png")
-    subprocess.run([*PROGRAM, "overlay", str(trained(folder)), "-o", picture, "--force"], check=True)
-
-
 def report(folder: Path) -> None:
     """Photograph the page of the run: wide, and as a phone in the dark shows it."""
     run = trained(folder)
@@ -216,7 +210,7 @@ def trained(folder: Path) -> Path:
 
 
 PICTURES: dict[str, Callable[[Path], None]] = {
-    "boards": boards, "views": views, "game": game, "terminal": terminal, "overlay": overlay, "report": report,
+    "boards": boards, "views": views, "game": game, "terminal": terminal, "report": report,
     "cup": cup, "play": play,
 }  # fmt: skip
 

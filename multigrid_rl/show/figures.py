@@ -26,8 +26,7 @@ from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Array, Run, Series
 from multigrid_rl.show.reference import Reference
-from multigrid_rl.show.words import plural, thousands, unit_of
-from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.show.words import plural, thousands
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/): distinguishable with any colour vision; lines differ in
 # style as well.
@@ -256,27 +255,7 @@ def _short_path(path: str) -> str:
     return re.sub(r"[\sL]+", " ", shorter).strip()
 
 
-# --- a run over reference curves
-
-
-def draw_overlay(run: Run, reference: Reference, *, alike: bool) -> Figure:
-    """Return a panel for each metric that a gate names, else of the reference. Raises ``ConfigError`` without any.
-
-    ``alike``: the run has the recipe's values.
-    """
-    wanted = [gate.metric for gate in reference.gates] or list(reference.metrics)
-    metrics = [metric for metric in dict.fromkeys(wanted) if metric in run.series]
-    if not metrics:
-        raise ConfigError(expected(run.path, f"a run that reports {' or '.join(wanted)}", "none of them"))
-    who = f"{run.config['scenario']['name']}, seed {run.config.get('seed')}" + ("" if alike else ", with other values")
-    grid, seeds, whole = reference.env_steps, len(reference.runs), reference.whole
-    figure, panels = panel_grid(len(metrics), f"{who}, over the recipe {reference.name} ({seeds} seeds)")
-    for axes, metric in zip(panels, metrics, strict=True):
-        _overlay_panel(axes, run, reference, metric)
-    ran = f"all {seeds} seeds ran up to {grid[whole - 1] if whole else 0:,} environment steps"
-    ran += f", the last up to {grid[-1]:,}" if whole < len(grid) else ""
-    add_legend(figure, 3 if len(metrics) > 1 else 2, ran)
-    return figure
+# --- the curves of a recipe
 
 
 def _draw_reference(axes: Axes, reference: Reference, metric: str) -> None:
@@ -291,23 +270,6 @@ def _draw_reference(axes: Axes, reference: Reference, metric: str) -> None:
         if len(grid[part]) > 1:
             style: dict[str, Any] = {"color": BLUE, "linewidth": 2.2, "linestyle": line}
             axes.plot(grid[part], np.array(band.median)[part], label=label, gid=f"class {kind}", **style)
-
-
-def _overlay_panel(axes: Axes, run: Run, reference: Reference, metric: str) -> None:
-    band, series, gate = reference.metrics[metric], run.series[metric], reference.gate_of(metric)
-    axes.plot(
-        *series, color=VERMILLION, linewidth=1.6, marker="o", markevery=[-1], markersize=7, zorder=3,
-        label="this run, and where it ended",
-    )  # fmt: skip
-    _draw_reference(axes, reference, metric)
-    fill(axes, np.array(reference.env_steps), (band.min, band.max), 0.12, color=BLUE, label="lowest to highest seed")
-    format_axes(axes, metric, unit_of(metric), max(reference.env_steps[-1], run.env_steps), gate)
-    always = np.array([series.values[-1], *([gate.bound] if gate else [])])
-    low, high = limits(np.concatenate([band.p10, band.p90, series.values]), always)
-    axes.set_ylim(low, high)
-    if outside := int(((series.values < low) | (series.values > high)).sum()):
-        note = f"{plural(outside, 'report')} of this run beyond the axis"
-        axes.text(0.98, 0.03, note, transform=axes.transAxes, ha="right", fontsize=SMALL, style="italic")
 
 
 # --- two sets of runs, and best responses to a player

@@ -14,8 +14,8 @@ from typing import Any
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.checkpoints import checkpoints_in
 from multigrid_rl.runs.reader import read_run
-from multigrid_rl.show.overlay import curves_folder
 from multigrid_rl.show.page import render
+from multigrid_rl.show.reference import curves_folder
 from multigrid_rl.show.run_data import GAMES_SEED, play_own_games, read_report
 from multigrid_rl.show.run_page import run_page
 from multigrid_rl.show.server import ALIVE, HEADERS, LOOK, address, application, listen, serve

@@ -23,6 +23,7 @@ from multigrid_rl.config.overrides import written
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.evaluation.sets import PRIVATE, check_ended, decisive, differences
+from multigrid_rl.files import data_root
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Array, Run, Series
 from multigrid_rl.text import ConfigError, expected, first_error, shown
@@ -44,9 +45,6 @@ class Band(Strict):
     p90: list[float]
     min: list[float]
     max: list[float]
-    #: Median share of a seed's reports inside the band of the *other* seeds: what to expect of a run that is no
-    #: different. ``None`` with fewer than three seeds.
-    own_inside: float | None = Field(default=None, ge=0, le=1)
 
 
 class SeedRun(Strict):
@@ -113,9 +111,6 @@ class Comparison(NamedTuple):
 
     metric: str
     gate: Gate | None
-    reports: int  # within the reference's grid or behind it
-    inside: float  # share of these reports inside the 10-90 % band
-    own_inside: float | None  # the same, typically, for the reference's own runs against each other
     last: float  # value at the run's last report
     median: float  # the reference's at that moment
     end: End  # where `last` lies; better and worse as the gate compares, above and below without a gate
@@ -209,24 +204,16 @@ def _band(rows: list[Series], grid: Array) -> Band:
     values = np.stack([np.interp(grid, row.env_steps, row.values) for row in rows])  # (seeds, points)
     names = {"min": 0, "p10": _LOW, "median": 50, "p90": _HIGH, "max": 100}
     curves = np.percentile(values, list(names.values()), axis=0)
-    inside = []
-    if len(rows) >= 3:
-        for k, row in enumerate(rows):
-            low, high = np.percentile(np.delete(values, k, axis=0), (_LOW, _HIGH), axis=0)
-            inside.append(_share_inside(row, grid, low, high)[1])
     rounded = {name: [float(f"{v:.5g}") for v in curve] for name, curve in zip(names, curves, strict=True)}
-    return Band.model_validate({**rounded, "own_inside": round(statistics.median(inside), 4) if inside else None})
-
-
-def _share_inside(series: Series, grid: Array, low: Array, high: Array) -> tuple[int, float]:
-    """Return how many reports lie behind the grid's start and which share of them lies between two curves (or NaN)."""
-    counted = series.env_steps >= grid[0]
-    steps, values = series.env_steps[counted], series.values[counted]
-    within = (values >= np.interp(steps, grid, low)) & (values <= np.interp(steps, grid, high))
-    return len(values), float(within.mean()) if len(values) else math.nan
+    return Band.model_validate(rounded)
 
 
 # --- files
+
+
+def curves_folder() -> Path:
+    """Return the folder of the project's own reference curves, a file for each recipe that has some."""
+    return data_root() / "configs" / "recipe" / "curves"
 
 
 def save_reference(reference: Reference, path: Path, *, force: bool = False) -> None:
@@ -264,11 +251,10 @@ def compare(run: Run, reference: Reference) -> list[Comparison]:
 def _compare(run: Run, reference: Reference, metric: str) -> Comparison:
     series, band, gate = run.series[metric], reference.metrics[metric], reference.gate_of(metric)
     grid = np.array(reference.env_steps, np.float64)
-    reports, inside = _share_inside(series, grid, np.array(band.p10), np.array(band.p90))
     last, moment = float(series.values[-1]), series.env_steps[-1]
     low, middle, high = (float(np.interp(moment, grid, curve)) for curve in (band.p10, band.median, band.p90))
     end: End = "below" if last < low else "above" if last > high else "inside"
     if gate is not None and end != "inside":
         end = "better" if (end == "below") == (gate.comparison == "<=") else "worse"
     held = (run.steps_to_held().get(metric), reference.median_to_held(metric)) if gate else (None, None)
-    return Comparison(metric, gate, reports, inside, band.own_inside, last, middle, end, *held)
+    return Comparison(metric, gate, last, middle, end, *held)

@@ -95,5 +95,4 @@ def hint(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequen
         return "it still explores: a smaller train.entropy_coef, or an earlier end of it, train.entropy_decay"
     if config.train.name == "ppo" and config.scenario.opponents and all("return" in metric for metric in unmet):
         return f"it loses too often: `{program()} report {path}` shows games; a weaker opponent first, then init={path}"
-    verb = "overlay" if known is not None else "report"
-    return f"`{program()} {verb} {path}` draws where its curves leave {'the recipe' if known else 'the gates'}"
+    return f"`{program()} report {path}` draws where its curves leave {'the recipe' if known else 'the gates'}"

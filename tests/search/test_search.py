@@ -83,7 +83,7 @@ def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, 
     assert "train it: multigrid-rl train scenario=1v1" in result.output
     assert "best 3 of 4 trials" in result.output
     for row in [row for row in rows if row.status == "finished"]:
-        run = read_run(folder / "trials" / row.spec.id)  # what overlay, report and evaluate read
+        run = read_run(folder / "trials" / row.spec.id)  # what report and evaluate read
         assert run.verdict["env_steps"] == row.env_steps == 6144
         assert run.config["train"]["lr"] == place.request.space.values(row.spec.params)["train.lr"]
         assert run.provenance["command"].startswith("multigrid-rl train scenario=1v1")

@@ -201,7 +201,7 @@ def gate(metric: str, *, met: bool = False):
         ([gate("entropy/red_0")], 2e6, ["train.lr=1"], "held on 10 of 10 seeds, median 573,440 steps, with the recipe"),
         ([gate("entropy/red_0")], 2e6, [], "train.entropy_decay"),
         ([gate("return_mean/red_0")], 2e6, [], "it loses too often"),
-        ([gate("return_mean/red_0"), gate("episode_len_mean")], 2e6, [], "overlay run` draws where"),
+        ([gate("return_mean/red_0"), gate("episode_len_mean")], 2e6, [], "report run` draws where"),
         ([gate("episode_len_mean")], 2e4, [], "573,440 steps; this run played less"),
     ],
 )

@@ -30,7 +30,6 @@ NOT_RUN = {
     r"scenario=unity": "needs Unity's editor: tests/walkers/test_unity.py",
     r"import-(policy|mlagents)|experts/cheetah|walker\.yaml": "needs a file of the reader's: "
     "tests/imitation/test_outside.py, tests/walkers/test_mlagents.py",
-    r"--reference coop|overlay runs/first": "needs a run of 300,000 steps: tests/show/test_overlay.py",
     r"my-program": "needs a run with a network of the reader's: tests/competition/test_export_agent.py",
     r"walker_reward_todo": "needs the reader's work: tests/assignments/test_templates.py",
     r"^python examples": "takes minutes: tests/smoke/test_one_file.py, tests/smoke/test_rllib_examples.py",

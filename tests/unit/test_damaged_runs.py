@@ -107,7 +107,6 @@ def test_every_verb_rejects_damaged_files(whole, tmp_path, number):
     run, out = damaged(whole, tmp_path, file, change), tmp_path / "out.png"
     verbs = [
         ("report", run, "--episodes", 0, "-o", out),
-        ("overlay", run, "--reference", "1v1", "-o", out),
         ("compare", run, whole[1], "-o", out),
     ]
     verbs = [words for words in verbs if has_verb(words[0])]
