@@ -41,7 +41,7 @@ CHECK_TORCH = $(if $(filter cpu gpu cu1%,$(TORCH)),,$(error TORCH: expected cpu,
 NAME ?= $(error NAME: expected the name of a study: make study NAME=policy-gradients, or another of benchmarks/studies/)
 RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/mine)
 
-.PHONY: help setup train search evaluate cup report test faults robustness soak soak-serve bench-serve capacity check bench-setup bench bench-jaxmarl bench-pufferlib bench-control bench-games bench-world bench-growth bench-faces docs pictures explain results study fingerprints prove-multigrid players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test faults robustness soak soak-serve bench-serve check bench-setup bench bench-jaxmarl bench-pufferlib bench-control bench-world bench-faces docs pictures explain results study fingerprints players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -92,9 +92,6 @@ soak-serve: $(READY)  ## a class server under a storm, killed at 1,000 random mo
 bench-serve: $(READY)  ## a class server: waits of 300 hand-ins in 10 minutes, memory, the ladder under load; ARGS="--rate 200"
 	$(BIN)/python -m benchmarks.serve $(ARGS)
 
-capacity: $(READY)  ## bytes of a step, weights, where the learner saturates, scaling on two nodes
-	$(BIN)/python -m benchmarks.capacity $(ARGS)
-
 check: $(READY)  ## lint, strict types, import law, yardsticks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -135,9 +132,6 @@ $(PUFFER_READY): benchmarks/peers/pufferlib.txt
 bench-faces: $(READY) $(BENCH_READY)  ## TorchRL, SuperSuit and Stable-Baselines3 on our environments; speed of the vector face
 	$(BENCH_VENV)/bin/python -m benchmarks.peers.faces $(ARGS)
 
-bench-games: $(READY) $(BENCH_READY)  ## training on simple spread against RLlib's own PPO and Stable-Baselines3 with SuperSuit
-	$(BIN)/python -m benchmarks.games --peers $(BENCH_VENV) $(ARGS)
-
 bench-world: $(READY)  ## speed of the game engine, 4 minutes; the last line is JSON
 	$(BIN)/python -m benchmarks.world $(ARGS)
 
@@ -156,9 +150,6 @@ $(DOCS_READY): pyproject.toml
 	$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5,<10'
 	@touch $@
 
-bench-growth: $(READY)  ## what more games, env runners, agents, width and nodes cost
-	$(BIN)/python -m benchmarks.growth $(ARGS)
-
 pictures: $(READY)  ## the pictures of README and docs from this checkout, 2 minutes; ARGS="--only boards terminal"
 	$(BIN)/python -m benchmarks.pictures $(ARGS)
 
@@ -176,9 +167,6 @@ fingerprints: $(READY)  ## does a change of the code change what a run computes?
 
 reference-pages: $(READY)  ## comments of keys in configs/ and docs/cli.md, from the schema and the verbs
 	$(BIN)/python -m benchmarks.reference_pages
-
-prove-multigrid: $(READY)  ## make prove-multigrid SEEDS="0 1 2": environments of the multigrid package, trained and random
-	$(BIN)/python -m benchmarks.multigrid --seeds $(SEEDS)
 
 doctor: $(READY)  ## what is wrong with this machine or cluster, and what to change; ARGS="--address auto"
 	$(BIN)/multigrid-rl doctor $(KEYS) $(ARGS)

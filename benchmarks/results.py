@@ -119,11 +119,8 @@ STUDIES = (
 #: Pages of speed, by name: what they tell and the command that makes them.
 SPEED = {
     "bench-training": ("training against RLlib's own PPO and Stable-Baselines3, memory, where the time goes", "bench"),
-    "bench-games": ("training on simple spread against RLlib's own PPO and Stable-Baselines3", "bench-games"),
-    "bench-growth": ("what more games, env runners, agents, width and nodes cost", "bench-growth"),
     "bench-control": ("MuJoCo's bodies, Box2D and CartPole against Gymnasium and EnvPool", "bench-control"),
     "bench-world": ("the game engine over games, views, agents and threads", "bench-world"),
-    "capacity": ("bytes of a step, where the learner saturates, and a plan for 1,000 cores", "capacity"),
     "policy-gradients": (
         "what weighs log pi(a|s), how often a batch is learned from, why PPO clips",
         "study NAME=policy-gradients",
@@ -296,7 +293,7 @@ RULES = f"""## Rules of evidence
 * A claim that one thing is better carries the p of a permutation test and needs {ENOUGH} seeds; an interval of fewer is not drawn. Arms differ in
   what is compared and in nothing else: gradient steps, minibatches, step sizes. Drawn and likeliest actions are both told.
 * "Exact" means: on one kind of processor. Another one adds numbers up in another order, and a run is then another run.
-* [Beside the best that others publish](anchors.md): a script reads our column from these pages; what we lose is in it.
+* [Beside the best that others publish](anchors.md): what we lose is in it.
 """  # noqa: E501
 
 

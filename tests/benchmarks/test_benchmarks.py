@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import control, fingerprints, growth, measure, own_games, results, tables, training, tuning, world
+from benchmarks import control, fingerprints, measure, own_games, results, tables, training, tuning, world
 from benchmarks.measure import BenchmarkError, Peers
 from multigrid_rl.config.compose import compose
 
@@ -258,28 +257,16 @@ class TestSections:
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["env_steps_per_s"] == 5
         assert json.loads(out.with_suffix(".json").read_text())["sections"]["Works"] == {"value": 5}
 
-    def test_growth_points_fit_schema(self):
-        options = argparse.Namespace(steps=1, warmup=3, least=5)
-        for _, points, _ in growth.TABLES.values():
-            for point in list(points.values())[-1:]:  # composing takes a third of a second
-                config = compose(growth.overrides_of(point, options))
-                assert config.train.batch_size == point.batch
-                assert config.train.until == 8 * point.batch
-                assert len(config.scenario.learning) == point.agents
-
     def test_summary_keeps_its_lines_and_adds_speed_pages_that_are_there(self, tmp_path, monkeypatch):
         monkeypatch.setattr(results, "RESULTS", tmp_path)
-        for name in ("bench-world", "capacity"):
+        for name in ("bench-world", "control"):
             (tmp_path / f"{name}.md").touch()
         output = results.summary([], results.further_pages(["# Results", "* [bench-world](bench-world.md): as it was"]))
         assert output.count("(bench-world.md)") == 1
         assert "as it was" in output
-        assert "(capacity.md)" in output
-        assert "bench-growth" not in output
+        assert "(control.md)" in output
+        assert "bench-training" not in output
         assert "Speed" not in results.summary([])
-
-    def test_memory_of_a_game(self):
-        assert growth.kib_per_game([(16, 100.0), (1040, 104.0)]) == 4.0
 
     def test_every_number_of_agents_makes_game(self):
         assert [world.spec_of(agents, 7).num_agents for agents in world.TEAMS] == list(world.TEAMS)

@@ -33,7 +33,7 @@ NOT_RUN = {
     r"my-program": "needs a run with a network of the reader's: tests/competition/test_export_agent.py",
     r"walker_reward_todo": "needs the reader's work: tests/assignments/test_templates.py",
     r"^python examples": "takes minutes: tests/smoke/test_one_file.py, tests/smoke/test_rllib_examples.py",
-    r"make study|benchmarks\.psro": "takes hours: tests/benchmarks",
+    r"make study": "takes hours: tests/benchmarks",
     r"(make|rl) search": "takes hours: tests/search/test_search.py, test_search_plans.py",
     r"cup submissions (-o|.*june|env_id|--scenario half)|my-rubric": "needs hand-ins of a class: tests/competition",
 }
