@@ -69,6 +69,8 @@ PLAIN_OBSTACLE = f"{OBSTACLE}-plain"
 LATER = 200
 #: The same where the seeds from 200 on had been seen, too.
 LATEST = 400
+#: The same where those from 400 on had been seen, too.
+LAST = 500
 #: Trained for these matches and for nothing else. They are no shipped players: hand-ins are compared with those.
 STRANGERS = tuple(f"benchmarks/strangers/stranger-{kind}" for kind in ("course", "selfplay", "clone"))
 #: Blues that a red of the plain 1v1 never met.
@@ -81,7 +83,7 @@ STUDIES = (
     Study("2v2-ctce", ("scenario=2v2", "scheme=ctce"), 10, GATED.format("528,000"), "2v2"),
     Study(PLAIN_OBSTACLE, (f"experiment={PLAIN_OBSTACLE}",), 10, PLAIN, PLAIN_OBSTACLE, fresh=LATEST),
     Study("1v1-plain", ("experiment=1v1-plain",), 10, PLAIN, "1v1-plain", fresh=LATER),
-    Study(f"{OBSTACLE}-mlp", (f"experiment={OBSTACLE}-mlp",), 10, HOLD, f"{OBSTACLE}-mlp", fresh=LATEST),
+    Study(f"{OBSTACLE}-mlp", (f"experiment={OBSTACLE}-mlp",), 10, HOLD, f"{OBSTACLE}-mlp", fresh=LAST),
     Study("single", ("scenario=single",), recipe="single", fresh=LATEST),
     Study("1v1-vs-adept", ("experiment=1v1-vs-adept",), 10, HOLD, "1v1-vs-adept", fresh=LATER),
     Study("1v1-vs-master", ("experiment=1v1-vs-master",), 10, HOLD, "1v1-vs-master", fresh=LATER),
