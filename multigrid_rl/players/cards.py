@@ -203,7 +203,7 @@ class Card(Strict):
         if isinstance(box, BoxSignature):
             if len(box.low) != len(box.high) or not np.less(*box.bounds).all():
                 raise ValueError("actions: expected low below high, number by number")
-            if self.architecture.get("bound", "clip") not in BOUNDS:
+            if self.architecture.get("bound") not in (None, *BOUNDS):
                 raise ValueError(f"architecture.bound: expected {', '.join(BOUNDS)}")
         return self
 
