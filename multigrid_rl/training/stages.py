@@ -93,7 +93,9 @@ def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str
             raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
         distribution = distribution_of(agent.action_space, architecture["bound"], network)
     if isinstance(distribution, Gaussian) and distribution.bound == "clip" and not distribution.filled:
-        acts = shown(", ".join(f"{low:g} to {high:g}" for low, high in zip(distribution.low, distribution.high)), 80)
+        acts = shown(
+            ", ".join(f"{low:g} to {high:g}" for low, high in zip(distribution.low, distribution.high, strict=True)), 80
+        )
         LOG.warning(
             "model.bound: draws begin around 0, within +-3, and clip leaves few actions of %s: tanh or clip3 "
             "stretch them, null chooses",
