@@ -12,7 +12,7 @@ from torch import nn
 from multigrid_rl.fast import Pass, compile_network, step
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, other_seat, other_side
 from multigrid_rl.world.state import token_categories
@@ -29,6 +29,10 @@ class FrozenPlayer:
         members: seats ``C`` that it acts for at once; more than one for a team with a joint action.
         mirrored: trained on the other side of the board; observations are mirrored.
         greedy: take the likeliest action instead of drawing one.
+
+    Attributes:
+        card: that it was read from.
+        own: what its environment itself shows (``AgentSpec.own``), for :meth:`predict`.
     """
 
     def __init__(  # noqa: PLR0913 - three have defaults
@@ -49,13 +53,17 @@ class FrozenPlayer:
         self.members = members
         self.mirrored = mirrored
         self.greedy = greedy
+        self.card: Card | None = None
+        self.own: Any = None
 
     @classmethod
     def of(cls, card: Card, network: nn.Module, *, mirrored: bool = False, greedy: bool = False) -> "FrozenPlayer":
         """Return the player that a card describes."""
         distribution = distribution_of(card.action_space, card.architecture.get("bound", "clip"), network)
         options: dict[str, Any] = {"distribution": distribution, "members": card.members}
-        return cls(card.name, network, card.sha256, mirrored=mirrored, greedy=greedy, **options)
+        player = cls(card.name, network, card.sha256, mirrored=mirrored, greedy=greedy, **options)
+        player.card = card
+        return player
 
     def initial_state(self, games: int) -> torch.Tensor:
         """Return the empty memory (N, S) of ``games`` new games; S is 0 for a network without memory."""
@@ -100,23 +108,43 @@ class FrozenPlayer:
         Like ``predict`` of Stable-Baselines3 (https://stable-baselines3.readthedocs.io/en/master/modules/base.html).
 
         Args:
-            observation: a flat vector, tokens, or what ``SeatEnv`` shows of a game; or several of them.
+            observation: a flat vector, tokens, or what its environment shows (with flags of ``info`` a dictionary of
+                ``observation`` and ``action_mask``); or several of the flat ones, or of what ``SeatEnv`` shows.
             state: the memory, as the last call returned it; ``None`` where an episode begins.
             rng: draws the actions; without it they are the likeliest ones.
-        """
-        # Imported here: no run asks a player so.
-        from multigrid_rl.models.vector import VectorActorCritic  # noqa: PLC0415
-        from multigrid_rl.world.spaces import tokens_of  # noqa: PLC0415
 
-        seen = tokens_of(observation) if isinstance(observation, Mapping) else np.asarray(observation)
-        floats = isinstance(self.network, VectorActorCritic) or seen.dtype.kind == "f"
-        rows: Any = np.atleast_2d(seen).astype(np.float32 if floats else np.uint8)
+        Raises:
+            PlayerError: something else.
+        """
+        rows, several = self._read(observation)
         outputs, state = self.outputs(
             SeatView(rows, None, 0), self.initial_state(len(rows)) if state is None else state
         )
         chosen = self.distribution.mode(outputs) if rng is None else self.distribution.draw(outputs, rng).actions
         actions = self.taken(chosen)
-        return actions if seen.ndim > 1 else actions[0], state
+        if self.card is not None and self.card.taken is not None:
+            actions = self.card.taken(actions)
+        return actions if several else actions[0], state
+
+    def _read(self, observation: Any) -> tuple[NDArray[Any], bool]:
+        """Return what the network reads (N, D), and whether several were asked. Raises ``PlayerError``: no such."""
+        size = None if self.card is None else self.card.observation.size
+        if size is None:
+            return _tokens(observation)
+        own, shape = self.own, () if isinstance(observation, Mapping | tuple) else np.shape(observation)
+        raw = own is not None and bool(own.pixels) and getattr(observation, "dtype", None) == np.uint8
+        if shape[-1:] == (size,) and len(shape) <= 2 and not raw:
+            return np.atleast_2d(np.asarray(observation, np.float32)), len(shape) > 1
+        if own is None:
+            raise PlayerError(expected("observation", f"{size} numbers", f"shape {shape}"))
+        row = np.zeros((1, size), np.float32)
+        beside = isinstance(observation, Mapping) and own.legal and not own.boxed
+        try:
+            own.read(observation["observation"] if beside else observation, observation if beside else {}, row[0])
+        except (ConfigError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            wanted = f"{size} numbers, or what the environment shows: {own.seen}"
+            raise PlayerError(expected("observation", wanted, shown(repr(observation), 80))) from error
+        return row, False
 
     def outputs(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
         """Compute the policy's outputs (N, outputs) and the next memory."""
@@ -150,10 +178,21 @@ class FrozenPlayer:
         return drawn._replace(actions=self.distribution.mode(outputs)) if self.greedy else drawn
 
 
+def _tokens(observation: Any) -> tuple[NDArray[np.uint8], bool]:
+    """Return tokens (N, D), and whether they are several. Raises ``PlayerError``: numbers that are none."""
+    from multigrid_rl.world.spaces import tokens_of  # noqa: PLC0415 - no run asks a player so
+
+    seen = tokens_of(observation) if isinstance(observation, Mapping) else np.asarray(observation)
+    rows = np.atleast_2d(seen)
+    if rows.dtype.kind not in "biuf" or not ((rows >= 0) & (rows <= 255) & (rows % 1 == 0)).all():
+        raise PlayerError(expected("observation", "tokens, whole numbers from 0 to 255", shown(str(seen), 80)))
+    return rows.astype(np.uint8), seen.ndim > 1
+
+
 def check_agent(card: Card, agent: AgentSpec) -> None:
     """Raise :class:`PlayerError` unless the player's spaces are the agent's."""
     wanted = signature(agent, card.observation.view_size)
-    needed = Card.model_validate({**card.model_dump(), **wanted})
+    needed = Card.model_validate({**card.model_dump(), "taken": None, **wanted})
     for part, value in wanted.items():
         if getattr(card, part) != getattr(needed, part):
             got = card.model_dump(exclude_none=True)[part]
