@@ -162,6 +162,33 @@ class Seat(NamedTuple):
             row[own:] = flags
 
 
+def rows_of(observation: Any, size: int, own: Seat | None) -> tuple[Array, bool]:
+    """Return what a network reads (N, D), and whether several were asked.
+
+    Args:
+        observation: numbers, or one that an environment shows, of ``info`` with its flags beside it in a dictionary.
+        size: length ``D``.
+        own: of that environment.
+
+    Raises:
+        ConfigError: something else.
+    """
+    shape = () if isinstance(observation, Mapping | tuple) else np.shape(observation)
+    raw = own is not None and bool(own.pixels) and getattr(observation, "dtype", None) == np.uint8
+    if shape[-1:] == (size,) and len(shape) <= 2 and not raw:
+        return np.atleast_2d(np.asarray(observation, np.float32)), len(shape) > 1
+    if own is None:
+        raise ConfigError(expected("observation", f"{size} numbers", f"shape {shape}"))
+    row = np.zeros((1, size), np.float32)
+    beside = isinstance(observation, Mapping) and own.legal and not own.boxed
+    try:
+        own.read(observation["observation"] if beside else observation, observation if beside else {}, row[0])
+    except (ConfigError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        wanted = f"{size} numbers, or what the environment shows: {own.seen}"
+        raise ConfigError(expected("observation", wanted, shown(repr(observation), 80))) from error
+    return row, False
+
+
 def _pixels(space: spaces.Space[Any], first: int = 0) -> tuple[tuple[int, int], ...]:
     """Return which numbers of a flattened observation are bytes of 0 to 255; it begins with number ``first``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):

@@ -1,6 +1,5 @@
 """A trained network as a player, and checks of its seat."""
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import nn
 from multigrid_rl.fast import Pass, compile_network, step
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
-from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.text import expected, shown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, other_seat, other_side
 from multigrid_rl.world.state import token_categories
@@ -114,9 +113,14 @@ class FrozenPlayer:
             rng: draws the actions; without it they are the likeliest ones.
 
         Raises:
-            PlayerError: something else.
+            ConfigError: something else.
         """
-        rows, several = self._read(observation)
+        # Imported here: no run asks a player so.
+        from multigrid_rl.envs.zoo import rows_of  # noqa: PLC0415
+        from multigrid_rl.world.spaces import token_rows  # noqa: PLC0415
+
+        size = None if self.card is None else self.card.observation.size
+        rows, several = token_rows(observation) if size is None else rows_of(observation, size, self.own)
         outputs, state = self.outputs(
             SeatView(rows, None, 0), self.initial_state(len(rows)) if state is None else state
         )
@@ -125,26 +129,6 @@ class FrozenPlayer:
         if self.card is not None and self.card.taken is not None:
             actions = self.card.taken(actions)
         return actions if several else actions[0], state
-
-    def _read(self, observation: Any) -> tuple[NDArray[Any], bool]:
-        """Return what the network reads (N, D), and whether several were asked. Raises ``PlayerError``: no such."""
-        size = None if self.card is None else self.card.observation.size
-        if size is None:
-            return _tokens(observation)
-        own, shape = self.own, () if isinstance(observation, Mapping | tuple) else np.shape(observation)
-        raw = own is not None and bool(own.pixels) and getattr(observation, "dtype", None) == np.uint8
-        if shape[-1:] == (size,) and len(shape) <= 2 and not raw:
-            return np.atleast_2d(np.asarray(observation, np.float32)), len(shape) > 1
-        if own is None:
-            raise PlayerError(expected("observation", f"{size} numbers", f"shape {shape}"))
-        row = np.zeros((1, size), np.float32)
-        beside = isinstance(observation, Mapping) and own.legal and not own.boxed
-        try:
-            own.read(observation["observation"] if beside else observation, observation if beside else {}, row[0])
-        except (ConfigError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            wanted = f"{size} numbers, or what the environment shows: {own.seen}"
-            raise PlayerError(expected("observation", wanted, shown(repr(observation), 80))) from error
-        return row, False
 
     def outputs(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
         """Compute the policy's outputs (N, outputs) and the next memory."""
@@ -176,17 +160,6 @@ class FrozenPlayer:
         """Draw actions with their log-probabilities and entropies from ``outputs`` (N, outputs)."""
         drawn = self.distribution.draw(outputs, rng)  # also if greedy, so that a game's stream advances equally
         return drawn._replace(actions=self.distribution.mode(outputs)) if self.greedy else drawn
-
-
-def _tokens(observation: Any) -> tuple[NDArray[np.uint8], bool]:
-    """Return tokens (N, D), and whether they are several. Raises ``PlayerError``: numbers that are none."""
-    from multigrid_rl.world.spaces import tokens_of  # noqa: PLC0415 - no run asks a player so
-
-    seen = tokens_of(observation) if isinstance(observation, Mapping) else np.asarray(observation)
-    rows = np.atleast_2d(seen)
-    if rows.dtype.kind not in "biuf" or not ((rows >= 0) & (rows <= 255) & (rows % 1 == 0)).all():
-        raise PlayerError(expected("observation", "tokens, whole numbers from 0 to 255", shown(str(seen), 80)))
-    return rows.astype(np.uint8), seen.ndim > 1
 
 
 def check_agent(card: Card, agent: AgentSpec) -> None:

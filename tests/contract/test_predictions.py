@@ -23,6 +23,7 @@ from multigrid_rl.players.cards import (
     write_player,
 )
 from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.text import ConfigError
 from multigrid_rl.types import AgentSpec
 from tiny_runs import tiny_run
 
@@ -133,10 +134,10 @@ def test_predict_reads_flags_of_info(tmp_path):
 @pytest.mark.parametrize("shown", [{"picture": 1}, np.zeros(9), "text", None, np.zeros((2, 9))], ids=repr)
 def test_predict_refuses_other_observations_in_one_line(tmp_path, shown):
     player = player_of(tmp_path / "one", DICT)
-    with pytest.raises(PlayerError, match=r"^observation: expected 7 numbers, or what the environment shows: Dict.*"):
+    with pytest.raises(ConfigError, match=r"^observation: expected 7 numbers, or what the environment shows: Dict.*"):
         player.predict(shown)
     player.own = None
-    with pytest.raises(PlayerError, match=r"^observation: expected 7 numbers, got shape"):
+    with pytest.raises(ConfigError, match=r"^observation: expected 7 numbers, got shape"):
         player.predict(shown)
 
 
@@ -154,7 +155,7 @@ def test_networks_over_vectors_read_whole_numbers_as_numbers(tmp_path, name, nor
 @pytest.mark.parametrize("wrong", [-1, 256, 300, 0.5, np.nan])
 def test_tokens_that_are_no_bytes_are_refused(wrong):
     player = multigrid_rl.load_policy("blue-rookie", "blue_0")
-    with pytest.raises(PlayerError, match=r"^observation: expected tokens, whole numbers from 0 to 255, got"):
+    with pytest.raises(ConfigError, match=r"^observation: expected tokens, whole numbers from 0 to 255, got"):
         player.predict(np.where(np.arange(27) == 4, wrong, 0))
 
 
