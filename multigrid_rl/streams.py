@@ -7,6 +7,7 @@ The draws of a game depend only on (seed, game number, purpose), never on the nu
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +64,13 @@ def fill_uniform(stream: NDArray[np.uint64], out: NDArray[np.float64]) -> None:
             out[g, c] = float(next_u64(stream, g) >> _S11) * _TWO53
 
 
-def seeded(seed: int, games: NDArray[np.int64], purpose: int = 0) -> NDArray[np.uint64]:
-    """Start states (N,) of the streams of ``games`` under ``seed``, for one ``purpose`` (a small integer)."""
+def seeded(seed: int | Sequence[int], games: NDArray[np.int64], purpose: int = 0) -> NDArray[np.uint64]:
+    """Start states (N,) of the streams of ``games`` under ``seed``, for one ``purpose`` (a small integer).
+
+    Under a seed of its own each of them is the first game of that seed.
+    """
+    if isinstance(seed, Sequence):
+        return np.concatenate([seeded(one, np.zeros(1, np.int64), purpose) for one in seed])
     out = np.empty(len(games), np.uint64)
     _seed_streams(np.uint64(seed % 2**64), np.uint64(purpose), games, out)
     return out
@@ -76,7 +82,7 @@ class Streams:
     #: Selected games: all, except in :meth:`rows`.
     _which: NDArray[np.intp] | slice = slice(None)
 
-    def __init__(self, seed: int, games: NDArray[np.int64], purpose: int = 0) -> None:
+    def __init__(self, seed: int | Sequence[int], games: NDArray[np.int64], purpose: int = 0) -> None:
         self.state = seeded(seed, games, purpose)
 
     def uniform(self, columns: int) -> NDArray[np.float64]:

@@ -283,8 +283,7 @@ Shaping = Callable[[NDArray[np.float32], NDArray[np.float64]], NDArray[np.float6
 class AgentSpec:
     """An agent that learns: one seat (DTDE, CTDE) or a whole team with a joint action (CTCE).
 
-    Spaces are Gymnasium's: ``MultiDiscrete`` (D,) for tokens and ``Box`` (D,) for a vector of floats; ``MultiDiscrete``
-    (C,) for one choice per component and ``Box`` (A,) for continuous actions.
+    Spaces: a ``MultiDiscrete`` (D,) of tokens or a ``Box`` (D,) of floats; a ``MultiDiscrete`` (C,) or a ``Box`` (A,).
     """
 
     name: str
@@ -295,6 +294,7 @@ class AgentSpec:
     critic_space: spaces.Space[Any] | None = None  # what only its critic reads as well; it comes behind the observation
     legal: int = 0  # so many numbers at the end of its observation say which choices are legal
     image: tuple[int, ...] = ()  # the first numbers of its observation are an image: height, width, channels
+    own: Any = None  # its environment's own spaces (``envs.zoo.Seat``), where networks read and decide by others
 
     @property
     def observation_size(self) -> int:

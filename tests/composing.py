@@ -105,6 +105,6 @@ def assert_keeps_sizes(scenario: str, train: str, own: dict[str, float], *needs:
     usual, config = compose([f"scenario={scenario}"]), compose([f"scenario={scenario}", f"train={train}", *needs])
     sizes = {**{key: getattr(usual.train, key) for key in ("num_envs", "num_steps", "gamma")}, **own}
     assert {key: getattr(config.train, key) for key in sizes} == sizes
-    assert config.model == usual.model.model_copy(update={"bound": "clip"} if needs else {})
+    assert config.model == usual.model.model_copy(update={"bound": None} if needs else {})
     assert (config.experiment, config.train.name) == (scenario, train)
     assert recipe_of(config) == f"experiment={scenario}, train/{train}"

@@ -19,6 +19,7 @@ from multigrid_rl.competition.agents import AGENT_FILE, SEATED_LIMITS, AgentPlay
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import unfinished
+from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.players.cards import (
     CARD_FILE,
     MODEL_FILE,
@@ -235,9 +236,10 @@ def write_agent(
             (folder / path).write_bytes(content)
         file = f"{part or 'model'}.safetensors"
         safetensors.torch.save_file({key: value.contiguous() for key, value in weights[part].items()}, folder / file)
+        distribution = distribution_of(card.action_space, card.architecture.get("bound", "clip"))
         rows.append({
             "class": code, "weights": file, "hidden": card.architecture["hidden"], "members": card.members,
-            "bound": card.architecture.get("bound", "clip"), "seats": card.seats,
+            "bound": getattr(distribution, "bound", None), "seats": card.seats,
             **card.model_dump(include={"actions"}), **card.observation.model_dump(include={"categories", "size"}),
         })  # fmt: skip
     tables: dict[str, Any] = {"networks": rows, "cells": CELL.tolist(), "missions": list(MISSIONS)}

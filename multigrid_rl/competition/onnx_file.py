@@ -40,6 +40,7 @@ class Playing(nn.Module):
     def __init__(self, player: FrozenPlayer) -> None:
         super().__init__()
         self.network, self.distribution = player.network, player.distribution
+        self.takes = None if player.card is None else player.card.taken
 
     def forward(self, observation: Tensor, *memory: Tensor) -> tuple[Tensor, ...]:
         """Return the likeliest actions, the policy's outputs, and the next memory where there is one."""
@@ -47,7 +48,16 @@ class Playing(nn.Module):
             outputs, _, *memory = self.network(observation, *memory)
         else:
             outputs = self.network.logits(observation)
-        return self._likeliest(outputs), outputs, *memory
+        return self._taken(self._likeliest(outputs)), outputs, *memory
+
+    def _taken(self, actions: Tensor) -> Tensor:
+        """Return actions as the environment takes them: ``TakenSignature`` in torch."""
+        if self.takes is None:
+            return actions
+        rows = actions.reshape(-1, *self.takes.shape)
+        if self.takes.start:
+            rows = rows + torch.tensor(self.takes.start).reshape(self.takes.shape)
+        return (rows.round() if "int" in self.takes.dtype else rows).to(getattr(torch, self.takes.dtype))
 
     def _likeliest(self, outputs: Tensor) -> Tensor:
         """Return (N,) or (N, C) choices or (N, A) numbers: ``mode`` and ``bounded`` of the distribution, in torch."""
@@ -145,7 +155,9 @@ def compare(session: Any, player: FrozenPlayer, rows: list[Tensor]) -> tuple[flo
     state = rows[1] if len(rows) > 1 else player.initial_state(len(seen))
     wanted, state = player.outputs(SeatView(seen, None, 0), state)
     own = player.taken(player.distribution.mode(wanted))
-    same = action == own if own.dtype.kind == "i" else np.isclose(action, own, rtol=CLOSE, atol=CLOSE)
+    if player.card is not None and player.card.taken is not None:
+        own = player.card.taken(own)
+    same = action == own if own.dtype.kind in "iu" else np.isclose(action, own, rtol=CLOSE, atol=CLOSE)
     apart = [
         np.abs(a - b).max() for a, b in zip((outputs, *after), (wanted, *([state.numpy()] * len(after))), strict=True)
     ]

@@ -51,8 +51,9 @@ class ModelConfig(Part):
     """true: shift and scale observations by their running mean and deviation, kept with the weights (on vectors)"""
     scale_values: bool = False
     """true: learn values in units of the standard deviation of their targets (mlp on vectors)"""
-    bound: Literal["clip", "tanh", "clip3"] = "clip"
-    """how samples of a Gaussian become bounded actions: clip, tanh, or clip3 (clip to +-3, divide by 3)"""
+    bound: Literal["clip", "tanh", "clip3"] | None = None
+    """how samples of a Gaussian become bounded actions: clip, tanh, or clip3 (clip to +-3, stretch that to the bounds).
+    null: clip where bounds lie within +-3 and are not close together, clip3 elsewhere"""
     log_std: float = Field(default=0.0, ge=-5, le=2)
     """logarithm of a Gaussian's standard deviation at the start. Higher: explores further"""
     head: str | None = None
@@ -75,7 +76,7 @@ class ModelConfig(Part):
     def _head_fits(self) -> "ModelConfig":
         if self.head_size is not None and (self.head is None or HEADS[self.head].size is None):
             raise ValueError(expected("head_size", f"null with head={self.head or 'null'}", self.head_size))
-        if self.bound != "clip" and self.head not in (None, "gaussian"):
+        if self.bound not in (None, "clip") and self.head not in (None, "gaussian"):
             raise ValueError(expected("bound", f"clip with head={self.head}", self.bound))
         return self
 

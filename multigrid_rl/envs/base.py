@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -22,6 +23,8 @@ PACKAGE_OF = {"Box2D": "box2d", "ale_py": "ale-py"}
 #: Environment variable: seconds that one start or step of a stranger's environment may take; 0: as long as it likes.
 SECONDS = "MULTIGRID_RL_ENV_SECONDS"
 _PATIENCE = 120.0
+#: The highest bit of a seed, the sign of a number of 32 bits.
+_SIGN = 1 << 31
 
 
 class BrokenEnvError(RunError):
@@ -70,6 +73,16 @@ def reset_seed(seed: int, number: int, episode: int) -> int:
     return int(episode_sequence(seed, number, episode).generate_state(1)[0])
 
 
+def reset_by(reset: Callable[..., Any], seed: int) -> Any:
+    """Start an episode by a seed of 32 bits, or by 31 of them where an environment takes no more."""
+    try:
+        return reset(seed=seed)
+    except Exception:  # a stranger's code may raise anything
+        if seed < _SIGN:
+            raise
+        return reset(seed=seed - _SIGN)
+
+
 def step_of(
     obs: NDArray[Any],
     final: NDArray[Any],
@@ -113,7 +126,7 @@ def flat_actions(space: spaces.Space[Any]) -> Any:
 def native(space: spaces.Space[Any], actions: NDArray[Any]) -> NDArray[Any]:
     """Return actions (N, C) or (N, A), or single choices (N,), as an environment with this space takes them."""
     if isinstance(space, spaces.Discrete):
-        return np.asarray(actions.reshape(len(actions), -1)[:, 0] + space.start, np.int64)
+        return np.asarray(actions.reshape(len(actions), -1)[:, 0] + space.start, space.dtype)
     taken = actions.reshape(len(actions), *(space.shape or ()))
     if isinstance(space, spaces.MultiDiscrete):
         taken = taken + space.start

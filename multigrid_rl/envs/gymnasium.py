@@ -1,19 +1,22 @@
 """Every environment that is registered with Gymnasium, ``N`` side by side.
 
-One agent, ``agent_0``, plays each of them. Its observation is a vector of floats (Gymnasium's ``FlattenObservation``
-where the environment's own is none); its action one choice, several, or a vector.
+One agent, ``agent_0``, plays each of them. It sees a vector of floats, at whose end stand flags of the legal choices
+where the environment tells them (:class:`~multigrid_rl.envs.zoo.Seat`); its action is one choice, several, or a vector.
 """
 
+import importlib
+import inspect
 import logging
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import FlattenObservation
+from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
 from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
@@ -26,50 +29,50 @@ from multigrid_rl.envs.base import (
     OwnReward,
     SingleAgentEnvs,
     flat_actions,
+    native,
+    reset_by,
     unfit_actions,
 )
+from multigrid_rl.envs.zoo import LEGAL, LIMIT, Seat, seat_of
 from multigrid_rl.tables import BATCHED, find, has
-from multigrid_rl.text import ConfigError, expected, suggestion
+from multigrid_rl.text import ConfigError, expected, shown, suggestion
 from multigrid_rl.trust import look_in_working_folder, mistake
-from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, RunError
+from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec, RunError
 
 LOG = logging.getLogger(__name__)
 #: What an environment answers.
 ANSWERS = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
+#: The numbers among them.
+PAID = ("reward", "terminated", "truncated")
 
 
 def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> gymnasium.Env[Any, Any]:
-    """Build one environment whose observation is a vector.
+    """Build one environment.
 
     Raises:
         ValueError: one line naming the key and what is wrong: an unknown id, a package that is missing, arguments that
-            the environment does not take, or spaces that no network here reads or fills.
+            the environment does not take, or actions that no network here fills.
     """
     env = _made(env_id, env_args, render=render)
-    seen = env.observation_space
-    if isinstance(seen, spaces.Box) and len(seen.shape) == 3:
-        raise ValueError(expected("env_id", "an environment that shows a vector", f"{env_id}: images {seen.shape}"))
-    if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
-        with suppress(NotImplementedError):
-            env = FlattenObservation(env)
-        if not isinstance(env.observation_space, spaces.Box):
-            wanted = "an environment whose observations can be flattened"
-            raise ValueError(expected("env_id", wanted, f"{env_id}: {seen}"))
     wanted = unfit_actions(env.action_space)
     if wanted:
+        several = " (of several agents: a ParallelEnv around it, env_id=pettingzoo:MODULE:FUNCTION, docs/games.md)"
+        wanted += several if isinstance(env.action_space, spaces.Tuple | spaces.Dict) else ""
         raise ValueError(expected("env_id", f"an environment with {wanted}", f"{env_id}: {env.action_space}"))
     return env
 
 
 def _made(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.Env[Any, Any]:
-    if "render_mode" in env_args:  # a window would end a process without a screen
+    if env_args.get("render_mode") is not None:  # a window would end a process without a screen
         wanted = "no render_mode (`multigrid-rl video` and `report` draw)"
         raise ValueError(expected("env_args", wanted, env_args["render_mode"]))
-    mode = {"render_mode": "rgb_array"} if render else {}
-    if ":" in env_id:
+    module, colon, _ = env_id.partition(":")
+    if colon:
         look_in_working_folder()
     try:
-        return gymnasium.make(env_id, disable_env_checker=True, **mode, **env_args)
+        if colon:
+            importlib.import_module(module)
+        env = _built(env_id, env_args, render=render)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ValueError(_missing(env_id, error)) from error
     except SyntaxError as error:
@@ -86,24 +89,91 @@ def _made(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.E
         raise ValueError(
             expected("env_id", "an environment that can be made", f"{env_id}: {mistake(error)}")
         ) from error
+    if env.render_mode == "human":
+        env.close()
+        wanted = "render_mode: null, as this environment opens a window by itself"
+        raise ValueError(expected("env_args", wanted, env_args))
+    return env
 
 
-def try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
-    """Reset an environment and step it once. Raises ``ValueError``: it cannot, or answers something else."""
-    shape = env.observation_space.shape
+def _built(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.Env[Any, Any]:
+    """Build an environment with its own arguments, also where ``gymnasium.make`` has one that is called alike."""
+    most, args = env_args.get(LIMIT), {key: value for key, value in env_args.items() if key != LIMIT}
+    spec = gymnasium.registry.get(env_id.rpartition(":")[2])
+    if spec is None:  # known under another version, or not at all
+        return gymnasium.make(env_id, max_episode_steps=most, disable_env_checker=True, **args)
+    kwargs, takes = {**spec.kwargs, **args}, _parameters(spec.entry_point)
+    if most is not None and LIMIT in takes:
+        kwargs[LIMIT] = most
+    if render or "render_mode" in {*takes, *kwargs}:
+        kwargs["render_mode"] = "rgb_array" if render else None
+    return gymnasium.make(replace(spec, kwargs=kwargs), max_episode_steps=most, disable_env_checker=True)
+
+
+def _parameters(entry_point: Any) -> Collection[str]:
+    """Return the names of what an environment is built with, as far as they can be known."""
+    build = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    try:
+        return inspect.signature(build).parameters
+    except (TypeError, ValueError):  # not written in Python
+        return ()
+
+
+def described(env_id: str, env_args: dict[str, Any]) -> Seat:
+    """Build an environment, reset it and step it once; returns what its agent sees and does.
+
+    Raises:
+        ValueError: see :func:`make_env`; it cannot, answers something else, or shows what no network here reads.
+    """
+    env, key = make_env(env_id, env_args), f"env_id={env_id}"
     env.action_space.seed(0)
-    for call, wanted in ANSWERS.items():
+    obs, info = _answer(env_id, "reset", lambda: reset_by(env.reset, 0))
+    flags = (obs if isinstance(obs, Mapping) else info).get(LEGAL)
+    again, reward, *ended, after = _answer(env_id, "step", lambda: env.step(_tried(env.action_space, flags)))
+    told = any(LEGAL in said for said in (info, after))
+    seat = seat_of(key, env.observation_space, env.action_space, told=told)
+    env.close()
+    numbers = zip(PAID, (reward, *ended), strict=True)
+    for call, seen, said, told_of in (("reset", obs, info, ()), ("step", again, after, numbers)):
         try:
-            answer: Any = env.reset(seed=0) if call == "reset" else env.step(env.action_space.sample())
-            seen = np.shape(answer[0])
-            float(answer[1] if call == "step" else 0)
-        except (Exception, SystemExit) as error:  # a stranger's code may raise anything
-            raise ValueError(_failed(env_id, call, mistake(error))) from error
-        if not isinstance(answer, tuple) or len(answer) != wanted.count(",") + 1:
-            got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__} alone"
-            raise ValueError(_failed(env_id, call, got))
-        if seen != shape:
-            raise ValueError(expected(f"env_id={env_id}: {call}: observation", f"shape {shape} of its space", seen))
+            seat.read(seen, said, np.zeros(seat.size, np.float32))
+            for what, value in told_of:
+                single(what, value)
+        except (Exception, SystemExit) as error:  # of its space's own code, too
+            raise ValueError(f"{key}: {call}: {mistake(error)}") from error
+    return seat
+
+
+def _tried(acts: spaces.Space[Any], flags: Any) -> Any:
+    """Return a random action, or the first one of those that ``flags`` allow."""
+    if flags is None:
+        return acts.sample()
+    flat = np.concatenate(flags) if isinstance(flags, tuple) else np.asarray(flags).reshape(-1)
+    parts = np.split(flat, np.cumsum(flat_actions(acts).nvec)[:-1])
+    return native(acts, np.array([[part.argmax() for part in parts]]))[0]
+
+
+def _answer(env_id: str, call: str, ask: Callable[[], Any]) -> Any:
+    """Return what an environment answers. Raises ``ValueError``: it fails, or that is something else."""
+    try:
+        answer = ask()
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+        raise ValueError(_failed(env_id, call, mistake(error))) from error
+    if not isinstance(answer, tuple) or len(answer) != ANSWERS[call].count(",") + 1:
+        got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__} alone"
+        raise ValueError(_failed(env_id, call, got))
+    return answer
+
+
+def single(what: str, value: Any) -> Any:
+    """Return a number, also one that stands in an array alone. Raises ``ConfigError``: it is none."""
+    if isinstance(value, int | float | np.number | np.bool_):
+        return value
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        got = f"shape {array.shape}" if array.shape else shown(repr(value), 80)
+        raise ConfigError(expected(what, "one number", got))
+    return array.reshape(-1)[0]
 
 
 def _failed(env_id: str, call: str, got: str) -> str:
@@ -132,20 +202,59 @@ class GymnasiumEnvs(SingleAgentEnvs):
         env_args: arguments of the environment.
         seed: of everything random.
         first: number of the first environment.
+        seat: what its agent sees and does, as :func:`described` finds it.
 
     Raises:
-        ValueError: see :func:`make_env`.
+        ValueError: see :func:`described`.
     """
 
     def __init__(
-        self, env_id: str, num_envs: int, *, env_args: dict[str, Any] | None = None, seed: int = 0, first: int = 0
+        self,
+        env_id: str,
+        num_envs: int,
+        *,
+        env_args: dict[str, Any] | None = None,
+        seed: int = 0,
+        first: int = 0,
+        seat: Seat | None = None,
     ) -> None:
+        self._about = about = seat or described(env_id, env_args or {})
         # Not Gymnasium's SyncVectorEnv: it collects info dictionaries that are not read, a fifth of CartPole's time.
         self.envs = [make_env(env_id, env_args or {}) for _ in range(num_envs)]
-        seen = self.envs[0].observation_space
-        super().__init__(env_id, num_envs, self.envs[0].action_space, int(np.prod(seen.shape)), first)
+        super().__init__(env_id, num_envs, about.acts, about.size, first)
+        vector = isinstance(about.seen, spaces.Box) and len(about.seen.shape) == 1
+        self._shape = about.seen.shape if vector and not (about.pixels or about.legal) else None
         self._played: list[list[Any]] = [[] for _ in range(num_envs)]
         self.reset(seed)
+
+    def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
+        """Play one step, see ``SingleAgentEnvs``. Raises ``BrokenEnvError`` also where no choice is legal."""
+        step = super().step(actions)
+        self._check_legal("step")
+        return step
+
+    def _begin(self, which: NDArray[np.bool_]) -> None:
+        super()._begin(which)
+        self._check_legal("reset")
+
+    def _check_legal(self, call: str) -> None:
+        if self._about.legal:
+            flags = self._obs[:, -self._about.legal :]
+            stuck = ~np.add.reduceat(flags, self._about.parts, axis=1).all(axis=1)
+            if stuck.any():
+                where = f"environment {self._first + int(np.flatnonzero(stuck)[0])}"
+                raise BrokenEnvError(_failed(self.env_id, call, f"{LEGAL} without a legal choice in {where}"))
+
+    def _show(self, obs: Any, info: Any, row: NDArray[Any]) -> None:
+        """Write an observation into ``row`` (D,). Raises ``ConfigError``: it is not of its space."""
+        if self._shape is None:
+            self._about.read(obs, info, row)
+        elif np.shape(obs) == self._shape:  # numpy would stretch others
+            row[:] = obs
+        else:
+            raise ConfigError(expected("observation", f"shape {self._shape} of its space", np.shape(obs)))
+        if LEGAL in info and not self._about.legal:
+            raise ConfigError(expected(LEGAL, "from the first step of an episode on", "none there"))
 
     def get_state(self) -> dict[str, Any]:
         """Return the actions since each episode began: environments of strangers cannot be copied."""
@@ -162,12 +271,12 @@ class GymnasiumEnvs(SingleAgentEnvs):
         self._begin(np.ones(self.num_envs, np.bool_))
         for k, (env, rows) in enumerate(zip(self.envs, state["played"], strict=True)):
             try:
-                for action in rows:
-                    obs, *_ = env.step(action)
+                for action in rows:  # copies: they may be changed where they are used
+                    obs, *_, info = env.step(copy(action))
+                if rows:
+                    self._show(obs, info, self._obs[k])
             except (Exception, SystemExit) as error:  # a stranger's code may raise anything
                 raise BrokenEnvError(_failed(self.env_id, "step", mistake(error))) from error
-            if rows:
-                self._obs[k] = obs
             self._played[k] = list(rows)
         if (self._obs != shown).any():
             LOG.warning(
@@ -179,23 +288,30 @@ class GymnasiumEnvs(SingleAgentEnvs):
         count = self.num_envs
         obs, rewards = np.empty(self._obs.shape), np.empty(count)
         terminated, truncated = np.empty(count, np.bool_), np.empty(count, np.bool_)
-        # Plain integers: many environments look an action up, and numpy's scalars are slow at that.
-        rows = actions.tolist() if actions.ndim == 1 else actions
+        # As its space draws them: numpy's scalars and arrays; copies, as an environment may change what it was given.
+        given = enumerate(zip(self.envs, actions.copy(), actions, strict=True))
         try:
-            for k, (env, action) in enumerate(zip(self.envs, rows, strict=True)):
-                obs[k], rewards[k], terminated[k], truncated[k], self._infos[k] = env.step(action)
-                self._played[k].append(action)
+            for k, (env, action, kept) in given:
+                seen, reward, ended, cut, self._infos[k] = env.step(action)
+                self._show(seen, self._infos[k], obs[k])
+                rewards[k] = reward if isinstance(reward, float) else single("reward", reward)
+                terminated[k] = ended if isinstance(ended, bool) else single("terminated", ended)
+                truncated[k] = cut if isinstance(cut, bool) else single("truncated", cut)
+                self._played[k].append(kept)
         except (Exception, SystemExit) as error:  # a stranger's code may raise anything
             raise BrokenEnvError(_failed(self.env_id, "step", mistake(error))) from error
         return obs, rewards, terminated, truncated
 
     def _start(self, seeds: dict[int, int]) -> NDArray[Any]:
-        for k in seeds:
-            self._played[k] = []
+        rows = np.empty((len(seeds), self._about.size))
         try:
-            return np.stack([np.array(self.envs[k].reset(seed=seed)[0]) for k, seed in seeds.items()])
+            for row, (k, seed) in zip(rows, seeds.items(), strict=True):
+                self._played[k] = []
+                seen, info = reset_by(self.envs[k].reset, seed)
+                self._show(seen, info, row)
         except (Exception, SystemExit) as error:  # a stranger's code may raise anything
             raise BrokenEnvError(_failed(self.env_id, "reset", mistake(error))) from error
+        return rows
 
 
 @dataclass(frozen=True)
@@ -218,12 +334,12 @@ class GymnasiumFactory(EnvFactory):
     def specs(self) -> MultiAgentSpec:
         """Who is in the environments: one agent. Raises ``ConfigError``: see :func:`make_env`."""
         try:
-            env = make_env(self.env_id, self.env_args)
-            try_out(self.env_id, env)
+            seat = described(self.env_id, self.env_args)
         except ValueError as error:
             raise ConfigError(f"scenario.{error}") from error
-        agent = AgentSpec(AGENT, AGENT, (AGENT,), env.observation_space, flat_actions(env.action_space))
-        env.close()
+        reads = seat.space if seat.pixels or seat.legal else spaces.flatten_space(seat.seen)
+        acts = flat_actions(seat.acts)
+        agent = AgentSpec(AGENT, AGENT, (AGENT,), reads, acts, legal=seat.legal, image=seat.image, own=seat)
         return MultiAgentSpec(
             agents=(agent,), seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=(), has_winner=False
         )
@@ -252,7 +368,8 @@ class GymnasiumFactory(EnvFactory):
             envs: SingleAgentEnvs | None = build(make_env(self.env_id, self.env_args), num_envs, self.seed, first)
             if envs is not None:
                 return envs
-        return GymnasiumEnvs(self.env_id, num_envs, env_args=self.env_args, seed=self.seed, first=first)
+        seat = self.specs.agents[0].own
+        return GymnasiumEnvs(self.env_id, num_envs, env_args=self.env_args, seed=self.seed, first=first, seat=seat)
 
 
 class Gymnasium(EnvironmentKind):

@@ -333,6 +333,7 @@ class ZooSpec(Seats):
                 *(seat, modules[seat], (seat,), seats[seat].space, flat_actions(seats[seat].acts)),
                 legal=seats[seat].legal,
                 image=seats[seat].image,
+                own=seats[seat],
             )
             for seat in learning
         )

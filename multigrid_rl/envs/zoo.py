@@ -7,6 +7,7 @@ the legal choices, where a game has such, come behind it: ``action_mask`` of a d
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,15 +20,16 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import TimeLimit, flat_actions, unfit_actions
 from multigrid_rl.tables import entries, find
-from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.trust import mistake
 from multigrid_rl.types import MAX_NUMBERS
 
+LOG = logging.getLogger(__name__)
 Array = NDArray[Any]
 #: Argument of every environment: an episode is truncated after so many steps.
 LIMIT = "max_episode_steps"
 #: Where is said which choices are legal.
-_LEGAL = "action_mask"
+LEGAL = "action_mask"
 #: How a game is drawn: as text, or as a picture (H, W, 3) uint8.
 How = Literal["text", "picture"]
 
@@ -117,7 +119,7 @@ class Seat(NamedTuple):
     acts: spaces.Space[Any]  # its own action space
     size: int  # D: numbers of the flattened observation, flags included
     legal: int  # how many of them, the last ones, say which choices are legal
-    unit: int  # what is 1 of it
+    pixels: tuple[tuple[int, int], ...]  # which of its numbers are bytes of 0 to 255, and become 0 to 1: from, to
     boxed: str  # where the observation stands in a dictionary with flags; " ": it is all the rest; empty: no such one
 
     @property
@@ -138,47 +140,101 @@ class Seat(NamedTuple):
 
     def read(self, obs: Any, info: Mapping[str, Any], row: NDArray[np.float32]) -> None:
         """Write an observation into ``row`` (D,). Raises ``ConfigError``: it is not of its space."""
-        legal = obs[_LEGAL] if self.boxed else info.get(_LEGAL)
+        legal = obs[LEGAL] if self.boxed else info.get(LEGAL)
         if self.boxed:
-            obs = obs[self.boxed] if self.boxed in obs else {key: obs[key] for key in obs if key != _LEGAL}
+            obs = obs[self.boxed] if self.boxed in obs else {key: obs[key] for key in obs if key != LEGAL}
         own = self.size - self.legal
         if isinstance(self.seen, spaces.Box):
             flat = np.asarray(obs)
             if flat.shape != self.seen.shape:
                 raise ConfigError(expected("observation", f"shape {self.seen.shape} of its space", flat.shape))
             row[:own] = flat.reshape(-1)
-            if self.unit != 1:
-                row[:own] /= self.unit
         else:
             row[:own] = spaces.flatten(self.seen, obs)
+        for begin, end in self.pixels:
+            row[begin:end] /= 255
         if self.legal and legal is None:
             row[own:] = 1.0  # who may do anything, or has nothing to decide, need not say so
         elif self.legal:
             flags = np.concatenate(legal) if isinstance(legal, tuple) else np.asarray(legal).reshape(-1)
             if len(flags) != self.legal:
-                raise ConfigError(expected(_LEGAL, f"{self.legal} flags", len(flags)))
+                raise ConfigError(expected(LEGAL, f"{self.legal} flags", len(flags)))
             row[own:] = flags
 
 
-def _seat(key: str, seen: spaces.Space[Any], acts: spaces.Space[Any], *, told: bool) -> Seat:
+def rows_of(observation: Any, size: int, own: Seat | None) -> tuple[Array, bool]:
+    """Return what a network reads (N, D), and whether several were asked.
+
+    Args:
+        observation: numbers, or one that an environment shows, of ``info`` with its flags beside it in a dictionary.
+        size: length ``D``.
+        own: of that environment.
+
+    Raises:
+        ConfigError: something else.
+    """
+    shape = () if isinstance(observation, Mapping | tuple) else np.shape(observation)
+    raw = own is not None and bool(own.pixels) and getattr(observation, "dtype", None) == np.uint8
+    if shape[-1:] == (size,) and len(shape) <= 2 and not raw:
+        return np.atleast_2d(np.asarray(observation, np.float32)), len(shape) > 1
+    if own is None:
+        raise ConfigError(expected("observation", f"{size} numbers", f"shape {shape}"))
+    row = np.zeros((1, size), np.float32)
+    beside = isinstance(observation, Mapping) and own.legal and not own.boxed
+    try:
+        own.read(observation["observation"] if beside else observation, observation if beside else {}, row[0])
+    except (ConfigError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        wanted = f"{size} numbers, or what the environment shows: {own.seen}"
+        raise ConfigError(expected("observation", wanted, shown(repr(observation), 80))) from error
+    return row, False
+
+
+def _pixels(space: spaces.Space[Any], first: int = 0) -> tuple[tuple[int, int], ...]:
+    """Return which numbers of a flattened observation are bytes of 0 to 255; it begins with number ``first``."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = [*(space.values() if isinstance(space, spaces.Dict) else space)]
+        begins = first + np.cumsum([0, *map(spaces.flatdim, parts)])
+        return tuple(pair for part, begin in zip(parts, begins.tolist(), strict=False) for pair in _pixels(part, begin))
+    bytes_ = isinstance(space, spaces.Box) and space.dtype == np.uint8 and space.high.max() == 255
+    return ((first, first + spaces.flatdim(space)),) if bytes_ else ()
+
+
+def _without_text(key: str, seen: spaces.Space[Any]) -> spaces.Space[Any]:
+    """Return an observation space without its parts that are text, and say so: networks read numbers."""
+    if not isinstance(seen, spaces.Dict):
+        return seen
+    rest = {name: part for name, part in seen.items() if part.dtype is None or part.dtype.kind != "U"}
+    if len(rest) == len(seen):
+        return seen
+    LOG.warning(
+        "%s: what it says in words is left out, as networks read numbers: %s", key, [*seen.keys() - rest.keys()]
+    )
+    return spaces.Dict(rest)
+
+
+def seat_of(key: str, seen: spaces.Space[Any], acts: spaces.Space[Any], *, told: bool) -> Seat:
     """Describe a seat. Raises ``ValueError``: spaces that no network here reads or fills."""
-    boxed = ""
-    if isinstance(seen, spaces.Dict) and _LEGAL in seen.spaces:
-        rest = {name: space for name, space in seen.items() if name != _LEGAL}
+    boxed, seen = "", _without_text(key, seen)
+    if isinstance(seen, spaces.Dict) and LEGAL in seen.spaces:
+        rest = {name: space for name, space in seen.items() if name != LEGAL}
         boxed, seen = next(iter(rest.items())) if len(rest) == 1 else (" ", spaces.Dict(rest))
     wanted = unfit_actions(acts)
     if wanted:
         raise ValueError(expected(key, wanted, acts))
     if not getattr(seen, "is_np_flattenable", False) or isinstance(seen, spaces.Text):
-        raise ValueError(expected(key, "observations that can be flattened", seen))
+        parts = seen.items() if isinstance(seen, spaces.Dict) else ()
+        bad = [name for name, part in parts if not part.is_np_flattenable] or [seen]
+        wanted = "observations that can be flattened (an ObservationWrapper in a module of yours makes others of them)"
+        raise ValueError(expected(key, wanted, shown(", ".join(f"{name}" for name in bad), 200)))
     if (boxed or told) and isinstance(acts, spaces.Box):
-        raise ValueError(expected(key, f"choices with {_LEGAL}", acts))
+        raise ValueError(expected(key, f"choices with {LEGAL}", acts))
     legal = int(flat_actions(acts).nvec.sum()) if boxed or told else 0
     size = spaces.flatdim(seen) + legal
     if size > MAX_NUMBERS:
-        raise ValueError(expected(key, f"observations of at most {MAX_NUMBERS:,} numbers", f"{size:,}"))
-    pixels = isinstance(seen, spaces.Box) and seen.dtype == np.uint8 and seen.high.max() == 255
-    return Seat(seen, acts, size, legal, 255 if pixels else 1, boxed)
+        smaller = "in a module of yours ResizeObservation of Gymnasium, or SuperSuit, makes images smaller"
+        wanted = f"observations of at most {MAX_NUMBERS:,} numbers ({smaller})"
+        raise ValueError(expected(key, wanted, f"{size:,}"))
+    return Seat(seen, acts, size, legal, _pixels(seen), boxed)
 
 
 class Described(NamedTuple):
@@ -194,12 +250,12 @@ def _described(env_id: str, env_args: str) -> Described:
     try:
         with TimeLimit():
             # Who is not to move first need not be shown yet: where one is told what is legal, all are.
-            told = any(_LEGAL in info for _, info in game.start(0).seen.values())
+            told = any(LEGAL in info for _, info in game.start(0).seen.values())
             found = {agent: game.spaces(agent) for agent in game.agents}
             game.close()
     except (Exception, SystemExit) as error:  # a stranger's code may raise anything
         raise ValueError(failed(env_id, "reset", mistake(error))) from error
-    seats = {agent: _seat(f"env_id={env_id}: {agent}", *of, told=told) for agent, of in found.items()}
+    seats = {agent: seat_of(f"env_id={env_id}: {agent}", *of, told=told) for agent, of in found.items()}
     return Described(seats, game.turns)
 
 

@@ -118,7 +118,8 @@ class Target:
                 found[name] = in_place_of_agent(ref, agents[name])
                 continue
             card = read_card(Path(ref))
-            found[name] = FrozenPlayer.of(card, read_network(Path(ref), card), greedy=greedy)
+            found[name] = player = FrozenPlayer.of(card, read_network(Path(ref), card), greedy=greedy)
+            player.own = agents[name].own
         return found
 
 

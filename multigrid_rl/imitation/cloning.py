@@ -203,7 +203,7 @@ def play_out(  # noqa: PLR0913 - all by keyword but three
     num_envs: int,
     first: int,
     seed: int,
-    bound: Bound,
+    bound: Bound | None,
 ) -> tuple[EpisodeTable, dict[str, float]]:
     """Play whole fresh episodes, equally many in each environment, to avoid a bias towards short ones.
 

@@ -119,7 +119,7 @@ class Imitation(Trainer):
         config.require(config.data is not None or asks, "data", wanted, "null")
         memory = config.model.recurrent and (not asks or config.data is not None)
         config.require(not memory, "model", f"a network without memory {condition} and data", config.model.name)
-        config.require(config.model.bound == "clip", "model.bound", f"clip {condition}")
+        config.require(config.model.bound in (None, "clip"), "model.bound", f"clip {condition}")
         config.require(config.cluster.num_learners == 0, "cluster.num_learners", f"0 {condition}")
 
     def _condition(self, train: TrainConfig) -> str:

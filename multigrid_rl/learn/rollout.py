@@ -43,7 +43,7 @@ class Collector:
         seed: int,
         first: int,
         steps: int,
-        bound: Bound = "clip",
+        bound: Bound | None = None,
     ) -> None:
         self.env = env
         self.agents = {agent.name: agent for agent in specs.agents}

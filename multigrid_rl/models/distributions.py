@@ -6,6 +6,7 @@ Sampling works on numpy arrays with one random stream per game, learning on torc
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -21,6 +22,8 @@ Array = NDArray[Any]
 #: How a Gaussian draw becomes an action within bounds.
 Bound = Literal["clip", "tanh", "clip3"]
 BOUNDS: tuple[Bound, ...] = ("clip", "tanh", "clip3")
+#: Where draws lie before anything is learned, in units of 1, and the least share of them that must lie within bounds.
+_REACH, _INSIDE = 3.0, 0.1
 #: Logit of a choice that there is not: of a component with fewer choices than others, or one that is not legal.
 #: Finite, as 0 times infinity is NaN.
 NO_CHOICE = -1e9
@@ -205,17 +208,27 @@ class Gaussian(Distribution):
     Args:
         low, high: bounds (A,) of the environment's actions.
         bound: ``clip`` clips the draw to the bounds; ``tanh`` squashes it into them (Haarnoja et al. 2018,
-            https://arxiv.org/abs/1801.01290); ``clip3`` clips it to +-3 and rescales that, as ML-Agents does.
+            https://arxiv.org/abs/1801.01290); ``clip3`` clips it to +-3 and rescales that, as ML-Agents does; ``None``:
+            ``clip`` where draws of the usual size fill the bounds, ``clip3`` elsewhere.
     """
 
     components = 1
     dtype = np.float32
 
-    def __init__(self, low: Array, high: Array, bound: Bound) -> None:
+    def __init__(self, low: Array, high: Array, bound: Bound | None) -> None:
         self.low, self.high = np.asarray(low, np.float32), np.asarray(high, np.float32)
-        self.bound = bound
+        with np.errstate(over="ignore"):
+            stretched = np.isfinite(self.high - self.low).all() and not self.filled
+        self.bound = bound or ("clip3" if stretched else "clip")
         self.width = len(self.low)
         self.outputs = 2 * self.width
+
+    @property
+    def filled(self) -> bool:
+        """Whether draws of mean 0 and deviation 1 fill the bounds, and clipping leaves enough of them as they are."""
+        share, pairs = NormalDist().cdf, [*zip(self.low.tolist(), self.high.tolist(), strict=True)]
+        ends = [end for pair in pairs for end in pair if math.isfinite(end)]
+        return all(abs(end) <= _REACH for end in ends) and all(share(b) - share(a) >= _INSIDE for a, b in pairs)
 
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
         """Draw one action for each row of ``outputs`` (N, 2 A) from the row's stream."""
@@ -238,7 +251,7 @@ class Gaussian(Distribution):
             inside: Array = np.clip(actions, self.low, self.high)
             return inside
         # Clipped once more: in float32 low + share * (high - low) may exceed a bound by its last bit.
-        share = np.tanh(actions) if self.bound == "tanh" else np.clip(actions, -3, 3) / 3
+        share = np.tanh(actions) if self.bound == "tanh" else np.clip(actions, -_REACH, _REACH) / _REACH
         within: Array = np.clip(self.low + (share + 1) / 2 * (self.high - self.low), self.low, self.high)
         return within
 
@@ -253,7 +266,18 @@ class Gaussian(Distribution):
         """Return the negative log-likelihood (B,) of ``actions`` (B, A), which bounds may have clipped."""
         low, high = (torch.from_numpy(bound).to(actions.device) for bound in (self.low, self.high))
         mean, log_std = outputs[:, : self.width], outputs[:, self.width :]
+        if self.bound == "clip3":
+            actions, low, high = self._raw(actions), torch.full_like(low, -_REACH), torch.full_like(high, _REACH)
         return -censored(mean, log_std, actions, low, high).sum(1)
+
+    def plain_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return the same (B,) as if no action had been clipped."""
+        return -self.log_prob(outputs, self._raw(actions) if self.bound == "clip3" else actions).sum(1)
+
+    def _raw(self, actions: Tensor) -> Tensor:
+        """Return the draws (B, A) that ``clip3`` makes ``actions`` of."""
+        low, high = (torch.from_numpy(bound).to(actions.device) for bound in (self.low, self.high))
+        return (2 * (actions - low) / (high - low) - 1) * _REACH
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return entropies (B, 1) of the raw draw in nats."""
@@ -282,7 +306,7 @@ def normal_numbers(rng: UniformSource, columns: int) -> NDArray[np.float32]:
     return both[:, :columns].astype(np.float32)
 
 
-def distribution_of(space: spaces.Space[Any], bound: Bound = "clip", network: Any = None) -> Distribution:
+def distribution_of(space: spaces.Space[Any], bound: Bound | None = None, network: Any = None) -> Distribution:
     """Return the distribution over the actions of ``space``: ``Box`` (A,) or ``MultiDiscrete`` (C,).
 
     A ``network`` with a head (``models.heads``) brings its distribution.

@@ -146,7 +146,7 @@ def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0)
 def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) -> Distribution:
     """Return what outputs mean over actions of ``space``. Raises :class:`ArchitectureError` where that cannot be."""
     name, size, bound = (architecture.get(key) for key in ("head", "head_size", "bound"))
-    plain = distribution_of(space, bound or "clip")
+    plain = distribution_of(space, bound)
     if isinstance(space, spaces.Box) and not space.is_bounded() and (name or "gaussian", bound or "clip") != _UNBOUNDED:
         wanted = "head gaussian with bound clip for actions without bounds"
         raise ArchitectureError(expected("architecture", wanted, f"{name or 'gaussian'} with {bound or 'clip'}"))

@@ -99,6 +99,23 @@ class BoxSignature(Strict):
         return low, np.array([np.inf if bound is None else bound for bound in self.high], np.float32)
 
 
+class TakenSignature(Strict):
+    """Actions as their environment takes them, one for each row."""
+
+    shape: list[Annotated[int, Field(ge=1, le=1000)]] = Field(max_length=32)
+    dtype: str = Field(pattern=r"^(u?int(8|16|32|64)|float(16|32|64))$")
+    #: Added to the choices of each part, which are counted from 0.
+    start: list[int] = Field(max_length=1000)
+
+    def __call__(self, actions: Any) -> Any:
+        """Return (N, *shape), of actions (N,), (N, C) or (N, A)."""
+        rows = actions.reshape(len(actions), *self.shape)
+        if self.start:
+            rows = rows + np.array(self.start).reshape(self.shape)
+        # A cast would cut off the fraction.
+        return (np.rint(rows) if rows.dtype.kind == "f" and "int" in self.dtype else rows).astype(self.dtype)
+
+
 Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 #: Number of choices of one seat; of each part, where an action has parts with different ones; or bounds.
 ActionSignature = Choices | list[Choices] | BoxSignature
@@ -167,6 +184,8 @@ class Card(Strict):
     architecture: dict[str, Any]
     observation: ObservationSignature
     actions: ActionSignature
+    #: Where that is not what the environment takes.
+    taken: TakenSignature | None = None
     #: Seats that the player acts for at once: more than one for a team with a joint action.
     members: int = Field(default=1, ge=1, le=4)
     scenario: Text
@@ -203,8 +222,12 @@ class Card(Strict):
         if isinstance(box, BoxSignature):
             if len(box.low) != len(box.high) or not np.less(*box.bounds).all():
                 raise ValueError("actions: expected low below high, number by number")
-            if self.architecture.get("bound", "clip") not in BOUNDS:
+            if self.architecture.get("bound") not in (None, *BOUNDS):
                 raise ValueError(f"architecture.bound: expected {', '.join(BOUNDS)}")
+        if self.taken:
+            parts = math.prod(self.action_space.shape)
+            if math.prod(self.taken.shape) != parts or len(self.taken.start) not in (0, parts):
+                raise ValueError(expected("taken", f"a shape and starts of {parts} numbers", self.taken.model_dump()))
         return self
 
     @field_validator("architecture", "provenance")
@@ -237,6 +260,15 @@ def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
     choices, members = acts.nvec.tolist(), len(agent.seats)
     actions = choices[0] if len(choices) == members else choices
     return {"observation": observation, "actions": actions, "members": members}
+
+
+def taken_of(agent: AgentSpec) -> dict[str, Any]:
+    """Return the part of a card that says how an environment takes actions, where it is not ours."""
+    if agent.own is None:
+        return {}
+    acts = agent.own.acts
+    start = np.reshape(getattr(acts, "start", []), -1).tolist()
+    return {"taken": {"shape": list(acts.shape), "dtype": str(acts.dtype), "start": start}}
 
 
 def sha256_of(data: bytes) -> str:

@@ -129,8 +129,10 @@ Seating = dict[str, tuple[LoadedPlayer, ...]]
 
 def load_frozen(name: str, source: Source, card: Card, spec: Seats, seat: str, *, greedy: bool = False) -> LoadedPlayer:
     """Load the player of a card for a seat, checking hash and fit. Raises :class:`PlayerError`."""
-    mirrored = place_of(spec).fits(spec, card, seat)
+    place = place_of(spec)
+    mirrored = place.fits(spec, card, seat)
     player = FrozenPlayer.of(card, read_network(source, card), mirrored=mirrored, greedy=greedy)
+    player.own = place.agents(spec, {seat: spec.team_of(seat)}, "dtde", shared=False)[0].own
     return LoadedPlayer(player, name, card.strength)
 
 

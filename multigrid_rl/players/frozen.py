@@ -1,6 +1,5 @@
 """A trained network as a player, and checks of its seat."""
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +28,10 @@ class FrozenPlayer:
         members: seats ``C`` that it acts for at once; more than one for a team with a joint action.
         mirrored: trained on the other side of the board; observations are mirrored.
         greedy: take the likeliest action instead of drawing one.
+
+    Attributes:
+        card: that it was read from.
+        own: what its environment itself shows (``AgentSpec.own``), for :meth:`predict`.
     """
 
     def __init__(  # noqa: PLR0913 - three have defaults
@@ -49,13 +52,17 @@ class FrozenPlayer:
         self.members = members
         self.mirrored = mirrored
         self.greedy = greedy
+        self.card: Card | None = None
+        self.own: Any = None
 
     @classmethod
     def of(cls, card: Card, network: nn.Module, *, mirrored: bool = False, greedy: bool = False) -> "FrozenPlayer":
         """Return the player that a card describes."""
         distribution = distribution_of(card.action_space, card.architecture.get("bound", "clip"), network)
         options: dict[str, Any] = {"distribution": distribution, "members": card.members}
-        return cls(card.name, network, card.sha256, mirrored=mirrored, greedy=greedy, **options)
+        player = cls(card.name, network, card.sha256, mirrored=mirrored, greedy=greedy, **options)
+        player.card = card
+        return player
 
     def initial_state(self, games: int) -> torch.Tensor:
         """Return the empty memory (N, S) of ``games`` new games; S is 0 for a network without memory."""
@@ -100,23 +107,28 @@ class FrozenPlayer:
         Like ``predict`` of Stable-Baselines3 (https://stable-baselines3.readthedocs.io/en/master/modules/base.html).
 
         Args:
-            observation: a flat vector, tokens, or what ``SeatEnv`` shows of a game; or several of them.
+            observation: a flat vector, tokens, or what its environment shows (with flags of ``info`` a dictionary of
+                ``observation`` and ``action_mask``); or several of the flat ones, or of what ``SeatEnv`` shows.
             state: the memory, as the last call returned it; ``None`` where an episode begins.
             rng: draws the actions; without it they are the likeliest ones.
+
+        Raises:
+            ConfigError: something else.
         """
         # Imported here: no run asks a player so.
-        from multigrid_rl.models.vector import VectorActorCritic  # noqa: PLC0415
-        from multigrid_rl.world.spaces import tokens_of  # noqa: PLC0415
+        from multigrid_rl.envs.zoo import rows_of  # noqa: PLC0415
+        from multigrid_rl.world.spaces import token_rows  # noqa: PLC0415
 
-        seen = tokens_of(observation) if isinstance(observation, Mapping) else np.asarray(observation)
-        floats = isinstance(self.network, VectorActorCritic) or seen.dtype.kind == "f"
-        rows: Any = np.atleast_2d(seen).astype(np.float32 if floats else np.uint8)
+        size = None if self.card is None else self.card.observation.size
+        rows, several = token_rows(observation) if size is None else rows_of(observation, size, self.own)
         outputs, state = self.outputs(
             SeatView(rows, None, 0), self.initial_state(len(rows)) if state is None else state
         )
         chosen = self.distribution.mode(outputs) if rng is None else self.distribution.draw(outputs, rng).actions
         actions = self.taken(chosen)
-        return actions if seen.ndim > 1 else actions[0], state
+        if self.card is not None and self.card.taken is not None:
+            actions = self.card.taken(actions)
+        return actions if several else actions[0], state
 
     def outputs(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
         """Compute the policy's outputs (N, outputs) and the next memory."""
@@ -153,7 +165,7 @@ class FrozenPlayer:
 def check_agent(card: Card, agent: AgentSpec) -> None:
     """Raise :class:`PlayerError` unless the player's spaces are the agent's."""
     wanted = signature(agent, card.observation.view_size)
-    needed = Card.model_validate({**card.model_dump(), **wanted})
+    needed = Card.model_validate({**card.model_dump(), "taken": None, **wanted})
     for part, value in wanted.items():
         if getattr(card, part) != getattr(needed, part):
             got = card.model_dump(exclude_none=True)[part]

@@ -130,7 +130,7 @@ class SeatVectorEnv(VectorEnv):
         flat: observations are vectors.
 
     Raises:
-        ValueError: as ``SeatEnv``, or fewer than two games.
+        ValueError: as ``SeatEnv``, or no game.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
@@ -145,8 +145,8 @@ class SeatVectorEnv(VectorEnv):
         *,
         flat: bool = False,
     ) -> None:
-        if num_envs < 2:
-            raise ValueError(expected("num_envs", "at least 2", num_envs))
+        if num_envs < 1:
+            raise ValueError(expected("num_envs", "at least 1", num_envs))
         self.num_envs = num_envs
         self.match = match_around(scenario, [seat], players, checkpoints, num_envs, auto_reset=True)
         self.game, self.seat = self.match.env.spec, seat
@@ -157,16 +157,24 @@ class SeatVectorEnv(VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._agent = self.game.seats.index(seat)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset all games; one ``seed`` determines all their randomness. ``options`` are not used.
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all games; a ``seed`` determines all their randomness, or one for each, as ``SeatEnv`` takes it.
+
+        ``options`` are not used.
 
         Raises:
-            ValueError: a seed for each game.
+            ValueError: another number of seeds.
         """
-        if seed is not None and not isinstance(seed, int | np.integer):
-            raise ValueError(expected("seed", "an integer, for all games together", seed))
-        super().reset(seed=seed, options=options)
-        tokens = self.match.reset(int(self.np_random.integers(2**63)) if seed is None else int(seed))[self.seat]
+        listed = isinstance(seed, Sequence | np.ndarray)
+        seeds: list[Any] = [*seed] if listed else [seed]  # type: ignore[misc]
+        good = all(isinstance(one, int | np.integer | None) for one in seeds)
+        if not good or len(seeds) != (self.num_envs if listed else 1):
+            raise ValueError(expected("seed", f"an integer, or a list of {self.num_envs}", seed))
+        super().reset(seed=None if seeds[0] is None else int(seeds[0]), options=options)
+        drawn = [int(self.np_random.integers(2**63)) if one is None else int(one) for one in seeds]
+        tokens = self.match.reset(drawn if listed else drawn[0])[self.seat]
         return self._encode(self.game, tokens), self._infos()
 
     def step(self, actions: NDArray[Any]) -> tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]:

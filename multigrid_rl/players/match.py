@@ -118,7 +118,7 @@ class Match(Generic[Env]):
         self.batch: Any = None  # arrays of whole.play
         self._start(seed)
 
-    def _start(self, seed: int) -> None:
+    def _start(self, seed: int | Sequence[int]) -> None:
         numbers = np.arange(self._first, self._first + self.num_envs, dtype=np.int64)
         # Red and blue keep their numbers where one of them has no seats.
         order = list(dict.fromkeys((*TEAM_ORDER, *self._teams.values())))
@@ -142,9 +142,12 @@ class Match(Generic[Env]):
         rows: NDArray[np.int16] = np.array(chosen, np.int16).reshape(-1, self.num_envs).T
         return rows
 
-    def reset(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Start all environments afresh with ``seed``; returns observations (N, D) of each focal seat."""
-        obs = self.env.reset(seed)
+    def reset(self, seed: int | Sequence[int]) -> dict[str, NDArray[Any]]:
+        """Start all environments afresh with ``seed``; returns observations (N, D) of each focal seat.
+
+        Red/blue doors take a seed for each, too.
+        """
+        obs = self.env.reset(seed)  # type: ignore[arg-type]
         self._start(seed)
         return self._focal(obs)
 

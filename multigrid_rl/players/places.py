@@ -122,7 +122,8 @@ class RandomLegal:
         """Return choices (N, C) or numbers (N, A)."""
         space, uniform = self._space, rng.uniform(int(np.prod(self._space.shape)))
         if hasattr(space, "low"):
-            low, high = (np.clip(bound, -10, 10) for bound in (space.low, space.high))
+            low = np.where(np.isfinite(space.low), space.low, np.minimum(-10, space.high - 10))
+            high = np.where(np.isfinite(space.high), space.high, np.maximum(10, space.low + 10))
             return (low + uniform * (high - low)).astype(np.float32), None
         if not self._legal:
             return (uniform * space.nvec).astype(np.int64), None

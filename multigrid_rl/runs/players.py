@@ -14,6 +14,7 @@ from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.config.scenario import env_signature, kind_named, task_of
 from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.players.cards import (
     CARD_FILE,
     Card,
@@ -282,6 +283,8 @@ def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str,
         card = read_card(Catalogue(config.checkpoint_root()).folder(_folder_of(agent, str(config.init), None)))
         own = config.model.model_dump(mode="json", exclude=_FREE)
         of_card = type(config.model).model_validate(card.architecture).model_dump(mode="json", exclude=_FREE)
+        for model in (own, of_card):
+            model["bound"] = getattr(distribution_of(agent.action_space, model["bound"]), "bound", None)
         for part, value in own.items():
             if of_card[part] != value:
                 raise PlayerError(expected(f"{key}: model.{part}", f"{value} of this run", of_card[part]))

@@ -20,7 +20,7 @@ from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import CENTRAL, network_of
-from multigrid_rl.players.cards import signature, write_player
+from multigrid_rl.players.cards import signature, taken_of, write_player
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
@@ -271,6 +271,7 @@ def _export(target: Path, run: Run, config: RunConfig, folder: RunFolder) -> dic
             "name": f"{scenario.name}-{module}",
             "architecture": config.model.model_dump(mode="json"),
             **signature(specs.agent_of(module), scenario.view_size),
+            **taken_of(specs.agent_of(module)),
             "scenario": scenario.name,
             "env": env_signature(scenario),
             "seats": [seat for agent in specs.agents if agent.module == module for seat in agent.seats],

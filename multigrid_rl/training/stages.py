@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,14 +15,16 @@ from multigrid_rl.gates import Gate
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.losses import objective_of, value_loss_of
 from multigrid_rl.learn.update import UpdateConfig
-from multigrid_rl.models.distributions import distribution_of
+from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.registry import ArchitectureError, network_of
 from multigrid_rl.runs.gating import gates_of, own_metrics
-from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec, EnvFactory, Schedule
 
 if TYPE_CHECKING:
     from multigrid_rl.players.catalogue import LoadedPlayer
+
+LOG = logging.getLogger(__name__)
 
 
 class Stage(NamedTuple):
@@ -85,9 +88,19 @@ def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str
         distribution = try_network(agent, architecture)
     else:
         try:
-            distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
+            network = network_of(agent, architecture)
         except ArchitectureError as error:  # keys as a card has them
             raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
+        distribution = distribution_of(agent.action_space, architecture["bound"], network)
+    if isinstance(distribution, Gaussian) and distribution.bound == "clip" and not distribution.filled:
+        acts = shown(
+            ", ".join(f"{low:g} to {high:g}" for low, high in zip(distribution.low, distribution.high, strict=True)), 80
+        )
+        LOG.warning(
+            "model.bound: draws begin around 0, within +-3, and clip leaves few actions of %s: tanh or clip3 "
+            "stretch them, null chooses",
+            acts,
+        )
     objective_of(functions["train.objective"])
     value_loss_of(functions["train.value_loss"])
     if any(":" in name for name in functions.values()):

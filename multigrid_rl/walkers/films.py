@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.base import reset_seed
+from multigrid_rl.envs.base import reset_by, reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory, make_env
 from multigrid_rl.evaluation.evaluation import MODES, Mode, Part, evaluate, summary
 from multigrid_rl.evaluation.replays import check_game
@@ -159,7 +159,7 @@ class Drawing:
 
     def _played_again(self, env: gymnasium.Env[Any, Any], every: int) -> Iterator[tuple[int, float, Picture]]:
         total, done, t, actions = 0.0, False, 0, self.episode.actions
-        env.reset(seed=self.episode.reset_seed)
+        reset_by(env.reset, self.episode.reset_seed)
         yield 0, 0.0, self._render(env)
         for t, action in enumerate(actions, 1):
             _, reward, terminated, truncated, _ = env.step(action)

@@ -1,5 +1,6 @@
 """``World``: a batch of games. The only implementation of the game; all environment APIs wrap it, ``DoorsEnv`` too."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,9 @@ class World:
         self.index_order = np.zeros((0, spec.num_agents), np.int8)
         self.reset(seed)
 
-    def reset(self, seed: int | None = None, which: NDArray[np.bool_] | None = None) -> NDArray[np.uint8]:
+    def reset(
+        self, seed: int | Sequence[int] | None = None, which: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.uint8]:
         """Reset the games in ``which`` (N,), by default all, and return tokens (N, A, D).
 
         With a ``seed`` their random streams restart; without one they continue.
@@ -136,8 +139,8 @@ class DoorsEnv:
         self.sums: tuple[NDArray[Any], ...] = (length, np.zeros(shape), events)
         self.rows, self.kept = self._table(shape[0]), 0
 
-    def reset(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Reset all games with ``seed``; returns tokens (N, D) of each seat."""
+    def reset(self, seed: int | Sequence[int]) -> dict[str, NDArray[Any]]:
+        """Reset all games with ``seed``, or each with its own; returns tokens (N, D) of each seat."""
         self.kept = 0
         self._clear_sums(np.ones(self.num_envs, np.bool_))
         self.world.reset(seed)

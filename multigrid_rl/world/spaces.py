@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS, CELL, EVENTS, MISSIONS, decode, encode
 from multigrid_rl.world.engine import World
@@ -65,6 +65,18 @@ def tokens_of(obs: Mapping[str, Any]) -> NDArray[np.uint8]:
     mission = np.asarray(obs.get("mission", np.zeros_like(heading)))
     cells = codes.reshape(*heading.shape, -1)
     return np.concatenate([cells, heading[..., None], mission[..., None]], axis=-1).astype(np.uint8)
+
+
+def token_rows(observation: Any) -> tuple[NDArray[np.uint8], bool]:
+    """Return tokens (N, D), also of what :func:`tokens_of` takes, and whether they are several.
+
+    Raises:
+        ConfigError: numbers that are no tokens.
+    """
+    seen = tokens_of(observation) if isinstance(observation, Mapping) else np.asarray(observation)
+    if seen.dtype.kind not in "biuf" or not ((seen >= 0) & (seen <= 255) & (seen % 1 == 0)).all():
+        raise ConfigError(expected("observation", "tokens, whole numbers from 0 to 255", shown(str(seen), 80)))
+    return np.atleast_2d(seen).astype(np.uint8), seen.ndim > 1
 
 
 def flat_space(spec: GameSpec) -> spaces.Box:

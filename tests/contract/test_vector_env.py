@@ -84,12 +84,35 @@ def test_eliminated_seat_starts_new_game_while_others_play():
     assert env.match.unfinished(np.ones(3, bool)).length.tolist() == [0, 1, 1]
 
 
+@pytest.mark.parametrize("seeds", [[5], [5, 7, 5], (9, 2), np.array([3, 4])], ids=str)
+def test_each_of_a_list_of_seeds_is_the_game_of_one_environment(seeds):
+    players = {"blue_0": {"random": 1, "idle": 1}}
+    many = SeatVectorEnv(len(seeds), "1v1", "red_0", players=players)
+    shown = [many.reset(seed=seeds)[0]]
+    shown += [many.step(np.full(len(seeds), c.FORWARD))[0] for _ in range(20)]
+    for k, seed in enumerate(seeds):
+        alone = SeatEnv("1v1", "red_0", players=players)
+        own = [alone.reset(seed=int(seed))[0], *(alone.step(c.FORWARD)[0] for _ in range(20))]
+        for one, other in zip(shown, own, strict=True):
+            np.testing.assert_array_equal(one["image"][k], other["image"])
+
+
+def test_some_of_a_list_of_seeds_may_be_none():
+    many = SeatVectorEnv(2)
+    assert (many.reset(seed=[1, None])[0]["image"][0] == many.reset(seed=[1, 8])[0]["image"][0]).all()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SeatVectorEnv(1), "^num_envs: expected at least 2, got 1$"),
+        (lambda: SeatVectorEnv(0), "^num_envs: expected at least 1, got 0$"),
         (lambda: SeatVectorEnv(2, "1v1", "green_0"), "^seat: expected blue_0, red_0"),
-        (lambda: SeatVectorEnv(2).reset(seed=[1, 2]), "^seed: expected an integer, for all"),
+        (
+            lambda: SeatVectorEnv(2).reset(seed=[1, 2, 3]),
+            r"^seed: expected an integer, or a list of 2, got \[1, 2, 3\]",
+        ),
+        (lambda: SeatVectorEnv(2).reset(seed=[1, 2.5]), "^seed: expected an integer, or a list of 2"),
+        (lambda: SeatVectorEnv(2).reset(seed="12"), "^seed: expected an integer, or a list of 2"),
         (lambda: SeatVectorEnv(2).step(np.array([0, 7])), r"^actions: expected \(2,\) integers 0 to 6, got \(2,\): "),
         (lambda: SeatVectorEnv(2).step(np.zeros(3, int)), r"got \(3,\): \[0, 0, 0\]"),
     ],

@@ -1,0 +1,179 @@
+"""``predict``, and ONNX files: observations as an environment shows them, actions as it takes them."""
+
+from __future__ import annotations
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import multigrid_rl
+from multigrid_rl.envs.base import AGENT, flat_actions
+from multigrid_rl.envs.zoo import seat_of
+from multigrid_rl.models.registry import network_of
+from multigrid_rl.players.cards import (
+    CARD_FILE,
+    PlayerError,
+    read_card,
+    read_network,
+    signature,
+    taken_of,
+    write_player,
+)
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.text import ConfigError
+from multigrid_rl.types import AgentSpec
+from tiny_runs import tiny_run
+
+BOX = spaces.Box(-1, 1, (3,), np.float32)
+DICT = spaces.Dict({"image": spaces.Box(0, 255, (2, 2), np.uint8), "way": spaces.Discrete(3)})
+MASKED = spaces.Dict({"observation": BOX, "action_mask": spaces.MultiBinary(4)})
+ACTS = [
+    spaces.Discrete(4),
+    spaces.Discrete(2, start=10),
+    spaces.MultiDiscrete([2, 3], start=[5, -1]),
+    spaces.MultiDiscrete([[2, 3], [4, 5]]),
+    spaces.MultiBinary([2, 2]),
+    spaces.Box(-1, 1, (2, 2), np.float64),
+    spaces.Box(0, 90, (2, 2), np.int64),
+    spaces.Box(300, 500, (1,), np.float32),
+]
+
+
+def player_of(folder, seen=BOX, acts=ACTS[0], *, told=False, **model):
+    own = seat_of("env_id=Some-v0", seen, acts, told=told)
+    agent = AgentSpec(AGENT, AGENT, (AGENT,), own.space, flat_actions(acts), legal=own.legal, own=own)
+    architecture = {"name": "mlp", "hidden": [8], "activation": "tanh", **model}
+    net = network_of(agent, architecture, 1)
+    env = {"package": "gymnasium", "env_id": "Some-v0"}
+    about = {"name": "some", "architecture": architecture, "scenario": "gymnasium", "env": env, "provenance": {}}
+    card = write_player(
+        folder, net.state_dict(), {**about, "seats": [AGENT], **signature(agent, None), **taken_of(agent)}
+    )
+    player = FrozenPlayer.of(card, read_network(folder, read_card(folder)))
+    player.own = own
+    return player
+
+
+@pytest.mark.parametrize("acts", ACTS, ids=str)
+def test_predicted_actions_are_those_that_an_environment_takes(tmp_path, acts):
+    player = player_of(tmp_path / "one", acts=acts)
+    rows = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    taken = player.predict(rows)[0]
+    assert (taken.dtype, taken.shape) == (acts.dtype, (50, *acts.shape))
+    assert all(acts.contains(row) for row in taken)
+    assert acts.contains(player.predict(rows[0])[0])
+
+
+@pytest.mark.parametrize("acts", ACTS, ids=str)
+def test_actions_of_onnx_files_are_those_that_an_environment_takes(tmp_path, acts):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    from multigrid_rl.competition.onnx_file import write_onnx  # noqa: PLC0415 - needs an extra
+
+    player = player_of(tmp_path / "one", acts=acts)
+    write_onnx(tmp_path / "one", tmp_path / "one.onnx")
+    rows = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    action = runtime.InferenceSession(tmp_path / "one.onnx").run(["action"], {"observation": rows})[0]
+    assert action.dtype == acts.dtype
+    np.testing.assert_allclose(action, player.predict(rows)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_card_without_what_its_environment_takes_still_plays(tmp_path):
+    player_of(tmp_path / "one", acts=spaces.Discrete(2, start=10))
+    card = json.loads((tmp_path / "one" / CARD_FILE).read_text())
+    del card["taken"]
+    (tmp_path / "one" / CARD_FILE).write_text(json.dumps(card))
+    found = read_card(tmp_path / "one")
+    assert FrozenPlayer.of(found, read_network(tmp_path / "one", found)).predict(np.zeros(3))[0] in (0, 1)
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        {"shape": [3], "dtype": "int64", "start": []},
+        {"shape": [], "dtype": "int64", "start": [1, 2]},
+        {"shape": [], "dtype": "object", "start": []},
+    ],
+    ids=str,
+)
+def test_card_with_other_actions_than_its_environment_takes_is_refused(tmp_path, taken):
+    player_of(tmp_path / "one")
+    card = json.loads((tmp_path / "one" / CARD_FILE).read_text())
+    (tmp_path / "one" / CARD_FILE).write_text(json.dumps({**card, "taken": taken}))
+    with pytest.raises(PlayerError, match="taken"):
+        read_card(tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [BOX, DICT, MASKED, spaces.Discrete(3), spaces.Box(0, 255, (3,), np.uint8), spaces.Box(0, 255, (4, 5, 3), np.uint8),
+     spaces.MultiDiscrete([2, 3]), spaces.Tuple([BOX, spaces.Discrete(2)])],
+    ids=str,
+)  # fmt: skip
+def test_predict_reads_what_an_environment_shows(tmp_path, seen):
+    player = player_of(tmp_path / "one", seen)
+    seen.seed(3)
+    for _ in range(20):
+        shown, row = seen.sample(), np.zeros(player.own.size, np.float32)
+        if isinstance(shown, dict) and "action_mask" in shown:
+            shown["action_mask"][0] = 1
+        player.own.read(shown, {}, row)
+        assert player.predict(shown)[0] == player.predict(row)[0]
+
+
+def test_predict_reads_flags_of_info(tmp_path):
+    player = player_of(tmp_path / "one", told=True)
+    for k in range(4):
+        shown = {"observation": np.ones(3), "action_mask": np.eye(4)[k]}
+        assert player.predict(shown)[0] == k
+
+
+@pytest.mark.parametrize("shown", [{"picture": 1}, np.zeros(9), "text", None, np.zeros((2, 9))], ids=repr)
+def test_predict_refuses_other_observations_in_one_line(tmp_path, shown):
+    player = player_of(tmp_path / "one", DICT)
+    with pytest.raises(ConfigError, match=r"^observation: expected 7 numbers, or what the environment shows: Dict.*"):
+        player.predict(shown)
+    player.own = None
+    with pytest.raises(ConfigError, match=r"^observation: expected 7 numbers, got shape"):
+        player.predict(shown)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("name", ["gru", "lstm", "mlp"])
+def test_networks_over_vectors_read_whole_numbers_as_numbers(tmp_path, name, normalise):
+    player = player_of(tmp_path / "one", name=name, normalise=normalise)
+    rows = np.random.default_rng(0).integers(-500, 500, (200, 3))
+    wanted = player.predict(rows.astype(np.float32))[0]
+    assert len(np.unique(wanted)) > 1
+    np.testing.assert_array_equal(player.predict(rows)[0], wanted)
+    np.testing.assert_array_equal(player.predict(rows.tolist())[0], wanted)
+
+
+@pytest.mark.parametrize("wrong", [-1, 256, 300, 0.5, np.nan])
+def test_tokens_that_are_no_bytes_are_refused(wrong):
+    player = multigrid_rl.load_policy("blue-rookie", "blue_0")
+    with pytest.raises(ConfigError, match=r"^observation: expected tokens, whole numbers from 0 to 255, got"):
+        player.predict(np.where(np.arange(27) == 4, wrong, 0))
+
+
+class Repeat(gymnasium.Env):
+    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2, start=10)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 1, {}
+
+    def step(self, action):
+        assert action in (10, 11)
+        return 0, 0.0, True, False, {}
+
+
+def test_policy_of_a_run_reads_and_answers_as_its_environment_does(tmp_path, monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Repeat-v0", gymnasium.envs.registration.EnvSpec("Repeat-v0", Repeat))
+    tiny_run(tmp_path / "run", "train.until=512", "env_id=Repeat-v0")
+    policy = multigrid_rl.load_policy(tmp_path / "run")
+    assert policy.predict(1)[0] == policy.predict(np.eye(2, dtype=np.float32)[1])[0]
+    assert policy.predict(1)[0] in (10, 11)

@@ -1,0 +1,86 @@
+"""Boxes of numbers far from 0, wide or narrow: without a word of the user's, draws fill all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from multigrid_rl.config.compose import compose
+from multigrid_rl.models.distributions import Gaussian, distribution_of
+from multigrid_rl.players.places import RandomLegal
+from multigrid_rl.streams import Streams
+from multigrid_rl.training.stages import _try_out
+from multigrid_rl.types import AgentSpec, SeatView
+
+INF = np.inf
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bound"),
+    [
+        ([-1] * 6, [1] * 6, "clip"),  # HalfCheetah, LunarLander and the walker
+        ([-2], [2], "clip"),  # Pendulum
+        ([-0.4] * 17, [0.4] * 17, "clip"),  # Humanoid
+        ([-1, 0, 0], [1, 1, 1], "clip"),  # CarRacing
+        ([-INF], [INF], "clip"),
+        ([0], [INF], "clip"),
+        ([-1, -INF], [1, INF], "clip"),
+        ([300], [500], "clip3"),
+        ([0], [1000], "clip3"),
+        ([-10], [10], "clip3"),
+        ([5], [6], "clip3"),
+        ([-0.001], [0.001], "clip3"),
+        ([-1, 300], [1, 500], "clip3"),
+        ([-3.4e38], [3.4e38], "clip"),  # as good as none
+    ],
+)
+def test_unsaid_bound_of_boxes_far_wide_and_narrow(low, high, bound):
+    assert Gaussian(low, high, None).bound == bound
+
+
+@pytest.mark.parametrize(("low", "high"), [(300, 500), (0, 1000), (-1000, 10), (5, 6), (0, 0.01)])
+def test_draws_before_anything_is_learned_reach_all_of_a_box(low, high):
+    ours = distribution_of(spaces.Box(low, high, (1,)))
+    drawn = ours.bounded(np.random.default_rng(0).normal(size=(10_000, 1)).astype(np.float32))
+    where = (drawn - low) / (high - low)
+    assert np.ptp(where) > 0.95
+    assert 0.1 < where.std() < 0.35
+    assert (np.diff(np.sort(where[:, 0])) < 0.2).all()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "least", "most"),
+    [
+        (300, 500, 300, 500),
+        (-100, 100, -100, 100),
+        (-1, 1, -1, 1),
+        (-INF, INF, -10, 10),
+        (0, INF, 0, 10),
+        (100, INF, 100, 110),
+    ],
+)
+def test_random_players_draw_from_all_of_a_box(low, high, least, most):
+    agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (2,)), spaces.Box(low, high, (1,)))
+    drawn = RandomLegal(agent).act(SeatView(np.zeros((2000, 2)), None, 0), None, Streams(0, np.arange(2000)))[0]
+    assert (least <= drawn).all()
+    assert (drawn <= most).all()
+    assert np.ptp(drawn) > 0.95 * (most - least)
+
+
+def test_cloning_counts_actions_of_a_far_box_where_their_draws_lie():
+    ours, plain = Gaussian([300], [500], None), Gaussian([-3], [3], "clip")
+    outputs = torch.tensor([[0.5, -0.3]]).repeat(3, 1)
+    far, near = torch.tensor([[300.0], [450.0], [500.0]]), torch.tensor([[-3.0], [1.5], [3.0]])
+    for loss in ("cloning_loss", "plain_loss"):
+        torch.testing.assert_close(getattr(ours, loss)(outputs, far), getattr(plain, loss)(outputs, near))
+
+
+@pytest.mark.parametrize(("bound", "warned"), [("clip", 1), ("null", 0), ("tanh", 0)])
+def test_clip_that_leaves_few_actions_of_a_box_is_told_before_the_start(bound, warned, caplog):
+    config = compose(["env_id=Pendulum-v1", f"model.bound={bound}"])
+    agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (2,)), spaces.Box(300, 500, (1,)))
+    _try_out(agent, config.model.model_dump(), config.train.functions)
+    assert [record.message.count("model.bound: ") for record in caplog.records] == [1] * warned
+    assert "300 to 500" in caplog.text or not warned
