@@ -5,6 +5,7 @@ where the environment's own is none); its action one choice, several, or a vecto
 """
 
 import logging
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -69,7 +70,9 @@ def _made(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.E
     if ":" in env_id:
         look_in_working_folder()
     try:
-        return gymnasium.make(env_id, disable_env_checker=True, **mode, **env_args)
+        with warnings.catch_warnings():  # coloured, and before the one line that refuses it
+            warnings.filterwarnings("ignore", ".*is out of date", DeprecationWarning)
+            return gymnasium.make(env_id, disable_env_checker=True, **mode, **env_args)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ValueError(_missing(env_id, error)) from error
     except SyntaxError as error:
