@@ -15,7 +15,6 @@ from pydantic import BaseModel
 
 from multigrid_rl.cli.explain import fields, keys, meaning_of
 from multigrid_rl.cli.main import app
-from multigrid_rl.tables import VERBS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "cli.md"
@@ -69,7 +68,7 @@ def cli_page() -> str:
     """Return the page of all verbs and keys."""
     group: Any = typer.main.get_command(app)
     above = typer.Context(group, info_name="multigrid-rl")
-    verbs = [part for name in VERBS if name in group.commands for part in _verb(group.commands[name], above)]
+    verbs = [part for name in group.commands for part in _verb(group.get_command(above, name), above)]
     known = fields()
     parts: dict[str, list[tuple[str, ...]]] = {}
     for key, default, meaning in keys():

@@ -9,13 +9,16 @@ import numpy as np
 from multigrid_rl.imitation.demonstrations import Episode, write
 
 
-def pusher(root: Path, steps: int) -> Path:
-    """Write ten episodes of Pendulum by a player that always pushes to one side; returns the folder."""
+def pusher(root: Path, steps: int, *, early: bool = False) -> Path:
+    """Write ten episodes of Pendulum by a player that always pushes to one side; returns the folder.
+
+    ``early``: as if they had ended by themselves, and not by a time limit.
+    """
     rng = np.random.default_rng(1)
 
     def episode(k: int) -> Episode:
         obs = rng.normal(size=(steps + 1, 3)).astype(np.float32)
-        return Episode(obs[:steps], np.full((steps, 1), 1.5), np.zeros(steps), False, True, obs[steps], (1, k, 0))
+        return Episode(obs[:steps], np.full((steps, 1), 1.5), np.zeros(steps), early, not early, obs[steps], (1, k, 0))
 
     facts = {
         "who": "pusher", "scenario": "gymnasium", "env": {"package": "gymnasium", "env_id": "Pendulum-v1"},

@@ -16,9 +16,10 @@ from typing import Any, TypeVar, cast
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from multigrid_rl.files import discard_output
+from multigrid_rl.tables import VERBS, find, has
 from multigrid_rl.text import reason
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -28,6 +29,8 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 LOST, CRASHED = 3, 70
 #: Keys that may be written as options, too, and options that may be written as keys.
 CHOICES = ("scenario", "scheme", "experiment", "model", "train", "cluster", "seed")
+#: An option of ``compare``.
+AGAINST = "--against"
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
 #: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
@@ -35,7 +38,20 @@ _UsageError: Any = typer.BadParameter.__base__
 
 
 class Commands(TyperGroup):
-    """Prints a wrong verb, option or argument in one line, as every other error."""
+    """Imports a verb when it is asked for, and prints a wrong verb, option or argument in one line, as other errors."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # An add-on may have been left out.
+        self.commands: dict[str, Any] = dict.fromkeys(name for name in VERBS if has(VERBS, name))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """Return a verb's command, ``None`` for any other word."""
+        if cmd_name in self.commands and self.commands[cmd_name] is None:
+            verb = Verbs(add_completion=False)
+            verb.command(name=cmd_name, cls=ManyAgainst if cmd_name == "compare" else None)(find(VERBS, cmd_name))
+            self.commands[cmd_name] = typer.main.get_command(verb)
+        return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return a verb and its words, in which a scenario may be written either way."""
@@ -62,6 +78,20 @@ class Commands(TyperGroup):
         except typer.Abort:
             status = 1
         sys.exit(status if isinstance(status, int) else 0)
+
+
+class ManyAgainst(TyperCommand):
+    """Lets ``--against`` take all words up to the next option, as a shell makes them out of a pattern."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse ``--against a b`` as ``--against a --against b``."""
+        spread: list[str] = []
+        inside = False
+        for word in args:
+            inside = word == AGAINST if word.startswith("-") else inside
+            if word != AGAINST:
+                spread += [AGAINST, word] if inside else [word]
+        return list(super().parse_args(ctx, spread))
 
 
 def either_way(params: Sequence[Any], words: Sequence[str]) -> list[str]:

@@ -9,30 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
-from typer.core import TyperCommand
 
 from multigrid_rl import tables
-from multigrid_rl.cli.app import console, refuse_to_overwrite, refused, write_file
+from multigrid_rl.cli.app import AGAINST, console, refuse_to_overwrite, refused, write_file
 
 if TYPE_CHECKING:
     from multigrid_rl.evaluation.seeds import Interval
     from multigrid_rl.evaluation.sets import RunSet, SetComparison
-
-AGAINST = "--against"
-
-
-class ManyAgainst(TyperCommand):
-    """Lets ``--against`` take all words up to the next option, as a shell makes them out of a pattern."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse ``--against a b`` as ``--against a --against b``."""
-        spread: list[str] = []
-        inside = False
-        for word in args:
-            inside = word == AGAINST if word.startswith("-") else inside
-            if word != AGAINST:
-                spread += [AGAINST, word] if inside else [word]
-        return list(super().parse_args(ctx, spread))
 
 
 def compare(

@@ -1,16 +1,13 @@
-"""The ``multigrid-rl`` command: the verbs of the table, in its order. Each imports what it needs when called."""
+"""The ``multigrid-rl`` command: the verbs of the table, in its order, each imported when it is called."""
 
 import atexit
 import gc
 import os
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from multigrid_rl.cli.app import Commands, Verbs
-from multigrid_rl.cli.compare import ManyAgainst
-from multigrid_rl.tables import VERBS, find
 from multigrid_rl.trust import SAFE
 
 # A verb loads millions of objects that stay: scanning them for garbage again and again, and at exit, takes two seconds.
@@ -42,10 +39,6 @@ def program(
     if safe:
         os.environ[SAFE] = "1"
 
-
-for name, where in VERBS.items():
-    if find_spec(".".join(where.split(".")[:2])) is not None:  # an add-on may have been left out
-        app.command(name=name, cls=ManyAgainst if name == "compare" else None)(find(VERBS, name))
 
 if __name__ == "__main__":
     app()

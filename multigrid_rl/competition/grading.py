@@ -338,11 +338,12 @@ class Examiner:
         teams = rubric.teams_of(exam, self.sides)
         tables: list[tuple[str, EpisodeTable]] = []
         meters: list[Metered] = []
+        asked = any(check.metric == ENTROPY for check in exam.checks)
         episodes = min(self.episodes(exam), PROGRAM_EPISODES) if program else self.episodes(exam)
         for team in teams:
             with strangers():
                 own = load_team(bundle, spec, team, greedy=rubric.mode == "argmax", limits=self.limits)
-            own = {seat: Metered(its) if isinstance(its, FrozenPlayer) else its for seat, its in own.items()}
+            own |= {seat: Metered(its, asked=asked) for seat, its in own.items() if isinstance(its, FrozenPlayer)}
             others = rivals(exam.opponent, team, spec, self.folder)
             # Each exam has its own games; the two sides of one exam share them.
             table = play_games(spec, {**own, **others}, episodes // len(teams), seed=rubric.seed + number).whole()

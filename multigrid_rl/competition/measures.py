@@ -44,10 +44,15 @@ class Metered:
     """A frozen player whose entropy is added up while it plays: in nats, of its own distribution, per decision.
 
     A team's joint action counts as one decision: the sum over its living seats, as in training (``entropy/<module>``).
+
+    Args:
+        player: the player.
+        asked: a check names the entropy; else a head without probabilities plays, too.
     """
 
-    def __init__(self, player: FrozenPlayer) -> None:
+    def __init__(self, player: FrozenPlayer, *, asked: bool = True) -> None:
         self.player = player
+        self.entropic = asked or getattr(player.distribution, "density", True)
         self.name = player.name
         self.initial_state, self.reset_state = player.initial_state, player.reset_state
         self.total = 0.0
@@ -62,7 +67,7 @@ class Metered:
         """Return actions (N,), of a team (N, C), exactly those of the player.
 
         Raises:
-            PlayerError: network outputs that are no distribution, because of too large weights.
+            PlayerError: network outputs that are no distribution, because of too large weights or of the head.
         """
         outputs, state = self.player.outputs(view, state)
         drawn = self.player.choose(outputs, rng)
@@ -71,10 +76,9 @@ class Metered:
         if living is None:
             living = np.ones((len(view.tokens), 1), np.bool_) if view.board is None else view.board.out[:, seats] == 0
         added = float((drawn.entropy.reshape(len(living), -1) * living).sum())
-        if not math.isfinite(added):
-            raise PlayerError(
-                expected(self.name, "finite entropy in every decision", "network outputs without probabilities")
-            )
+        if not math.isfinite(added if self.entropic else drawn.actions.sum()):
+            wanted = f"finite {'entropy' if self.entropic else 'numbers'} in every decision"
+            raise PlayerError(expected(self.name, wanted, "network outputs without probabilities"))
         self.total += added
         self.decisions += int(living.any(axis=1).sum())
         return self.player.taken(drawn.actions), state

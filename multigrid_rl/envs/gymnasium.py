@@ -7,6 +7,7 @@ where the environment tells them (:class:`~multigrid_rl.envs.zoo.Seat`); its act
 import importlib
 import inspect
 import logging
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -72,7 +73,9 @@ def _made(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.E
     try:
         if colon:
             importlib.import_module(module)
-        env = _built(env_id, env_args, render=render)
+        with warnings.catch_warnings():  # coloured, and before the one line that refuses it
+            warnings.filterwarnings("ignore", ".*is out of date", DeprecationWarning)
+            env = _built(env_id, env_args, render=render)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ValueError(_missing(env_id, error)) from error
     except SyntaxError as error:

@@ -202,7 +202,7 @@ class Adversary:
     ) -> None:
         self._network, self._distribution, self._recorded = network, distribution, recorded
         self._config, self._device = config, device
-        _check_horizon("demonstrations", recorded.terminated, config)
+        check_horizon("demonstrations", recorded.terminated, config)
         sample = recorded.observations[:: -(-len(recorded.observations) // _MEASURED)]
         width = encoded(self._distribution, recorded.actions[:1]).shape[1]
         self.discriminator = Discriminator(sample.shape[1], width, config).to(device)
@@ -237,7 +237,7 @@ class Adversary:
     def check(self, paths: list[Paths]) -> None:
         """Raise :class:`RunError` where an episode of ``paths`` ended early, and that is not allowed."""
         for path in paths:
-            _check_horizon("the policy's episodes", path.terminated, self._config)
+            check_horizon("the policy's episodes", path.terminated, self._config)
 
     def learn(self, batch: Batch, paths: list[Paths]) -> tuple[list[Paths], dict[str, float]]:
         """Train the discriminator on a batch, then reward the batch.
@@ -337,11 +337,11 @@ class Adversary:
         return Steps._make(torch.as_tensor(np.asarray(column, np.float32), device=self._device) for column in columns)
 
 
-def _check_horizon(source: str, terminated: Array, config: AdversarialConfig) -> None:
-    """Raise :class:`RunError` where an episode ends early: its length alone would leak the reward."""
+def check_horizon(source: str, terminated: Array, config: AdversarialConfig, error: type[Exception] = RunError) -> None:
+    """Raise ``error`` where an episode ends early: its length alone would leak the reward."""
     if terminated.any() and not config.allow_variable_horizon:
         wanted = f"episodes of one length, or {SWITCH}=true: an early end leaks the reward to the policy"
-        raise RunError(expected(f"train.adversarial: {source}", wanted, f"{int(terminated.sum())} that ended early"))
+        raise error(expected(f"train.adversarial: {source}", wanted, f"{int(terminated.sum())} that ended early"))
 
 
 class AdversarialUpdate(Update):

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.fast import forward
 from multigrid_rl.imitation.demonstrations import read_demonstrations
 from multigrid_rl.imitation.passes import Pairs, ShuffledReader
@@ -45,6 +46,24 @@ class CloningConfig:
     grad_clip: float
     seed: int
     censored: bool = True
+
+    @classmethod
+    def of(cls, config: RunConfig, passes: int = 1) -> "CloningConfig":
+        """Return those of a run, whose iterations pass over their steps so often."""
+        train: Any = config.train
+        return cls(
+            data=config.data,
+            held_out=train.cloning.held_out,
+            env_steps=train.batch_size,
+            batch_size=train.batch_size * passes,
+            minibatch_size=train.minibatch,
+            play_every=train.cloning.play_every,
+            lr=train.schedules["lr"],
+            weight_decay=train.cloning.weight_decay,
+            grad_clip=train.grad_clip,
+            seed=config.seed,
+            censored=train.cloning.censored,
+        )
 
 
 class Cloning:

@@ -328,9 +328,11 @@ def _check_numbers(path: Path, data: Demonstrations) -> None:
             part = column[first : first + _AT_ONCE]
             fine = np.isfinite(part) if limits is None else part < np.array(limits)
             if not fine.all():
-                row = first + int(np.argwhere(~fine)[0][0])
+                place = tuple(np.argwhere(~fine)[0])
                 wanted = "finite numbers" if limits is None else f"numbers below {shown(str(limits))}"
-                raise ConfigError(expected(f"data: {path}: column {name}", wanted, f"{column[row]} in row {row}"))
+                raise ConfigError(
+                    expected(f"data: {path}: column {name}", wanted, f"{part[place]} in row {first + place[0]}")
+                )
 
 
 def encoded(distribution: Any, actions: Array) -> Array:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -21,33 +21,35 @@ from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec
 
 Array = NDArray[Any]
+Space: TypeAlias = spaces.Space[Any]
 TORCH, PARQUET, MINARI, GAMES = (".pt", ".pth"), ".parquet", "minari:", ".json"
 SOURCES = "a torch file (.pt, .pth), a Parquet file (.parquet), games (.json) or minari:DATASET_ID"
 #: Seconds of processor time, and bytes of memory beside three times the file's, for reading an untrusted torch file.
 _SECONDS, _BYTES = 600, 8 << 30
 _UNKNOWN = (-1, -1, -1)
+#: Numbers so far outside of a bound are rounded ones.
+_ROUNDED = 1e-6
 
 
-def episodes_of(source: str, dtypes: Mapping[str, Any]) -> tuple[Iterator[Episode], dict[str, Any]]:
+def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Episode], dict[str, Any]]:
     """Return the episodes of an external source, and facts for their card.
 
     Args:
         source: a file, or ``minari:`` and the id of an installed data set.
-        dtypes: of ``observations`` and ``actions`` in our format.
+        columns: what an agent sees and does, for ``observations`` and ``actions``.
 
     Raises:
         ConfigError: no such source, or a damaged one.
     """
     if source.startswith(MINARI):
-        return _from_minari(source.removeprefix(MINARI), dtypes), {}
+        return _from_minari(source.removeprefix(MINARI), columns), {}
     path = Path(source)
     if not path.is_file():
         raise ConfigError(expected("data import", f"{SOURCES} that exists", source))
     if path.suffix in TORCH:
-        episode, told = _from_torch(path, dtypes)
-        return iter([episode]), {"bounds": False, **told}
+        return _from_torch(path, columns)
     if path.suffix == PARQUET:
-        return _from_parquet(path, dtypes), {}
+        return _from_parquet(path, columns), {}
     raise ConfigError(expected("data import", SOURCES, source))
 
 
@@ -89,13 +91,66 @@ def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iter
         raise ConfigError(expected("--who", f"one of {names} on {seat} in {path}", who))
 
 
-def _column(key: str, values: Any, dtype: Any) -> Array:
-    """Return rows (M, D) in our format. Raises ``ConfigError`` where the cast would change integers."""
-    array = np.asarray(values)
-    rows = array.reshape(len(array), -1)
-    if dtype == np.uint8 and not (rows.astype(np.uint8) == rows).all():
+def _column(key: str, values: Any, space: Space) -> Array:
+    """Return rows (M, D) in our format. Raises ``ConfigError`` for other shapes, and numbers that it cannot hold."""
+    array, width = np.atleast_1d(np.asarray(values)), int(np.prod(space.shape or ()))
+    if array.size != len(array) * width:
+        raise ConfigError(expected(key, f"({width},) for each row", array.shape))
+    rows = array.reshape(len(array), width)
+    kind = np.float32 if isinstance(space, spaces.Box) else np.uint8
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = rows.astype(kind)
+    if kind == np.uint8 and not (found == rows).all():
         raise ConfigError(expected(key, "integers from 0 to 255", "other values"))
-    return rows.astype(dtype)
+    return found
+
+
+def _episode(
+    key: str,
+    given: Mapping[str, Any],
+    columns: Mapping[str, Space],
+    *,
+    rewards: Any = None,
+    ends: tuple[bool, bool] = (False, False),
+    seed: tuple[int, int, int] = _UNKNOWN,
+) -> Episode:
+    """Return one episode of ``given`` observations and actions; one observation more is what was seen at last.
+
+    Raises as :func:`_column`, and for observations without their actions.
+    """
+    widths = {name: int(np.prod(np.shape(given[name])[1:])) for name in columns}
+    needed = {name: int(np.prod(space.shape or ())) for name, space in columns.items()}
+    if widths != needed and [*widths.values()] == [*needed.values()][::-1]:
+        raise ConfigError(expected(key, f"rows of {needed}", f"{widths}: are the two exchanged?"))
+    obs, actions = (_column(f"{key}: column {name}", given[name], space) for name, space in columns.items())
+    if len(obs) - len(actions) not in (0, 1) or not len(actions):
+        wanted = "steps, as many actions as observations or one less in each episode"
+        raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
+    paid = np.zeros(len(actions), np.float32) if rewards is None else rewards
+    return Episode(obs[: len(actions)], actions, paid, *ends, obs[-1], seed)
+
+
+class Bounded:
+    """Clips the actions of episodes to their bounds, as the environment does, and counts what lay outside."""
+
+    def __init__(self, space: Space) -> None:
+        self._space: Any = space
+        self._numbers, self._outside, self._most = 0, 0, 0.0
+
+    def __call__(self, episodes: Iterator[Episode]) -> Iterator[Episode]:
+        """Yield the same episodes with clipped actions."""
+        for episode in episodes:
+            inside = np.clip(episode.actions, self._space.low, self._space.high)
+            beyond = np.abs(inside - episode.actions)
+            self._numbers, self._outside = self._numbers + beyond.size, self._outside + int((beyond > _ROUNDED).sum())
+            self._most = max(self._most, float(beyond.max(initial=0)))
+            yield episode._replace(actions=inside) if np.isfinite(beyond).all() else episode  # which is refused
+
+    def __str__(self) -> str:
+        """Tell what was clipped, if anything."""
+        share, most = self._outside / max(self._numbers, 1), self._most
+        told = f"{share:.1%} of the numbers in actions lay up to {most:.3g} outside of their bounds"
+        return f"clipped:  {told}, where the environment clips them" if self._outside else ""
 
 
 # --- torch files
@@ -117,19 +172,28 @@ def converted(key: str, what: str, path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _from_torch(path: Path, dtypes: Mapping[str, Any]) -> tuple[Episode, dict[str, Any]]:
-    """Read ``observations`` (M, D) and ``actions`` (M, A), and what the file says of the returns behind them."""
-    with converted(f"data import: {path}", "steps", path) as folder:
-        arrays = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("observations", "actions")}
-        obs, actions = (_column(f"data import: {path}: {name}", arrays[name], dtypes[name]) for name in arrays)
-        told = json.loads((folder / "returns.json").read_text())
-    if len(obs) != len(actions) or not len(obs):
-        raise ConfigError(
-            expected(f"data import: {path}", "as many actions as observations", f"{len(obs)}, {len(actions)}")
-        )
+def _from_torch(path: Path, columns: Mapping[str, Space]) -> tuple[Iterator[Episode], dict[str, Any]]:
+    """Read ``observations`` and ``actions``, one stretch (M, D) or episodes, and what a file says of returns."""
+    key = f"data import: {path}"
+    with converted(key, "steps", path) as folder:
+        arrays = {name: np.atleast_1d(np.load(folder / f"{name}.npy", allow_pickle=False)) for name in columns}
+        told = json.loads((folder / "told.json").read_text())
+    lengths, facts = told.pop("lengths"), {"told": told} if told else {}
+    obs, actions = (
+        np.split(of, np.cumsum(lengths[name])[:-1]) if name in lengths else of for name, of in arrays.items()
+    )
+    width = np.prod(columns["observations"].shape or ())
+    if len(obs) and np.ndim(obs[0]) > 1 and np.size(obs[0]) != width:  # episodes
+        if len(obs) != len(actions):
+            wanted = "as many episodes of actions as of observations"
+            raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
+        given = [dict(zip(columns, pair, strict=True)) for pair in zip(obs, actions, strict=True)]
+        return (_episode(f"{key}: episode {k}", one, columns) for k, one in enumerate(given)), facts
+    if len(obs) != len(actions):
+        wanted = "as many actions as observations, or a list of episodes, which may end with an observation"
+        raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
     # Such a file has neither rewards nor ends.
-    episode = Episode(obs, actions, np.zeros(len(obs), np.float32), False, False, obs[-1], _UNKNOWN)
-    return episode, {"told": told} if told else {}
+    return iter([_episode(key, arrays, columns)]), {"bounds": False, **facts}
 
 
 # --- Parquet: a row for each step, `episode` counts up; the final observation is in the last row of an episode
@@ -160,7 +224,7 @@ def write_parquet(data: Demonstrations, path: Path) -> None:
     writer.close()
 
 
-def _from_parquet(path: Path, dtypes: Mapping[str, Any]) -> Iterator[Episode]:
+def _from_parquet(path: Path, columns: Mapping[str, Space]) -> Iterator[Episode]:
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import parquet as pq  # noqa: PLC0415
 
@@ -170,10 +234,12 @@ def _from_parquet(path: Path, dtypes: Mapping[str, Any]) -> Iterator[Episode]:
         if missing:
             raise ConfigError(expected(f"data import: {path}", "columns observations, actions, episode", missing[0]))
         numbers = table["episode"].to_numpy()
+        if not len(numbers):
+            raise ConfigError(expected(f"data import: {path}", "steps", "none"))
         ends = np.append(np.flatnonzero(np.diff(numbers)) + 1, len(numbers))
         for low, high in zip([0, *ends[:-1]], ends, strict=True):
             part = table.slice(low, high - low)
-            yield _episode_of(f"data import: {path}", {name: part[name] for name in part.column_names}, dtypes)
+            yield _row_group(f"data import: {path}", {name: part[name] for name in part.column_names}, columns)
     except ConfigError:
         raise
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -181,15 +247,13 @@ def _from_parquet(path: Path, dtypes: Mapping[str, Any]) -> Iterator[Episode]:
         raise ConfigError(expected(f"data import: {path}", wanted, shown(str(error), 200))) from error
 
 
-def _episode_of(key: str, columns: dict[str, Any], dtypes: Mapping[str, Any]) -> Episode:
-    obs, actions = (
-        _column(f"{key}: {name}", columns[name].to_pylist(), dtypes[name]) for name in ("observations", "actions")
-    )
-    ends = [bool(columns[name][-1].as_py()) if name in columns else False for name in ("terminated", "truncated")]
-    rewards = columns["rewards"].to_numpy() if "rewards" in columns else np.zeros(len(obs))
-    final, seed = (columns[name][-1].as_py() if name in columns else None for name in ("final_observation", "seed"))
-    last = obs[-1] if final is None else _column(f"{key}: final_observation", [final], dtypes["observations"])[0]
-    return Episode(obs, actions, rewards, ends[0], ends[1], last, tuple(seed or _UNKNOWN))
+def _row_group(key: str, given: dict[str, Any], columns: Mapping[str, Space]) -> Episode:
+    ends = [bool(given[name][-1].as_py()) if name in given else False for name in ("terminated", "truncated")]
+    rewards = given["rewards"].to_numpy() if "rewards" in given else None
+    final, seed = (given[name][-1].as_py() if name in given else None for name in ("final_observation", "seed"))
+    rows = {name: given[name].to_pylist() for name in columns}
+    rows["observations"] += [] if final is None else [final]
+    return _episode(key, rows, columns, rewards=rewards, ends=(ends[0], ends[1]), seed=tuple(seed or _UNKNOWN))
 
 
 # --- Minari (https://minari.farama.org), an extra
@@ -205,7 +269,7 @@ def _minari() -> Any:
     return minari
 
 
-def _from_minari(dataset_id: str, dtypes: Mapping[str, Any]) -> Iterator[Episode]:
+def _from_minari(dataset_id: str, columns: Mapping[str, Space]) -> Iterator[Episode]:
     minari = _minari()
     try:
         dataset = minari.load_dataset(dataset_id)
@@ -214,12 +278,11 @@ def _from_minari(dataset_id: str, dtypes: Mapping[str, Any]) -> Iterator[Episode
     for episode in dataset.iterate_episodes():
         if not isinstance(episode.observations, np.ndarray) or not isinstance(episode.actions, np.ndarray):
             raise ConfigError(expected(f"minari:{dataset_id}", "arrays of observations and actions", "other spaces"))
-        obs = _column(f"minari:{dataset_id}: observations", episode.observations, dtypes["observations"])
         # Recorded play counts choices from 0.
         taken = episode.actions - getattr(dataset.action_space, "start", 0)
-        actions = _column(f"minari:{dataset_id}: actions", taken, dtypes["actions"])
+        given = {"observations": episode.observations, "actions": taken}
         ends = bool(episode.terminations[-1]), bool(episode.truncations[-1])
-        yield Episode(obs[:-1], actions, episode.rewards, *ends, obs[-1], _UNKNOWN)
+        yield _episode(f"minari:{dataset_id}", given, columns, rewards=episode.rewards, ends=ends)
 
 
 def write_minari(data: Demonstrations, dataset_id: str) -> None:

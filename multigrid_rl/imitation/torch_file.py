@@ -1,7 +1,7 @@
 """Reads an untrusted torch file in a separate process: ``torch_file.py WHAT FILE FOLDER BYTES SECONDS``.
 
 It sets limits, then loads with ``weights_only``, which builds tensors and the types allowed here and executes nothing.
-What is found is written into the folder: ``steps``, two arrays and what the file says of returns; ``weights``, tensors.
+What is found is written into the folder: ``steps``, two arrays and what the file says of them; ``weights``, tensors.
 """
 
 import json
@@ -24,7 +24,9 @@ def content_of(file: str) -> Any:
     import numpy as np  # noqa: PLC0415 - within the limits
     import torch  # noqa: PLC0415
 
-    kinds = [type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8", "u1")]
+    kinds = [type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8", "u1")] + [
+        bytes
+    ]  # the last: of an array without rows
     rebuild: Any = np.zeros(0).__reduce__()[0]
     # Scalars of numpy hold the mean and the spread of returns.
     scalar: Any = np.float64(0).__reduce__()[0]
@@ -37,18 +39,30 @@ def content_of(file: str) -> Any:
 
 
 def steps(content: Any, folder: Path) -> None:
-    """Write ``observations.npy``, ``actions.npy`` and ``returns.json``."""
+    """Write ``observations.npy``, ``actions.npy`` and ``told.json``; a list of episodes as their rows and lengths."""
     import numpy as np  # noqa: PLC0415
     import torch  # noqa: PLC0415
 
+    if isinstance(content, list | tuple) and content and all(isinstance(one, dict) for one in content):
+        content = {name: [one.get(name) for one in content] for name in content[0]}
     if not isinstance(content, dict):
         raise SystemExit(f"expected a dictionary, got {type(content).__name__}")
+    told: dict[str, Any] = {"lengths": {}}
     for name in ("observations", "actions"):
-        if not isinstance(content.get(name), torch.Tensor | np.ndarray):
+        value: Any = content.get(name)
+        listed = isinstance(value, list | tuple)
+        parts = list(value) if listed else [value]
+        if not parts or not all(isinstance(part, torch.Tensor | np.ndarray) for part in parts):
             raise SystemExit(f"expected {name}, an array, got {', '.join(map(str, content))}")
-        np.save(folder / f"{name}.npy", np.asarray(content[name]), allow_pickle=False)
-    told = {name: float(content[f"{name}_reward"]) for name in ("mean", "std") if f"{name}_reward" in content}
-    (folder / "returns.json").write_text(json.dumps(told))
+        rows = [np.asarray(part) for part in parts]
+        if any(part.shape != rows[0].shape for part in rows):
+            told["lengths"][name] = [len(part) for part in rows]
+            array = np.concatenate(rows)
+        else:
+            array = np.stack(rows) if listed else rows[0]
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    told |= {name: float(content[f"{name}_reward"]) for name in ("mean", "std") if f"{name}_reward" in content}
+    (folder / "told.json").write_text(json.dumps(told))
 
 
 def weights(content: Any, folder: Path) -> None:

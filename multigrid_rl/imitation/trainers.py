@@ -17,7 +17,7 @@ from multigrid_rl.training.trainers import Trainer
 
 if TYPE_CHECKING:
     from multigrid_rl.imitation.adversarial import AdversarialConfig
-    from multigrid_rl.imitation.cloning import CloningConfig
+    from multigrid_rl.imitation.demonstrations import Demonstrations
     from multigrid_rl.training.protocols import Sampler
     from multigrid_rl.types import MultiAgentSpec
 
@@ -134,10 +134,15 @@ class Imitation(Trainer):
         if config.data is None:
             return
         env = env_signature(config.scenario)
-        found = [read_demonstrations(Path(config.data), specs.agent_of(module), env).card for module in specs.modules]
-        known = read_provenance(before).get("data", {}).get("sha256") if before else found[0].sha256
-        if known != found[0].sha256:
-            raise ConfigError(expected(f"data: {config.data}: sha256", f"{known}, as before", found[0].sha256))
+        found = [read_demonstrations(Path(config.data), specs.agent_of(module), env) for module in specs.modules]
+        given = found[0].card.sha256
+        known = read_provenance(before).get("data", {}).get("sha256") if before else given
+        if known != given:
+            raise ConfigError(expected(f"data: {config.data}: sha256", f"{known}, as before", given))
+        self._look_at(found[0], config)
+
+    def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
+        """Raise ``ConfigError`` for recorded play, or settings of it, that this trainer cannot learn from."""
 
     def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
         """Return lines of the preflight; first what is learned from."""
@@ -181,6 +186,13 @@ class CloningTrainer(Imitation):
         shown = config.train.cloning.patience is None or config.train.cloning.held_out > 0
         config.require(shown, "train.cloning.patience", "null with train.cloning.held_out=0: there is no loss to watch")
 
+    def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
+        from multigrid_rl.imitation.passes import ShuffledReader
+
+        assert isinstance(config.train, CloningTrain)
+        if not isinstance(config.train, DaggerTrain):  # of labels nothing is held out
+            ShuffledReader(recorded, config.train.cloning.held_out, config.seed)
+
     def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:  # noqa: ARG002
         train = config.train
         assert isinstance(train, CloningTrain)
@@ -204,28 +216,9 @@ class CloningTrainer(Imitation):
 
     def learner(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Any:
         """Return the learner from recorded steps."""
-        from multigrid_rl.imitation.cloning import Cloning
+        from multigrid_rl.imitation.cloning import Cloning, CloningConfig
 
-        return Cloning(networks, action_spaces, self._config(config), options["device"])
-
-    def _config(self, config: RunConfig, passes: int = 1) -> CloningConfig:
-        from multigrid_rl.imitation.cloning import CloningConfig
-
-        train = config.train
-        assert isinstance(train, CloningTrain)
-        return CloningConfig(
-            data=config.data,
-            held_out=train.cloning.held_out,
-            env_steps=train.batch_size,
-            batch_size=train.batch_size * passes,
-            minibatch_size=train.minibatch,
-            play_every=train.cloning.play_every,
-            lr=train.schedules["lr"],
-            weight_decay=train.cloning.weight_decay,
-            grad_clip=train.grad_clip,
-            seed=config.seed,
-            censored=train.cloning.censored,
-        )
+        return Cloning(networks, action_spaces, CloningConfig.of(config), options["device"])
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:
         """Return who plays fresh episodes to judge by."""
@@ -278,9 +271,10 @@ class DaggerTrainer(CloningTrainer):
 
     def learner(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Any:
         """Return the learner from all labels."""
+        from multigrid_rl.imitation.cloning import CloningConfig
         from multigrid_rl.imitation.dagger import Dagger
 
-        return Dagger(networks, action_spaces, self._config(config, config.train.epochs), options["device"])
+        return Dagger(networks, action_spaces, CloningConfig.of(config, config.train.epochs), options["device"])
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:
         """Return who plays, and has an expert label it."""
@@ -322,6 +316,11 @@ class AdversarialTrainer(Imitation):
         if train.adversarial.reward is not None:
             absent["learner/*/discriminator_*"] = "no discriminator is trained"
         return absent
+
+    def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
+        from multigrid_rl.imitation.adversarial import check_horizon
+
+        check_horizon("demonstrations", recorded.terminated, self._config(config), ConfigError)
 
     def recomputes(self, config: RunConfig) -> bool:  # noqa: ARG002
         """Return true: rewards of a batch are known after it was played."""

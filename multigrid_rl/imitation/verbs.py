@@ -118,7 +118,6 @@ def data(
 
 
 def _import(source: str, output: Path, overrides: list[str], who: str | None) -> None:
-    import numpy as np
     from gymnasium.spaces import Box
 
     from multigrid_rl.config.compose import compose
@@ -138,20 +137,25 @@ def _import(source: str, output: Path, overrides: list[str], who: str | None) ->
     who = who or ("you" if games else "unknown")
     facts = {"who": who, "scenario": config.scenario.name, "env": env, "versions": versions()}
     facts |= signature(agent, None if game is None else game.view_size)
-    vectors = {"observations": agent.observation_space, "actions": agent.action_space}
-    dtypes = {name: np.float32 if isinstance(space, Box) else np.uint8 for name, space in vectors.items()}
+    columns = {"observations": agent.observation_space, "actions": agent.action_space}
+    bounded = interchange.Bounded(agent.action_space)
     if games:
         spec = config.scenario.kind.spec if game is not None else None
         episodes, more = interchange.episodes_of_games(Path(source), agent, spec, who), dict[str, Any]()
     else:
-        episodes, more = interchange.episodes_of(source, dtypes)
+        episodes, more = interchange.episodes_of(source, columns)
+        episodes = bounded(episodes) if isinstance(agent.action_space, Box) else episodes
     with written_beside(output, "folder") as unfinished:
         try:
             card = demonstrations.write(unfinished, episodes, {**facts, **more})
+            demonstrations.read_demonstrations(unfinished, agent, env)  # nothing is kept that cannot be learned from
+        except ConfigError as error:  # of what was written, too: the file that it came from has the same rows
+            raise ConfigError(str(error).replace(str(unfinished / demonstrations.DATA_FILE), source)) from error
         except ValueError as error:
-            raise error if isinstance(error, ConfigError) else refused(source, "recorded steps", error) from error
-        demonstrations.read_demonstrations(unfinished, agent, env)  # nothing is kept that cannot be learned from
+            raise refused(source, "recorded steps", error) from error
     typer.echo(f"imported {output}: {card.summary()}; {card.bytes:,} bytes")
+    if str(bounded):
+        typer.echo(bounded)
 
 
 def import_policy(

@@ -149,16 +149,18 @@ def _run(
 ) -> dict[str, Any]:
     from multigrid_rl.training import screen as live
 
-    screen = live.live_console()
-    screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
-    screen.print("(starting takes some seconds, and most of a minute more the first time, to compile the game)")
     stages, seated = load_stages(config, path if start else None)
     checkpoint = start.path if start is not None and start.env_steps else None
     if checkpoint is not None and ":" in config.model.name:
         check_networks(config, stages[-1].factory.specs, checkpoint)
-    from multigrid_rl.rllib.session import RayError, ray_session, reason_of
+    from multigrid_rl.rllib.session import RayError, check_gpus, ray_session, reason_of
     from multigrid_rl.training.loop import train
 
+    check_gpus(config)
+    # All that was asked for has been looked at: a mistake is told without the head of a run above it.
+    screen = live.live_console()
+    screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
+    screen.print("(starting takes some seconds, and most of a minute more the first time, to compile the game)")
     with ExitStack() as stack:
         stack.enter_context(live.warnings_on_screen())
         try:

@@ -87,6 +87,8 @@ def test_its_solution_passes_all_checks(called, name):
 MISTAKES = {
     "vpg": [
         ("-logp * psi", "logp * psi", "check_losses"),
+        ("-logp * psi", "-(logp * psi).mean()", "check_losses"),
+        ("(values - targets).pow(2)", "torch.nn.functional.mse_loss(values, targets)", "check_losses"),
         ("gamma * lam * ~ends[t] * later", "gamma * lam * later", "check_gae"),
         ("later = values[-1]", "later = 0 * values[-1]", "check_reward_to_go"),
         (".sum(dim=1)\n    # TODO-END gaussian", ".mean(dim=1)\n    # TODO-END gaussian", "check_gaussian"),
@@ -128,6 +130,31 @@ def test_the_one_file_to_fill_in_stops_at_the_first_part_that_is_missing(part):
     exec(compile(template_of(text), "ppo_one_file_todo.py", "exec"), module)
     with pytest.raises(NotImplementedError, match=f"^{part} is to be filled in$"):
         next(module["train"](0, 1))
+
+
+CHECKS = Path(__file__).parents[2] / "docs" / "assignments" / "check_ppo.py"
+OF_ONE_FILE = [
+    ("~(terminated[t] | done[t]) * later", "~terminated[t] * later", "check_gae"),
+    ("next_values[t] * ~terminated[t]", "next_values[t]", "check_gae"),
+    ("error = torch.max(error,", "error = torch.min(error,", "check_value_loss"),
+    ("error = torch.max(error, (near - targets).pow(2))", "error = (near - targets).pow(2)", "check_value_loss"),
+    ("        error = torch.max(error, (near - targets).pow(2))\n", "        pass\n", "check_value_loss"),
+    ("loss = error.mean()", "loss = 0.5 * error.mean()", "check_value_loss"),
+    ("-torch.min(advantages * ratio", "-torch.max(advantages * ratio", "check_policy_loss"),
+    ("entropy = -(log_probs", "entropy = (log_probs", "check_entropy"),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "check"), [("", "", None), *OF_ONE_FILE])
+def test_checks_of_the_one_file_find_each_mistake(tmp_path, monkeypatch, capsys, right, wrong, check):
+    text = SOURCES["ppo_one_file_todo.py"].read_text()
+    assert not right or text.count(right) == 1, right
+    (tmp_path / "mine.py").write_text(text.replace(right, wrong) if right else text)
+    monkeypatch.setattr(sys, "argv", [str(CHECKS), str(tmp_path / "mine.py")])
+    failed = loaded(CHECKS).main()
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in said if not line.endswith(": right")] == ([check] if check else [])
+    assert failed == bool(check)
 
 
 VPG = ("env_id=CartPole-v1", "train=vpg", "train.minibatch_size=null", "train.until=2048")

@@ -12,6 +12,12 @@ import torch
 
 from bundles import torch_files_here
 from commands import call, complaint
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.scenario import env_factory, env_signature
+from multigrid_rl.files import data_root
+from multigrid_rl.models.registry import network_of
+from multigrid_rl.players.cards import signature, write_player
+from multigrid_rl.tables import HEADS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -130,3 +136,27 @@ def test_player_of_another_environment_gets_no_points(entries, tmp_path):
     result = call("grade", entries / "in" / "ada", "--rubric", rubric)
     assert result.exit_code == 1
     assert "does not fit this environment" in result.output
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_is_graded_and_entropy_only_where_a_check_names_it(tmp_path, head):
+    config = compose(["scenario=gymnasium", "scenario.env_id=Pendulum-v1"])
+    (agent,) = env_factory(config).specs.agents
+    shape = {"name": "mlp", "hidden": [8], "activation": "tanh", "head": head, "head_size": HEADS[head].size}
+    card = {
+        "name": "one", "architecture": shape, **signature(agent, None), "scenario": "gymnasium",
+        "env": env_signature(config.scenario), "seats": [agent.name], "provenance": {},
+    }  # fmt: skip
+    write_player(tmp_path / "one", network_of(agent, shape, seed=2).state_dict(), card)
+    scenario = (data_root() / "configs" / "scenario" / "gymnasium.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(scenario.replace("CartPole-v1", "Pendulum-v1"))
+    rubric = tmp_path / "rubric.yaml"
+    rubric.write_text(
+        RUBRIC.replace("cartpole", str(tmp_path / "mine.yaml")).replace("from: 20, full: 120", "at_least: -1e6")
+    )
+    result = call("grade", tmp_path / "one", "--rubric", rubric)
+    assert json.loads(result.output.splitlines()[-1])["points"] == 100, result.output
+    rubric.write_text(rubric.read_text() + "      - {metric: entropy/*, at_most: 100, points: 1}\n")
+    result = call("grade", tmp_path / "one", "--rubric", rubric)
+    line = json.loads(result.output.splitlines()[-1])
+    assert line["points"] == 101 if HEADS[head].probability else "finite entropy" in line["problem"]

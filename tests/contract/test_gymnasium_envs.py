@@ -324,7 +324,6 @@ def test_pickled_factory_builds_what_it_announces(kind):
     assert isinstance(distribution_of(agent.action_space), Gaussian) == (kind in ("vector", "double", "unbounded"))
 
 
-@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
 @pytest.mark.parametrize(
     ("env_id", "args", "message"),
     [

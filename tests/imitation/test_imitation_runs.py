@@ -6,8 +6,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
-from commands import call
+from commands import call, complaint
+from demonstrated import pusher
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import resume_training, run_training
@@ -104,6 +106,28 @@ def test_rejects_resuming_with_other_data(run, demo, tmp_path):
             resume_training(path, ["train.until=32768"])
     finally:
         card.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["scenario=1v1", "scenario.seats.blue_0=nobody"], "scenario.seats.blue_0"),
+        (["scenario=1v1", "train=bc", "data=nowhere"], "data: "),
+        (["scenario=1v1", "train=bc", "data=short"], "train.cloning.held_out: expected a share that leaves some of 1"),
+        (["env_id=Pendulum-v1", "train=gail", "data=pusher"], "train.adversarial: demonstrations: expected episodes"),
+        (["scenario=1v1", "cluster.gpus_per_learner=1"], "cluster.gpus_per_learner: expected 0"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_before_the_head_of_a_run(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    pusher(tmp_path, 16, early=True)
+    if "data=short" in words:
+        assert call("record", "key-runner", "scenario=1v1", "--steps", 10, "-o", "short").exit_code == 0
+    result = call("train", *words, "run_dir=mine")
+    assert complaint(result).startswith(f"multigrid-rl: {said}")
+    assert not result.stdout
+    assert not (tmp_path / "mine").exists()
 
 
 DAGGER = ["train=dagger", "expert=key-runner", "train.cloning.play_every=2048", "train.checkpoint_every=1024",

@@ -89,6 +89,94 @@ def test_rejects_inconsistent_torch_files(tmp_path, monkeypatch):
     assert not out.exists()
 
 
+def imported(tmp_path, monkeypatch, content):
+    """What ``data import`` says of a torch file of Pendulum, read by this process, and the folder it writes."""
+
+    def here(command, **_):
+        steps(content_of(command[3]), Path(command[4]))
+        return SimpleNamespace(returncode=0)
+
+    torch.save(content, tmp_path / "x.pt")
+    with monkeypatch.context() as patch:
+        patch.setattr("multigrid_rl.imitation.interchange.subprocess", SimpleNamespace(run=here))
+        return call("data", "import", tmp_path / "x.pt", *PENDULUM, "-o", tmp_path / "demo"), tmp_path / "demo"
+
+
+def episodes(*lengths, last=0):
+    """Observations (each with ``last`` rows more) and actions of episodes, as lists."""
+    rng = np.random.default_rng(0)
+    return {
+        "observations": [torch.from_numpy(rng.normal(size=(n + last, 3))) for n in lengths],
+        "actions": [torch.from_numpy(rng.uniform(-2, 2, (n, 1))) for n in lengths],
+    }
+
+
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("lengths", [(4, 4, 4), (2, 5, 3)])
+@pytest.mark.parametrize("kind", ["lists", "dictionaries", "three axes"])
+def test_episodes_in_torch_files_keep_their_ends(tmp_path, monkeypatch, kind, lengths, last):
+    content = given = episodes(*lengths, last=last)
+    if kind == "dictionaries":
+        content = [dict(zip(given, pair, strict=True)) for pair in zip(*given.values(), strict=True)]
+    elif kind == "three axes":
+        if len(set(lengths)) > 1:
+            pytest.skip("of one length alone")
+        content = {name: torch.stack(parts) for name, parts in given.items()}
+    result, out = imported(tmp_path, monkeypatch, content)
+    assert result.exit_code == 0, result.output
+    data = read_demonstrations(out)
+    assert data.card.bounds
+    assert data.episode_ends.tolist() == np.cumsum(lengths).tolist()
+    np.testing.assert_allclose(data.actions, np.concatenate(given["actions"]), rtol=1e-6)
+    for k, (seen, length) in enumerate(zip(given["observations"], lengths, strict=True)):
+        end = data.episode_ends[k]
+        np.testing.assert_allclose(data.observations[end - length : end], seen[:length], rtol=1e-6)
+        np.testing.assert_allclose(data.final_observations[k], seen[-1], rtol=1e-6)
+
+
+def spoilt(name, row, value):
+    content = course(8)
+    content[name][row] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (course(0), "x.pt: expected steps, as many actions as observations or one less in each episode, got 0, 0"),
+        ({name: torch.zeros(0) for name in ("observations", "actions")}, "x.pt: expected steps, "),
+        (spoilt("observations", 5, np.nan), "x.pt: column observations: expected finite numbers, got nan in row 5"),
+        (spoilt("actions", 5, np.inf), "x.pt: column actions: expected finite numbers, got inf in row 5"),
+        (course(8, observations=np.zeros((8, 1)), actions=np.zeros((8, 3))), "are the two exchanged?"),
+        (
+            course(8, observations=np.zeros((9, 3))),
+            "x.pt: expected as many actions as observations, or a list of episo",
+        ),
+        (episodes(3) | {"observations": episodes(3, 4)["observations"]}, "as many episodes of actions as of observa"),
+        ({name: [*of, of[0][:0]] for name, of in episodes(3).items()}, "x.pt: episode 1: expected steps, "),
+    ],
+)
+def test_import_names_the_file_that_was_given_and_what_is_wrong_in_it(tmp_path, monkeypatch, content, said):
+    result, out = imported(tmp_path, monkeypatch, content)
+    line = complaint(result)
+    assert said in line
+    assert ".unfinished" not in line
+    assert not out.exists()
+
+
+def test_actions_beyond_their_bounds_are_clipped_and_said(tmp_path, monkeypatch):
+    content = course(8)
+    content["actions"][:2] = [[3.5], [-2.5]]
+    result, out = imported(tmp_path, monkeypatch, content)
+    assert "clipped:  25.0% of the numbers in actions lay up to 1.5 outside of their bounds" in result.output
+    np.testing.assert_allclose(read_demonstrations(out).actions, np.clip(content["actions"], -2, 2), rtol=1e-6)
+
+
+def test_actions_within_their_bounds_are_not_spoken_of(tmp_path, monkeypatch):
+    result, _ = imported(tmp_path, monkeypatch, course(8))
+    assert "clipped" not in result.output
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demos") / "hunter"

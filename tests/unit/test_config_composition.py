@@ -20,8 +20,10 @@ from multigrid_rl.types import Rules
 # docs/game.md, section 2: name -> (blue, red, obstacle, random keys, death match, max steps, view, mission).
 ALONE_V2 = {"Red-Single": (0, 1, False, False, False, 1000, 7, False)}
 ALONE_V2["Red-Single-with-Obstacle"] = (0, 1, True, False, False, 1000, 7, False)
+ALONE_V2["Red-Single-with-Obsticle"] = ALONE_V2["Red-Single-with-Obstacle"]  # as the course's commands spell it
 ALONE_V3 = {"Red-Single": (0, 1, False, False, False, 1280, 5, True)}
 ALONE_V3["Red-Single-with-Obstacle"] = (0, 1, True, False, False, 1280, 5, True)
+ALONE_V3["Red-Single-with-Obsticle"] = ALONE_V3["Red-Single-with-Obstacle"]
 COOP, COOP_EVAL = ((0, 2, True, True, False, steps, 5, True) for steps in (1280, 300))
 DUEL = (1, 1, False, True, True, 300, 5, True)
 FOUR, FOUR_PEACE = ((2, 2, True, False, deadly, 1280, 5, True) for deadly in (True, False))
@@ -66,7 +68,7 @@ def test_original_name_resolves_to_right_game(name, game):
 
 def test_only_original_names_are_aliases_and_unique():
     aliases = [alias for name in ALL_SCENARIOS for alias in whole_scenario(name).get("aliases", [])]
-    assert len(aliases) == 18
+    assert len(aliases) == 20
     assert sorted(aliases) == sorted(f"MultiGrid-CompetativeRedBlueDoor-{name}" for name in ORIGINAL)
 
 

@@ -1,8 +1,9 @@
-"""The yardsticks of the code base count what they say, and a plain run loads no add-on."""
+"""The yardsticks of the code base count what they say, and a plain run and its verb load no add-on."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,16 +11,27 @@ from pathlib import Path
 from benchmarks import house
 
 ROOT = Path(__file__).parents[2]
-#: Modules and lines of ours that the whole process of a plain run may have loaded at its end.
-LOADED = (82, 15_150)
+#: Modules and lines of ours that the command of a plain run may have loaded at its end.
+LOADED = (86, 15_600)
 
-RUN = """
-import json, sys
-from multigrid_rl.training.start import run_training
-run_training(["scenario=1v1", "train.until=8192", "run_dir=run", "train.threads=1"])
-ours = {name: module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "multigrid_rl"}
-print(json.dumps(ours))
+#: A sitecustomize that tells at a command's end which modules of ours it has, and their files.
+COUNT = """
+import atexit, json, sys
+def tell():
+    ours = {name: module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "multigrid_rl"}
+    print(json.dumps(ours))
+atexit.register(tell)
 """
+
+
+def loaded_by(folder: Path, *words: str) -> tuple[list[str], int]:
+    """Modules of ours that the real command has loaded at its end, and their lines."""
+    (folder / "sitecustomize.py").write_text(COUNT)
+    ours = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    command = [str(Path(sys.executable).with_name("multigrid-rl")), *words]
+    done = subprocess.run(command, cwd=folder, env=ours, capture_output=True, text=True, check=True)
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    return list(loaded), sum(Path(file).read_text(encoding="utf-8").count("\n") for file in loaded.values())
 
 
 def write(root: Path, **sources: str) -> Path:
@@ -48,10 +60,15 @@ def test_counts_of_a_toy_package(tmp_path):
     assert rows["lines of the package"] - rows["of them the core's"] == 2
 
 
-def test_plain_run_loads_little_of_ours_and_no_add_on(tmp_path):
-    done = subprocess.run([sys.executable, "-c", RUN], cwd=tmp_path, capture_output=True, text=True, check=True)
-    loaded = {name: Path(file) for name, file in json.loads(done.stdout.splitlines()[-1]).items()}
-    lines = sum(file.read_text(encoding="utf-8").count("\n") for file in loaded.values())
+def test_plain_run_as_it_is_typed_loads_little_of_ours_and_no_add_on(tmp_path):
+    words = ("train", "scenario=1v1", "--until", "8192", "run_dir=run", "train.threads=1")
+    loaded, lines = loaded_by(tmp_path, *words)
+    assert "multigrid_rl.cli.main" in loaded
     assert len(loaded) <= LOADED[0]
     assert lines <= LOADED[1]
     assert {name.split(".")[1] for name in loaded if "." in name} & set(house.ADDONS) == set()
+
+
+def test_version_loads_no_verb(tmp_path):
+    loaded, _ = loaded_by(tmp_path, "--version")
+    assert len(loaded) <= 9

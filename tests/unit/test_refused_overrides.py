@@ -13,7 +13,12 @@ BODY = "env_id=Pendulum-v1 experiment=none"
 GATE = "scenario.gates=[{metric:episode_len_mean"
 #: Overrides, then words of the message, or patterns of it.
 REFUSED = [
-    ("scenario=1v2", rf"^scenario: expected {', '.join(ALL_SCENARIOS[:4])}, .*, got 1v2"),
+    (
+        "scenario=1v2",
+        rf"^scenario: expected one \(did you mean 2v2\?\) of {', '.join(ALL_SCENARIOS[:4])}, .*, got 1v2$",
+    ),
+    ("scenario=MultiGrid-CompetativeRedBlueDoor-v3-DTDE-1vs1", r"mean MultiGrid-CompetativeRedBlueDoor-v3-DTDE-1v1\?"),
+    ("scenario=qqq", "^scenario: expected 1v1, .*, got qqq$"),
     ("scenario=", "^scenario: expected 1v1, .*, got"),
     ("scenario=nowhere train.lr=-1", "^scenario: .*, got nowhere"),
     ("train.lrr=1", r"^train\.lrr: expected .*lr, lr_final.*, got lrr \(did you mean lr\?\)"),
@@ -96,7 +101,7 @@ REFUSED = [
     ("train.bonus.red_0.step=true", r"^train\.bonus\.red_0\.step: expected a number, got True$"),
     # curricula
     ("curriculum=[{scenario:2v2,steps:10}]", "curriculum.0.scenario: expected", "learning seats are red_0", "got 2v2"),
-    ("curriculum=[{scenario:2v3,steps:10}]", "scenario: expected", "got 2v3 (did you mean 2v2"),
+    ("curriculum=[{scenario:2v3,steps:10}]", "scenario: expected one (did you mean 2v2?) of", "got 2v3"),
     ("curriculum=[{scenario:1v1}]", "curriculum.0", "steps: N, held: true"),
     ("curriculum=[{scenario:1v1,steps:0}]", "curriculum.0.steps: expected greater than or equal to 1, got 0"),
     ("curriculum=[{scenario:1v1,steps:5,until:7}]", "curriculum.0.until: ", "got until"),

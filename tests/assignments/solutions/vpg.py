@@ -119,7 +119,8 @@ def equal(found: object, expected: object, tolerance: float = 1e-4) -> None:
     """Raise ``AssertionError`` unless all numbers are equal."""
     found, expected = torch.as_tensor(found).detach().double(), torch.as_tensor(expected).double()
     if found.shape != expected.shape or not torch.allclose(found, expected, atol=tolerance):
-        raise AssertionError(f"expected {expected.tolist()}, got {found.tolist()}")
+        shapes = "" if found.shape == expected.shape else f" (shape {tuple(found.shape)}, not {tuple(expected.shape)})"
+        raise AssertionError(f"expected {expected.tolist()}, got {found.tolist()}{shapes}")
 
 
 def check_categorical() -> None:
@@ -163,12 +164,14 @@ def check_gae() -> None:
 
 
 def check_losses() -> None:
-    """Gradients of one row: - Psi by log pi, 2 (V - G) by the value."""
-    logp, values = torch.tensor([-1.0], requires_grad=True), torch.tensor([3.0], requires_grad=True)
-    compute_loss_pi(logp, torch.tensor([2.0])).sum().backward()
-    compute_loss_v(values, torch.tensor([1.0])).sum().backward()
-    equal(logp.grad, [-2.0])
-    equal(values.grad, [4.0])
+    """Losses and gradients of two rows, each on its own: - Psi by log pi, 2 (V - G) by the value; no mean over them."""
+    logp, values = torch.tensor([-1.0, -0.5], requires_grad=True), torch.tensor([3.0, 1.0], requires_grad=True)
+    loss_pi, loss_v = compute_loss_pi(logp, torch.tensor([2.0, -4.0])), compute_loss_v(values, torch.tensor([1.0, 2.0]))
+    equal(loss_pi, [2.0, -2.0])
+    equal(loss_v, [4.0, 1.0])
+    (loss_pi + loss_v).sum().backward()
+    equal(logp.grad, [-2.0, 4.0])
+    equal(values.grad, [4.0, -2.0])
 
 
 def check_clip() -> None:
