@@ -69,8 +69,8 @@ PLAIN_OBSTACLE = f"{OBSTACLE}-plain"
 LATER = 200
 #: The same where the seeds from 200 on had been seen, too.
 LATEST = 400
-#: The same where those from 400 on had been seen, too.
-LAST = 500
+#: The same where those from 400 and 500 on had been seen, too.
+LAST = 600
 #: Trained for these matches and for nothing else. They are no shipped players: hand-ins are compared with those.
 STRANGERS = tuple(f"benchmarks/strangers/stranger-{kind}" for kind in ("course", "selfplay", "clone"))
 #: Blues that a red of the plain 1v1 never met.
