@@ -278,6 +278,12 @@ def outcome_shares(winner: NDArray[np.int8], team: int) -> tuple[float, float, f
     return win, draw, max(0.0, 1.0 - win - draw)  # rounding must not make it -0.0
 
 
+def ahead(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return 1 where the return ``one`` is larger, -1 where it is smaller, 0 where they differ by rounding alone."""
+    level = np.isclose(one, other, rtol=1e-12, atol=1e-6)  # sums of floats depend on their order
+    return np.where(level, 0.0, np.sign(one - other))
+
+
 def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
     """Return the 95 % Wilson score interval of a proportion (Wilson 1927); a draw may count as half a success.
 
