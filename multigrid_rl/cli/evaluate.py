@@ -114,7 +114,6 @@ def _means(row: dict[str, Any], own: list[str]) -> list[str]:
     for name, digits in (("return", 3), ("length", 1)):
         low, high = row[f"{name}_interval"]
         cells.append(f"{row[f'{name}_mean']:.{digits}f} ({spread(low, high, f'.{digits}f')})")
-    for name in own:
-        it = row.get("metrics", {}).get(name)
-        cells.append("" if it is None else f"{it['mean']:.3g} ({spread(*it['interval'], form='.3g')})")
+    for it in (row.get("metrics", {}).get(name) for name in own):
+        cells.append("" if it is None else f"{it['mean']:.3g} ({spread(it['interval'][0], it['interval'][1], '.3g')})")
     return cells

@@ -169,12 +169,12 @@ def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
     if max(ends) > 1.1 * min(ends):
         why = "runs end when their gates are held, here" if all(run.gates for run in all_runs) else "runs report last"
         yield f"{why} after {min(ends):,} to {max(ends):,} steps: final values are those at each run's own end"
-    windows = " or ".join(f"{window:,}" for window in sorted({final_window(run) for run in all_runs}))
-    yield f"final values are means over the last {windows} steps of a run, of a gate's metric over the gate's window"
     if min(len(runs) for s in (ours, theirs) for runs in s.by_scenario.values()) < MIN_RUNS:
         yield f"fewer than {MIN_RUNS} runs on a side: intervals mean little"
     if len(ours.by_scenario) > 1:
         yield "several scenarios: an IQM mixes their scales, the share of pairs is the mean over scenarios and does not"
+    windows = " or ".join(f"{window:,}" for window in sorted({final_window(run) for run in all_runs}))
+    yield f"final values are means over the last {windows} steps of a run, of a gate's metric over the gate's window"
 
 
 def _within_set(runs: RunSet) -> Iterator[str]:
@@ -206,7 +206,7 @@ def final_value(series: Series, window: int) -> float:
 
 def final_window(run: Run) -> int:
     """Return over how many of its last environment steps a run's final value is a mean."""
-    return min(FINAL_WINDOW, int(run.config["train"]["until"]) // 10)
+    return min(FINAL_WINDOW, int(run.config["train"].get("until", run.env_steps)) // 10)
 
 
 def directions(runs: tuple[Run, ...]) -> dict[str, Literal["<=", ">="]]:
