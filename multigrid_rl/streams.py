@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.jit import inlined, kernel
 
-#: Purposes of random streams: 0 for the engine, then background players, mixtures and learners.
+#: First purposes of random streams: 0 is the engine's, then background players', mixtures' and learners'.
 PLAYER_PURPOSE = 16
 MIXTURE_PURPOSE = 48
 LEARNER_PURPOSE = 64
@@ -64,8 +64,19 @@ def fill_uniform(stream: NDArray[np.uint64], out: NDArray[np.float64]) -> None:
             out[g, c] = float(next_u64(stream, g) >> _S11) * _TWO53
 
 
+def purpose_of(kind: int, index: int, room: int = 32) -> int:
+    """Return the purpose of number ``index`` of a kind: no other kind has it, whatever the number.
+
+    Args:
+        kind: the kind's first purpose.
+        index: of the seat, team or agent, from 0.
+        room: how many purposes the kind has before the next kind's first one.
+    """
+    return kind + index if index < room else (kind << 32) + index
+
+
 def seeded(seed: int | Sequence[int], games: NDArray[np.int64], purpose: int = 0) -> NDArray[np.uint64]:
-    """Start states (N,) of the streams of ``games`` under ``seed``, for one ``purpose`` (a small integer).
+    """Start states (N,) of the streams of ``games`` under ``seed``, for one ``purpose`` (see :func:`purpose_of`).
 
     Under a seed of its own each of them is the first game of that seed.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 import shlex
@@ -73,6 +74,11 @@ def unknown(key: object, word: str, known: Iterable[str], what: str = "{}") -> s
     """Return the message for an unknown name: ``what`` was expected, its braces filled with all known names."""
     names = list(known)
     return expected(key, what.format(", ".join(names) or "none"), word + suggestion(word, names))
+
+
+def spread(low: float, high: float, form: str) -> str:
+    """Return an interval as ``low to high``, ``-`` where there is none: its bounds are NaN."""
+    return "-" if math.isnan(low) else f"{low:{form}} to {high:{form}}"
 
 
 #: pydantic's kinds of errors in plain words; braces are filled with what was given and the bounds.

@@ -90,6 +90,37 @@ class Auction(ParallelEnv):
         return seen, paid, over, dict.fromkeys(actions, False), {agent: {} for agent in actions}
 
 
+class Wages(ParallelEnv):
+    """Both earn .6 in three steps, in different orders: their sums differ in the last digit."""
+
+    def __init__(self):
+        self.metadata, self.possible_agents = {"name": "wages"}, ["up_0", "down_0"]
+
+    def observation_space(self, agent):
+        return BOX
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def shown(self):
+        return {agent: np.zeros(2, np.float32) for agent in self.possible_agents}
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.t = list(self.possible_agents), 0
+        return self.shown(), {}
+
+    def step(self, actions):
+        paid = dict(zip(actions, ((0.1, 0.3), (0.2, 0.2), (0.3, 0.1))[self.t], strict=True))
+        self.t += 1
+        over = dict.fromkeys(actions, self.t == 3)
+        self.agents = [] if self.t == 3 else self.agents
+        return self.shown(), paid, over, dict.fromkeys(actions, False), {agent: {} for agent in actions}
+
+
+def wages(**options):
+    return Wages(**options)
+
+
 def auction(**options):
     return Auction(**options)
 

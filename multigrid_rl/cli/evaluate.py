@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, one_thread, refused, written_beside
+from multigrid_rl.text import spread
 
 
 def evaluate(
@@ -112,8 +113,7 @@ def _means(row: dict[str, Any], own: list[str]) -> list[str]:
     cells = []
     for name, digits in (("return", 3), ("length", 1)):
         low, high = row[f"{name}_interval"]
-        cells.append(f"{row[f'{name}_mean']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})")
-    for name in own:
-        it = row.get("metrics", {}).get(name)
-        cells.append("" if it is None else f"{it['mean']:.3g} ({it['interval'][0]:.3g} to {it['interval'][1]:.3g})")
+        cells.append(f"{row[f'{name}_mean']:.{digits}f} ({spread(low, high, f'.{digits}f')})")
+    for it in (row.get("metrics", {}).get(name) for name in own):
+        cells.append("" if it is None else f"{it['mean']:.3g} ({spread(it['interval'][0], it['interval'][1], '.3g')})")
     return cells

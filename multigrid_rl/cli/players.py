@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, fail, one_thread, refused
+from multigrid_rl.text import spread
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import BestResponse, Card
@@ -140,7 +141,7 @@ def freeze(
         returns = returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
         write_card(catalogue.root / name, card.model_copy(update={"returns": returns}))
         for mode, measured in returns.items():
-            text = f"{measured.mean:,.1f} ({measured.low:,.1f} to {measured.high:,.1f})"
+            text = f"{measured.mean:,.1f} ({spread(measured.low, measured.high, ',.1f')})"
             what = card.env.env_id if card.env else card.scenario
             typer.echo(f"return over {measured.episodes} episodes of {what}, {mode}: {text}")
         return

@@ -94,11 +94,12 @@ class Check(Bound):
             return row | dict.fromkeys(("value", "interval", "met", "points", "least", "most"))
         # Of several seats the worst one decides and is shown.
         worst = max(values, key=lambda v: v.value) if self.comparison == "<=" else min(values, key=lambda v: v.value)
+        unknown = self.metric == ENTROPY or worst.high == float("inf")
         least, most = map(self.worth, self.ends(worst))
         points = min(self.worth(self.ends(value)[0] if self.beyond_doubt else value.value) for value in values)
         return row | {
             "value": round(worst.value, 4),
-            "interval": None if self.metric == ENTROPY else [round(worst.low, 4), round(worst.high, 4)],
+            "interval": None if unknown else [round(worst.low, 4), round(worst.high, 4)],
             "met": points == self.points,
             "points": points,
             "least": min(least, points),

@@ -37,7 +37,8 @@ def measured(
     for team, table in tables:
         samples = samples_of(table, place_of(spec).who(spec), (*spec.seats_of(team), team))
         sides.append([sample.values for name, sample in samples.items() if fnmatchcase(name, metric)])
-    return [Interval(*interval_of(np.concatenate(values))) for values in zip(*sides, strict=True)]
+    found = [Interval(*interval_of(np.concatenate(values))) for values in zip(*sides, strict=True)]
+    return [Interval(each.value, -math.inf, math.inf) if math.isnan(each.low) else each for each in found]
 
 
 class Metered:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused
 from multigrid_rl.tables import CHECKPOINTS, PAGES, find, has, load
-from multigrid_rl.text import ConfigError, reason
+from multigrid_rl.text import ConfigError, reason, spread
 from multigrid_rl.trust import agents_trusted, strangers, trusting_agents
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ def _earned(results: CupResults) -> Table:
     for row in results.returns:
         more = str(row.games), str(row.forfeited), f"{row.length_mean:.4g}"
         by_side = (f"{row.sides[side]:.4g}" if side in row.sides else "-" for side in sides)
-        mean = f"{row.mean:.4g} ({row.low:.4g} to {row.high:.4g})"
+        mean = f"{row.mean:.4g} ({spread(row.low, row.high, '.4g')})"
         grid.add_row(str(row.rank), row.name, mean, *by_side, *more)
     return grid
 

@@ -162,7 +162,7 @@ class ClusterConfig(Part):
     """0: the driver process samples. n: n remote Ray actors share num_envs games. all: as many as the cluster has CPUs
     for. More: faster where cores are free"""
     num_learners: int = Field(default=0, ge=0, le=64)
-    """0: the driver process learns. n: n remote Ray actors share every minibatch; more of them change no result"""
+    """0: the driver process learns. n: n remote Ray actors share every minibatch; rows have the losses of the first"""
     gpus_per_learner: float = Field(default=0, ge=0, le=1)
     """share of a GPU for each learner; with num_learners 0, for the driver's"""
     sample_timeout_s: float = Field(default=120, gt=0)

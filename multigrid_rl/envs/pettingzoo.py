@@ -28,6 +28,7 @@ from multigrid_rl.envs.base import (
 )
 from multigrid_rl.envs.parts import SwappedParts
 from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, described, failed, open_game
+from multigrid_rl.metrics import ahead
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import mistake
 from multigrid_rl.types import AgentSpec, BatchedStep, MultiAgentSpec, RunError, Seats
@@ -209,8 +210,8 @@ class PettingZooEnvs(Episodes):
         if self.teams is None:
             return np.full(len(returns), -1, np.int8)
         sums = np.stack([returns[:, np.equal(self.teams, team)].sum(axis=1) for team in range(max(self.teams) + 1)])
-        best = sums.max(axis=0)
-        return np.where((sums == best).sum(axis=0) == 1, sums.argmax(axis=0), -1).astype(np.int8)
+        level = ahead(sums, sums.max(axis=0)) == 0
+        return np.where(level.sum(axis=0) == 1, sums.argmax(axis=0), -1).astype(np.int8)
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
         if not self._auto_reset and self._episode.any():  # each plays once

@@ -22,7 +22,8 @@ from multigrid_rl.text import ConfigError, expected, shown
 
 #: Environment steps until all gates were held: from a run's verdict, not from its reports.
 HELD = "env_steps_to_held"
-#: A run's final value is the mean over the reports of its last so many environment steps; a gate has its own window.
+#: A run's final value is the mean over the reports of its last so many environment steps, at most a tenth of its
+#: budget; a gate has its own window.
 FINAL_WINDOW = 100_000
 #: With fewer runs on a side an interval means little.
 MIN_RUNS = 3
@@ -172,6 +173,8 @@ def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
         yield f"fewer than {MIN_RUNS} runs on a side: intervals mean little"
     if len(ours.by_scenario) > 1:
         yield "several scenarios: an IQM mixes their scales, the share of pairs is the mean over scenarios and does not"
+    windows = " or ".join(f"{window:,}" for window in sorted({final_window(run) for run in all_runs}))
+    yield f"final values are means over the last {windows} steps of a run, of a gate's metric over the gate's window"
 
 
 def _within_set(runs: RunSet) -> Iterator[str]:
@@ -199,6 +202,11 @@ def _differing(one: Run, other: Run, most: int) -> str:
 def final_value(series: Series, window: int) -> float:
     """Return the mean over the reports of a run's last ``window`` environment steps, as a gate looks back."""
     return float(series.values[series.env_steps > series.env_steps[-1] - window].mean())
+
+
+def final_window(run: Run) -> int:
+    """Return over how many of its last environment steps a run's final value is a mean."""
+    return min(FINAL_WINDOW, int(run.config["train"].get("until", run.env_steps)) // 10)
 
 
 def directions(runs: tuple[Run, ...]) -> dict[str, Literal["<=", ">="]]:
@@ -246,7 +254,7 @@ def _value(run: Run, metric: str) -> float:
     if metric == HELD:
         steps = (run.verdict or {}).get(HELD)
         return math.inf if steps is None else float(steps)
-    window = next((gate.window for gate in run.gates if gate.metric == metric), FINAL_WINDOW)
+    window = next((gate.window for gate in run.gates if gate.metric == metric), final_window(run))
     return final_value(run.series[metric], window)
 
 

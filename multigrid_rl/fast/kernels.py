@@ -28,8 +28,8 @@ _P7, _P9 = np.float32(5.12229709037114e-08), np.float32(-8.60467152213735e-11)
 _P11, _P13 = np.float32(2.00018790482477e-13), np.float32(-2.76076847742355e-16)
 _Q0, _Q2 = np.float32(4.89352518554385e-03), np.float32(2.26843463243900e-03)
 _Q4, _Q6 = np.float32(1.18534705686654e-04), np.float32(1.19825839466702e-06)
-# Beyond this, tanh is 1 in float32.
-_BOUND = np.float32(7.90531110763549805)
+# The approximation holds up to the bound. Beyond the other one tanh is 1 in float32, and has no slope.
+_BOUND, _SATURATED = np.float32(7.90531110763549805), np.float32(9.01)
 _ONE, _ZERO = np.float32(1), np.float32(0)
 
 
@@ -52,11 +52,13 @@ def clear(rows: Any, values: Floats) -> None:
 @float_inlined
 def tanh(x: Any) -> Any:
     """Return the hyperbolic tangent of a float32."""
-    x = _BOUND if x > _BOUND else x  # comparisons that leave NaN as it is
-    x = -_BOUND if x < -_BOUND else x
-    s = x * x
+    near = _BOUND if x > _BOUND else x  # comparisons that leave NaN as it is
+    near = -_BOUND if near < -_BOUND else near
+    s = near * near
     p = _P1 + s * (_P3 + s * (_P5 + s * (_P7 + s * (_P9 + s * (_P11 + s * _P13)))))
-    return x * p / (_Q0 + s * (_Q2 + s * (_Q4 + s * _Q6)))
+    y = near * p / (_Q0 + s * (_Q2 + s * (_Q4 + s * _Q6)))
+    y = _ONE if x > _SATURATED else y
+    return -_ONE if x < -_SATURATED else y
 
 
 @float_inlined

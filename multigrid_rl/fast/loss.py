@@ -147,12 +147,14 @@ def categorical_rows(
         for c in range(count):
             if not mask[row, c]:
                 continue
+            sure = by_outputs[b, c, actions[row, c]] == seat[c, 0]
+            pull = 0.0 if sure else slope  # else rounding would leave a gradient where there is no alternative
             for k in range(choices):
                 p = by_outputs[b, c, k] / seat[c, 0]
                 # d H / d logit = -p (log p + H); d log pi(a) / d logit = [a] - p
                 decrease = p * (logits[u, c, k] - seat[c, 1] + seat[c, 2])
-                by_outputs[b, c, k] = entropy_coef * scale * decrease - slope * p
-            by_outputs[b, c, actions[row, c]] += slope
+                by_outputs[b, c, k] = entropy_coef * scale * decrease - pull * p
+            by_outputs[b, c, actions[row, c]] += pull
     _add_up(parts, scale, sums)
 
 

@@ -20,12 +20,12 @@ from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.vector import Moments, Normaliser
 from multigrid_rl.players.episodes import in_place_of
-from multigrid_rl.streams import LEARNER_PURPOSE, Streams
+from multigrid_rl.streams import LEARNER_PURPOSE, Streams, purpose_of
 from multigrid_rl.types import BatchedStep, Policy
 
 Array = NDArray[Any]
-#: Purposes of random streams, after the learners': the experts' draws, and the mixture.
-_EXPERTS, _MIXTURE = LEARNER_PURPOSE + 16, LEARNER_PURPOSE + 32
+#: First purposes of random streams: the experts' draws, and the mixture. They stand behind the first 16 learners'.
+_EXPERTS, _MIXTURE, _ROOM = LEARNER_PURPOSE + 16, LEARNER_PURPOSE + 32, 16
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,10 @@ class LabellingCollector(Collector):
             for name, rollout in self.rollouts.items()
         }
         self._experts, self._mixture = {}, {}
+        room = _ROOM if len(self.agents) <= _ROOM else 0
         for k, (name, agent) in enumerate(self.agents.items()):
-            self._experts[name] = in_place_of(agent, experts[name], self.env, Streams(seed, numbers, _EXPERTS + k))
-            self._mixture[name] = Streams(seed, numbers, _MIXTURE + k)
+            own, mixed = (Streams(seed, numbers, purpose_of(kind, k, room)) for kind in (_EXPERTS, _MIXTURE))
+            self._experts[name], self._mixture[name] = in_place_of(agent, experts[name], self.env, own), mixed
 
     def _play(self) -> None:
         """Play step by step: an expert is asked in each."""

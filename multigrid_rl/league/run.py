@@ -14,6 +14,7 @@ import numpy as np
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import free_path, unfinished, write_whole
 from multigrid_rl.league.league import League, Snapshot
+from multigrid_rl.metrics import ahead
 from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card, read_files, read_network
 from multigrid_rl.players.pool import Roster
 from multigrid_rl.runs.checkpoints import LEAGUE, STANDINGS
@@ -52,7 +53,7 @@ class RunLeague(League):
         scores = np.where(table.winner < 0, 0.5, (table.winner == self._team).astype(float))
         if not self._winner:  # who earns more is ahead, where nobody wins
             returns = table.returns
-            scores = (np.sign(returns[:, self._own].sum(axis=1) - returns[:, ~self._own].sum(axis=1)) + 1) / 2
+            scores = (ahead(returns[:, self._own].sum(axis=1), returns[:, ~self._own].sum(axis=1)) + 1) / 2
         self.record(table.players[:, self._column], scores)
         return self.metrics()
 

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, one_thread, refused
+from multigrid_rl.text import spread
 
 if TYPE_CHECKING:
     from multigrid_rl.league.exact import Exact
@@ -150,13 +151,13 @@ def _show(target: Path, player: str, result: Exploitability) -> None:
         table.add_row(f"{curve.team}, seed {curve.seed}", *cells)
     screen = console(120)
     screen.print(table)
-    low, high = (_number(value, wins=wins) for value in (best.low, best.high))
+    between = spread(best.low, best.high, ".1%" if wins else ".3f")
     by = f"the best of {best.runs} that trained {best.env_steps:,} steps"
     if wins:
-        share = f"{_number(best.win, wins=True)} ({low} to {high}, {best.episodes} games)"
+        share = f"{_number(best.win, wins=True)} ({between}, {best.episodes} games)"
         screen.print(f"{player}: beaten in {share} by {by}")
     else:
-        earned = f"{_number(best.return_mean, wins=False)} ({low} to {high}, {best.episodes} games a role)"
+        earned = f"{_number(best.return_mean, wins=False)} ({between}, {best.episodes} games a role)"
         screen.print(f"{player}: a return of {earned}, averaged over roles, is earned against it by {by}")
     screen.print("A lower bound: another recipe, or more steps, may find more.")
     screen.print(f"wrote {target}: {', '.join(sorted(file.name for file in target.iterdir() if file.is_file()))}")

@@ -12,7 +12,7 @@ from torch import Tensor
 from multigrid_rl import fast
 from multigrid_rl.learn.batches import Paths, Rollout
 from multigrid_rl.models.distributions import Bound, distribution_of
-from multigrid_rl.streams import LEARNER_PURPOSE, Streams
+from multigrid_rl.streams import LEARNER_PURPOSE, Streams, purpose_of
 from multigrid_rl.types import BatchedEnv, BatchedStep, Clock, MultiAgentSpec
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class Collector:
         self.clock = Clock()
         # Random streams by game and agent: the same game draws the same, in whatever process it is played.
         numbers = np.arange(first, first + env.num_envs, dtype=np.int64)
-        self.streams = {name: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, name in enumerate(self.agents)}
+        purposes = {name: purpose_of(LEARNER_PURPOSE, k) for k, name in enumerate(self.agents)}
+        self.streams = {name: Streams(seed, numbers, purpose) for name, purpose in purposes.items()}
         self.distributions = {
             name: distribution_of(agent.action_space, bound, self._net(name)) for name, agent in self.agents.items()
         }

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from multigrid_rl.learn.advantages import Estimator, own_weights
 from multigrid_rl.learn.losses import Objective, Rows, objective_of, value_loss_of
@@ -22,8 +22,8 @@ from multigrid_rl.types import AgentSpec
 _ROWS = 3
 
 
-def try_network(agent: AgentSpec, architecture: Mapping[str, Any]) -> Distribution:
-    """Build a network from outside (``module:Class``), call it once, and return what its outputs mean.
+def try_network(agent: AgentSpec, architecture: Mapping[str, Any]) -> nn.Module:
+    """Build a network from outside (``module:Class``) and call it once.
 
     Raises:
         ConfigError: one line naming the key, what is expected and what came.
@@ -34,9 +34,8 @@ def try_network(agent: AgentSpec, architecture: Mapping[str, Any]) -> Distributi
         made_of = "observation_space, outputs, hidden, generator"
         _check_signature(key, import_object("model.name", name, "module:Class"), made_of)
         network = network_of(agent, architecture)
-        distribution = distribution_of(agent.action_space, network=network)
-        _check_network(key, network, agent, distribution)
-    return distribution
+        _check_network(key, network, agent, distribution_of(agent.action_space, network=network))
+    return network
 
 
 def try_functions(functions: Mapping[str, str], distribution: Distribution) -> None:

@@ -23,7 +23,7 @@ from multigrid_rl.types import AgentSpec
 #: Activations by name, and those over tokens.
 _ACTIVATIONS = ("tanh", "relu", "elu", "silu")
 _OVER_TOKENS = ("tanh", "relu")
-#: Weights that only a central critic has: a player does not need them.
+#: Weights, or the module of such, that only a central critic has.
 CENTRAL = "central"
 #: Head and bound of a policy over actions without bounds: every draw is an action.
 _UNBOUNDED = ("gaussian", "clip")
@@ -141,6 +141,12 @@ def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0)
     if isinstance(distribution, nn.Module):  # a head, with weights of its own
         network.head = distribution
     return network
+
+
+def actor_of(weights: Mapping[str, Tensor], agent: AgentSpec) -> dict[str, Tensor]:
+    """Return the weights that a player needs: all but a central critic's, where the agent has one."""
+    left_out = None if agent.critic_space is None else CENTRAL
+    return {name: value for name, value in weights.items() if name.partition(".")[0] != left_out}
 
 
 def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) -> Distribution:

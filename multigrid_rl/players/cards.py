@@ -43,7 +43,7 @@ def _in_one_line(value: str) -> str:
 
 #: Text that may stand in tables and messages.
 OneLine = Annotated[str, AfterValidator(_in_one_line)]
-Text = Annotated[OneLine, Field(max_length=100)]
+Text = Annotated[str, Field(max_length=100), AfterValidator(_in_one_line)]
 
 
 class PlayerFiles(NamedTuple):
@@ -117,8 +117,8 @@ class TakenSignature(Strict):
 
 
 Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
-#: Number of choices of one seat; of each part, where an action has parts with different ones; or bounds.
-ActionSignature = Choices | list[Choices] | BoxSignature
+#: Bounds; or the number of choices of one seat; or of each part, where an action has parts with different ones.
+ActionSignature = BoxSignature | Choices | list[Choices]
 
 
 class EnvSignature(Strict):
@@ -276,10 +276,21 @@ def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def packed(weights: Mapping[str, Tensor], card: dict[str, Any]) -> tuple[bytes, Card]:
+    """Return a model's file and its card with size and hash. Raises :class:`PlayerError`: no reader would take them."""
+    # Copied, as the format refuses weights that two layers of a network share.
+    data = safetensors.torch.save({name: value.contiguous().clone() for name, value in weights.items()})
+    if len(data) > MAX_MODEL_BYTES:
+        raise PlayerError(expected("model", f"weights of at most {MAX_MODEL_BYTES:,} bytes", f"{len(data):,} bytes"))
+    try:
+        return data, Card(**card, bytes=len(data), sha256=sha256_of(data))
+    except ValidationError as error:
+        raise PlayerError(f"card of the player: {first_error(error, quoting=True)}") from error
+
+
 def write_player(folder: Path, weights: Mapping[str, Tensor], card: dict[str, Any]) -> Card:
-    """Write model and card into a new ``folder``; size and hash are filled in. Raises ``FileExistsError``."""
-    data = safetensors.torch.save({name: value.contiguous() for name, value in weights.items()})
-    complete = Card(**card, bytes=len(data), sha256=sha256_of(data))
+    """Write model and card into a new ``folder``. Raises ``FileExistsError``, and what :func:`packed` does."""
+    data, complete = packed(weights, card)
     folder.mkdir(parents=True, exist_ok=False)
     (folder / MODEL_FILE).write_bytes(data)
     write_card(folder, complete)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from multigrid_rl.envs.grouping import GroupedEnv
 from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.match import Match, PlayerFaultError, Seated
-from multigrid_rl.streams import LEARNER_PURPOSE, Streams
+from multigrid_rl.streams import LEARNER_PURPOSE, Streams, purpose_of
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EpisodeTable, Policy, RunError, Seats
 
@@ -49,9 +49,10 @@ def turns(
     """
     obs = env.reset(seed)
     numbers = np.arange(first, first + env.num_envs, dtype=np.int64)
+    streams = [Streams(seed, numbers, purpose_of(LEARNER_PURPOSE, k)) for k in range(len(agents))]
     actors = {
-        agent.name: in_place_of(agent, players[agent.name], env, Streams(seed, numbers, LEARNER_PURPOSE + k))
-        for k, agent in enumerate(agents)
+        agent.name: in_place_of(agent, players[agent.name], env, its)
+        for agent, its in zip(agents, streams, strict=True)
     }
     while True:
         current = {name: obs[name].copy() for name in actors}

@@ -192,6 +192,7 @@ class SeatVectorEnv(VectorEnv):
         rewards, infos = step.rewards[self.seat].copy(), self._infos()
         ended = terminated | truncated
         if ended.any():
+            self.match.drain_episodes()  # nobody asks for them
             # The episode of an eliminated seat ends, though team mates could play on: its game is reset, too.
             early = ended & ~step.done
             final = np.where(early[:, None], step.observations[self.seat], step.final_observations[self.seat])[ended]

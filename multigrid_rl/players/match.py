@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.streams import MIXTURE_PURPOSE, PLAYER_PURPOSE, Streams
+from multigrid_rl.streams import MIXTURE_PURPOSE, PLAYER_PURPOSE, Streams, purpose_of
 from multigrid_rl.text import expected
 from multigrid_rl.types import TEAM_ORDER, BatchedEnv, BatchedStep, Board, Clock, EpisodeTable, Policy, SeatView
 
@@ -125,9 +125,9 @@ class Match(Generic[Env]):
         self._seated = []
         for name, player in self._players.items():
             seat = self._seats[name][0]
-            purpose = MIXTURE_PURPOSE + order.index(self._teams[seat])
+            purpose = purpose_of(MIXTURE_PURPOSE, order.index(self._teams[seat]), room=16)
             mixture = Streams(seed, numbers, purpose) if hasattr(player, "assign") else None
-            streams = Streams(seed, numbers, PLAYER_PURPOSE + self.index[seat])
+            streams = Streams(seed, numbers, purpose_of(PLAYER_PURPOSE, self.index[seat]))
             seats = [self.index[seat] for seat in self._seats[name]]
             self._seated.append(Seated(player, streams, seats=seats, env=self.env, mixture=mixture))
         pairs = self.seated()

@@ -122,9 +122,9 @@ class RandomLegal:
         """Return choices (N, C) or numbers (N, A)."""
         space, uniform = self._space, rng.uniform(int(np.prod(self._space.shape)))
         if hasattr(space, "low"):
-            low = np.where(np.isfinite(space.low), space.low, np.minimum(-10, space.high - 10))
-            high = np.where(np.isfinite(space.high), space.high, np.maximum(10, space.low + 10))
-            return (low + uniform * (high - low)).astype(np.float32), None
+            low = np.where(np.isfinite(space.low), space.low, np.minimum(space.high - 10, -10))
+            high = np.where(np.isfinite(space.high), space.high, np.maximum(space.low + 10, 10))
+            return (low + 2 * uniform * (high / 2 - low / 2)).astype(np.float32), None  # halves cannot overflow
         if not self._legal:
             return (uniform * space.nvec).astype(np.int64), None
         flags = np.split(view.tokens[:, -self._legal :], np.cumsum(space.nvec)[:-1], axis=1)

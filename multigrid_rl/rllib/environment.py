@@ -91,6 +91,7 @@ class RedBlueDoors(MultiAgentEnv):
             self.match.reset(int(self.np_random.integers(2**63)) if seed is None else seed)
         elif not self._fresh:
             self.match.restart(np.ones(1, np.bool_))
+            self.match.drain_episodes()  # nobody asks for them
         self._seeded, self._fresh = True, False
         self.agents = list(self.possible_agents)
         return self._shown(self.match.observations()), {seat: {} for seat in self.agents}

@@ -21,7 +21,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer as Player
 from multigrid_rl.rllib.learner import ActorCriticModule
-from multigrid_rl.streams import PLAYER_PURPOSE, Streams
+from multigrid_rl.streams import PLAYER_PURPOSE, Streams, purpose_of
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView
 from multigrid_rl.world import spaces
@@ -99,7 +99,7 @@ class FrozenPlayer(RLModule):
                 raise ConfigError(expected(f"{self.player.name}: {key}", " or ".join(map(str, fitting)), got))
 
     def _streams(self, rows: int) -> Streams:
-        return Streams(self._seed, np.arange(rows, dtype=np.int64), PLAYER_PURPOSE + self._agent)
+        return Streams(self._seed, np.arange(rows, dtype=np.int64), purpose_of(PLAYER_PURPOSE, self._agent))
 
     def get_initial_state(self) -> dict[str, Any]:
         """Return the empty memory (S,) of one game; nothing for a player without memory."""

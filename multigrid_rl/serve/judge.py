@@ -113,8 +113,10 @@ class Judge:
         Raises ``PlayerError``: nothing that plays, in one line for its author; ``ScratchError``, ``OSError``: no room.
         """
         with closing(Scratch()) as scratch:
-            name = next(path.name for path in uploaded.iterdir() if path.name in ("upload.zip", "folder"))
-            found = hand_in(uploaded / name, scratch.path)
+            kept = next((path for path in (uploaded / "upload.zip", uploaded / "folder") if path.exists()), None)
+            if kept is None:
+                raise PlayerError("its files are gone")
+            found = hand_in(kept, scratch.path)
             if found.problem is not None:
                 raise PlayerError(found.problem)
             parts = tuple(read_parts(found.folder))

@@ -350,6 +350,5 @@ class Queue(Store):
     def appeal(self, game_id: int, number: int, by: int = 0) -> None:
         """Let game ``number`` of a pairing be played again; what was found is an event, and changes no rating."""
         with self.writing() as session:
-            session.get_one(Game, game_id)
-            self.want(session, "appeal", game_id, number)
+            self.want(session, "appeal", session.get_one(Game, game_id).red_id, game_id)
             self.note(session, "appeal", f"game {number} of pairing {game_id}", person=by)

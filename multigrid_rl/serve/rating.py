@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.cup.standings import MEAN, PRIOR_DRAWS, SCALE
-from multigrid_rl.metrics import interval_of
+from multigrid_rl.metrics import interval_of, students
 
 Array = NDArray[np.float64]
 _POINTS = {"R": 1.0, "b": 1.0, "D": 0.5, "B": 0.0, "r": 0.0}
@@ -163,23 +163,7 @@ def _half(pairs: _Pairs, strength: Array, free: NDArray[np.intp]) -> Array:
         np.logical_or.at(numbers, of, pairs.games > 0)
     count = np.maximum(numbers[free].sum(axis=1), 2)
     variance = (spread**2).sum(axis=1) * count / (count - 1)
-    return np.asarray(_students(count - 1) * np.sqrt(variance))
-
-
-def _students(freedom: NDArray[np.int64]) -> Array:
-    """Return the 97.5 % quantiles of Student's distribution by degrees of freedom, to 0.2 %.
-
-    By its expansion (https://personal.math.ubc.ca/~cbm/aands/page_949.htm, 26.7.5): scipy's would take 40 MB.
-    """
-    z = 1.959963984540054
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    found = z + sum(term / freedom**power for power, term in enumerate(terms, 1))
-    return np.select([freedom == 1, freedom == 2], [12.706205, 4.302653], found)  # where it is far off
+    return np.asarray(students(count - 1) * np.sqrt(variance))
 
 
 def _returns(met: list[Met], others: set[int]) -> dict[int, Rated]:
@@ -201,5 +185,6 @@ def _returns(met: list[Met], others: set[int]) -> dict[int, Rated]:
             values = zip(outcomes, returns, strict=True)
             table[k, : len(returns)] = [value if letter in _PLAYED else least for letter, value in values]
         value, low, high = interval_of(np.nanmean(table, axis=0))
+        low, high = (value, value) if np.isnan(low) else (low, high)  # of a single game number nothing is known
         found[who] = Rated(round(value, 6), round(low, 6), round(high, 6), int(np.isfinite(table).sum()))
     return found

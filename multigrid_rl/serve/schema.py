@@ -84,7 +84,7 @@ class Job(Base):
     lane: Mapped[str] = mapped_column(String(20))  # bundle, program, slow: who may take it
     priority: Mapped[int]  # 0 comes first
     hand_in_id: Mapped[int] = mapped_column(default=0)
-    other_id: Mapped[int] = mapped_column(default=0)  # of a pair
+    other_id: Mapped[int] = mapped_column(default=0)  # of a pair; of an appeal the game
     at: Mapped[float]
     worker: Mapped[str] = mapped_column(String(120), default="")  # empty: it waits
     lease_until: Mapped[float] = mapped_column(default=0.0)

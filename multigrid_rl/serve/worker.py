@@ -100,9 +100,6 @@ class Worker:
         folder = self.queue.entry_folder(row.id)
         try:
             entry = self.judge.unpack(self.queue.upload_folder(row.id), folder)
-        except StopIteration:
-            self.queue.refused(job, "its files are gone")
-            return
         except PlayerError as error:
             self.queue.refused(job, _without(error, folder, self.queue.upload_folder(row.id)))
             return
@@ -149,7 +146,7 @@ class Worker:
         self.queue.compared(job, self.judge.like(called(own), sorted(names)))
 
     def _appeal(self, job: Job) -> None:
-        game = self.queue.get(Game, job.hand_in_id)
+        game = self.queue.get(Game, job.other_id)
         assert game is not None
         found = self.judge.again(Pairing.model_validate_json(game.pairing)) or "the same again"
         with self.queue.finishing(job) as session:

@@ -35,6 +35,7 @@ class Scale(NamedTuple):
     @classmethod
     def around(cls, rows: Sequence[Any]) -> "Scale":
         """Return a scale on which the intervals of all rows fit, from their ``low`` to their ``high``."""
+        rows = [row for row in rows if row.low == row.low]  # one without an interval has NaN
         low, high = min((row.low for row in rows), default=0.0), max((row.high for row in rows), default=0.0)
         margin = 0.04 * (high - low) or 1.0
         return cls(low - margin, high + margin)

@@ -11,7 +11,7 @@ from multigrid_rl.cli.app import refuse_to_overwrite, write_file
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 from multigrid_rl.evaluation.replays import ReplayError, choose, read_games
 from multigrid_rl.evaluation.seeds import told_median
-from multigrid_rl.evaluation.sets import FINAL_WINDOW, final_value
+from multigrid_rl.evaluation.sets import final_value, final_window
 from multigrid_rl.runs.reader import Run, read_run
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.figures import Chart, Line, save_best_responses
@@ -94,10 +94,10 @@ def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool 
     verdicts = [run.verdict or {} for run in runs]
     metrics = [gate.metric for gate in runs[0].gates]
     metrics += [name for name in runs[0].series if name.startswith("return_mean/") and name not in metrics]
-    # A seed's last reports, as a verdict looks back.
-    ends = [[final_value(run.series[name], FINAL_WINDOW) for name in metrics] for run in runs]
+    ends = [[final_value(run.series[name], final_window(run)) for name in metrics] for run in runs]
     columns = zip(metrics, np.array(ends).T, strict=True)
     said = [f"{metric_title(name)}: {told_median(values, '.4g')}." for name, values in columns]
+    said.append(f"These are means over the last {final_window(runs[0]):,} steps of a run.")
     held = told_held([row["env_steps_to_held"] for row in verdicts]) if runs[0].gates else "There are no gates."
     first = runs[0].provenance
     origin = {"Command": f"{' '.join(['multigrid-rl train', *overrides])} seeds={','.join(map(str, seeds))}"}

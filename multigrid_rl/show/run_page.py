@@ -244,10 +244,10 @@ def _played_title(report: RunReport) -> str:
     if "win" in row:
         low, high = (percent(end, 1) for end in row["win_interval"])
         return f"In {plural(row['episodes'], 'fresh game')} it wins {percent(row['win'])} ({low} to {high})"
-    low, high = (short(end) for end in row["return_interval"])
     word = "game" if report.rivals else "episode"
     count = f"{spelled(row['episodes'])} fresh {word}{'s'[: row['episodes'] != 1]}"
-    return f"In {count} it returns {short(row['return_mean'])} ({low} to {high})"
+    low, high = map(short, row["return_interval"])
+    return f"In {count} it returns {short(row['return_mean'])}" + ("" if low == "-" else f" ({low} to {high})")
 
 
 # --- behaviour

@@ -1,5 +1,6 @@
 """Numbers and names as text."""
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -58,6 +59,8 @@ def percent(share: float, digits: int = 0) -> str:
 
 def short(value: float) -> str:
     """Return three significant digits: ``17.9``, ``0.205``, ``1,280``; no minus before a zero."""
+    if math.isnan(value):
+        return "-"
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     text = f"{value:.3g}"

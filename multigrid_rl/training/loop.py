@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
-from multigrid_rl.config.scenario import env_factory, env_signature
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.fast.threads import set_threads
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.update import Update
-from multigrid_rl.models.registry import CENTRAL, network_of
-from multigrid_rl.players.cards import signature, taken_of, write_player
+from multigrid_rl.models.registry import actor_of, network_of
+from multigrid_rl.players.cards import write_player
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
@@ -28,7 +28,7 @@ from multigrid_rl.tables import ENGINES, STARTS, find, load
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.protocols import Engine
 from multigrid_rl.training.run import Run
-from multigrid_rl.training.stages import Stage, estimator_of, stages_of, thread_tuner, update_config
+from multigrid_rl.training.stages import Stage, card_of, estimator_of, stages_of, thread_tuner, update_config
 from multigrid_rl.types import EnvFactory, RunError
 
 LOG = logging.getLogger(__name__)
@@ -255,8 +255,7 @@ def advance_league(run: Run, config: RunConfig, folder: RunFolder) -> None:
 def _export(target: Path, run: Run, config: RunConfig, folder: RunFolder) -> dict[str, str]:
     """Write every network as a player below ``target``; returns their sha256 by module.
 
-    A player is what its actor reads, and nothing that only a central critic has. Raises ``DivergedError``: weights are
-    not finite; nothing was written.
+    Raises ``DivergedError``: weights are not finite; nothing was written.
     """
     # Checked before a byte is written: a checkpoint of a diverged run would be resumed from, and never recover.
     weights_of = run.learner.get_weights()
@@ -264,19 +263,9 @@ def _export(target: Path, run: Run, config: RunConfig, folder: RunFolder) -> dic
     if bad is not None:
         raise diverged(run.env_steps, f"{bad} is not finite", folder.path)
     stage, hashes = run.stages[run.stage], {}
-    specs, scenario = stage.factory.specs, stage.scenario
     for module, weights in weights_of.items():
         named = {name.removeprefix("net."): torch.as_tensor(value) for name, value in weights.items()}
-        card = {
-            "name": f"{scenario.name}-{module}",
-            "architecture": config.model.model_dump(mode="json"),
-            **signature(specs.agent_of(module), scenario.view_size),
-            **taken_of(specs.agent_of(module)),
-            "scenario": scenario.name,
-            "env": env_signature(scenario),
-            "seats": [seat for agent in specs.agents if agent.module == module for seat in agent.seats],
-            "provenance": {**folder.provenance, "env_steps": run.env_steps},
-        }
-        actor = {name: value for name, value in named.items() if name != CENTRAL}
+        card = {**card_of(stage, module, config), "provenance": {**folder.provenance, "env_steps": run.env_steps}}
+        actor = actor_of(named, stage.factory.specs.agent_of(module))
         hashes[module] = write_player(target / module, actor, card).sha256
     return hashes

@@ -172,6 +172,11 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
     counted = trainer_of(train.trainer).counts[1]
     whole = "" if train.env_steps == train.until else f", {train.env_steps:,} in whole batches"
     lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} {counted} steps{whole})")
+    most = train.env_steps - train.batch_size  # from the first report that is possible to the last
+    late = [gate.metric for gate in config.scenario.gates if gate.window > most]
+    if late:
+        bound = f"a window of at most {most:,} steps, or a larger train.until"
+        lines.append(f"warning:  scenario.gates: {', '.join(late)} cannot be held in this run, which needs {bound}")
     return lines
 
 

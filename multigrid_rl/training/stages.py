@@ -7,7 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from multigrid_rl.config.scenario import ScenarioConfig, env_factory
+from torch import nn
+
+from multigrid_rl.config.scenario import ScenarioConfig, env_factory, env_signature
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.cores import available_cpus, cpu_quota
 from multigrid_rl.fast.threads import ThreadTuner
@@ -16,7 +18,8 @@ from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.losses import objective_of, value_loss_of
 from multigrid_rl.learn.update import UpdateConfig
 from multigrid_rl.models.distributions import Gaussian, distribution_of
-from multigrid_rl.models.registry import ArchitectureError, network_of
+from multigrid_rl.models.registry import ArchitectureError, actor_of, network_of
+from multigrid_rl.players.cards import packed, signature, taken_of
 from multigrid_rl.runs.gating import gates_of, own_metrics
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec, EnvFactory, Schedule
@@ -46,6 +49,7 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
 
     Raises:
         ConfigError: the networks of a stage would not fit those of the run.
+        PlayerError: no file of a player can hold what would be trained.
     """
     scenarios = [stage.scenario for stage in config.curriculum] + [config.scenario]
     ends = [(stage.steps, stage.held) for stage in config.curriculum] + [(None, False)]
@@ -67,11 +71,30 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
             raise ConfigError(expected(f"curriculum.{k}.scenario", wanted, stage.scenario.name))
     specs = stages[-1].factory.specs
     for module in specs.modules:
-        _try_out(specs.agent_of(module), config.model.model_dump(), config.train.functions)
+        agent = specs.agent_of(module)
+        actor = actor_of(_try_out(agent, config.model.model_dump(), config.train.functions).state_dict(), agent)
+        for stage in stages:
+            packed(actor, card_of(stage, module, config))  # what could not be read again is not trained
     return stages
 
 
-def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str, str]) -> None:
+def card_of(stage: Stage, module: str, config: RunConfig) -> dict[str, Any]:
+    """Return the card of a player that a stage trains."""
+    specs, scenario = stage.factory.specs, stage.scenario
+    agent = specs.agent_of(module)
+    return {
+        "name": f"{scenario.name}-{module}",
+        "architecture": config.model.model_dump(mode="json"),
+        **signature(agent, scenario.view_size),
+        **taken_of(agent),
+        "scenario": scenario.name,
+        "env": env_signature(scenario),
+        "seats": [seat for agent in specs.agents if agent.module == module for seat in agent.seats],
+        "provenance": {},
+    }
+
+
+def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str, str]) -> nn.Module:
     """Build the network of an agent and find the functions of its training; those from outside are called once.
 
     Args:
@@ -85,7 +108,7 @@ def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str
     if ":" in str(architecture["name"]):
         from multigrid_rl.learn.trials import try_network  # noqa: PLC0415 - for code of the user's alone
 
-        distribution = try_network(agent, architecture)
+        network = try_network(agent, architecture)
     else:
         try:
             network = network_of(agent, architecture)
@@ -106,7 +129,8 @@ def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str
     if any(":" in name for name in functions.values()):
         from multigrid_rl.learn.trials import try_functions  # noqa: PLC0415 - for code of the user's alone
 
-        try_functions(functions, distribution)
+        try_functions(functions, distribution_of(agent.action_space, network=network))
+    return network
 
 
 def seated_in(stages: Sequence[Stage]) -> dict[str, tuple[LoadedPlayer, ...]]:

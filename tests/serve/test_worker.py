@@ -6,6 +6,7 @@ import os
 import shutil
 
 import pytest
+from sqlalchemy import select
 
 from commands import call, complaint
 from multigrid_rl.competition.cup.entries import entry_in
@@ -14,7 +15,7 @@ from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.files import data_root
 from multigrid_rl.serve.course import Course, Limits
 from multigrid_rl.serve.judge import Judge, Verdict
-from multigrid_rl.serve.schema import HandIn
+from multigrid_rl.serve.schema import HandIn, Job
 from multigrid_rl.serve.worker import Worker
 
 LANES = ("bundle", "program", "slow")
@@ -98,3 +99,25 @@ def test_workers_are_a_number_or_a_cluster(tmp_path):
         said = complaint(call("serve", tmp_path / "course.yaml", "--workers", workers))
         assert "--workers" in said
         assert why in said
+
+
+def test_a_hand_in_whose_files_are_gone_is_refused_and_nothing_else_is_taken_for_that(store, adept, monkeypatch):
+    worker = Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES)
+    do_all(worker)
+    mine = store.hand_in(store.person_by_code("s1").id, adept)
+    shutil.rmtree(store.upload_folder(mine.id))
+    do_all(worker)
+    row = store.get(HandIn, mine.id)
+    assert (row.state, row.reason) == ("refused", "its files are gone")
+
+
+def test_an_appeal_belongs_to_a_hand_in_and_names_its_game(store, adept):
+    worker = Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES)
+    mine = store.hand_in(store.person_by_code("s1").id, adept)
+    do_all(worker)
+    game = store.games_of(mine.id)[0]
+    store.appeal(game.id, 1)
+    (job,) = store.all(select(Job).where(Job.kind == "appeal"))
+    assert (job.hand_in_id, job.other_id) == (game.red_id, game.id)
+    do_all(worker)
+    assert any("the same again" in event.text for event in store.events(game.red_id))

@@ -164,7 +164,8 @@ def test_reports_runs_differing_in_more_than_seed(tmp_path):
     assert message[1].startswith("warning: A: not only the seed differs: train.lr 0.1 / 0.2 in ")
     assert message[2] == "A and B differ in nothing that a run records"
     assert message[3] == "fewer than 3 runs on a side: intervals mean little"
-    assert len(message) == 4
+    assert message[4].startswith("final values are means over the last 20,000 steps of a run")
+    assert len(message) == 5
 
 
 def comparison(better: tuple[float, float, float], p: float, **changes) -> SetComparison:
@@ -260,3 +261,14 @@ def test_runs_without_seats_are_compared_by_returns(tmp_path, monkeypatch):
     assert "A: 1v1, 1 run, seeds 1 (a/0)" in done.output
     assert "note: runs report last after 100,000 to 200,000 steps" in done.output
     assert "gates are held" not in done.output
+
+
+@pytest.mark.parametrize(("until", "window"), [(20_000, 2_000), (10**7, 100_000)])
+def test_final_values_look_back_a_tenth_of_the_budget_at_most_and_say_so(tmp_path, until, window):
+    for side in "ab":
+        folder = write_run(tmp_path / side / "0", 0)
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config["train"]["until"] = until
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    ours, theirs = (read_set(name, [str(tmp_path / name.lower())]) for name in ("A", "B"))
+    assert f"means over the last {window:,} steps" in list(notes(ours, theirs))[-1]

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from multigrid_rl.imitation.dagger import LabellingCollector
+from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.episodes import play_episodes
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool, TeamPlayer
-from multigrid_rl.streams import MIXTURE_PURPOSE, Streams
-from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable
+from multigrid_rl.streams import LEARNER_PURPOSE, MIXTURE_PURPOSE, PLAYER_PURPOSE, Streams, purpose_of
+from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec
 
 DUEL = {"ann": "ann", "bob": "bob"}
 PAIRS = {"player_0": "odds", "player_1": "evens", "player_2": "odds", "player_3": "evens"}
@@ -252,3 +254,34 @@ def test_each_team_draws_by_its_own_stream():
     for seated, purpose in zip(match._pooled, (1, 2), strict=True):
         drawn = Streams(0, np.arange(50), MIXTURE_PURPOSE + purpose).uniform(1)[:, 0]
         assert seated.memory.chosen.tolist() == (drawn >= 0.5).tolist()
+
+
+def test_players_pools_learners_and_experts_of_a_large_game_share_no_stream():
+    seats = [f"p_{k}" for k in range(200)]
+    teams = {seat: seat if k < 60 else "others" for k, seat in enumerate(seats)}
+    players = {seat: OpponentPool([Thrower(0), Thrower(1)], [1, 1]) for seat in seats[:60]}
+    learning = seats[100:]
+    players |= {seat: Thrower(1) for seat in seats[60:100]}
+    match = match_of(teams, players, 2)
+    space, acts = spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([3, 9])
+    agents = tuple(AgentSpec(seat, "one", (seat,), space, acts) for seat in learning)
+    net = network_of(agents[0], {"name": "mlp", "hidden": [4], "activation": "tanh"})
+    collector = LabellingCollector(
+        match,
+        MultiAgentSpec(agents, tuple(seats), tuple(teams.values()), (*seats[:60], "others"), ()),
+        {"one": net},
+        seed=4,
+        first=0,
+        steps=1,
+        experts=dict.fromkeys(learning, Thrower(2)),
+    )
+    drawn = [seated.streams for _, seated in match.seated()] + [seated.mixture for seated in match._pooled]
+    drawn += [*collector.streams.values(), *collector._mixture.values()]
+    drawn += [expert.streams for expert in collector._experts.values()]
+    assert len(drawn) == 100 + 60 + 3 * 100
+    assert len(np.unique([stream.state for stream in drawn])) == 2 * len(drawn)
+
+
+def test_streams_of_games_of_up_to_32_seats_keep_their_purposes():
+    assert [purpose_of(PLAYER_PURPOSE, 31), purpose_of(LEARNER_PURPOSE, 31)] == [47, 95]
+    assert purpose_of(MIXTURE_PURPOSE, 15, room=16) == 63

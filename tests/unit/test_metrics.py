@@ -9,8 +9,16 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.metrics import explained_variance, glossary, matches, outcome_shares, wilson_interval
+from multigrid_rl.metrics import (
+    explained_variance,
+    glossary,
+    matches,
+    mean_interval,
+    outcome_shares,
+    wilson_interval,
+)
 from multigrid_rl.runs.folder import RunFolder
+from multigrid_rl.text import spread
 from multigrid_rl.world.constants import BLUE, EVENTS, RED
 from multigrid_rl.world.events import BEHAVIOUR
 
@@ -168,3 +176,22 @@ def test_dashboards_group_gate_metrics(tmp_path):
 def test_only_learner_metrics_are_called_loss():
     losses = [name for name, (_, unit) in glossary().items() if "loss" in name.split("/")[0] or unit == "loss"]
     assert all(name.startswith("learner/") for name in losses)
+
+
+# --- interval of a mean
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 10, 50])
+def test_interval_of_a_mean_holds_it_in_95_of_100_cases_for_few_values(count):
+    draws = np.random.default_rng(count).normal(size=(4000, count))
+    held = [low <= 0 <= high for _, low, high in map(mean_interval, draws)]
+    assert np.mean(held) == pytest.approx(0.95, abs=0.012)
+
+
+def test_single_value_has_no_interval():
+    mean, low, high = mean_interval(np.array([3.0]))
+    assert mean == 3
+    assert math.isnan(low)
+    assert math.isnan(high)
+    assert spread(low, high, ".1f") == "-"
+    assert spread(1, 2, ".1f") == "1.0 to 2.0"

@@ -17,6 +17,7 @@ from multigrid_rl.competition.cup.folder import Meeting, Pairing, begin, begun, 
 from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
 from multigrid_rl.evaluation.replays import GameRecord, ZooRecord, record
 from multigrid_rl.files import write_whole
+from multigrid_rl.metrics import ahead
 from multigrid_rl.players.episodes import Played, play_games
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.types import Policy, RunError
@@ -257,7 +258,7 @@ def _outcomes(config: CupConfig, played: Played, own: NDArray[Any], others: list
         return ["D"] * config.games
     if len(others) == 1:
         return ["RBD"[winner] for winner in played.table.winner.tolist()]  # no winner is -1, the last
-    return ["DRB"[int(ahead)] for ahead in np.sign(np.sign(own - np.stack(others)).sum(axis=0))]
+    return ["DRB"[int(ahead)] for ahead in np.sign(ahead(own, np.stack(others)).sum(axis=0))]
 
 
 def _kept(meeting: Meeting, config: CupConfig, played: Played) -> list[GameRecord | ZooRecord]:

@@ -1,0 +1,22 @@
+"""A gate that a run is too short to hold is named before the run starts, with the window to set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from multigrid_rl.config.compose import compose
+from multigrid_rl.training.screen import preflight
+
+
+@pytest.mark.parametrize("window", [18_976, 20_480, 100_000, 10])
+def test_gate_with_a_window_longer_than_the_budget_is_told_before_the_start(window):
+    gate = f"scenario.gates=[{{metric: return_mean/*, at_least: 10, window: {window}}}]"
+    batch = ["train.num_envs=8", "train.num_steps=128"]
+    config = compose(["env_id=CartPole-v1", gate, *batch, "train.until=20000"])
+    most = config.train.env_steps - config.train.batch_size
+    lines = [line for line in preflight(config, {}, Path("run")) if "cannot be held" in line]
+    assert len(lines) == (window > most)
+    if lines:
+        assert f"at most {most:,} steps" in lines[0]
