@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol
@@ -17,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.base import TimeLimit, flat_actions, unfit_actions
+from multigrid_rl.envs.base import TimeLimit, flat_actions, reset_seed, unfit_actions
 from multigrid_rl.tables import entries, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import mistake
@@ -26,6 +27,12 @@ from multigrid_rl.types import MAX_NUMBERS
 Array = NDArray[Any]
 #: Argument of every environment: an episode is truncated after so many steps.
 LIMIT = "max_episode_steps"
+#: Starts that are drawn before an environment counts as one in which nobody ever moves.
+_STARTS = 100
+#: Rounds in which it is looked whether an environment tells what is legal, where its start does not.
+_ROUNDS = 3
+#: What an agent is shown: an observation and its info.
+Shown = dict[str, tuple[Any, Mapping[str, Any]]]
 #: Where is said which choices are legal.
 _LEGAL = "action_mask"
 #: How a game is drawn: as text, or as a picture (H, W, 3) uint8.
@@ -36,11 +43,12 @@ How = Literal["text", "picture"]
 class Happened:
     """What came of a start or of one step of one environment; every mapping is by agent."""
 
-    seen: dict[str, tuple[Any, Mapping[str, Any]]]  # observation and info of whom it shows something
+    seen: Shown  # of whom it shows something
     turn: tuple[str, ...]  # who moves next; nobody: the episode is over
     paid: dict[str, float] = field(default_factory=dict)
     ended: dict[str, bool] = field(default_factory=dict)  # whose episode ended: for good, or else by a time limit
     owed: dict[str, float] = field(default_factory=dict)  # paid when they move next, or the episode is cut before
+    others: Callable[[], Shown] = dict  # what the others see, asked where the episode is cut
 
 
 class Game(Protocol):
@@ -83,7 +91,7 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
     Args:
         env_id: ``pettingzoo:FAMILY/NAME-vN`` as registered, ``pettingzoo:MODULE`` with ``parallel_env`` or ``env`` in
             it, ``pettingzoo:MODULE:FUNCTION``, or what another entry of ``tables.GAMES`` opens: ``openspiel:GAME``.
-        env_args: arguments of it; ``max_episode_steps`` is not told to it: see :class:`PettingZooEnvs`.
+        env_args: arguments of it; ``max_episode_steps`` cuts its episodes, too: see :class:`PettingZooEnvs`.
         how: to be drawn so; ``None``: not at all.
 
     Raises:
@@ -91,7 +99,7 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
     """
     if env_args.get("render_mode") is not None:
         raise ValueError(expected("env_args", "no render_mode (pages and films ask for it)", env_args["render_mode"]))
-    most, env_args = env_args.get(LIMIT, 1), {key: value for key, value in env_args.items() if key != LIMIT}
+    most = env_args.get(LIMIT, 1)
     if type(most) is not int or most < 1:
         raise ValueError(expected(f"env_args.{LIMIT}", "a whole number of at least 1", most))
     beginning, _, rest = env_id.partition(":")
@@ -108,6 +116,16 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
         os.environ.update({**quiet, **os.environ})
     drawable: Game = build(name, {**env_args, **game.draws[how]})
     return drawable
+
+
+def begun(game: Game, seed: int) -> Happened:
+    """Begin an episode; a start in which nobody is to move is drawn again."""
+    now = game.start(seed)
+    for again in range(1, _STARTS):
+        if now.turn:
+            break
+        now = game.start(reset_seed(seed, again, 0))
+    return now
 
 
 class Seat(NamedTuple):
@@ -150,7 +168,10 @@ class Seat(NamedTuple):
             if self.unit != 1:
                 row[:own] /= self.unit
         else:
-            row[:own] = spaces.flatten(self.seen, obs)
+            flat = spaces.flatten(self.seen, obs)
+            if len(flat) != own:  # numpy would stretch a single number
+                raise ConfigError(expected("observation", f"{own} numbers of {self.seen}", len(flat)))
+            row[:own] = flat
         if self.legal and legal is None:
             row[own:] = 1.0  # who may do anything, or has nothing to decide, need not say so
         elif self.legal:
@@ -158,6 +179,9 @@ class Seat(NamedTuple):
             if len(flags) != self.legal:
                 raise ConfigError(expected(_LEGAL, f"{self.legal} flags", len(flags)))
             row[own:] = flags
+        elif legal is not None:
+            wanted = f"told from the start on, as {_ROUNDS} rounds were looked at"
+            raise ConfigError(expected(_LEGAL, wanted, "told later"))
 
 
 def _seat(key: str, seen: spaces.Space[Any], acts: spaces.Space[Any], *, told: bool) -> Seat:
@@ -171,9 +195,9 @@ def _seat(key: str, seen: spaces.Space[Any], acts: spaces.Space[Any], *, told: b
         raise ValueError(expected(key, wanted, acts))
     if not getattr(seen, "is_np_flattenable", False) or isinstance(seen, spaces.Text):
         raise ValueError(expected(key, "observations that can be flattened", seen))
-    if (boxed or told) and isinstance(acts, spaces.Box):
+    if boxed and isinstance(acts, spaces.Box):
         raise ValueError(expected(key, f"choices with {_LEGAL}", acts))
-    legal = int(flat_actions(acts).nvec.sum()) if boxed or told else 0
+    legal = 0 if isinstance(acts, spaces.Box) or not (boxed or told) else int(flat_actions(acts).nvec.sum())
     size = spaces.flatdim(seen) + legal
     if size > MAX_NUMBERS:
         raise ValueError(expected(key, f"observations of at most {MAX_NUMBERS:,} numbers", f"{size:,}"))
@@ -193,14 +217,27 @@ def _described(env_id: str, env_args: str) -> Described:
     game = open_game(env_id, json.loads(env_args))
     try:
         with TimeLimit():
-            # Who is not to move first need not be shown yet: where one is told what is legal, all are.
-            told = any(_LEGAL in info for _, info in game.start(0).seen.values())
             found = {agent: game.spaces(agent) for agent in game.agents}
+            told = _masked(game, begun(game, 0), {agent: acts for agent, (_, acts) in found.items()})
             game.close()
     except (Exception, SystemExit) as error:  # a stranger's code may raise anything
         raise ValueError(failed(env_id, "reset", mistake(error))) from error
     seats = {agent: _seat(f"env_id={env_id}: {agent}", *of, told=told) for agent, of in found.items()}
     return Described(seats, game.turns)
+
+
+def _masked(game: Game, now: Happened, acts: Mapping[str, spaces.Space[Any]]) -> bool:
+    """Return whether anybody is told by its info which choices are legal: where one is, all are, if not at once."""
+    for space in acts.values():
+        space.seed(0)
+    with suppress(Exception, SystemExit):  # of a stranger: it will fail again where it is played
+        for _ in range(_ROUNDS * (len(acts) if game.turns else 1)):
+            if any(info.get(_LEGAL) is not None for _, info in now.seen.values()):
+                return True
+            if not now.turn or any(_LEGAL in obs for obs, _ in now.seen.values() if isinstance(obs, Mapping)):
+                return False
+            now = game.play({agent: acts[agent].sample() for agent in now.turn})
+    return False
 
 
 def described(env_id: str, env_args: Mapping[str, Any]) -> Described:

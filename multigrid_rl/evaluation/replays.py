@@ -153,13 +153,13 @@ def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
     Raises:
         ConfigError: it comes out otherwise, or its environment cannot be built, played or drawn.
     """
-    from multigrid_rl.envs.zoo import open_game  # noqa: PLC0415 - it brings an extra
+    from multigrid_rl.envs.zoo import begun, open_game  # noqa: PLC0415 - it brings an extra
 
     check_env(f"game {game.game}", game.env_id, game.env_args)
     key = f"{game.env_id}: game {game.game} of seed {game.seed}"
     with user_code(key):
         env, totals = open_game(game.env_id, game.env_args, how), dict.fromkeys(game.players, 0.0)
-        now = env.start(reset_seed(game.seed, game.game, 0))
+        now = begun(env, reset_seed(game.seed, game.game, 0))
         yield Shot(0, {}, dict(totals), env.drawn(how))
         for t in range(1, game.steps + 1):
             taken = {seat: _as_taken(env.spaces(seat)[1], game.actions[seat][t - 1]) for seat in now.turn}
