@@ -36,8 +36,9 @@ _LETTERS, _SEED = 100, 2**31 - 1
 
 def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
     """Build a PettingZoo environment: a ``ParallelEnv`` where there is one, else an ``AECEnv``."""
+    build = _maker(name)
     try:
-        env = _built(_maker(name), env_args)
+        env = _built(build, env_args)
     except ModuleNotFoundError as error:
         raise ValueError(_missing(name, error)) from error
     except (Exception, SystemExit) as error:  # a stranger's code may raise anything

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from commands import call, complaint
 from loose_games import Loose
@@ -12,7 +16,7 @@ from multigrid_rl.config.overrides import written
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.base import BrokenEnvError
 from multigrid_rl.envs.farama import Choice
-from multigrid_rl.envs.pettingzoo import kinds_of
+from multigrid_rl.envs.pettingzoo import PettingZooEnvs, kinds_of
 from multigrid_rl.envs.zoo import described
 from multigrid_rl.text import ConfigError
 from strange_games import legal_actions
@@ -176,6 +180,38 @@ def test_argument_of_ours_reaches_an_environment_that_has_one_of_its_name():
     envs = played(CLOCK, max_episode_steps=4)  # and not one that has none
     assert envs.drain_episodes().length.tolist() == [4] * 20
     assert Loose().own_limit is None
+
+
+class Team(gymnasium.Env):
+    """Two agents of one Gymnasium id, as foraging has them: spaces, observations and rewards are tuples."""
+
+    observation_space = spaces.Tuple([spaces.Box(-1, 1, (2,), np.float32)] * 2)
+    action_space = spaces.Tuple([spaces.Discrete(3)] * 2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return (np.zeros(2, np.float32),) * 2, {}
+
+    def step(self, actions):
+        self.t += 1
+        return (np.ones(2, np.float32),) * 2, [float(action) for action in actions], self.t >= 5, False, {}
+
+
+def test_adapter_of_the_page_makes_agents_of_a_gymnasium_id_with_tuples(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "games.md").read_text("utf-8")
+    (tmp_path / "team_env.py").write_text(page[page.index("# team_env.py") :].partition("```")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    gymnasium.register("Team-v0", Team, disable_env_checker=True)
+    envs = PettingZooEnvs("pettingzoo:team_env:TeamEnv", 2, env_args={"env_id": "Team-v0"})
+    for _ in range(10):
+        envs.step({agent: np.ones((2, 1), np.int64) for agent in envs.seats})
+    table = envs.drain_episodes()
+    assert table.length.tolist() == [5] * 4
+    assert table.returns.tolist() == [[5.0, 5.0]] * 4
 
 
 # --- what a time limit goes on from
