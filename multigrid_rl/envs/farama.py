@@ -238,12 +238,12 @@ class Turns(_Zoo):
 
     def _next(self) -> Happened:
         # Who has ended is asked once more, for nothing but what it is owed.
-        now = Happened({}, (), others=lambda: self._seen(agent for agent in self.env.agents if not self._over(agent)))
+        now = Happened({}, (), others=self._others)
         env = self.env
         while env.agents:
             agent = env.agent_selection
             name = self._names.get(agent, agent)
-            if name in now.ended and all(map(self._over, env.agents)):  # none of them ever leaves
+            if name in now.ended and all(map(self._has_ended, env.agents)):  # none of them ever leaves
                 self._rest(now)
                 break
             obs, paid, ended, cut, info = env.last()
@@ -253,13 +253,16 @@ class Turns(_Zoo):
             if not (ended or cut):
                 now.turn = (name,)
                 now.owed = self._by_name(env._cumulative_rewards)
-                del now.owed[name]
+                now.owed.pop(name, None)
                 break
             now.ended[name] = ended
             env.step(None)
         return now
 
-    def _over(self, agent: Any) -> bool:
+    def _others(self) -> Shown:
+        return self._seen(agent for agent in self.env.agents if not self._has_ended(agent))
+
+    def _has_ended(self, agent: Any) -> bool:
         return bool(self.env.terminations.get(agent) or self.env.truncations.get(agent))
 
     def _seen(self, agents: Iterable[Any]) -> Shown:
