@@ -35,7 +35,8 @@ ZOO = "env_id=pettingzoo:"
 #: What is trained, a row each: the words of its command.
 ENVIRONMENTS = (
     *(f"env_id={name}" for name in ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1", "FrozenLake-v1")),
-    *(f"env_id={name}" for name in ("Taxi-v4", "Blackjack-v1", "CliffWalking-v1", "MountainCarContinuous-v0")),
+    *(f"env_id={name}" for name in ("Taxi-v3", "Blackjack-v1", "MountainCarContinuous-v0")),
+    "env_id=CliffWalking-v1 env_args={max_episode_steps: 100}",
     *(f"env_id={name}" for name in ("LunarLander-v3", "BipedalWalker-v3", "HalfCheetah-v5", "Hopper-v5")),
     *(f"env_id={name}" for name in ("InvertedPendulum-v5", "minigrid:MiniGrid-Empty-5x5-v0", "CarRacing-v3")),
     *(f"{ZOO}classic/{name}" for name in ("tictactoe-v3", "connect_four-v3", "rps-v2", "leduc_holdem-v4")),
