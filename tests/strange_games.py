@@ -298,8 +298,7 @@ class BrokenTurns(AECEnv):
 
     def step(self, action):
         if self.terminations[self.agent_selection]:
-            if self.fault != "undead":
-                self._was_dead_step(action)
+            self._was_dead_step(action)
             return
         self.t += 1
         if self.t == 5 and self.fault == "raises":

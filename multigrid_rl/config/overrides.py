@@ -128,6 +128,8 @@ def assign(values: dict[str, Any], key: str, value: Any) -> None:
 def put(values: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key as :func:`assign` does, also one that is not there."""
     *above, last = key.split(".")
+    if key.startswith(_SEATS):  # environments of others may have dots in the names of their seats
+        *above, last = *_SEATS.split(".")[:-1], key.removeprefix(_SEATS)
     node = values
     for part in above:
         if not isinstance(node.get(part), dict):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pettingzoo
 from gymnasium import spaces
 from pettingzoo.utils.conversions import aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper, TerminateIllegalWrapper
 
 from multigrid_rl.envs.base import PACKAGE_OF
-from multigrid_rl.envs.zoo import Game, Happened, How
+from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Shown
 from multigrid_rl.tables import entries, find
-from multigrid_rl.text import ConfigError, expected, suggestion
+from multigrid_rl.text import ConfigError, expected, shown, suggestion
 from multigrid_rl.trust import look_in_working_folder, mistake
 
 #: Where environments are registered, by how their agents move.
@@ -27,13 +30,15 @@ _CHECKS = (OrderEnforcingWrapper, AssertOutOfBoundsWrapper, TerminateIllegalWrap
 #: PettingZoo's ``render_mode`` for each, and steps a second of a game that says none.
 _MODES: dict[How, str] = {"text": "ansi", "picture": "rgb_array"}
 _USUAL_FPS = 4.0
+#: Letters of an agent's name, which cards hold; the largest seed for environments that take 31 bits alone.
+_LETTERS, _SEED = 100, 2**31 - 1
 
 
 def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
     """Build a PettingZoo environment: a ``ParallelEnv`` where there is one, else an ``AECEnv``."""
     build = _maker(name)
     try:
-        env = build(**env_args)
+        env = _built(build, env_args)
     except ModuleNotFoundError as error:
         raise ValueError(_missing(name, error)) from error
     except (Exception, SystemExit) as error:  # a stranger's code may raise anything
@@ -51,6 +56,14 @@ def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
         # In each step it asks what every agent sees before it moves, and throws it away.
         env.aec_env.last = partial(env.aec_env.last, observe=False)
     return Parallel(env)
+
+
+def _built(build: Callable[..., Any], env_args: Mapping[str, Any]) -> Any:
+    """Build an environment; our own argument is told to one that takes it, too."""
+    if LIMIT in env_args:
+        with suppress(Exception, SystemExit):  # a stranger's code may raise anything; without it, it says what is wrong
+            return build(**env_args)
+    return build(**{key: value for key, value in env_args.items() if key != LIMIT})
 
 
 def _unchecked(env: Any) -> Any:
@@ -96,12 +109,40 @@ def _missing(name: str, error: ModuleNotFoundError) -> str:
     return expected("env_id", "a module that is installed", f"{name}: {error}{hint}")
 
 
+class Choice(int):
+    """One choice as environments ask for it: some want an ``int``, others what numpy's have, such as ``item``."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np.int64(self), name)
+
+
+def _own(action: Any) -> Any:
+    """Return an action that an environment may keep and write into."""
+    return action.copy() if isinstance(action, np.ndarray) else Choice(action)
+
+
+def _names(agents: Sequence[Any]) -> dict[Any, str]:
+    """Return agent -> name that may stand in folders, metrics and overrides. Raises ``ValueError``: two are alike."""
+    names = {agent: re.sub(r"[^\w. -]|^[. ]|[. ]$", "_", str(agent)) or "_" for agent in agents}
+    if len(set(names.values())) < len(agents) or max(map(len, names.values())) > _LETTERS:
+        wanted = f"agents with different names of at most {_LETTERS} letters, digits, _, -, dots and blanks"
+        raise ValueError(expected("env_id", wanted, shown(", ".join(map(repr, agents)), 200)))
+    return names
+
+
 class _Zoo:
-    """An environment of PettingZoo's."""
+    """An environment of PettingZoo's.
+
+    Attributes:
+        env: it.
+        agents: names of its agents.
+    """
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.agents = tuple(env.possible_agents)
+        self._names = _names(env.possible_agents)
+        self._agents = {name: agent for agent, name in self._names.items()}
+        self.agents = tuple(self._agents)
         about = getattr(env, "metadata", {})
         modes, name = about.get("render_modes", ()), about.get("name")
         self._text = find(entries("texts"), name) if name in entries("texts") else None
@@ -113,7 +154,8 @@ class _Zoo:
 
     def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
         """Return what an agent sees and what it does."""
-        return self.env.observation_space(agent), self.env.action_space(agent)
+        own = self._agents[agent]
+        return self.env.observation_space(own), self.env.action_space(own)
 
     def drawn(self, how: How, agent: str | None = None) -> Any:  # noqa: ARG002 - its renderers know no agents
         """Draw it as it stands, by its own renderer or by the one of ``tables.TEXTS``."""
@@ -129,6 +171,18 @@ class _Zoo:
         """Let go of windows, threads and files."""
         self.env.close()
 
+    def _reset(self, seed: int) -> Any:
+        try:
+            return self.env.reset(seed=seed)
+        except (Exception, SystemExit):  # a stranger's code may raise anything
+            if seed <= _SEED:
+                raise
+            return self.env.reset(seed=seed & _SEED)
+
+    def _by_name(self, told: Mapping[Any, Any]) -> dict[str, Any]:
+        # A stranger keeps its name: whoever reads it says that there is no such agent.
+        return {self._names.get(agent, agent): its for agent, its in told.items()}
+
 
 class Parallel(_Zoo):
     """Agents that move at the same time (https://pettingzoo.farama.org/api/parallel/)."""
@@ -137,21 +191,34 @@ class Parallel(_Zoo):
 
     def start(self, seed: int) -> Happened:
         """Begin an episode."""
-        seen, infos = self.env.reset(seed=seed)
-        return Happened(self._shown(seen, infos), tuple(self.env.agents))
+        seen, infos = self._reset(seed)
+        self._last: dict[Any, Any] = {}  # what each did last
+        self._over: set[Any] = set()  # who has ended, though the environment still lists it
+        return Happened(self._shown(seen, infos), self._turn())
 
     def play(self, actions: dict[str, Any]) -> Happened:
-        """Play one step."""
-        seen, paid, ended, cut, infos = self.env.step(actions)
+        """Play one step. Who has ended, and is still listed, is asked no more: it does what it did last."""
+        taken = {self._agents[name]: _own(action) for name, action in actions.items()}
+        self._last.update(taken)
+        again = [agent for agent in self.env.agents if agent in self._over and agent in self._last]
+        seen, paid, ended, cut, infos = self.env.step({**taken, **{agent: _own(self._last[agent]) for agent in again}})
         for what, told in (("reward", paid), ("termination", ended), ("truncation", cut)):
-            if not told.keys() >= actions.keys():
-                raise ConfigError(expected(f"{min(actions.keys() - told.keys())}: {what}", "one", "none"))
+            if not told.keys() >= taken.keys():
+                missing = self._names[min(taken.keys() - told.keys(), key=str)]
+                raise ConfigError(expected(f"{missing}: {what}", "one", "none"))
         over = {agent: ended[agent] for agent in ended if ended[agent] or cut.get(agent)}
-        return Happened(self._shown(seen, infos), tuple(self.env.agents), dict(paid), over)
+        self._over |= over.keys()
+        return Happened(self._shown(seen, infos), self._turn(), self._by_name(paid), self._by_name(over))
 
-    def _shown(self, seen: dict[str, Any], infos: dict[str, Any]) -> dict[str, tuple[Any, Mapping[str, Any]]]:
-        # What belongs to no agent may stand beside, as "common" does in PettingZoo's own test.
-        return {agent: (seen[agent], infos.get(agent, {})) for agent in self.agents if agent in seen}
+    def _turn(self) -> tuple[str, ...]:
+        self._over &= set(self.env.agents)
+        return tuple(self._names.get(agent, agent) for agent in self.env.agents if agent not in self._over)
+
+    def _shown(self, seen: dict[Any, Any], infos: dict[Any, Any]) -> Shown:
+        # What belongs to no agent may stand beside, as "common" does in PettingZoo's own test; who has ended may be
+        # shown nothing.
+        names = self._names.items()
+        return {name: (seen[agent], infos.get(agent) or {}) for agent, name in names if seen.get(agent) is not None}
 
 
 class Turns(_Zoo):
@@ -161,27 +228,50 @@ class Turns(_Zoo):
 
     def start(self, seed: int) -> Happened:
         """Begin an episode."""
-        self.env.reset(seed=seed)
+        self._reset(seed)
         return self._next()
 
     def play(self, actions: dict[str, Any]) -> Happened:
         """Play one move."""
-        self.env.step(actions[self.env.agent_selection])
+        self.env.step(_own(actions[self._names[self.env.agent_selection]]))
         return self._next()
 
     def _next(self) -> Happened:
         # Who has ended is asked once more, for nothing but what it is owed.
-        now = Happened({}, ())
+        now = Happened({}, (), others=self._others)
         env = self.env
         while env.agents:
             agent = env.agent_selection
-            obs, paid, ended, cut, info = env.last()
-            now.seen[agent] = obs, info
-            now.paid[agent] = now.paid.get(agent, 0.0) + paid
-            if not (ended or cut):
-                now.turn = (agent,)
-                now.owed = {other: more for other, more in env._cumulative_rewards.items() if other != agent}
+            name = self._names.get(agent, agent)
+            if name in now.ended and all(map(self._has_ended, env.agents)):  # none of them ever leaves
+                self._rest(now)
                 break
-            now.ended[agent] = ended
+            obs, paid, ended, cut, info = env.last()
+            if obs is not None:
+                now.seen[name] = obs, info
+            now.paid[name] = now.paid[name] + paid if name in now.paid else paid
+            if not (ended or cut):
+                now.turn = (name,)
+                now.owed = self._by_name(env._cumulative_rewards)
+                now.owed.pop(name, None)
+                break
+            now.ended[name] = ended
             env.step(None)
         return now
+
+    def _others(self) -> Shown:
+        return self._seen(agent for agent in self.env.agents if not self._has_ended(agent))
+
+    def _has_ended(self, agent: Any) -> bool:
+        return bool(self.env.terminations.get(agent) or self.env.truncations.get(agent))
+
+    def _seen(self, agents: Iterable[Any]) -> Shown:
+        shown = {self._names[agent]: (self.env.observe(agent), self.env.infos.get(agent) or {}) for agent in agents}
+        return {name: its for name, its in shown.items() if its[0] is not None}
+
+    def _rest(self, now: Happened) -> None:
+        """Write down the end of those whose turn never comes, as who has ended before them keeps it."""
+        rest = [agent for agent in self.env.agents if self._names[agent] not in now.ended]
+        now.seen |= self._seen(rest)
+        now.paid |= {self._names[agent]: self.env._cumulative_rewards[agent] for agent in rest}
+        now.ended |= {self._names[agent]: self.env.terminations[agent] for agent in rest}

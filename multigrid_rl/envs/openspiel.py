@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.zoo import Happened, How
+from multigrid_rl.envs.zoo import LIMIT, Happened, How, Shown
 from multigrid_rl.text import expected, suggestion
 
 
@@ -57,6 +57,17 @@ _KNOWN: dict[tuple[str, str], tuple[Position, list[int]]] = {}
 _NUMBERS = 5_000_000
 
 
+def _size(game: Any) -> int:
+    """Return how many numbers a player sees; 0 where a game promises tensors that it does not have."""
+    import pyspiel  # noqa: PLC0415 - an extra
+
+    memory = game.get_type().provides_information_state_tensor
+    try:
+        return int(game.information_state_tensor_size() if memory else game.observation_tensor_size())
+    except pyspiel.SpielError:
+        return 0
+
+
 class Spiel:
     """One game. Who moves sees its information state, or its observation where the game has no such tensor.
 
@@ -75,28 +86,31 @@ class Spiel:
     fps = 1.0
 
     def __init__(self, name: str, env_args: Mapping[str, Any]) -> None:
+        env_args = {key: value for key, value in env_args.items() if key != LIMIT}
         self.game = load_game(name, env_args)
         kind = self.game.get_type()
         self._memory = kind.provides_information_state_tensor
-        if not (self._memory or kind.provides_observation_tensor):
+        self._size = _size(self.game) if self._memory or kind.provides_observation_tensor else 0
+        if not self._size:
             raise ValueError(expected("env_id", "a game of OpenSpiel's that shows tensors", name))
         self.agents = tuple(f"player_{k}" for k in range(self.game.num_players()))
         self.turns = kind.dynamics == type(kind.dynamics).SEQUENTIAL
+        if not self.turns and kind.dynamics != type(kind.dynamics).SIMULTANEOUS:
+            raise ValueError(expected("env_id", "a game of OpenSpiel's between players", f"{name}, a mean field"))
         self._open = kind.information == type(kind.information).PERFECT_INFORMATION
         self._told = kind.provides_information_state_string
         self._actions = self.game.num_distinct_actions()
         key = name, json.dumps(dict(env_args), sort_keys=True)
         if key not in _KNOWN:
             drawn = kind.chance_mode == type(kind.chance_mode).SAMPLED_STOCHASTIC  # positions that are not repeated
-            room = 0 if drawn else _NUMBERS // self.spaces("")[0].shape[0]
+            room = 0 if drawn else _NUMBERS // self._size
             _KNOWN[key] = self._position(self.game.new_initial_state()), [room]
         self._first, self._room = _KNOWN[key]
         self._now = self._first
 
     def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:  # noqa: ARG002 - all are alike
         """Return what an agent sees and what it does."""
-        size = self.game.information_state_tensor_size() if self._memory else self.game.observation_tensor_size()
-        return spaces.Box(-np.inf, np.inf, (size,), np.float32), spaces.Discrete(self.game.num_distinct_actions())
+        return spaces.Box(-np.inf, np.inf, (self._size,), np.float32), spaces.Discrete(self._actions)
 
     def drawn(self, how: How, agent: str | None = None) -> str:  # noqa: ARG002 - text alone
         """Return the state as text; of a game with secrets what ``agent`` knows, while it is played."""
@@ -140,10 +154,14 @@ class Spiel:
                     break
             self._go(action)
             paid = [before + more for before, more in zip(paid, self._now.paid, strict=True)]
-        now = Happened(self._now.seen, self._now.turn, dict(zip(self.agents, paid, strict=True)))
+        now = Happened(self._now.seen, self._now.turn, dict(zip(self.agents, paid, strict=True)), others=self._others)
         if self._now.over:
             now.ended = dict.fromkeys(self.agents, True)
         return now
+
+    def _others(self) -> Shown:
+        # Who is not to move has no choice: which ones were legal is not told.
+        return {agent: (self._shown(self._now.state, k)[0], {}) for k, agent in enumerate(self.agents)}
 
     def _go(self, action: int | tuple[int, ...]) -> None:
         """Go to the position after an action, or after those of all players at once."""

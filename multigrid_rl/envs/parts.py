@@ -45,4 +45,5 @@ class SwappedParts:
             {whose[part]: its for part, its in now.paid.items()},
             {whose[part]: its for part, its in now.ended.items()},
             {whose[part]: its for part, its in now.owed.items()},
+            lambda: {whose[part]: its for part, its in now.others().items()},
         )

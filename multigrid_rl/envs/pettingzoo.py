@@ -27,7 +27,7 @@ from multigrid_rl.envs.base import (
     reset_seed,
 )
 from multigrid_rl.envs.parts import SwappedParts
-from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, described, failed, open_game
+from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, begun, described, failed, open_game
 from multigrid_rl.metrics import ahead
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import mistake
@@ -161,10 +161,14 @@ class PettingZooEnvs(Episodes):
     def _over(self, n: int, now: Happened) -> tuple[bool, bool]:
         """Return whether the episode of game ``n`` is over, and whether it was cut; a time limit pays what is owed."""
         self._was_cut[n] |= not all(now.ended.values())
-        late = bool(now.turn and self._length[n] + 1 >= self._most)
+        late = self._late(n, now)
         for seat, paid in now.owed.items() if late else ():
-            self._paid[n, self._places[seat]] += paid
+            self._paid[n, self._places[seat]] += _number(paid)
         return late or not now.turn, late or (not now.turn and bool(self._was_cut[n]))
+
+    def _late(self, n: int, now: Happened) -> bool:
+        """Return whether the time limit cuts the episode of game ``n`` after this step."""
+        return bool(now.turn and self._length[n] + 1 >= self._most)
 
     def _shaped(self, before: dict[str, Array], chosen: dict[str, Array], rewards: Array, mask: Array) -> Array:
         """Return what is paid (N, A) by the training reward to who moved; to others nothing."""
@@ -236,13 +240,15 @@ class PettingZooEnvs(Episodes):
         game, before, seat = self.games[n], self.turn[n].copy() if self._steady else None, ""
         try:
             self._limit.calls += 1
-            now: Happened = game.start(given) if what == "reset" else game.play(given)
-            for seat, (obs, info) in now.seen.items():
+            now: Happened = begun(game, given) if what == "reset" else game.play(given)
+            # Who moved before sees by now what came of it: that is what a time limit goes on from.
+            others = now.others() if what == "step" and self._late(n, now) else {}
+            for seat, (obs, info) in {**others, **now.seen}.items():
                 self._about[seat].read(obs, info, self._obs[seat][n])
                 if self.shaping is not None:
                     self._infos[n][seat] = info
             for seat, paid in now.paid.items() if what == "step" else ():
-                self._paid[n, self._places[seat]] = paid
+                self._paid[n, self._places[seat]] = _number(paid)
             for seat in now.turn:
                 if seat not in now.seen:
                     raise ConfigError(expected("agent", f"an observation, and one of {', '.join(self.seats)}", "none"))
@@ -275,6 +281,13 @@ class PettingZooEnvs(Episodes):
         return BrokenEnvError(failed(self.env_id, what, f"{got}, in {where}"))
 
 
+def _number(paid: Any) -> float:
+    """Return what is paid. Raises ``ConfigError``: it is no single number, though numpy might take it for one."""
+    if not isinstance(paid, int | float | np.number) and (paid is None or np.shape(paid)):
+        raise ConfigError(expected("reward", "a number", "none" if paid is None else f"one of shape {np.shape(paid)}"))
+    return float(paid)
+
+
 def _close(games: list[Game]) -> None:
     for game in games:
         with suppress(Exception, SystemExit):  # of a stranger; it is let go in any case
@@ -287,7 +300,7 @@ def _by_seat(seats: tuple[str, ...], columns: Array) -> dict[str, Array]:
 
 def kinds_of(seats: Mapping[str, Seat]) -> dict[str, str]:
     """Return the kind of each seat: what its name begins with before a number, if all such seats see and do alike."""
-    stems = {seat: re.sub(r"_?\d+$", "", seat) or seat for seat in seats}
+    stems = {seat: re.sub(r"[_. ]*\d+$", "", seat) or "agent" for seat in seats}
     alike = {stem: {str(seats[seat]) for seat in seats if stems[seat] == stem} for stem in stems.values()}
     return {seat: stem if len(alike[stem]) == 1 else seat for seat, stem in stems.items()}
 

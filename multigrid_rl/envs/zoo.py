@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol
@@ -18,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.base import TimeLimit, flat_actions, unfit_actions
+from multigrid_rl.envs.base import TimeLimit, flat_actions, reset_seed, unfit_actions
 from multigrid_rl.tables import entries, find
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.trust import mistake
@@ -28,6 +29,12 @@ LOG = logging.getLogger(__name__)
 Array = NDArray[Any]
 #: Argument of every environment: an episode is truncated after so many steps.
 LIMIT = "max_episode_steps"
+#: Starts that are drawn before an environment counts as one in which nobody ever moves.
+_STARTS = 100
+#: Rounds in which it is looked whether an environment tells what is legal, where its start does not.
+_ROUNDS = 3
+#: What an agent is shown: an observation and its info.
+Shown = dict[str, tuple[Any, Mapping[str, Any]]]
 #: Where is said which choices are legal.
 LEGAL = "action_mask"
 #: How a game is drawn: as text, or as a picture (H, W, 3) uint8.
@@ -38,11 +45,12 @@ How = Literal["text", "picture"]
 class Happened:
     """What came of a start or of one step of one environment; every mapping is by agent."""
 
-    seen: dict[str, tuple[Any, Mapping[str, Any]]]  # observation and info of whom it shows something
+    seen: Shown  # of whom it shows something
     turn: tuple[str, ...]  # who moves next; nobody: the episode is over
     paid: dict[str, float] = field(default_factory=dict)
     ended: dict[str, bool] = field(default_factory=dict)  # whose episode ended: for good, or else by a time limit
     owed: dict[str, float] = field(default_factory=dict)  # paid when they move next, or the episode is cut before
+    others: Callable[[], Shown] = dict  # what the others see, asked where the episode is cut
 
 
 class Game(Protocol):
@@ -85,7 +93,7 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
     Args:
         env_id: ``pettingzoo:FAMILY/NAME-vN`` as registered, ``pettingzoo:MODULE`` with ``parallel_env`` or ``env`` in
             it, ``pettingzoo:MODULE:FUNCTION``, or what another entry of ``tables.GAMES`` opens: ``openspiel:GAME``.
-        env_args: arguments of it; ``max_episode_steps`` is not told to it: see :class:`PettingZooEnvs`.
+        env_args: arguments of it; ``max_episode_steps`` cuts its episodes, too: see :class:`PettingZooEnvs`.
         how: to be drawn so; ``None``: not at all.
 
     Raises:
@@ -93,7 +101,7 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
     """
     if env_args.get("render_mode") is not None:
         raise ValueError(expected("env_args", "no render_mode (pages and films ask for it)", env_args["render_mode"]))
-    most, env_args = env_args.get(LIMIT, 1), {key: value for key, value in env_args.items() if key != LIMIT}
+    most = env_args.get(LIMIT, 1)
     if type(most) is not int or most < 1:
         raise ValueError(expected(f"env_args.{LIMIT}", "a whole number of at least 1", most))
     beginning, _, rest = env_id.partition(":")
@@ -110,6 +118,16 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
         os.environ.update({**quiet, **os.environ})
     drawable: Game = build(name, {**env_args, **game.draws[how]})
     return drawable
+
+
+def begun(game: Game, seed: int) -> Happened:
+    """Begin an episode; a start in which nobody is to move is drawn again."""
+    now = game.start(seed)
+    for again in range(1, _STARTS):
+        if now.turn:
+            break
+        now = game.start(reset_seed(seed, again, 0))
+    return now
 
 
 class Seat(NamedTuple):
@@ -150,7 +168,10 @@ class Seat(NamedTuple):
                 raise ConfigError(expected("observation", f"shape {self.seen.shape} of its space", flat.shape))
             row[:own] = flat.reshape(-1)
         else:
-            row[:own] = spaces.flatten(self.seen, obs)
+            flat = spaces.flatten(self.seen, obs)
+            if len(flat) != own:  # numpy would stretch a single number
+                raise ConfigError(expected("observation", f"{own} numbers of {self.seen}", len(flat)))
+            row[:own] = flat
         for begin, end in self.pixels:
             row[begin:end] /= 255
         if self.legal and legal is None:
@@ -160,6 +181,9 @@ class Seat(NamedTuple):
             if len(flags) != self.legal:
                 raise ConfigError(expected(LEGAL, f"{self.legal} flags", len(flags)))
             row[own:] = flags
+        elif legal is not None and not isinstance(self.acts, spaces.Box):
+            wanted = f"told from the start on, as {_ROUNDS} rounds were looked at"
+            raise ConfigError(expected(LEGAL, wanted, "told later"))
 
 
 def rows_of(observation: Any, size: int, own: Seat | None) -> tuple[Array, bool]:
@@ -226,9 +250,9 @@ def seat_of(key: str, seen: spaces.Space[Any], acts: spaces.Space[Any], *, told:
         bad = [name for name, part in parts if not part.is_np_flattenable] or [seen]
         wanted = "observations that can be flattened (an ObservationWrapper in a module of yours makes others of them)"
         raise ValueError(expected(key, wanted, shown(", ".join(f"{name}" for name in bad), 200)))
-    if (boxed or told) and isinstance(acts, spaces.Box):
+    if boxed and isinstance(acts, spaces.Box):
         raise ValueError(expected(key, f"choices with {LEGAL}", acts))
-    legal = int(flat_actions(acts).nvec.sum()) if boxed or told else 0
+    legal = 0 if isinstance(acts, spaces.Box) or not (boxed or told) else int(flat_actions(acts).nvec.sum())
     size = spaces.flatdim(seen) + legal
     if size > MAX_NUMBERS:
         smaller = "in a module of yours ResizeObservation of Gymnasium, or SuperSuit, makes images smaller"
@@ -249,14 +273,27 @@ def _described(env_id: str, env_args: str) -> Described:
     game = open_game(env_id, json.loads(env_args))
     try:
         with TimeLimit():
-            # Who is not to move first need not be shown yet: where one is told what is legal, all are.
-            told = any(LEGAL in info for _, info in game.start(0).seen.values())
             found = {agent: game.spaces(agent) for agent in game.agents}
+            told = _masked(game, begun(game, 0), {agent: acts for agent, (_, acts) in found.items()})
             game.close()
     except (Exception, SystemExit) as error:  # a stranger's code may raise anything
         raise ValueError(failed(env_id, "reset", mistake(error))) from error
     seats = {agent: seat_of(f"env_id={env_id}: {agent}", *of, told=told) for agent, of in found.items()}
     return Described(seats, game.turns)
+
+
+def _masked(game: Game, now: Happened, acts: Mapping[str, spaces.Space[Any]]) -> bool:
+    """Return whether anybody is told by its info which choices are legal: where one is, all are, if not at once."""
+    for space in acts.values():
+        space.seed(0)
+    with suppress(Exception, SystemExit):  # of a stranger: it will fail again where it is played
+        for _ in range(_ROUNDS * (len(acts) if game.turns else 1)):
+            if any(info.get(LEGAL) is not None for _, info in now.seen.values()):
+                return True
+            if not now.turn or any(LEGAL in obs for obs, _ in now.seen.values() if isinstance(obs, Mapping)):
+                return False
+            now = game.play({agent: acts[agent].sample() for agent in now.turn})
+    return False
 
 
 def described(env_id: str, env_args: Mapping[str, Any]) -> Described:

@@ -153,25 +153,27 @@ def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
     Raises:
         ConfigError: it comes out otherwise, or its environment cannot be built, played or drawn.
     """
-    from multigrid_rl.envs.zoo import open_game  # noqa: PLC0415 - it brings an extra
+    from multigrid_rl.envs.zoo import LIMIT, begun, open_game  # noqa: PLC0415 - it brings an extra
 
     check_env(f"game {game.game}", game.env_id, game.env_args)
     key = f"{game.env_id}: game {game.game} of seed {game.seed}"
     with user_code(key):
         env, totals = open_game(game.env_id, game.env_args, how), dict.fromkeys(game.players, 0.0)
-        now = env.start(reset_seed(game.seed, game.game, 0))
+        now = begun(env, reset_seed(game.seed, game.game, 0))
         yield Shot(0, {}, dict(totals), env.drawn(how))
         for t in range(1, game.steps + 1):
             taken = {seat: _as_taken(env.spaces(seat)[1], game.actions[seat][t - 1]) for seat in now.turn}
             names = {seat: env.named(seat, it) if isinstance(it, int) else str(it) for seat, it in taken.items()}
             now = env.play(taken)
-            for seat, paid in now.paid.items():
+            late = bool(now.turn) and t == game.env_args.get(LIMIT)
+            for seat, paid in [*now.paid.items(), *(now.owed.items() if late else ())]:
                 totals[seat] += paid
-            if bool(now.turn) != (t < game.steps):
+            over = late or not now.turn
+            if over != (t == game.steps):
                 break
             if t % every == 0 or t == game.steps:
                 yield Shot(t, names, dict(totals), env.drawn(how))
-    if bool(now.turn) or t < game.steps or not np.allclose([*totals.values()], [game.returns[seat] for seat in totals]):
+    if not over or t < game.steps or not np.allclose([*totals.values()], [game.returns[seat] for seat in totals]):
         raise ConfigError(expected(key, "the same game", "another one: it does not follow from its seed and actions"))
 
 

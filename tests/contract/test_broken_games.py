@@ -55,7 +55,7 @@ def play(env_id: str, steps: int = 12, **env_args):
         ("shape", r"step: a_1: expected .* got observation: expected shape \(3,\) of its space, got \(2, 2\)"),
         ("not shown", "step: a_1: expected .* got agent: expected an observation, and one of a_0, a_1, got none"),
         ("not paid", "step: expected .* got a_1: reward: expected one, got none"),
-        ("paid nothing", "step: a_1: expected .* got a reward of nan"),
+        ("paid nothing", "step: a_1: expected .* got reward: expected a number, got none"),
         ("paid text", "step: a_1: expected .* got ValueError: could not convert string to float: 'much'"),
         ("paid inf", "step: a_1: expected .* got a reward of inf"),
         ("no end", "step: expected .* got a_1: termination: expected one, got none"),
@@ -78,11 +78,9 @@ def test_step_that_breaks_names_environment_and_seat(fault, message):
         ("ghost", "step: a_0: expected .* got KeyError: 'ghost'"),
         ("no flags", "step: a_1: expected .* got KeyError: 'action_mask'"),
         ("stuck", "step: a_1: expected .* got no legal choice for who is to move"),
-        ("undead", "step: a_1: expected .* got TimeoutError"),
     ],
 )
-def test_move_that_breaks_names_environment_and_seat(fault, message, monkeypatch):
-    monkeypatch.setenv(SECONDS, "0.3")
+def test_move_that_breaks_names_environment_and_seat(fault, message):
     with pytest.raises(BrokenEnvError, match=f"^env_id={TURNS}: {message}") as error:
         play(TURNS, fault=fault)
     assert "\n" not in str(error.value)

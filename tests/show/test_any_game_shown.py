@@ -12,10 +12,13 @@ from typer.testing import CliRunner
 
 from multigrid_rl.cli.main import app
 from multigrid_rl.envs import farama
+from multigrid_rl.envs.pettingzoo import ZooSpec
 from multigrid_rl.evaluation.evaluation import evaluate, kept_games
-from multigrid_rl.evaluation.replays import shots
+from multigrid_rl.evaluation.replays import record, shots
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.imitation.demonstrations import read_demonstrations
+from multigrid_rl.players.episodes import play_games
+from multigrid_rl.players.places import RandomLegal
 from multigrid_rl.text import ConfigError
 from tiny_runs import tiny_run
 
@@ -110,6 +113,17 @@ def test_kept_games_play_again_and_others_are_refused(trained):
     for damaged, message in ((short, "the same game"), (other, "the same game"), (twice, "game")):
         with pytest.raises(ConfigError, match=message):
             list(shots(damaged, "text"))
+
+
+def test_game_that_a_time_limit_cut_plays_again_with_all_that_it_paid():
+    spec = ZooSpec("openspiel:leduc_poker", {"max_episode_steps": 2}, {"player_0": "a", "player_1": "b"}, wins=True)
+    players = {seat: RandomLegal(spec.specs([seat]).agents[0]) for seat in spec.seats}
+    played = play_games(spec, players, 5, seed=3)
+    for row in range(5):
+        kept = record(spec, played, row, seed=3, players=dict.fromkeys(spec.seats, "random"), label="any")
+        seen = list(shots(kept, "text"))
+        assert [shot.step for shot in seen] == list(range(kept.steps + 1))
+        assert seen[-1].totals == kept.returns
 
 
 def test_games_become_films_without_a_window(tmp_path, trained, monkeypatch):
