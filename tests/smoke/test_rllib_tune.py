@@ -61,3 +61,20 @@ def test_remote_env_runners_and_evaluation_by_the_names_of_rllib(session, cores)
             alone.evaluate()
     finally:
         alone.stop()
+
+
+def test_weights_put_in_by_rllibs_means_reach_remote_env_runners(session, cores):
+    other, one = (config("1v1", *TINY, f"seed={seed}", "train.lr=0.01") for seed in (1, 2))
+    other, one = other.build_algo(), one.env_runners(num_env_runners=1).build_algo()
+    try:
+        other.train()
+        one.train()
+        one.learner_group.set_state({"learner": other.learner_group.get_state()["learner"]})
+        one.env_runner_group.sync_weights(from_worker_or_learner_group=one.learner_group)
+        one.train()
+        one.set_weights(other.get_weights())
+        # Far less than from other weights: the batch was played with these.
+        assert one.train()["learners"]["red_0"]["mean_kl_loss"] < 1e-2
+    finally:
+        one.stop()
+        other.stop()
