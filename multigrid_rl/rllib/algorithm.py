@@ -129,7 +129,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
         whole = self.is_actor() and not self.config.settings.driven
         kind: Any = super() if whole else super(Algorithm, self)  # RLlib's copies the configuration: a millisecond
         metrics: dict[str, Any] = kind.get_auto_filled_metrics(*args, **kwargs)
-        return metrics if whole else {**metrics, "config": {}}
+        config = {**metrics["config"], "seed": self.config.settings.run.seed} if whole else {}
+        return {**metrics, "config": config}
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state and the run's: counters, gates, games under way."""
