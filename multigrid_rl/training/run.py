@@ -256,7 +256,7 @@ class Run:
             self._set_roster(self.league.roster(playing))
         games_restored = self.sampler.set_state(state, self._games[self.stage])
         if not games_restored:
-            LOG.warning("other env runners than before: weights and gates go on, games start afresh")
+            LOG.warning("other games or env runners than before: weights and gates go on, games start afresh")
         return games_restored
 
 

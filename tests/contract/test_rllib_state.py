@@ -121,6 +121,38 @@ def test_whole_restore_inside_a_callback_goes_on_from_there(when, built, tmp_pat
     assert without_time(rows[:1]) == without_time(rows[1:])
 
 
+GATES = "scenario.gates=[{metric: win/red_0, at_least: 0.5}]"
+MIXED = "scenario.seats.blue_0={hunter: 1, random: 1}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "warned"),
+    [
+        ((), ("train.gamma=0.9",), ""),
+        ((), ("scenario.game.max_steps=99",), ""),
+        ((), ("scenario.seats.blue_0=random",), ""),
+        ((MIXED,), ("scenario.seats.blue_0={hunter: 3, random: 1}",), ""),
+        ((), ("train.num_envs=64", "train.num_steps=8"), "games start afresh"),
+        ((), (MIXED,), "games start afresh"),
+        ((MIXED,), (), "games start afresh"),
+        ((MIXED,), ("scenario.seats.blue_0={random: 1, blue-rookie: 1}",), "games start afresh"),
+        ((), (GATES,), "other gates than before are judged anew"),
+    ],
+)
+def test_what_changes_at_a_restore_is_taken_or_starts_afresh(before, after, warned, built, tmp_path, caplog):
+    first = built("seed=1", *before)
+    first.train()
+    second = built("seed=1", *after)
+    second.restore_from_path(first.save_to_path(str(tmp_path)))
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("multigrid_rl")] == [
+        text for text in [next((r.getMessage() for r in caplog.records if warned in r.getMessage()), "")] if warned
+    ]
+    assert second.run.fingerprints() == first.run.fingerprints()
+    result = second.train()
+    assert result["num_env_steps_sampled_lifetime"] == 1024
+    assert [state.gate for state in second.run.keeper.states] == second.run.stages[0].gates
+
+
 def test_modules_are_neither_added_nor_removed(built):
     one = built()
     for call in (one.add_module, one.remove_module):
