@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants, services
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env import env_runner_group
 
 
@@ -102,6 +103,19 @@ def starting(local: bool) -> Iterator[list[int]]:
         yield raylets
     finally:
         services.ConsolePopen, ray_constants.ENABLE_RAY_CLUSTER = popen, reachable
+
+
+def algorithms_keys() -> set[str]:
+    """Return what RLlib's algorithms, and others' that are loaded, write into every module's ``model_config``.
+
+    A module gets these keys and its user's in one dictionary, and is not told whose configuration it is built by.
+    """
+    kinds, keys = [AlgorithmConfig], set()
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if "_model_config_auto_includes" in vars(kind):
+            keys |= kind()._model_config_auto_includes.keys()
+    return keys
 
 
 def local_address() -> str | None:
