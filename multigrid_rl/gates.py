@@ -172,7 +172,7 @@ class GateKeeper:
         got, own = (", ".join(str(each.gate) for each in states) for states in (state["states"], self.states))
         if got != own:
             raise ValueError(expected("history of the gates", own, got))
-        self.__dict__.update(deepcopy(state))
+        self.__dict__.update(deepcopy({**state, "min_episodes": self.min_episodes}))
 
     def verdict(self) -> dict[str, Any]:
         """Return what the run achieved, as plain data. ``held``: whether all gates were ever held together."""

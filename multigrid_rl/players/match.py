@@ -221,19 +221,29 @@ class Match(Generic[Env]):
             "memories": copy.deepcopy([seated.memory for seated in self._seated]),
             "streams": [stream.state.copy() for stream in self._streams()],
             "played": list(self._played),
+            "pools": self._pools(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state of :meth:`get_state`. Raises ``ValueError`` for a state of other environments or players."""
         streams = self._streams()
-        if len(state["memories"]) != len(self._seated) or len(state["streams"]) != len(streams):
-            raise ValueError(expected("state", f"{len(self._seated)} background players", len(state["memories"])))
+        own, theirs = ([_kind(memory) for memory in of] for of in ([s.memory for s in self._seated], state["memories"]))
+        if own != theirs or len(state["streams"]) != len(streams) or state.get("pools", self._pools()) != self._pools():
+            got = "others" if len(own) == len(theirs) else len(theirs)
+            raise ValueError(expected("state", f"{len(own)} background players", got))
         self.env.set_state(state.get("env", state))  # earlier versions wrote the games' state beside the players'
         for seated, memory in zip(self._seated, copy.deepcopy(state["memories"]), strict=True):
-            seated.memory = seated.player.with_memories(memory) if seated.mixture is not None else memory
+            if seated.mixture is not None:
+                seated.memory = seated.player.with_memories(memory)
+            elif _kind(memory):
+                seated.memory = memory
         for stream, numbers in zip(streams, state["streams"], strict=True):
             stream.state[:] = numbers
         self._played = list(state.get("played", self._played[:1]))
+
+    def _pools(self) -> list[tuple[str, ...]]:
+        """Return who is in pools from their beginning on; a league's come and go."""
+        return [getattr(seated.player, "permanent", ()) for seated in self._seated if seated.mixture is not None]
 
     def _streams(self) -> list[Streams]:
         pairs = ((seated.streams, seated.mixture) for seated in self._seated)
@@ -245,6 +255,12 @@ class Match(Generic[Env]):
 
     def _focal(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         return {seat: arrays[seat] for seat in self.seats}
+
+
+def _kind(memory: Any) -> tuple[Any, ...]:
+    """Return what memories of players that can stand in for each other have in common; nothing where it is empty."""
+    shape = getattr(memory, "shape", None)
+    return () if memory is None or (shape and not shape[-1]) else (type(memory), shape)
 
 
 def _seats_of(teams: Mapping[str, str], name: str) -> list[str]:

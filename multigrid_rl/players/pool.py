@@ -58,11 +58,14 @@ class OpponentPool:
     Args:
         players: permanent members, with different names.
         weights: of the players, not normalised.
+
+    Attributes:
+        permanent: names of the permanent members.
     """
 
     def __init__(self, players: Sequence[Policy], weights: Sequence[float]) -> None:
         self.players = dict(enumerate(players))
-        self._permanent = len(players)
+        self.permanent = tuple(player.name for player in players)
         self.weigh(weights)
 
     def weigh(self, weights: Sequence[float]) -> None:
@@ -97,7 +100,7 @@ class OpponentPool:
         """
         playing = {*newcomers, *weights, *np.unique(state.chosen).tolist()}
         players = {**self.players, **newcomers}
-        self.players = {n: players[n] for n in sorted(players) if n < self._permanent or n in playing}
+        self.players = {n: players[n] for n in sorted(players) if n < len(self.permanent) or n in playing}
         self.weigh([weights.get(n, 0.0) for n in self.players])
         return self.with_memories(state)
 

@@ -1,6 +1,6 @@
 """The one RLlib algorithm of all trainers: its training step is an iteration of the run (``training.run``)."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import ray
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
 
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
@@ -33,6 +34,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
     """
 
     run: Any = None
+    _waiting: Any = None
 
     @classmethod
     def get_default_config(cls) -> MultigridConfig:
@@ -46,8 +48,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
         self._threads = thread_tuner(settings.run)
         # Before anything is computed: sums depend on the number of threads, and more of them than cores are far slower.
         torch.set_num_threads(settings.run.learner_threads)
-        with self._without_ray():
-            super().setup(config)
+        self._build(config)
         stages, trainer = settings.stages, settings.trainer
         # Read before anything is played: a file that is deleted later does no harm, and other nodes need no copy.
         games = [stage.factory for stage in stages]
@@ -71,16 +72,18 @@ class MultigridAlgorithm(OwnFolder, PPO):
             self.run.begin_with(*find(STARTS, "player")(settings.run, stages[-1].factory.specs))
         self.row: dict[str, float | None] = {}
         self._newest: Any = np.zeros((0, 0))
+        if self._waiting is not None:
+            self._go_on(self._waiting)
         self._threads.__enter__()
 
-    def _without_ray(self) -> AbstractContextManager[None]:
-        """Return a context in which RLlib starts no Ray session for its object store, if all is done by this process.
-
-        RLlib would start or join a cluster without any use for it.
-        """
-        config = self.config
-        alone = not (config.num_env_runners or config.num_learners or config.evaluation_num_env_runners)
-        return without_object_store() if alone else nullcontext()
+    def _build(self, config: Any) -> None:
+        """Build as RLlib does; if all is done by this process, without any Ray session, for which there is no use."""
+        remote = self.config.num_env_runners or self.config.num_learners or self.config.evaluation_num_env_runners
+        with nullcontext() if remote else without_object_store():
+            super().setup(config)
+        for group in (self.env_runner_group, self.eval_env_runner_group):
+            if group is not None and not remote:
+                group.sync_weights = without_object_store()(group.sync_weights)
 
     def _actors(self) -> list[Any]:
         """Return the remote env runners that RLlib made, in the order of their numbers."""
@@ -102,7 +105,10 @@ class MultigridAlgorithm(OwnFolder, PPO):
         """Sample, learn and set weights once; log what was measured under RLlib's keys."""
         run = self.run
         if not self.config.settings.driven:
+            # Others may have set weights, optimisers or torch's threads since the last iteration.
+            torch.set_num_threads(self.config.settings.run.learner_threads)
             run.advance_stage()
+            run.take_up()
         self._threads.update()
         before = run.env_steps
         run.iterate()
@@ -123,7 +129,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
         whole = self.is_actor() and not self.config.settings.driven
         kind: Any = super() if whole else super(Algorithm, self)  # RLlib's copies the configuration: a millisecond
         metrics: dict[str, Any] = kind.get_auto_filled_metrics(*args, **kwargs)
-        return metrics if whole else {**metrics, "config": {}}
+        config = {**metrics["config"], "seed": self.config.settings.run.seed} if whole else {}
+        return {**metrics, "config": config}
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state and the run's: counters, gates, games under way."""
@@ -133,11 +140,21 @@ class MultigridAlgorithm(OwnFolder, PPO):
         return {**state, "run": self.run.get_state(), "newest_episodes": self._newest}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
+        """Continue from a state; before the run is there, in ``on_algorithm_init``, its part waits for it."""
         super().set_state(state)
         if "run" in state:
-            self.run.set_state(state["run"])
-            self._newest = state["newest_episodes"]
+            if self.run is None:
+                self._waiting = state
+            else:
+                self._go_on(state)
+
+    def _go_on(self, state: dict[str, Any]) -> None:
+        self.run.set_state(state["run"])
+        self._newest = state["newest_episodes"]
+
+    def set_weights(self, weights: dict[str, Any]) -> None:
+        """Train on from weights by module; RLlib's own also asks a local env runner, where there may be none."""
+        self.set_state({COMPONENT_LEARNER_GROUP: {COMPONENT_LEARNER: {COMPONENT_RL_MODULE: weights}}})
 
     def write(self, folder: Path) -> None:
         """Write RLlib's checkpoint into a new folder. Raises ``OSError``, ``RunError``."""
@@ -152,10 +169,15 @@ class MultigridAlgorithm(OwnFolder, PPO):
         """
         self.restore_from_path(str(folder.resolve()))
 
-    def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        """Continue from a checkpoint."""
-        with self._without_ray():
-            super().restore_from_path(path, *args, **kwargs)
+    def add_module(self, module_id: str, *_: Any, **__: Any) -> Any:
+        """Refuse one module more or fewer. Raises ``ConfigError``."""
+        wanted = (
+            "the modules of the scenario: `multigrid-rl train` grows a pool of opponents by scenario.league, "
+            "and RLlib's own algorithms take modules on RedBlueDoors"
+        )
+        raise ConfigError(expected("add_module or remove_module", wanted, module_id))
+
+    remove_module = add_module
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Play fresh games with the current weights. Raises ``ConfigError``: there is no process that could."""
@@ -165,8 +187,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
             raise ConfigError(expected("evaluation_num_env_runners", wanted, 0))
         if self.eval_env_runner_group is None:  # who trains plays, whose own configuration says how training is played
             self.env_runner.greedy = not self.evaluation_config.explore
-        with self._without_ray():
-            found: dict[str, Any] = super().evaluate(*args, **kwargs)
+        found: dict[str, Any] = super().evaluate(*args, **kwargs)
         return found
 
     def cleanup(self) -> None:

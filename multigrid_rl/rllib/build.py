@@ -5,12 +5,14 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import ray
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils import force_list
+from ray.tune.result import TRIAL_INFO
 
 from multigrid_rl.config.compose import changed, compose, keyword_overrides
 from multigrid_rl.config.schema import RunConfig, trainer_of
@@ -82,12 +84,14 @@ class Settings:
         run: the run.
         stages: its games; empty: not loaded yet.
         driven: a training loop drives the algorithm, and does what is due between iterations.
+        seeded: the seed was chosen where the run was named.
         filled: RLlib's settings as they follow from the run: whatever differs from them was set by a user.
     """
 
     run: RunConfig
     stages: tuple[Stage, ...] = ()
     driven: bool = False
+    seeded: bool = False
     filled: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -130,6 +134,15 @@ class MultigridConfig(PPOConfig):
         made = self.copy(copy_frozen=False) if use_copy else self
         made.validate()  # RLlib's own copies lack every setting that is -1, its mark of what is deprecated
         return PPOConfig.build_algo(made, env, use_copy=False)
+
+    def update_from_dict(self, config_dict: dict[str, Any]) -> "MultigridConfig":
+        """Take over a dictionary of settings; a trial of Tune that nobody chose a seed for gets its number as one."""
+        super().update_from_dict(config_dict)
+        trial, settings = config_dict.get(TRIAL_INFO), self.settings
+        if trial is not None and settings and not settings.seeded and self.seed == settings.filled.get("seed"):
+            number = trial.trial_id.rpartition("_")[2]  # of a searcher's trial a random text
+            self.debugging(seed=int(number) if number.isdecimal() else crc32(number.encode()) >> 1)
+        return self
 
     def validate(self) -> None:
         """Take over what a user has set, and check it with everything that the run loads.
@@ -358,7 +371,9 @@ def config(scenario: str | None = None, *overrides: str, **values: Any) -> Multi
         ConfigError: a mistake, in one line.
     """
     chosen = [] if scenario is None else [f"scenario={scenario}"]
-    return MultigridConfig.of(Settings(compose([*chosen, *overrides, *keyword_overrides(values)])))
+    words = [*chosen, *overrides, *keyword_overrides(values)]
+    seeded = any(word.lstrip("+").startswith("seed=") for word in words)
+    return MultigridConfig.of(Settings(compose(words), seeded=seeded))
 
 
 def algorithm_config(run: RunConfig, stages: list[Stage] | None = None) -> MultigridConfig:

@@ -6,25 +6,44 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ray.rllib.callbacks.callbacks import RLlibCallback
-from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME, NUM_EPISODES
+from ray.rllib.core import ALL_MODULES
+from ray.rllib.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    LEARNER_RESULTS,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    NUM_ENV_STEPS_TRAINED_LIFETIME,
+    NUM_EPISODES,
+)
 from ray.tune import Stopper
+from ray.tune.result import TRAINING_ITERATION
 
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
 from multigrid_rl.rllib.results import gate_results
 from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.training.screen import PLAIN_EVERY, live_console, plain_gates
 
-#: Metrics that only some results have.
+#: Where metrics are over episodes, and how many these were. Only some results have those of evaluation.
 _SOMETIMES = "evaluation/"
+_EPISODES = {
+    f"{ENV_RUNNER_RESULTS}/": f"{ENV_RUNNER_RESULTS}/{NUM_EPISODES}",
+    _SOMETIMES: f"{_SOMETIMES}{ENV_RUNNER_RESULTS}/{NUM_EPISODES}",
+}
+#: What counts as steps: an algorithm that learns from files samples none.
+_STEPS = (
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    f"{LEARNER_RESULTS}/{ALL_MODULES}/{NUM_ENV_STEPS_TRAINED_LIFETIME}",
+    TRAINING_ITERATION,
+)
 
 
 class GateCallback(RLlibCallback):
     """Judges gates at every result of an algorithm: ``PPOConfig().callbacks(GateCallback([Gate(...)]))``.
 
     A gate's metric is a path in RLlib's result, such as ``env_runners/episode_return_mean``. A result counts as a
-    report once enough episodes have finished since the last one. The gates stand in the result under ``gates/``, where
-    loggers, Tune and :class:`GateStopper` find them. Histories are not part of RLlib's checkpoints, but for the gates
-    of our own runs.
+    report once enough episodes have finished since the last one: of training, and of evaluation where a gate names
+    what that measured. Where nothing is sampled, steps are those that were trained on, else iterations. The gates
+    stand in the result under ``gates/``, where loggers, Tune and :class:`GateStopper` find them. Histories are not
+    part of RLlib's checkpoints, but for the gates of our own runs.
 
     Args:
         gates: what is judged; ``None``: the gates of one of our runs, ``config("1v1")``.
@@ -52,7 +71,8 @@ class GateCallback(RLlibCallback):
             "every_s": every_s,
         }
         self.keeper = None if gates is None else GateKeeper(list(gates), report_episodes)
-        self._episodes, self._printed, self._told = 0, -math.inf, False
+        self._episodes = dict.fromkeys(_EPISODES, 0)
+        self._printed, self._told = -math.inf, False
 
     def __call__(self) -> "GateCallback":
         """Return a callback with the same settings and no history: RLlib calls what it is given for each algorithm."""
@@ -76,8 +96,8 @@ class GateCallback(RLlibCallback):
         every, now = self._settings["every_s"], time.monotonic()
         if every is not None and (first or now - self._printed >= every):
             self._printed = now
-            steps = f"{result[NUM_ENV_STEPS_SAMPLED_LIFETIME]:>9,.0f} steps"
-            live_console().print(f"{steps} | {plain_gates(keeper)}", markup=False)
+            steps = _steps(dict(_numbers(result)))
+            live_console().print(f"{steps:>9,} steps | {plain_gates(keeper)}", markup=False)
         if first:
             self._told = True
             if self._settings["on_held"] is not None:
@@ -86,11 +106,10 @@ class GateCallback(RLlibCallback):
             result["done"] = True
 
     def _report(self, result: Mapping[str, Any], keeper: GateKeeper) -> None:
-        self._episodes += int(result.get(ENV_RUNNER_RESULTS, {}).get(NUM_EPISODES) or 0)
-        steps = int(result[NUM_ENV_STEPS_SAMPLED_LIFETIME])
-        if self._episodes < keeper.min_episodes or (keeper.last is not None and steps <= keeper.last.env_steps):
-            return
         metrics = dict(_numbers(result))
+        steps, episodes = _steps(metrics), self._finished(metrics, keeper)
+        if episodes < keeper.min_episodes or (keeper.last is not None and steps <= keeper.last.env_steps):
+            return
         for state in keeper.states:
             name = state.gate.metric
             if name not in metrics:
@@ -98,8 +117,26 @@ class GateCallback(RLlibCallback):
                     return  # not evaluated in this iteration
                 raise ConfigError(expected("gate", "a metric of RLlib's results", name + suggestion(name, metrics)))
         moment = Moment(steps, int(result["training_iteration"]), float(result["time_total_s"]))
-        keeper.report(moment, self._episodes, metrics)
-        self._episodes = 0
+        keeper.report(moment, episodes, metrics)
+        self._episodes = dict.fromkeys(_EPISODES, 0)
+
+    def _finished(self, metrics: Mapping[str, float], keeper: GateKeeper) -> int:
+        """Return how many episodes have finished since the last report, of those that the gates are about."""
+        for place, count in _EPISODES.items():
+            # Who evaluates by a function of their own, which tells no count, decides how many are enough.
+            counted = count in metrics or not any(name.startswith(place) for name in metrics)
+            self._episodes[place] += _whole(metrics.get(count)) if counted else keeper.min_episodes
+        named = [place for place in _EPISODES if any(state.gate.metric.startswith(place) for state in keeper.states)]
+        return min(self._episodes[place] for place in named) if named else max(self._episodes.values())
+
+
+def _whole(value: float | None) -> int:
+    """Return a count of RLlib's, which is not a number where nothing was counted."""
+    return int(value) if value is not None and math.isfinite(value) else 0
+
+
+def _steps(metrics: Mapping[str, float]) -> int:
+    return next((steps for name in _STEPS if (steps := _whole(metrics.get(name)))), 0)
 
 
 def _numbers(node: Mapping[str, Any], place: str = "") -> list[tuple[str, float]]:
@@ -114,8 +151,8 @@ def _numbers(node: Mapping[str, Any], place: str = "") -> list[tuple[str, float]
         elif not isinstance(value, str):
             try:
                 found.append((f"{place}{name}", float(value)))
-            except (TypeError, ValueError):
-                continue  # lists, and what is not known yet
+            except (TypeError, ValueError, RuntimeError, OverflowError):
+                continue  # lists, tensors of several numbers, and what is not known yet
     return found
 
 

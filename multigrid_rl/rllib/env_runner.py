@@ -93,11 +93,19 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         """Set the league's players from the next games on. Raises ``PlayerError`` for damaged files."""
         self.factory.join(self.collector.env, roster)
 
-    def set_games(self, games: dict[str, Any]) -> None:
-        """Continue from the state of :meth:`get_games`. Raises ``ValueError`` for the games of another runner."""
+    def set_games(self, games: dict[str, Any], fresh: int) -> bool:
+        """Continue from the state of :meth:`get_games`; from fresh games, numbered from ``fresh`` on, if these differ.
+
+        Returns whether it continues. Raises ``ValueError`` for the games of another runner.
+        """
         if games["offset"] != self.offset:
             raise ValueError(f"state: expected games from number {self.offset}, got {games['offset']}")
-        self.collector.set_state(games)
+        try:
+            self.collector.set_state(games)
+        except (ValueError, KeyError):  # of another size, game or mixture: some of it may be set already
+            self.begin(self.factory, fresh)
+            return False
+        return True
 
     def sample(self, *, num_episodes: int | None = None, **kwargs: Any) -> Any:  # noqa: ARG002
         """Play ``num_steps`` steps of every environment, and return the :class:`Experience`.
@@ -210,14 +218,11 @@ class LocalSampler(Sampler):
         return {"games": {0: self._runner.get_games()}}
 
     def set_state(self, state: dict[str, Any], factory: EnvFactory) -> bool:
-        """Continue the games of a run's state, or start fresh ones if remote runners played them."""
-        if state["env_runners"]:
-            self._runner.begin(factory, state["stage"] * STAGE + fresh_generation(state) * GENERATION)
-            return False
-        games = state["games"][0]
-        self._runner.begin(factory, games["offset"])
-        self._runner.set_games(games)
-        return True
+        """Continue the games of a run's state, or start fresh ones if remote runners played them, or other games."""
+        games = None if state["env_runners"] else state["games"][0]
+        fresh = state["stage"] * STAGE + fresh_generation(state) * GENERATION
+        self._runner.begin(factory, fresh if games is None else games["offset"])
+        return games is not None and self._runner.set_games(games, fresh)
 
 
 def fresh_generation(state: dict[str, Any]) -> int:

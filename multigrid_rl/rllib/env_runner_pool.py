@@ -240,12 +240,13 @@ class EnvRunnerPool(Sampler):
         generations = {runner.index: runner.generation for runner in self._runners}
         self._await(self._runners)
         calls = {
-            runner.actor.set_games.remote(games[runner.index]): runner
+            runner.actor.set_games.remote(games[runner.index], self._offset + fresh * GENERATION): runner
             for runner in self._runners
             if runner.index in games and runner.ready and runner.generation == generations[runner.index]
         }
         for ref, runner in calls.items():
-            self._answer(runner, ref, "could not go on")
+            if self._answer(runner, ref, "could not go on") is False:
+                runner.generation, same = fresh, False
         return same
 
     def stop(self) -> None:

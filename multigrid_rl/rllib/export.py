@@ -11,6 +11,7 @@ import gymnasium
 import torch
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.core.rl_module.rl_module import RLModule
+from ray.rllib.utils import force_list
 from ray.rllib.utils.checkpoints import Checkpointable
 from torch import nn
 
@@ -18,6 +19,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import PlayerError, write_player
 from multigrid_rl.rllib.build import Settings
+from multigrid_rl.rllib.environment import RedBlueDoors
 from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.text import expected, one_line, shown, unknown
@@ -53,7 +55,9 @@ def players_of(folder: Path, seat: str, target: Path) -> dict[str, Path]:
     root = next((path for path in (folder, *folder.resolve().parents) if (path / _MODULES).is_dir()), None)
     if root is None:
         raise PlayerError(expected(folder, "an algorithm's checkpoint, or a module's in one", "none"))
-    scenario = _scenario_of(root, _config_of(root / Checkpointable.CLASS_AND_CTOR_ARGS_FILE_NAME))
+    config = _config_of(root / Checkpointable.CLASS_AND_CTOR_ARGS_FILE_NAME)
+    scenario = _scenario_of(root, config)
+    _check_connectors(root, config)
     spec = load_scenario(scenario).spec
     seats = spec.seats_of(seat) if seat in TEAM_ORDER else (seat,)
     for name in seats:
@@ -70,14 +74,30 @@ def players_of(folder: Path, seat: str, target: Path) -> dict[str, Path]:
 
 
 def _scenario_of(root: Path, config: Mapping[str, Any]) -> str:
-    name, settings = str(config["env"]), config.get("settings")
+    env, settings = config["env"], config.get("settings")
+    name = str(env)
     if isinstance(settings, Settings) and settings.run.scenario.kind.board:
         return settings.run.scenario.name
     if name.startswith(_PREFIX):
         return name.removeprefix(_PREFIX)
-    if name.endswith("RedBlueDoors'>"):
+    if isinstance(env, type) and issubclass(env, RedBlueDoors):
         return str(config["env_config"].get("scenario", "1v1"))
     raise PlayerError(expected(f"{root}: env", f"RedBlueDoors or a name that begins with {_PREFIX}", shown(name)))
+
+
+def _check_connectors(root: Path, config: Mapping[str, Any]) -> None:
+    """Raise ``PlayerError`` for connectors of the user's: a player sees the game and acts in it without them."""
+    for key in ("env_to_module_connector", "module_to_env_connector"):
+        make = config.get(f"_{key}")
+        try:
+            made = [] if make is None else force_list(make(None, None, None))
+        except MISTAKES:  # it asks its environment
+            made = [make]
+        names = [getattr(piece, "__name__", type(piece).__name__) for piece in made]
+        changing = [name for name in names if name != "FlattenObservations"]  # one-hot vectors are flat already
+        if changing:
+            wanted = "none, as a player sees the game without it"
+            raise PlayerError(expected(f"{root}: {key}", wanted, ", ".join(changing)))
 
 
 def _module_for(modules: Path, seat: str, spec: GameSpec) -> Path:
@@ -111,16 +131,13 @@ def _write(target: Path, source: Path, scenario: str, seats: tuple[str, ...]) ->
         raise PlayerError(expected(source, "a module of an RLlib checkpoint", one_line(error))) from error
     spec = load_scenario(scenario).spec
     categories = token_categories(spec)
-    if isinstance(module, ActorCriticModule):
-        architecture, network = module.architecture, module.net
-        fitting: gymnasium.Space[Any] = gymnasium.spaces.MultiDiscrete(categories)
-    else:
-        architecture, network = _of_default(source, module, categories)
-        fitting = flat_space(spec)
+    ours = isinstance(module, ActorCriticModule)
+    fitting: gymnasium.Space[Any] = gymnasium.spaces.MultiDiscrete(categories) if ours else flat_space(spec)
     if module.observation_space != fitting:
         raise PlayerError(
             expected(f"{source}: observation_space", f"{fitting} of {scenario}", module.observation_space)
         )
+    architecture, network = (module.architecture, module.net) if ours else _of_default(source, module, categories)
     card = {
         "name": f"{scenario}-{source.name}",
         "architecture": architecture,

@@ -21,6 +21,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer as Player
 from multigrid_rl.rllib.learner import ActorCriticModule
+from multigrid_rl.rllib.private import algorithms_keys
 from multigrid_rl.streams import PLAYER_PURPOSE, Streams, purpose_of
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView
@@ -189,4 +190,5 @@ def _typed(values: dict[str, Any], key: str, kind: type, wanted: str) -> Any:
 
 def _own(config: Any) -> dict[str, Any]:
     """Return the keys of a ``model_config`` that RLlib has not written into it."""
-    return {key: value for key, value in (config or {}).items() if key not in _DEFAULTS}
+    foreign = _DEFAULTS | algorithms_keys()
+    return {key: value for key, value in (config or {}).items() if key not in foreign}

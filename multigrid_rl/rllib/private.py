@@ -8,11 +8,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray._private import ray_constants, services
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.env import env_runner_group
 
 
 class OwnFolder:
@@ -38,21 +41,35 @@ class WithoutWrapper:
         """Leave the modules as they are."""
 
 
+class _Ray:
+    """Ray as RLlib's groups of env runners call it: where they are told so, nothing goes into an object store."""
+
+    alone = ContextVar("alone", default=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(ray, name)
+
+    def put(self, value: Any) -> Any:
+        """Return a reference, or the value itself."""
+        return value if self.alone.get() and not ray.is_initialized() else ray.put(value)
+
+
+# In the namespace of that one module, once: ``ray.put`` itself is everybody's, in threads and callbacks, too.
+env_runner_group.ray = _Ray()
+
+
 @contextmanager
 def without_object_store() -> Iterator[None]:
-    """Let RLlib build its classes where there is no Ray session: what it puts into the object store stays as it is.
+    """Let this thread build and use RLlib's groups of env runners where there is no Ray session.
 
-    It puts its configuration there for env runners in other processes, of which there are none then; ``ray.put`` would
-    start a session, which takes longer than all else that a run does before its first step.
+    They put configurations and weights into the object store for other processes, of which there are none then;
+    ``ray.put`` would start a session, which takes longer than all else that a run does before its first step.
     """
-    if ray.is_initialized():
-        yield
-        return
-    put, ray.put = ray.put, lambda value, **_: value
+    token = _Ray.alone.set(True)
     try:
         yield
     finally:
-        ray.put = put
+        _Ray.alone.reset(token)
 
 
 @contextmanager
@@ -86,6 +103,19 @@ def starting(local: bool) -> Iterator[list[int]]:
         yield raylets
     finally:
         services.ConsolePopen, ray_constants.ENABLE_RAY_CLUSTER = popen, reachable
+
+
+def algorithms_keys() -> set[str]:
+    """Return what RLlib's algorithms, and others' that are loaded, write into every module's ``model_config``.
+
+    A module gets these keys and its user's in one dictionary, and is not told whose configuration it is built by.
+    """
+    kinds, keys = [AlgorithmConfig], set()
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if "_model_config_auto_includes" in vars(kind):
+            keys |= kind()._model_config_auto_includes.keys()
+    return keys
 
 
 def local_address() -> str | None:

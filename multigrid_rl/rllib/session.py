@@ -26,6 +26,8 @@ from multigrid_rl.types import RunError
 
 __all__ = ["RayError", "ray_session", "reason_of"]
 LOG = logging.getLogger(__name__)
+#: Held while Ray starts: what is set for the whole process meanwhile is put back in order, whichever threads start it.
+_STARTING = threading.Lock()
 
 
 def reason_of(error: BaseException) -> str:
@@ -97,7 +99,7 @@ def check_gpus(config: RunConfig) -> None:
 def _start(settings: dict[str, Any], address: str | None) -> tuple[Path, list[int]]:
     """Start Ray, or connect to it; returns the session's folder for temporary files, and raylets that were started."""
     try:
-        with _ray_settings(local=address is None) as raylets:
+        with _STARTING, _ray_settings(local=address is None) as raylets:
             if address is None:
                 _ensure_token()
             else:

@@ -1,5 +1,6 @@
 """What judges a run: its gates, as its configuration means them; rows of its episodes, and reports for the gates."""
 
+import logging
 import math
 import re
 import time
@@ -16,6 +17,7 @@ from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.trust import CODE, import_object, user_code
 from multigrid_rl.types import Clock, EpisodeTable, MultiAgentSpec, RunError
 
+LOG = logging.getLogger(__name__)
 #: Metrics that every trainer reports.
 _USUAL = ("entropy/", "explained_variance/", "own/")
 
@@ -137,8 +139,11 @@ class MetricsTracker:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state; time that passed in between does not count."""
-        self.keeper.set_state(state["keeper"])
+        """Go on from a state; time that passed in between does not count. Warns where other gates begin anew."""
+        try:
+            self.keeper.set_state(state["keeper"])
+        except ValueError as error:
+            LOG.warning("other gates than before are judged anew: %s", error)
         self._pending, self.report = list(state["pending"]), state.get("report", {})
         self._episodes, self._steps_before = state["episodes"], state["steps"]
         self._before = time.perf_counter()

@@ -115,7 +115,7 @@ class Run:
         experience = self.sampler.sample()
         for part in experience:
             if part.weights and part.weights != self._sent:
-                raise RunError(f"an env runner played with weights {part.weights}; sent were {self._sent}")
+                raise RunError("an env runner played with other weights than it was sent")
         marks.append(time.perf_counter())
         self.env_steps += sum(part.env_steps for part in experience)
         learned = self.learner.learn(experience, self.env_steps)
@@ -197,6 +197,11 @@ class Run:
         self.learner.begin_with(weights, rows)
         self.send_weights()
 
+    def take_up(self) -> None:
+        """Go on with the learner's weights as they are now, and with the step sizes of this run's configuration."""
+        self.learner.schedule(self.env_steps)
+        self.send_weights()
+
     def send_weights(self) -> None:
         """Hand the learner's weights to the sampler, and remember their checksums."""
         weights = self.learner.get_weights()
@@ -243,8 +248,7 @@ class Run:
         self.tracker.set_state(state["tracker"])
         if self.stall is not None:
             self.stall.lowest, self.stall.since_lowest = state["lowest"]
-        self.learner.schedule(self.env_steps)
-        self.send_weights()
+        self.take_up()
         if self.league is not None:
             self.league.set_state(state["league"])
             same = state["env_runners"] == self.sampler.remote
@@ -252,7 +256,7 @@ class Run:
             self._set_roster(self.league.roster(playing))
         games_restored = self.sampler.set_state(state, self._games[self.stage])
         if not games_restored:
-            LOG.warning("other env runners than before: weights and gates go on, games start afresh")
+            LOG.warning("other games or env runners than before: weights and gates go on, games start afresh")
         return games_restored
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
@@ -168,6 +169,36 @@ def test_what_cannot_be_expressed_is_refused_in_one_line(trained, tmp_path, monk
     assert "expected an algorithm's checkpoint, or a module's in one" in lonely
     monkeypatch.setenv("MULTIGRID_RL_SAFE", "1")
     assert "as code is refused here (--safe)" in complaint(export(*args))
+
+
+class MyDoors(RedBlueDoors):
+    """With a reward of somebody's own."""
+
+
+def test_connectors_and_environments_of_ones_own(trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "check")
+    made = folder / "class_and_ctor_args.pkl"
+    content = pickle.loads(made.read_bytes())
+    settings = content["ctor_args_and_kwargs"][0][0]
+
+    def asked(env, spaces, device):
+        return env.missing
+
+    for key, make, name in (
+        ("env_to_module", lambda *_: [MeanStdFilter(multi_agent=True)], "MeanStdFilter"),
+        ("env_to_module", lambda *_: PrevActionsPrevRewards(multi_agent=True), "PrevActionsPrevRewards"),
+        ("module_to_env", asked, "asked"),
+    ):
+        settings[f"_{key}_connector"] = make
+        made.write_bytes(cloudpickle.dumps(content))
+        refused = complaint(export(folder, "--seat", "red_0", "-o", tmp_path / "no"))
+        assert f"{key}_connector: expected none, as a player sees the game without it, got {name}" in refused
+        settings[f"_{key}_connector"] = None
+    settings["_env_to_module_connector"] = lambda *_: [FlattenObservations(multi_agent=True)]
+    settings["env"] = MyDoors
+    made.write_bytes(cloudpickle.dumps(content))
+    done = export(folder, "--seat", "red_0", "-o", tmp_path / "mine")
+    assert done.exit_code == 0, done.output
 
 
 def test_damaged_checkpoints_and_other_environments_are_refused(trained, tmp_path):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
@@ -17,7 +19,8 @@ from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import match_of
-from multigrid_rl.rllib import FrozenPlayer, RedBlueDoors, register_envs
+from multigrid_rl.rllib import FrozenPlayer, NetworkModule, RedBlueDoors, register_envs
+from multigrid_rl.rllib.private import without_object_store
 from multigrid_rl.text import ConfigError
 from multigrid_rl.world import spaces
 
@@ -239,3 +242,43 @@ def test_a_frozen_player_sits_on_the_other_side_reads_tokens_and_keeps_its_hash(
         module(player="blue-rookie").set_state(flat.get_state())
     with pytest.raises(ConfigError, match="policies_to_train: expected modules that learn, got blue-master"):
         flat.forward_train({"obs": tokens})
+
+
+class OwnConfig(PPOConfig):
+    """Of an algorithm of somebody's own, which writes a key of its own into every module's ``model_config``."""
+
+    @property
+    def _model_config_auto_includes(self):
+        return super()._model_config_auto_includes | {"own_key": 3}
+
+
+@pytest.mark.parametrize("kind", [DQNConfig, SACConfig, OwnConfig])
+def test_modules_of_ours_stand_beside_those_of_any_algorithm(kind):
+    foreign = kind()._model_config_auto_includes
+    assert module(**foreign, player="blue-rookie").player.name == "blue-rookie"
+    env = RedBlueDoors({"observation": "tokens"})
+    seen, acts = env.observation_spaces["red_0"], env.action_spaces["red_0"]
+    RLModuleSpec(NetworkModule, seen, acts, model_config={**foreign, "hidden": [8]}).build()
+    with pytest.raises(ConfigError, match="model_config: expected player, seat, scenario, seed, greedy, got seet"):
+        module(**foreign, player="blue-rookie", seet="blue_0")
+
+
+def test_a_frozen_player_plays_against_dqn():
+    frozen = RLModuleSpec(FrozenPlayer, model_config={"player": "blue-rookie"})
+    buffer = {"type": "MultiAgentPrioritizedEpisodeReplayBuffer", "capacity": 500, "alpha": 0.6, "beta": 0.4}
+    made = (
+        DQNConfig()
+        .environment(RedBlueDoors)
+        .env_runners(num_env_runners=0, rollout_fragment_length=16)
+        .multi_agent(policies={"red", "blue"}, policy_mapping_fn=team, policies_to_train=["red"])
+        .rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={"red": RLModuleSpec(), "blue": frozen}))
+        .training(replay_buffer_config=buffer, num_steps_sampled_before_learning_starts=8, train_batch_size=8)
+    )
+    with without_object_store():
+        algorithm = made.build_algo()
+        try:
+            results = [algorithm.train() for _ in range(2)]
+        finally:
+            algorithm.stop()
+    assert "red" in results[-1]["learners"]
+    assert "blue" not in results[-1]["learners"]

@@ -87,6 +87,52 @@ def test_unknown_metric_is_refused_and_an_evaluation_is_awaited():
     assert [row["gates"].get("held") for row in rows] == [None, False, True]
 
 
+def test_iterations_in_which_no_episode_ends_are_waited_for(capsys):
+    nan = float("nan")
+    rows = list(results(2.0, nan, 3.0, nan))
+    for row, counted in zip(rows, (60, nan, 60, None), strict=True):
+        row["env_runners"]["num_episodes"] = counted
+    rows[3]["num_env_steps_sampled_lifetime"] = nan
+    callback = GateCallback([Gate(RETURN, ">=", 1, window=1)], every_s=0)
+    for row in rows:
+        callback.on_train_result(algorithm=Algorithm(), result=row)
+    assert [row["gates"].get(RETURN, {}).get("value") for row in rows] == [None, None, 3.0, 3.0]
+    assert "1,500 steps" in capsys.readouterr().out
+
+
+def evaluated(number, episodes, **others):
+    """A result of an algorithm that learns from files and plays to be evaluated."""
+    return {
+        "env_runners": {},
+        "evaluation": {"env_runners": {"episode_return_mean": 2.0, "num_episodes": episodes}},
+        "learners": {"__all_modules__": {"num_env_steps_trained_lifetime": 200 * number}, "one": {"loss": 1.0}},
+        "num_env_steps_sampled_lifetime": 0,
+        "training_iteration": number,
+        "time_total_s": float(number),
+        **others,
+    }
+
+
+@pytest.mark.parametrize(("others", "steps"), [({}, 400), ({"learners": {"one": {"loss": 1.0}}}, 2)])
+def test_gates_of_algorithms_that_play_to_be_evaluated_alone_count_those_episodes(others, steps):
+    gates = [Gate("evaluation/env_runners/episode_return_mean", ">=", 1, window=1), Gate("learners/one/loss", "<=", 1)]
+    callback = GateCallback(gates, report_episodes=10, every_s=None)
+    rows = [evaluated(number, 5, **others) for number in (1, 2, 3)]
+    for row in rows:
+        callback.on_train_result(algorithm=Algorithm(), result=row)
+    assert ["held" in row["gates"] for row in rows] == [False, True, True]
+    assert callback.keeper.last.env_steps == steps
+
+
+def test_gates_of_training_and_of_evaluation_wait_for_both():
+    gates = [Gate("evaluation/env_runners/episode_return_mean", ">=", 1), Gate(RETURN, ">=", 1)]
+    callback = GateCallback(gates, report_episodes=10, every_s=None)
+    rows = [evaluated(number, 20, env_runners={"episode_return_mean": 1.0, "num_episodes": 5}) for number in (1, 2)]
+    for row in rows:
+        callback.on_train_result(algorithm=Algorithm(), result=row)
+    assert ["held" in row["gates"] for row in rows] == [False, True]
+
+
 def test_gates_are_needed_where_an_algorithm_has_none():
     with pytest.raises(ConfigError, match="GateCallback: expected gates, as"):
         GateCallback().on_algorithm_init(algorithm=Algorithm())

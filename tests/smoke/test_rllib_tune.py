@@ -43,6 +43,24 @@ def test_tune_draws_stops_records_and_restores(session, tmp_path):
     assert len(tune.Tuner.restore(str(tmp_path / "mine"), made.algo_class, param_space=made).get_results()) == 2
 
 
+@pytest.mark.parametrize(("seed", "runs"), [(None, 2), (7, 1)])
+def test_samples_of_one_configuration_differ_unless_they_are_seeded(seed, runs, session, tmp_path):
+    made = config("1v1", *TINY, "train.until=512", **({} if seed is None else {"seed": seed}))
+    how = tune.TuneConfig(num_samples=2, max_concurrent_trials=2)
+    trials = list(
+        tune.Tuner(
+            made.algo_class,
+            param_space=made,
+            tune_config=how,
+            run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+        ).fit()
+    )
+    assert len({trial.metrics["learners"]["red_0"]["policy_loss"] for trial in trials}) == runs
+    seeds = {trial.config["seed"] for trial in trials}
+    assert seeds == ({0, 1} if seed is None else {seed})  # who reads a result can repeat its run
+    assert seeds == {trial.config["settings"].run.seed for trial in trials}
+
+
 @pytest.mark.long
 def test_remote_env_runners_and_evaluation_by_the_names_of_rllib(session, cores):
     made = config("1v1", *TINY, "seed=5").env_runners(num_env_runners=2)
@@ -61,3 +79,20 @@ def test_remote_env_runners_and_evaluation_by_the_names_of_rllib(session, cores)
             alone.evaluate()
     finally:
         alone.stop()
+
+
+def test_weights_put_in_by_rllibs_means_reach_remote_env_runners(session, cores):
+    other, one = (config("1v1", *TINY, f"seed={seed}", "train.lr=0.01") for seed in (1, 2))
+    other, one = other.build_algo(), one.env_runners(num_env_runners=1).build_algo()
+    try:
+        other.train()
+        one.train()
+        one.learner_group.set_state({"learner": other.learner_group.get_state()["learner"]})
+        one.env_runner_group.sync_weights(from_worker_or_learner_group=one.learner_group)
+        one.train()
+        one.set_weights(other.get_weights())
+        # Far less than from other weights: the batch was played with these.
+        assert one.train()["learners"]["red_0"]["mean_kl_loss"] < 1e-2
+    finally:
+        one.stop()
+        other.stop()

@@ -163,7 +163,7 @@ def built(*overrides):
 def test_wrong_driver_weights_end_run():
     with built() as algorithm:
         next(iter(algorithm.env_runner.module["red_0"].parameters())).data.add_(1e-3)
-        with pytest.raises(RunError, match="an env runner played with weights"):
+        with pytest.raises(RunError, match="an env runner played with other weights"):
             iterated(algorithm)
 
 
@@ -183,7 +183,7 @@ def test_env_runners_play_driver_games_and_resume(session, local, tmp_path, core
         assert algorithm.run.fingerprints() == weights
         for one in algorithm.pool._runners:
             one.actor.__ray_call__.remote(lambda actor: next(iter(actor.module["red_0"].parameters())).data.add_(1e-3))
-        with pytest.raises(RunError, match="an env runner played with weights"):
+        with pytest.raises(RunError, match="an env runner played with other weights"):
             iterated(algorithm)
 
 

@@ -27,11 +27,12 @@ class Ref:
 class Actor:
     """Plays rollouts that are numbered by its games; ``outcomes`` are what comes of the first ones instead.
 
-    A pair says which Ray its node has; ``joined`` is what it answers to new opponents.
+    A pair says which Ray its node has; ``joined`` is what it answers to new opponents; ``others``: its games
+    are not those of a state.
     """
 
     def __init__(self, *outcomes: object, joined: object = None) -> None:
-        self.outcomes, self.calls, self.joined = list(outcomes), [], joined
+        self.outcomes, self.calls, self.joined, self.others = list(outcomes), [], joined, False
 
     def __getattr__(self, name):
         return SimpleNamespace(remote=lambda *given: self._call(name, *given))
@@ -45,6 +46,8 @@ class Actor:
             )
         if name == "sample":
             return Ref(self.outcomes.pop(0) if self.outcomes else self.games)
+        if name == "set_games":
+            return Ref(not self.others)
         return Ref(self.joined if name == "set_opponents" else {"offset": self.games})
 
     def called(self, name):
@@ -179,9 +182,17 @@ def test_resumed_runners_continue_games_and_new_ones_start_fresh(world):
     pool = pool_of(first, second, stage=3)
     assert pool.set_state({"games": {1: state}, "env_runners": 2, "policy_updates": 7}, "factory")
     assert first.called("begin")[-1] == ("factory", state["offset"])
-    assert first.called("set_games") == [(state,)]
+    assert first.called("set_games") == [(state, 3 * STAGE + 7 * GENERATION)]
     assert second.called("begin")[-1] == ("factory", 3 * STAGE + 7 * GENERATION)
     assert second.called("set_games") == []
+
+
+def test_runners_whose_games_are_others_play_fresh_ones(world):
+    actor = Actor()
+    actor.others = True
+    pool = pool_of(actor)
+    assert not pool.set_state({"games": {1: {"offset": 0}}, "env_runners": 1, "policy_updates": 7}, "factory")
+    assert pool._runners[0].generation == 7
 
 
 def test_delayed_replacement_takes_up_games_later(world):
