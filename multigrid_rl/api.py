@@ -16,7 +16,7 @@ import torch
 
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, default_run_dir, keyword_overrides, load_scenario, named
-from multigrid_rl.evaluation.evaluation import Mode, kept_games, summary
+from multigrid_rl.evaluation.evaluation import KEPT, Mode, kept_games, summary
 from multigrid_rl.evaluation.evaluation import evaluate as play_games
 from multigrid_rl.evaluation.replays import GameRecord, choose
 from multigrid_rl.evaluation.targets import Target, find_target
@@ -120,6 +120,8 @@ def play(
     Raises:
         ValueError: a mistake, in one line; an environment of another package.
     """
+    if game not in KEPT:
+        raise ConfigError(unknown("game", str(game), KEPT))
     torch.set_num_threads(1)  # small networks gain nothing from more
     evaluation = play_games(
         _judged(who, list(overrides), opponent), episodes=episodes, seed=seed, modes=("stochastic",)
@@ -171,8 +173,9 @@ def evaluate(
     episodes: int = 1000,
     seed: int = 10_000,
     mode: Mode = "stochastic",
+    deterministic: bool | None = None,
 ) -> dict[str, Any]:
-    """Play fresh games and return shares and means with their 95 % intervals.
+    """Play fresh games and return the mode, and shares and means with their 95 % intervals.
 
     Args:
         who: a player, a run, a folder with a player, or an object with ``act``.
@@ -181,13 +184,18 @@ def evaluate(
         episodes: games, half from each side where a player has two.
         seed: decides the games.
         mode: draw actions as in training, or take the likeliest (``argmax``).
+        deterministic: Stable-Baselines3's word for the mode: true means ``argmax``, false ``stochastic``.
 
     Raises:
         ValueError: a mistake, in one line.
     """
+    if deterministic is not None:
+        if not isinstance(deterministic, bool):
+            raise ConfigError(expected("deterministic", "True or False", deterministic))
+        mode = "argmax" if deterministic else "stochastic"
     torch.set_num_threads(1)  # small networks gain nothing from more
     evaluation = play_games(_judged(who, list(overrides), opponent), episodes=episodes, seed=seed, modes=(mode,))
-    return summary(evaluation.parts)
+    return {"mode": mode, **summary(evaluation.parts)}
 
 
 def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | None = None) -> Policy:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,12 @@ def unknown(key: object, word: str, known: Iterable[str], what: str = "{}") -> s
     """Return the message for an unknown name: ``what`` was expected, its braces filled with all known names."""
     names = list(known)
     return expected(key, what.format(", ".join(names) or "none"), word + suggestion(word, names))
+
+
+def check_whole(key: str, value: object, least: int, why: str = "") -> None:
+    """Raise :class:`ConfigError` for anything but a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ConfigError(expected(key, f"a whole number of at least {least}{why}", shown(repr(value))))
 
 
 #: pydantic's kinds of errors in plain words; braces are filled with what was given and the bounds.

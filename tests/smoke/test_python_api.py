@@ -41,6 +41,33 @@ def test_objects_are_evaluated_as_they_are():
     assert multigrid_rl.evaluate("blue-rookie", opponent=one, episodes=4)["win"] > 0
 
 
+def test_an_evaluation_names_its_mode():
+    answers = [multigrid_rl.evaluate("blue-rookie", episodes=4, **how) for how in ({}, {"deterministic": True})]
+    assert [answer["mode"] for answer in answers] == ["stochastic", "argmax"]
+    assert answers[1] == multigrid_rl.evaluate("blue-rookie", episodes=4, mode="argmax")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        *(({"mode": mode}, r"^mode: expected stochastic, argmax, got") for mode in ("greedy", True, None, "argmx")),
+        *(({"seed": seed}, "^seed: expected a whole number of at least 0, got") for seed in (-1, 1.5, True, "7")),
+        *(({"episodes": games}, "^episodes: expected a whole number of at least") for games in (0, 1, 2.5, "ten")),
+        ({"deterministic": "yes"}, "^deterministic: expected True or False, got yes$"),
+    ],
+)
+def test_what_an_evaluation_cannot_mean_is_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
+        multigrid_rl.evaluate("blue-rookie", **given)
+
+
+@pytest.mark.parametrize("given", [{"game": "bets"}, {"game": 1}, {"seed": -1}, {"episodes": "ten"}])
+def test_what_a_game_to_look_at_cannot_mean_is_refused(given):
+    (key,) = given
+    with pytest.raises(ConfigError, match=f"^{key}: expected"):
+        multigrid_rl.play("hunter", "idle", **given)
+
+
 def test_trained_policy_predicts():
     env = gymnasium.make("HalfCheetah-v5", max_episode_steps=100)
     player = multigrid_rl.load_player("cheetah-expert")
