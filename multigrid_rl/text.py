@@ -37,7 +37,16 @@ def reason(error: OSError, place: object = "") -> str:
     return f"{where}: {error.strerror or error}" if where else str(error.strerror or error)
 
 
-class ConfigError(ValueError):
+class OneLineError(Exception):
+    """An error whose message says all; a notebook shows it without the lines of our code that it went through."""
+
+    hint = ""
+
+    def _render_traceback_(self) -> list[str]:  # what IPython asks for
+        return [f"{type(self).__name__}: {self}", *filter(None, [self.hint])]
+
+
+class ConfigError(OneLineError, ValueError):
     """A mistake in what the user asked for; the message is one line, ``KEY: expected X, got Y``."""
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from multigrid_rl.text import OneLineError
+
 Colour = Literal["blue", "red"]
 
 #: Choices of one part of an action, at most, and those that recorded play keeps, in one byte.
@@ -177,14 +179,12 @@ class Clock:
         return seconds
 
 
-class RunError(RuntimeError):
+class RunError(OneLineError, RuntimeError):
     """A run broke off; what it had reported and its last checkpoint are in its folder. The message is one line.
 
     Attributes:
         hint: how to continue, in one line; empty where there is nothing to continue from.
     """
-
-    hint = ""
 
 
 class Board(NamedTuple):
