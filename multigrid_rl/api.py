@@ -5,6 +5,7 @@ Values are those of the command line, players also classes and objects. Mistakes
 
 from __future__ import annotations
 
+import fnmatch
 import html
 import os
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from multigrid_rl.evaluation.targets import Target, find_target
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
-from multigrid_rl.runs.players import is_run, of_other_package, run_player
+from multigrid_rl.runs.players import is_run, of_other_package
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
 from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.training.start import RowCallback, resume_training, run_training
@@ -70,6 +71,21 @@ class Run(os.PathLike[str]):
     def verdict(self) -> dict[str, Any]:
         """Whether the gates were held, when, and at what values. Raises ``ConfigError`` while the run goes on."""
         return read_verdict(self.path)
+
+    def plot(self, *metrics: str) -> Any:
+        """Draw metrics over environment steps, by default those of the gates; returns matplotlib's axes.
+
+        Raises:
+            ConfigError: no such metric.
+        """
+        rows, gates = self.metrics, self.config["scenario"]["gates"]
+        names: list[str] = []
+        for name in metrics or [gate["metric"] for gate in gates] or ["return_mean/*"]:  # * is every seat
+            found = fnmatch.filter(rows, name)
+            if not found:
+                raise ConfigError(unknown("metric", name, rows))
+            names += found
+        return rows[names].dropna().plot(subplots=True)
 
     def replay(
         self, game: str = "median", *, opponent: PlayerLike | None = None, episodes: int = 100, seed: int = 0
@@ -223,8 +239,7 @@ def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
         next(iter(trained.learning)) if trained else next(s for s in ("red_0", *spec.seats) if s in spec.seats)
     )
     spec.team_of(seat)
-    ref = f"{run_player(Path(name), seat)}/" if is_run(name) else name
-    return Catalogue().seat(ref, spec, seat).player
+    return Catalogue().seat(name, spec, seat).player
 
 
 def load_policy(who: PlayerLike, seat: str | None = None, *, scenario: str | None = None) -> FrozenPlayer:

@@ -223,6 +223,7 @@ POOLS: dict[str, str] = {"league": "multigrid_rl.league.settings:LeagueConfig"}
 PLAYERS: dict[str, str] = {
     "class": "multigrid_rl.players.classes:NAMING",
     "agent": "multigrid_rl.competition.agents:NAMING",
+    "run": "multigrid_rl.runs.players:NAMING",
     "hub": "multigrid_rl.competition.hub:NAMING",
 }
 

@@ -28,6 +28,13 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 LOST, CRASHED = 3, 70
 #: Keys that may be written as options, too, and options that may be written as keys.
 CHOICES = ("scenario", "scheme", "experiment", "model", "train", "cluster", "seed")
+#: What other programs call our verbs, and options of Hydra's that run several times.
+_VERBS = {
+    "help": "--help", "resume": "train --resume RUN", "enjoy": "play, watch or video", "render": "video",
+    "eval": "evaluate", "test": "evaluate", "benchmark": "evaluate", "run": "train", "learn": "train", "tune": "search",
+    "list": "players or config", "plot": "report", "tournament": "cup",
+}  # fmt: skip
+_MANY = ("m", "multirun")
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
 #: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
@@ -52,6 +59,7 @@ class Commands(TyperGroup):
         **extra: Any,
     ) -> Any:
         """Run a verb and leave with its exit status."""
+        extra = {"help_option_names": ["-h", "--help"], **extra}
         if not standalone_mode or not (sys.argv[1:] if args is None else args):  # the help
             return super().main(args, prog_name, complete_var, standalone_mode, windows_expand_args, **extra)
         try:
@@ -67,11 +75,15 @@ class Commands(TyperGroup):
 def either_way(params: Sequence[Any], words: Sequence[str]) -> list[str]:
     """Return a verb's words with ``scenario=x`` for ``--scenario x`` or the reverse, whichever its ``params`` take."""
     names, options = {part.name for part in params}, {name for part in params for name in part.opts}
+    valued = {name for part in params if not getattr(part, "is_flag", False) for name in part.opts}
     kept, moved, rest = list[str](), list[str](), iter(words)
     for word in rest:
         key, sign, value = word.removeprefix("--").partition("=")
         option, typed = f"--{key}", word.startswith("--")
         takes = {option, key, "overrides"} & {*options, *names}
+        if sign and not typed and option in valued:  # mode=argmax, until=2e5
+            kept += [option, value]
+            continue
         if key not in CHOICES or not takes or not (sign or typed) or (typed and option in options):
             kept.append(word)
             continue
@@ -87,15 +99,20 @@ def either_way(params: Sequence[Any], words: Sequence[str]) -> list[str]:
 
 def _usage(error: Any) -> str:
     """Return what was wrong, with the options that there are, or the override that was meant."""
+    from multigrid_rl.config.compose import whole_key
     from multigrid_rl.config.overrides import named_elsewhere
     from multigrid_rl.config.recipes import GROUPS
-    from multigrid_rl.text import expected, unknown
+    from multigrid_rl.text import ConfigError, expected, unknown
 
     option = getattr(error, "option_name", None)
     if option is None or not getattr(error, "ctx", None):
-        return str(error.format_message()).replace("Input should be a valid", "expected a").partition(", unable")[0]
+        message = str(error.format_message()).replace("Input should be a valid", "expected a").partition(", unable")[0]
+        meant = next((hint for verb, hint in _VERBS.items() if message == f"No such command '{verb}'."), "")
+        return f"{message} Did you mean {meant}?" if meant else message
     key, takes = option.lstrip("-").replace("-", "_"), error.ctx.command.params
-    meant = [key] if key in GROUPS else named_elsewhere(key)
+    meant = [key] if key in GROUPS else ["seeds"] if key in _MANY else named_elsewhere(key)
+    with suppress(ConfigError):
+        meant = meant or [whole_key(key)]
     if meant and any(part.name == "overrides" for part in takes):
         return expected(option, f"no option but an override (did you mean {meant[0]}=...?)", option)
     names = [name for part in takes for name in part.opts if name.startswith("--")]

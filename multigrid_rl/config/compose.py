@@ -124,10 +124,11 @@ def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
     Raises ``ConfigError``: no such key, or an object that no name stands for.
     """
     several = {name: list(map(named, value)) for name, value in values.items() if isinstance(value, list | tuple)}
-    return [f"{_whole_key(name)}={written(named(value))}" for name, value in {**values, **several}.items()]
+    return [f"{whole_key(name)}={written(named(value))}" for name, value in {**values, **several}.items()]
 
 
-def _whole_key(name: str) -> str:
+def whole_key(name: str) -> str:
+    """Return the key whose last name is given. Raises ``ConfigError``: there is none."""
     if name in TrainConfig.model_fields:
         return f"train.{name}"
     known = {*RunConfig.model_fields, "address", "env_id", "env_args", "env_path", "port", *SHORT_KEYS}

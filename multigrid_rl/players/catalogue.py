@@ -24,7 +24,7 @@ from multigrid_rl.players.cards import (
 )
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.places import place_of
-from multigrid_rl.text import expected, shown, unknown
+from multigrid_rl.text import expected, program, shown, unknown
 from multigrid_rl.types import Policy, Seats
 
 #: Players that need no file, in words.
@@ -294,6 +294,9 @@ def _player_folder(folder: Path) -> Path:
         if folder.is_dir() and not any(folder.iterdir()):
             wanted = f"a folder with a player ({CARD_FILE}) or a run (config.yaml)"
             raise PlayerError(expected("player", wanted, f"{folder}, an empty one"))
+        if any((folder / file).is_file() for file in tables.CHECKPOINTS):
+            wanted = f"a player, as {program()} export makes one of it"
+            raise PlayerError(expected("player", wanted, f"{folder}, a checkpoint of RLlib's"))
         run = next(
             (file.parent for depth in ("*", "*/*") for file in sorted(folder.glob(f"{depth}/config.yaml"))), None
         )

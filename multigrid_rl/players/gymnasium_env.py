@@ -1,5 +1,6 @@
 """One seat of a game, or of many games, as a Gymnasium environment; catalogue players take the other seats."""
 
+import os
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -23,7 +24,7 @@ from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.rendering import render_frame
 
 #: Player of a seat, or a mixture of players with weights.
-Choice: TypeAlias = "str | Policy | Mapping[str | Policy, float]"
+Choice: TypeAlias = "str | os.PathLike[str] | Policy | Mapping[str | os.PathLike[str] | Policy, float]"
 Bools = NDArray[np.bool_]
 #: Player of a seat that learns in the scenario and has no player named: every id can be made without arguments.
 DEFAULT = "random"
@@ -46,7 +47,7 @@ class SeatEnv(gymnasium.Env):
         scenario: one of ``multigrid_rl.config.recipes.scenario_names()``, the file of another (``./mine.yaml``), or an
             environment name of the original course.
         seat: the seat to play, such as ``red_0``.
-        players: for other seats a player: a name, the folder of a frozen one, ``module:Class``, or an object with
+        players: for other seats a player: a name, the folder of a frozen one or of a run, ``module:Class``, or an object with
             ``act`` (``types.Policy``) or its class; or a mixture of these with weights, one of which is drawn for each
             game. Other seats keep the scenario's players, and those that learn there have ``random``.
         render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
@@ -236,9 +237,9 @@ def match_around(
     return match_of(spec, seat_players(spec, seated), games, auto_reset=auto_reset)
 
 
-def _loaded(choice: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:
-    if isinstance(choice, str):
-        return catalogue.seat(choice, spec, seat)
+def _loaded(choice: str | os.PathLike[str] | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:
+    if isinstance(choice, str | os.PathLike):
+        return catalogue.seat(os.fspath(choice), spec, seat)
     player = choice(spec) if isinstance(choice, type) else choice
     name = str(getattr(player, "name", type(player).__name__))
     return LoadedPlayer(checked_player(name, player, spec, seat), name)

@@ -167,7 +167,7 @@ def _run(
                 config, lines = find(PREFLIGHTS, "cluster")(config, path, stages)
                 for line in lines:
                     screen.print(line, markup=False)
-            for line in [f"set:      {value}" for value in changed] + live.preflight(config, seated, path):
+            for line in live.preflight(config, seated, path, changed):
                 screen.print(line, markup=False)
             # Before there is a folder, which would block its own name, and before the signals, one of which Ray takes.
             stack.enter_context(ray_session(config))

@@ -219,6 +219,19 @@ def test_a_recipe_says_what_to_expect():
     assert str(advice.expectation(compose(["experiment=1v1-vs-adept"]))).startswith("held on 10 of ")
 
 
+@pytest.mark.parametrize("value", ["0.0", "0.5"])
+def test_a_recipe_stays_one_when_its_values_change(value):
+    typed = ["scenario=1v1", f"train.bonus.all.key_pickup={value}"]
+    config = compose(typed)
+    assert config.experiment == "1v1"
+    assert advice.expectation(config) is not None
+    told = live.preflight(config, {}, Path("runs/x"), advice.settings(typed))
+    assert told[:2] == [f"set:      {typed[1]} instead of 1.0", "recipe:   experiment=1v1, with 1 value changed"]
+    assert "recipe:   experiment=1v1, with 2 values changed" in live.preflight(
+        config, {}, Path("runs/x"), [*advice.settings([*typed, "train.lr=0.1"])]
+    )
+
+
 def test_what_is_set_is_told():
     typed = ["scenario=1v1", "seed=3", "train.lr=3e-4", "model=gru", "scenario.seats.blue_0=random", "env_args={a: 1}"]
     assert advice.settings(typed) == [
