@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 #: Folders of our rubrics, which have names.
 RUBRICS = ("configs/grade", "docs/assignments/rubrics")
 
+
 def grade(
     bundle: Annotated[
         Path, typer.Argument(help="Folder or zip file with a bundle or an agent; with -o TABLE.csv, folder of a class.")
     ],
-    rubric: Annotated[Path, typer.Option(help="What it is graded by: a file, or the name of one of ours, such as 1v1.")],
+    rubric: Annotated[Path, typer.Option(help="What it is graded by: a file, or a name of ours, such as 1v1.")],
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**63 - 1, help="Of the games; by default the rubric's, or a fresh one.")
     ] = None,

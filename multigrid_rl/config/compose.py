@@ -1,5 +1,6 @@
 """Composes runs from ``configs/``: Hydra composes, pydantic validates, errors are one line."""
 
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from itertools import chain, count
@@ -28,9 +29,9 @@ from multigrid_rl.trust import CODE
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-def load_scenario(name: str) -> ScenarioConfig:
+def load_scenario(name: str | os.PathLike[str]) -> ScenarioConfig:
     """Read one scenario by id, file or original environment name. Raises ``ConfigError``."""
-    return _validated(ScenarioConfig, whole_scenario(scenario_id(name)), "scenario")
+    return _validated(ScenarioConfig, whole_scenario(scenario_id(written(name))), "scenario")
 
 
 def compose(overrides: list[str]) -> RunConfig:

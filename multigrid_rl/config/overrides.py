@@ -67,7 +67,7 @@ def _parsed(override: str) -> tuple[str, Any]:
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
     from hydra.errors import HydraException  # noqa: PLC0415
 
-    key, sign, text = override.partition("=")
+    key, sign, text = str(override).partition("=")  # of Python it may be anything
     key = key.lstrip("+~")
     if not sign:
         raise ConfigError(f"{override}: expected key=value, {_choice_of(key)}")

@@ -12,7 +12,7 @@ from torch import nn
 from multigrid_rl.fast import Pass, compile_network, step
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, other_seat, other_side
 from multigrid_rl.world.state import token_categories
@@ -108,12 +108,18 @@ class FrozenPlayer:
         from multigrid_rl.models.vector import VectorActorCritic  # noqa: PLC0415
         from multigrid_rl.world.spaces import tokens_of  # noqa: PLC0415
 
-        seen = tokens_of(observation) if isinstance(observation, Mapping) else np.asarray(observation)
-        floats = isinstance(self.network, VectorActorCritic) or seen.dtype.kind == "f"
-        rows: Any = np.atleast_2d(seen).astype(np.float32 if floats else np.uint8)
-        outputs, state = self.outputs(
-            SeatView(rows, None, 0), self.initial_state(len(rows)) if state is None else state
-        )
+        try:
+            seen = tokens_of(observation) if isinstance(observation, Mapping) else np.asarray(observation)
+            floats = isinstance(self.network, VectorActorCritic) or seen.dtype.kind == "f"
+            rows: Any = np.atleast_2d(seen).astype(np.float32 if floats else np.uint8)
+            outputs, state = self.outputs(
+                SeatView(rows, None, 0), self.initial_state(len(rows)) if state is None else state
+            )
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            wanted = f"what {self.name} was trained to read, one or several"
+            raise ConfigError(
+                expected("observation", wanted, f"{shown(repr(observation))}: {shown(str(error))}")
+            ) from error
         chosen = self.distribution.mode(outputs) if rng is None else self.distribution.draw(outputs, rng).actions
         actions = self.taken(chosen)
         return actions if seen.ndim > 1 else actions[0], state

@@ -17,7 +17,7 @@ from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.classes import checked_player
 from multigrid_rl.players.factories import match_of, seat_players
 from multigrid_rl.players.match import Match
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, check_whole, expected
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world import spaces
 from multigrid_rl.world.constants import ACTIONS, EVENTS
@@ -47,9 +47,9 @@ class SeatEnv(gymnasium.Env):
         scenario: one of ``multigrid_rl.config.recipes.scenario_names()``, the file of another (``./mine.yaml``), or an
             environment name of the original course.
         seat: the seat to play, such as ``red_0``.
-        players: for other seats a player: a name, the folder of a frozen one or of a run, ``module:Class``, or an object with
-            ``act`` (``types.Policy``) or its class; or a mixture of these with weights, one of which is drawn for each
-            game. Other seats keep the scenario's players, and those that learn there have ``random``.
+        players: for other seats a player: a name, the folder of a frozen one or of a run, ``module:Class``, or an
+            object with ``act`` (``types.Policy``) or its class; or a mixture of these with weights, one of which is
+            drawn for each game. Other seats keep the scenario's players, and those that learn there have ``random``.
         render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
         checkpoints: folder of frozen players; by default the user's and the project's.
         flat: observations are vectors.
@@ -146,8 +146,7 @@ class SeatVectorEnv(VectorEnv):
         *,
         flat: bool = False,
     ) -> None:
-        if num_envs < 2:
-            raise ValueError(expected("num_envs", "at least 2", num_envs))
+        check_whole("num_envs", num_envs, 2)
         self.num_envs = num_envs
         self.match = match_around(scenario, [seat], players, checkpoints, num_envs, auto_reset=True)
         self.game, self.seat = self.match.env.spec, seat
@@ -200,6 +199,13 @@ class SeatVectorEnv(VectorEnv):
         return infos | {"mission": outputs.obs_mission[:, self._agent].copy(), "winner": outputs.winner.copy()}
 
 
+def by_seat(players: Any) -> Mapping[str, Any]:
+    """Return players by seat. Raises ``ConfigError`` for anything but a mapping or ``None``."""
+    if not isinstance(players or {}, Mapping):
+        raise ConfigError(expected("players", "a player for each seat, such as {'blue_0': 'hunter'}", repr(players)))
+    return players or {}
+
+
 def match_around(
     scenario: str,
     focal: Sequence[str],
@@ -213,7 +219,7 @@ def match_around(
 
     Raises as :class:`SeatEnv` does.
     """
-    chosen, catalogue, overrides = load_scenario(scenario), Catalogue(checkpoints), players or {}
+    chosen, catalogue, overrides = load_scenario(scenario), Catalogue(checkpoints), by_seat(players)
     spec = chosen.spec
     for seat in focal:
         spec.team_of(seat)
@@ -221,16 +227,16 @@ def match_around(
     for seat in overrides:
         if seat not in others:
             beside = f"seats beside {', '.join(focal)}: {', '.join(others) or 'none'}"
-            raise ValueError(expected("players", beside, seat))
+            raise ConfigError(expected("players", beside, seat))
     seated = {}
     for seat in others:
         choice = overrides.get(seat, chosen.opponents.get(seat, DEFAULT))
         mixture = choice if isinstance(choice, Mapping) else {choice: 1.0}
         if any(not isinstance(weight, Real) for weight in mixture.values()):
-            raise ValueError(expected(f"players[{seat!r}]", "a weight for each player", dict(mixture)))
+            raise ConfigError(expected(f"players[{seat!r}]", "a weight for each player", dict(mixture)))
         if not mixture or min(mixture.values()) <= 0:
             wanted = f"one of {', '.join(catalogue.names())}, a folder with a frozen player, or an object that acts"
-            raise ValueError(expected(f"players[{seat!r}]", wanted, "none"))
+            raise ConfigError(expected(f"players[{seat!r}]", wanted, "none"))
         seated[seat] = tuple(
             _loaded(player, spec, seat, catalogue)._replace(weight=weight) for player, weight in mixture.items()
         )

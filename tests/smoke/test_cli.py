@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+import types
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import typer
 
+import multigrid_rl
 from bundles import edit, everything, make_player
 from commands import call, complaint
 from multigrid_rl.cli.main import app
@@ -210,6 +213,37 @@ def test_a_run_that_misses_its_gates_gets_one_hint(gates, steps, changed, said):
     assert said in advice.hint(verdict, Path("run"), compose(["scenario=1v1"]), changed)
 
 
+@pytest.mark.parametrize("words", [["-h"], ["train", "-h"]])
+def test_help_has_a_short_name(words):
+    result = call(*words)
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+def test_the_package_is_the_command():
+    words = [sys.executable, "-m", "multigrid_rl", "--version"]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip() == multigrid_rl.__version__
+
+
+def test_a_run_that_was_held_before_goes_on_quietly(capsys):
+    """One line when its gates hold, and then one every five seconds."""
+    row = {"env_steps": 1, "env_steps_per_s": 1.0, **{f"timing/{name}_s": 1.0 for name in (*STAGES, "other")}}
+    keeper = types.SimpleNamespace(held=False, states=[], last=None)
+    with live.progress(live.live_console(), compose(["scenario=1v1"])) as show:
+        for step in range(50):
+            keeper.held = step >= 10
+            show(row, keeper)
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_no_cursor_moves_where_there_is_no_terminal(capsys, monkeypatch):
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.setenv(name, "1")
+    live.live_console().print("[bold]x[/]")
+    assert not live.live_console().is_terminal
+    assert capsys.readouterr().out == "x\n"
+
+
 def test_a_recipe_says_what_to_expect():
     known = advice.expectation(compose(["scenario=1v1"]))
     assert (known.held, known.seeds, known.steps) == (10, 10, 573_440)
@@ -276,6 +310,25 @@ def test_closing_names_next_steps(ended, more):
     [
         ("train --scenario 1v7", "scenario: expected "),
         ("train --total-timesteps 5", "expected no option but an override (did you mean train.until=...?)"),
+        ("train --lr 3e-4", "(did you mean train.lr=...?)"),
+        ("train --config x.yaml", "(did you mean experiment=...?)"),
+        ("train -m", "(did you mean seeds=...?)"),
+        ("train 1v1", "1v1: expected key=value, did you mean scenario=1v1 or experiment=1v1?"),
+        ("train gru", "gru: expected key=value, did you mean model=gru?"),
+        ("train x.yaml", "did you mean scenario=x.yaml or experiment=x.yaml?"),
+        ("train seed=0,1,2", "for several runs seeds=0,1,2 or seeds=0..9, got 0,1,2"),
+        ("train algo=dqn", "got algo (did you mean train?)"),
+        ("train device=cuda", "got device (did you mean cluster.gpus_per_learner?)"),
+        ("train cluster.num_gpus=1", "got num_gpus (did you mean cluster.gpus_per_learner?)"),
+        ("train scenario.max_steps=50", "got max_steps (did you mean scenario.game.max_steps?)"),
+        ("train max_steps=50", "got max_steps (did you mean scenario.game.max_steps or train.until?)"),
+        ("train until=abc", "'--until'"),
+        ("train resume=/nowhere", "/nowhere: expected a run folder, got none there"),
+        ("evaluate hunter mode=greedy", "'--mode'"),
+        ("enjoy", "No such command 'enjoy'. Did you mean play, watch or video?"),
+        ("resume", "Did you mean train --resume RUN?"),
+        ("help", "Did you mean --help?"),
+        ("grade x --rubric 1v2", "--rubric: expected a file in yaml, 1v1, "),
         ("train --untill 5", "got --untill (did you mean --until?)"),
         ("train --until soon", "Invalid value for '--until': expected a number"),
         ("trian", "No such command 'trian'. Did you mean 'train'?"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import multigrid_rl
+import multigrid_rl.rllib
 from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.streams import Streams
@@ -125,6 +126,19 @@ def test_only_what_was_trained_is_a_policy():
         multigrid_rl.load_policy("hunter")
 
 
+@pytest.mark.parametrize("seen", [[1, 2, 3], {"image": 1}, None, "abc", [255] * 27, np.zeros((2, 3))])
+def test_what_a_policy_cannot_read_is_told_in_one_line(seen):
+    with pytest.raises(
+        ConfigError, match=r"^observation: expected what blue-rookie was trained to read.*, got [^\n]*$"
+    ):
+        multigrid_rl.load_policy("blue-rookie", "blue_0").predict(seen)
+
+
+def test_a_tab_lists_the_api():
+    assert set(dir(multigrid_rl)) == set(multigrid_rl.__all__)
+    assert {"config", "GateCallback"} <= set(dir(multigrid_rl.rllib))
+
+
 def test_a_callback_takes_rows_and_ends_the_run(tmp_path):
     seen = []
 
@@ -192,6 +206,18 @@ def test_training_by_id_and_resumed(tmp_path, monkeypatch):
         (lambda: multigrid_rl.train("1v1", resume="runs/x"), ConfigError, "expected a run folder"),
         (lambda: multigrid_rl.make("1v1", "green"), ValueError, "^seat: expected blue_0, red_0, got 'green'$"),
         (lambda: multigrid_rl.Run("nowhere"), ConfigError, "nowhere"),
+        (lambda: multigrid_rl.train(players="hunter"), ConfigError, "^players: expected a player for each seat"),
+        (lambda: multigrid_rl.make(players=["hunter"]), ConfigError, "^players: expected a player for each seat"),
+        (lambda: multigrid_rl.train(players={"blue_0": 3}), ConfigError, "^player: expected a name, .* of int$"),
+        (lambda: multigrid_rl.evaluate(3), ConfigError, "^player: expected a name, .* an object of int$"),
+        (lambda: multigrid_rl.evaluate("hunter", 5), ConfigError, "^5: expected key=value"),
+        (lambda: multigrid_rl.train(callback=3), ConfigError, "^callback: expected a function of one row, got 3: "),
+        (lambda: multigrid_rl.train(callback=lambda row, more: 0), ConfigError, "^callback: .*missing a required"),
+        (lambda: multigrid_rl.train(callback=lambda: 0), ConfigError, "^callback: .*too many positional"),
+        (lambda: multigrid_rl.train(resume=3), ConfigError, "^resume: expected a folder, got 3$"),
+        (lambda: multigrid_rl.make(num_envs="x"), ConfigError, "^num_envs: expected a whole number of at least 2"),
+        (lambda: multigrid_rl.make(3), ConfigError, "^scenario: expected 1v1, .*, got 3$"),
+        (lambda: multigrid_rl.train("1v1", algo="dqn"), ConfigError, r"got algo \(did you mean train\?\)$"),
         (lambda: multigrid_rl.trian, AttributeError, "no attribute 'trian'"),
     ],
 )
