@@ -1,6 +1,7 @@
 """Shared parts of all verbs: exit statuses, consoles, and output files."""
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -106,7 +107,7 @@ def _usage(error: Any) -> str:
 
     option = getattr(error, "option_name", None)
     if option is None or not getattr(error, "ctx", None):
-        message = str(error.format_message()).replace("Input should be a valid", "expected a").partition(", unable")[0]
+        message = _plain(str(error.format_message()))
         meant = next((hint for verb, hint in _VERBS.items() if message == f"No such command '{verb}'."), "")
         return f"{message} Did you mean {meant}?" if meant else message
     key, takes = option.lstrip("-").replace("-", "_"), error.ctx.command.params
@@ -117,6 +118,21 @@ def _usage(error: Any) -> str:
         return expected(option, f"no option but an override (did you mean {meant[0]}=...?)", option)
     names = [name for part in takes for name in part.opts if name.startswith("--")]
     return unknown(option, option, [*names, "--help"])
+
+
+def _plain(message: str) -> str:
+    """Return what typer and pydantic say of an option's value in the form of all our messages."""
+    from multigrid_rl.text import expected
+
+    if absent := re.match(r"Missing (?:option|argument) '([^']*)'", message):
+        return expected(absent[1], "a value", "none")
+    if not (wrong := re.match(r"Invalid value for '([^']*)': (?:Value error, )?(.*)", message)):
+        return message
+    if choice := re.match(r"'(.*)' is not one of (.*)\.", wrong[2]):
+        return expected(wrong[1], choice[2].replace("'", ""), choice[1])
+    said = wrong[2].replace("Input should be a valid", "expected a").replace("Input should be", "expected")
+    said = said.replace("a integer", "a whole number")
+    return f"{wrong[1]}: {said.partition(', unable')[0]}"
 
 
 class Verbs(typer.Typer):
@@ -157,7 +173,7 @@ def _guarded(verb: Verb) -> Verb:
 
 def _input_error(error: Exception) -> typer.Exit | None:
     """Report an error of the input, or a run that failed; ``None`` for every other error."""
-    from multigrid_rl.players.cards import PlayerError
+    from multigrid_rl.players.plain import PlayerError  # not from `cards`, which loads torch for a typing error
     from multigrid_rl.text import ConfigError
     from multigrid_rl.types import RunError
 

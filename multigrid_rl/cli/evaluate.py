@@ -37,6 +37,9 @@ def evaluate(
     parquet: Annotated[bool, typer.Option("--parquet", help="Write episodes.parquet, too.")] = False,
 ) -> None:
     """Play fresh games and say how it did, with intervals; the last line is JSON."""
+    from multigrid_rl.config.overrides import parse
+
+    parse(overrides or ())  # a typing error costs no loading of torch
     from multigrid_rl.evaluation import evaluation as judge
     from multigrid_rl.evaluation.targets import find_target
 

@@ -64,6 +64,8 @@ def seeds_of(text: str) -> list[int]:
     seeds: list[int] = []
     for part in parts:
         first, last = (int(part[1]), int(part[2] or part[1])) if part else (1, 0)
+        if first > last and part:
+            raise ConfigError(expected("seeds", f"{last}..{first}, the smaller one first", text))
         if first > last or last - first >= MOST_SEEDS:
             raise ConfigError(expected("seeds", _WANTED, text))
         seeds += range(first, last + 1)

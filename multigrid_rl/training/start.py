@@ -110,7 +110,7 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
     """
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.runs.folder import tracker_named
-    from multigrid_rl.training.stages import seated_in, stages_of
+    from multigrid_rl.training.stages import check_memory, seated_in, stages_of
 
     for name in config.trackers:
         kind = tracker_named(name)
@@ -123,6 +123,7 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
         hashes = opponent_hashes(before)
     try:
         stages = stages_of(config, hashes)
+        check_memory(config, stages[-1].factory.specs)
         seated = seated_in(stages)
         seats = [seat for seat in config.scenario.seats if seat not in config.scenario.learning]
         for name in (name for names in config.scenario.held_out.values() for name in names):
@@ -156,9 +157,10 @@ def _run(
     checkpoint = start.path if start is not None and start.env_steps else None
     if checkpoint is not None and ":" in config.model.name:
         check_networks(config, stages[-1].factory.specs, checkpoint)
-    from multigrid_rl.rllib.session import RayError, ray_session, reason_of
+    from multigrid_rl.rllib.session import RayError, check_gpus, ray_session, reason_of
     from multigrid_rl.training.loop import train
 
+    check_gpus(config)
     with ExitStack() as stack:
         stack.enter_context(live.warnings_on_screen())
         try:
@@ -181,8 +183,9 @@ def _run(
                 screen.print(f"resumed:  from {where} of {path}", markup=False)
             show = stack.enter_context(live.progress(screen, config))
             verdict = train(config, folder, *called(callback, show, interrupted), checkpoint, stages)
-        except RayError as error:  # before OSError: a timeout of Ray's is one, too
-            raise RunError(f"Ray: {reason_of(error)}") from error
+        except (RayError, MemoryError) as error:  # before OSError: a timeout of Ray's is one, too
+            what = "Ray" if isinstance(error, RayError) else "memory (a smaller train.num_envs takes less)"
+            raise RunError(f"{what}: {reason_of(error)}") from error
         except OSError as error:
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
             raise RunError(reason(error, path)) from error

@@ -105,5 +105,5 @@ def check_action(action: Any, seat: str) -> int:
 def check_render_mode(render_mode: str | None) -> str | None:
     """Return ``render_mode``; raises ``ValueError`` if it is neither ``None`` nor ``"rgb_array"``."""
     if render_mode not in (None, "rgb_array"):
-        raise ValueError(expected("render_mode", "None or 'rgb_array'", repr(render_mode)))
+        raise ValueError(expected("render_mode", "None or 'rgb_array' (the verb play shows games)", repr(render_mode)))
     return render_mode
