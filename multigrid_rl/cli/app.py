@@ -108,8 +108,8 @@ def _usage(error: Any) -> str:
     option = getattr(error, "option_name", None)
     if option is None or not getattr(error, "ctx", None):
         message = _plain(str(error.format_message()))
-        meant = next((hint for verb, hint in _VERBS.items() if message == f"No such command '{verb}'."), "")
-        return f"{message} Did you mean {meant}?" if meant else message
+        ours = next((hint for verb, hint in _VERBS.items() if message == f"No such command '{verb}'."), "")
+        return f"{message} Did you mean {ours}?" if ours else message
     key, takes = option.lstrip("-").replace("-", "_"), error.ctx.command.params
     meant = [key] if key in GROUPS else ["seeds"] if key in _MANY else named_elsewhere(key)
     with suppress(ConfigError):

@@ -261,7 +261,7 @@ def _update(config: RunConfig, sizes: Sizes, specs: MultiAgentSpec) -> Iterator[
     yield "train.num_steps", f"{train.num_steps:,} steps", credit
     meaning = "num_envs x num_steps: environment steps per update. More: steadier, but rarer updates"
     yield "batch size", f"{sizes.batch_size:,} steps", meaning
-    yield "its memory", f"{batch_memory(config, specs) / 2**20:,.0f} MiB", "about; more than is free is refused"
+    yield "its memory", f"{batch_memory(config, specs) / 2**20:,.0f} MiB", "at least; more than is free is refused"
     # With two seats an elimination ends the game, so no agent is ever out of a game that goes on.
     drop_out = game is not None and game.death_match and len(config.scenario.spec.seats) > 2
     for module, agents in sizes.agents.items():

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from multigrid_rl.players.catalogue import LoadedPlayer
 
 
-#: What a row of a batch takes while it is learned from: times its observation (the collector's, the learner's, those of
-#: an epoch), and bytes for all else. Measured by the most memory that runs of 0.2 to 3.2 million rows held.
-OBSERVED, BESIDE = 3, 360
+#: What a row of a batch takes at least: its observation twice, the collector's and the learner's, and bytes for all
+#: else. Runs of 0.3 to 3.2 million rows held 1 (2v2, ctde), 2 (1v1) and 5 times as much (a memory).
+OBSERVED, BESIDE = 2, 150
 
 
 class Stage(NamedTuple):
@@ -153,7 +153,7 @@ def thread_tuner(config: RunConfig) -> ThreadTuner:
 
 
 def batch_memory(config: RunConfig, specs: MultiAgentSpec) -> int:
-    """Return about how many bytes a batch takes while it is played and learned from."""
+    """Return how many bytes a batch takes at least while it is played and learned from."""
     rows = [agent.observation_size * (4 if isinstance(agent.observation_space, Box) else 1) for agent in specs.agents]
     return config.train.batch_size * sum(OBSERVED * size + BESIDE for size in rows)
 
@@ -164,4 +164,4 @@ def check_memory(config: RunConfig, specs: MultiAgentSpec) -> None:
     if free is not None and needed > free:
         batch = f"train.num_envs={config.train.num_envs} x train.num_steps={config.train.num_steps}"
         wanted = f"a batch that fits into {free / 2**30:.1f} GiB of free memory"
-        raise ConfigError(expected(batch, wanted, f"about {needed / 2**30:.1f} GiB"))
+        raise ConfigError(expected(batch, wanted, f"at least {needed / 2**30:.1f} GiB"))

@@ -68,7 +68,7 @@ def test_a_batch_beyond_the_free_memory_is_refused(verb, monkeypatch, tmp_path):
     monkeypatch.setattr(stages, "free_memory", lambda: 2**30)
     said = complaint(call(verb, "scenario=1v1", "train.num_envs=1000000", "train.until=1e9"))
     wanted = "train.num_envs=1000000 x train.num_steps=16: expected a batch that fits into 1.0 GiB of free memory"
-    assert said == f"multigrid-rl: {wanted}, got about 6.6 GiB"
+    assert said == f"multigrid-rl: {wanted}, got at least 3.0 GiB"
     assert list(tmp_path.iterdir()) == []
 
 
