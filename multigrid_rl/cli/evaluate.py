@@ -73,7 +73,7 @@ def evaluate(
             for part in (part for part in report["parts"] if target.rivals and part["mode"] == modes[0]):
                 screen.print(f"as {part['side']}: {', '.join(f'{seat} {it}' for seat, it in part['players'].items())}")
             screen.print(_table(report))
-    screen.print(f"wrote {', '.join(str(folder / file.name) for file in files)}")
+    screen.print(f"wrote {folder}: {', '.join(file.name for file in files)}")
     typer.echo(json.dumps(_last_line(report, modes)))  # whole, however narrow the terminal is
 
 

@@ -54,7 +54,7 @@ def grade(
     from multigrid_rl.competition.sandbox import check_not_bound
 
     one_thread()
-    rubric = _rubric_file(rubric)
+    rubric = rubric_file(rubric)
     check_not_bound(*filter(None, (rubric, bundle, output, earlier)))
     rules = grading.read_rubric(rubric)
     if seed is not None:
@@ -80,7 +80,7 @@ def grade(
             _grade_one(handed_in.hand_in(bundle, scratch.path), examiner, output)
 
 
-def _rubric_file(named: Path) -> Path:
+def rubric_file(named: Path) -> Path:
     """Return the file of a rubric. Raises ``ConfigError``: there is none of this path or name."""
     ours = {path.stem: path for folder in RUBRICS for path in sorted((data_root() / folder).glob("*.yaml"))}
     file = named if named.is_file() else ours.get(str(named))

@@ -87,7 +87,7 @@ def test_eliminated_seat_starts_new_game_while_others_play():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SeatVectorEnv(1), "^num_envs: expected at least 2, got 1$"),
+        (lambda: SeatVectorEnv(1), "^num_envs: expected a whole number of at least 2, got 1$"),
         (lambda: SeatVectorEnv(2, "1v1", "green_0"), "^seat: expected blue_0, red_0"),
         (lambda: SeatVectorEnv(2).reset(seed=[1, 2]), "^seed: expected an integer, for all"),
         (lambda: SeatVectorEnv(2).step(np.array([0, 7])), r"^actions: expected \(2,\) integers 0 to 6, got \(2,\): "),
