@@ -106,6 +106,10 @@ class Replay:
         self.game = game
         self.page: str = tables.find(tables.PAGES, "game")(game)
 
+    def __repr__(self) -> str:
+        """Show which game it is, where no page can be shown."""
+        return f"Replay({self.game.label!r})"
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page and return its path."""
         Path(path).write_text(self.page, encoding="utf-8")

@@ -313,7 +313,8 @@ def refuse_to_overwrite(path: Path, *, force: bool, suffix: str = "") -> None:
 def console(width: int | None = None) -> Console:
     """Return a console; output into a file has no wrapped lines, and tables are as wide as they need."""
     file = not sys.stdout.isatty()
-    return Console(highlight=False, markup=False, soft_wrap=file, width=width if file else None)
+    form: Any = {"soft_wrap": file, "width": width if file else None, "force_terminal": not file}  # FORCE_COLOR or not
+    return Console(highlight=False, markup=False, **form)
 
 
 def one_thread() -> None:
