@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.text import OneLineError
+from multigrid_rl.text import ConfigError, OneLineError
 
 Colour = Literal["blue", "red"]
 
@@ -148,7 +148,7 @@ class GameSpec(Seats):
     def team_of(self, seat: str) -> Colour:
         """Return the team colour of a seat name. Raises ``ValueError`` for a seat this game does not have."""
         if seat not in self.seats:
-            raise ValueError(f"seat: expected {', '.join(self.seats)}, got {seat!r}")
+            raise ConfigError(f"seat: expected {', '.join(self.seats)}, got {seat!r}")
         return "blue" if seat.startswith("blue") else "red"
 
     def weights_of(self, seat: str) -> RewardWeights:

@@ -164,7 +164,7 @@ class SeatVectorEnv(VectorEnv):
             ValueError: a seed for each game.
         """
         if seed is not None and not isinstance(seed, int | np.integer):
-            raise ValueError(expected("seed", "an integer, for all games together", seed))
+            raise ConfigError(expected("seed", "an integer, for all games together", seed))
         super().reset(seed=seed, options=options)
         tokens = self.match.reset(int(self.np_random.integers(2**63)) if seed is None else int(seed))[self.seat]
         return self._encode(self.game, tokens), self._infos()
@@ -178,7 +178,7 @@ class SeatVectorEnv(VectorEnv):
         chosen = np.asarray(actions)
         if chosen.shape != (self.num_envs,) or ((chosen < 0) | (chosen >= len(ACTIONS))).any():
             wanted = f"({self.num_envs},) integers 0 to {len(ACTIONS) - 1}"
-            raise ValueError(expected("actions", wanted, f"{chosen.shape}: {chosen.tolist()}"[:80]))
+            raise ConfigError(expected("actions", wanted, f"{chosen.shape}: {chosen.tolist()}"[:80]))
         step = self.match.step({self.seat: chosen})
         terminated, truncated = step.terminated[self.seat].copy(), step.truncated.copy()
         rewards, infos = step.rewards[self.seat].copy(), self._infos()
