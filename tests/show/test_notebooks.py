@@ -102,6 +102,13 @@ def test_a_kernel_shows_one_output_for_a_run(path, in_kernel):
         assert "\x1b" not in text
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_with_what_it_shows(path):
+    text = path.read_text(encoding="utf-8")
+    assert any(cell.get("outputs") for cell in json.loads(text)["cells"])
+    assert [mark for mark in ("\\u001b", "/tmp", "/home", "/root", "Traceback", "WARNING") if mark in text] == []
+
+
 def test_a_kernel_shows_a_mistake_as_one_line_and_a_plot_as_a_picture(in_kernel, tmp_path):
     tiny_run(tmp_path / "run", "scenario=1v1", "train.until=8192")
     mistake, other, plot = in_kernel(

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn ab
 def runs(tmp_path_factory):
     home = tmp_path_factory.mktemp("runs")
     tiny_run(home / "one", "scenario=1v1", "train.until=1024")
-    tiny_run(home / "two", "scenario=2v2", "scheme=dtde", "train.until=1024")
-    tiny_run(home / "team", "scenario=2v2", "scheme=ctce", "train.until=1024")
+    tiny_run(home / "two", "scenario=2v2", "scheme=dtde", "experiment=none", "train.until=1024")
+    tiny_run(home / "team", "scenario=2v2", "scheme=ctce", "experiment=none", "train.until=1024")
     return home
 
 
@@ -70,7 +70,7 @@ def test_a_run_takes_part_in_every_function(runs):
 def test_a_run_trains_against_a_run_and_goes_on_against_it(runs, tmp_path, name, seats):
     """Whether the seat is told by a key or by Python; the rows are those against the player's own folder."""
     against = {seat: multigrid_rl.Run(runs / name) for seat in seats.split()}
-    game = [f"scenario={'1v1' if name == 'one' else '2v2'}", "scheme=dtde", "train.until=1024"]
+    game = [f"scenario={'1v1' if name == 'one' else '2v2'}", "scheme=dtde", "experiment=none", "train.until=1024"]
     run = multigrid_rl.train(None, *TINY, *game, players=against, run_dir=tmp_path / "run")
     assert set(opponent_hashes(run.path)) == {str(runs / name)}
     typed = [f"scenario.seats.{seat}={folder_of(runs / name, seat.replace('blue', 'red'))}/" for seat in against]
