@@ -90,7 +90,7 @@ def test_a_run_is_an_opponent_on_the_command_line(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(runs)
     result = call("evaluate", "hunter", "scenario=1v1", "--opponent", "one", "--episodes", "4", "-o", tmp_path / "e")
     assert result.exit_code == 0, result.output
-    result = call("evaluate", "one", "--opponent", "./two", "--episodes", "4", "-o", tmp_path / "f")
+    result = call("evaluate", "one", "--opponent", "./team", "--episodes", "4", "-o", tmp_path / "f")
     assert result.exit_code == 2
     assert "does not fit" in result.stderr
 
