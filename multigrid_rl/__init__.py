@@ -15,3 +15,8 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("multigrid_rl.api"), name)
+
+
+def __dir__() -> list[str]:
+    """List the API before it is used, for a tab."""
+    return __all__

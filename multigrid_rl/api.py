@@ -5,9 +5,11 @@ Values are those of the command line, players also classes and objects. Mistakes
 
 from __future__ import annotations
 
+import fnmatch
 import html
+import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +18,14 @@ import torch
 
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, default_run_dir, keyword_overrides, load_scenario, named
-from multigrid_rl.evaluation.evaluation import Mode, kept_games, summary
+from multigrid_rl.evaluation.evaluation import KEPT, Mode, kept_games, summary
 from multigrid_rl.evaluation.evaluation import evaluate as play_games
 from multigrid_rl.evaluation.replays import GameRecord, choose
 from multigrid_rl.evaluation.targets import Target, find_target
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
-from multigrid_rl.runs.players import is_run, of_other_package, run_player
+from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv, by_seat
+from multigrid_rl.runs.players import is_run, of_other_package
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
 from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.training.start import RowCallback, resume_training, run_training
@@ -48,7 +50,7 @@ class Run(os.PathLike[str]):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = _folder("run", path)
         self.config: dict[str, Any] = read_config(self.path)
 
     def __fspath__(self) -> str:
@@ -71,6 +73,21 @@ class Run(os.PathLike[str]):
         """Whether the gates were held, when, and at what values. Raises ``ConfigError`` while the run goes on."""
         return read_verdict(self.path)
 
+    def plot(self, *metrics: str) -> Any:
+        """Draw metrics over environment steps, by default those of the gates; returns matplotlib's axes.
+
+        Raises:
+            ConfigError: no such metric.
+        """
+        rows, gates = self.metrics, self.config["scenario"]["gates"]
+        names: list[str] = []
+        for name in metrics or [gate["metric"] for gate in gates] or ["return_mean/*"]:  # * is every seat
+            found = fnmatch.filter(rows, name)
+            if not found:
+                raise ConfigError(unknown("metric", name, rows))
+            names += found
+        return rows[names].dropna().plot(subplots=True)
+
     def replay(
         self, game: str = "median", *, opponent: PlayerLike | None = None, episodes: int = 100, seed: int = 0
     ) -> Replay:
@@ -88,6 +105,10 @@ class Replay:
     def __init__(self, game: GameRecord) -> None:
         self.game = game
         self.page: str = tables.find(tables.PAGES, "game")(game)
+
+    def __repr__(self) -> str:
+        """Show which game it is, where no page can be shown."""
+        return f"Replay({self.game.label!r})"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page and return its path."""
@@ -120,10 +141,10 @@ def play(
     Raises:
         ValueError: a mistake, in one line; an environment of another package.
     """
+    if game not in KEPT:
+        raise ConfigError(unknown("game", str(game), KEPT))
     torch.set_num_threads(1)  # small networks gain nothing from more
-    evaluation = play_games(
-        _judged(who, list(overrides), opponent), episodes=episodes, seed=seed, modes=("stochastic",)
-    )
+    evaluation = play_games(_judged(who, overrides, opponent), episodes=episodes, seed=seed, modes=("stochastic",))
     return Replay(choose(kept_games(evaluation), game, f"{episodes} games of {_name(who, {})}"))
 
 
@@ -153,10 +174,11 @@ def train(
         RunError: the run broke off; what it had reported stays in its folder.
     """
     settings = [*([] if scenario is None else [f"scenario={scenario}"]), *overrides]
-    settings += [f"scenario.seats.{seat}={_seated(who)}" for seat, who in (players or {}).items()]
+    settings += [f"scenario.seats.{seat}={_seated(who)}" for seat, who in by_seat(players).items()]
     settings += keyword_overrides(values)
+    _check_callback(callback)
     if resume is not None:
-        resume_training(Path(resume), settings, callback)
+        resume_training(_folder("resume", resume), settings, callback)
         return Run(resume)
     config = compose(settings)
     run_dir = config.run_dir or default_run_dir(config, datetime.now())
@@ -171,8 +193,9 @@ def evaluate(
     episodes: int = 1000,
     seed: int = 10_000,
     mode: Mode = "stochastic",
+    deterministic: bool | None = None,
 ) -> dict[str, Any]:
-    """Play fresh games and return shares and means with their 95 % intervals.
+    """Play fresh games and return the mode, and shares and means with their 95 % intervals.
 
     Args:
         who: a player, a run, a folder with a player, or an object with ``act``.
@@ -181,13 +204,18 @@ def evaluate(
         episodes: games, half from each side where a player has two.
         seed: decides the games.
         mode: draw actions as in training, or take the likeliest (``argmax``).
+        deterministic: Stable-Baselines3's word for the mode: true means ``argmax``, false ``stochastic``.
 
     Raises:
         ValueError: a mistake, in one line.
     """
+    if deterministic is not None:
+        if not isinstance(deterministic, bool):
+            raise ConfigError(expected("deterministic", "True or False", deterministic))
+        mode = "argmax" if deterministic else "stochastic"
     torch.set_num_threads(1)  # small networks gain nothing from more
-    evaluation = play_games(_judged(who, list(overrides), opponent), episodes=episodes, seed=seed, modes=(mode,))
-    return summary(evaluation.parts)
+    evaluation = play_games(_judged(who, overrides, opponent), episodes=episodes, seed=seed, modes=(mode,))
+    return {"mode": mode, **summary(evaluation.parts)}
 
 
 def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | None = None) -> Policy:
@@ -215,8 +243,7 @@ def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
         next(iter(trained.learning)) if trained else next(s for s in ("red_0", *spec.seats) if s in spec.seats)
     )
     spec.team_of(seat)
-    ref = f"{run_player(Path(name), seat)}/" if is_run(name) else name
-    return Catalogue().seat(ref, spec, seat).player
+    return Catalogue().seat(name, spec, seat).player
 
 
 def load_policy(who: PlayerLike, seat: str | None = None, *, scenario: str | None = None) -> FrozenPlayer:
@@ -261,19 +288,21 @@ def _is_object(who: Any) -> bool:
     return hasattr(who, "act") and not isinstance(who, type)
 
 
-def _judged(who: PlayerLike, overrides: list[str], opponent: PlayerLike | None) -> Target:
+def _judged(who: PlayerLike, overrides: Sequence[str], opponent: PlayerLike | None) -> Target:
     """Return a player or run to be judged; in the red/blue-door game both players may be objects."""
     objects: dict[str, Any] = {}
     names = [_name(player, objects) for player in (who, opponent)]
-    return find_target(str(names[0]), overrides, opponent=names[1], objects=objects)
+    return find_target(str(names[0]), list(map(str, overrides)), opponent=names[1], objects=objects)
 
 
 def _name(who: PlayerLike | None, objects: dict[str, Any] | None = None) -> str | None:
     """Return what a player is called; an object is put into ``objects``, where it may be one."""
-    if who is None or not _is_object(who):
-        return None if who is None else os.fspath(named(who))
+    if who is None:
+        return None
     kind = type(who)
-    if objects is None or isinstance(who, FrozenPlayer):  # loaded for one side of the board
+    if not _is_object(who) and isinstance(name := named(who), str | os.PathLike):
+        return os.fspath(name)
+    if objects is None or not hasattr(who, "act") or isinstance(who, FrozenPlayer):  # loaded for one side of the board
         raise ConfigError(expected("player", "a name, a folder, a run or a class", f"an object of {kind.__name__}"))
     name = f"{kind.__module__}:{kind.__name__}" + "_" * len(objects)
     objects[name] = who
@@ -284,3 +313,21 @@ def _seated(who: PlayerLike | Mapping[Any, float]) -> str:
     if isinstance(who, Mapping):
         return ",".join(f"{_name(player)}:{weight:g}" for player, weight in who.items())
     return str(_name(who))
+
+
+def _folder(key: str, path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(expected(key, "a folder", repr(path)))
+    return Path(path)
+
+
+def _check_callback(callback: Any) -> None:
+    """Refuse what cannot be called with a row. Raises ``ConfigError``."""
+    if callback is None:
+        return
+    try:
+        inspect.signature(callback).bind({})
+    except TypeError as error:
+        raise ConfigError(expected("callback", "a function of one row", f"{callback!r}: {error}")) from error
+    except ValueError:  # written in C: it tells no signature
+        return

@@ -1,6 +1,7 @@
-"""How many cores this process may use, as the system and a container's quota say."""
+"""How many cores, and how much memory, this process may use, as the system and a container's limits say."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -21,3 +22,19 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     if not quota.strip().isdigit() or int(period) <= 0:  # "max", or -1
         return None
     return int(quota) / int(period)
+
+
+def free_memory(root: Path = Path("/")) -> int | None:
+    """Return how many bytes can be taken without swapping, a container's limit included; ``None``: not told here."""
+    free = []
+    groups = root / "sys/fs/cgroup"
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with suppress(OSError, ValueError):  # another version of control groups, or "max"
+            free.append(int((groups / limit).read_text()) - int((groups / used).read_text()))
+    with suppress(OSError, StopIteration):  # no Linux
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        free.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+    return min(free, default=None)

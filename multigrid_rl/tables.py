@@ -223,6 +223,7 @@ POOLS: dict[str, str] = {"league": "multigrid_rl.league.settings:LeagueConfig"}
 PLAYERS: dict[str, str] = {
     "class": "multigrid_rl.players.classes:NAMING",
     "agent": "multigrid_rl.competition.agents:NAMING",
+    "run": "multigrid_rl.runs.players:NAMING",
 }
 
 #: Pages of what commands have written, by what they wrote: a function of its folder that writes the page. The page of

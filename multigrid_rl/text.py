@@ -10,6 +10,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,16 @@ def reason(error: OSError, place: object = "") -> str:
     return f"{where}: {error.strerror or error}" if where else str(error.strerror or error)
 
 
-class ConfigError(ValueError):
+class OneLineError(Exception):
+    """An error whose message says all; a notebook shows it without the lines of our code that it went through."""
+
+    hint = ""
+
+    def _render_traceback_(self) -> list[str]:  # what IPython asks for
+        return [f"{type(self).__name__}: {self}", *filter(None, [self.hint])]
+
+
+class ConfigError(OneLineError, ValueError):
     """A mistake in what the user asked for; the message is one line, ``KEY: expected X, got Y``."""
 
 
@@ -79,6 +89,12 @@ def unknown(key: object, word: str, known: Iterable[str], what: str = "{}") -> s
 def spread(low: float, high: float, form: str) -> str:
     """Return an interval as ``low to high``, ``-`` where there is none: its bounds are NaN."""
     return "-" if math.isnan(low) else f"{low:{form}} to {high:{form}}"
+
+
+def check_whole(key: str, value: object, least: int, why: str = "") -> None:
+    """Raise :class:`ConfigError` for anything but a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ConfigError(expected(key, f"a whole number of at least {least}{why}", shown(repr(value))))
 
 
 #: pydantic's kinds of errors in plain words; braces are filled with what was given and the bounds.

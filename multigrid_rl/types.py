@@ -13,6 +13,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from multigrid_rl.text import ConfigError, OneLineError
+
 Colour = Literal["blue", "red"]
 
 #: Choices of one part of an action, at most, and those that recorded play keeps, in one byte.
@@ -146,7 +148,7 @@ class GameSpec(Seats):
     def team_of(self, seat: str) -> Colour:
         """Return the team colour of a seat name. Raises ``ValueError`` for a seat this game does not have."""
         if seat not in self.seats:
-            raise ValueError(f"seat: expected {', '.join(self.seats)}, got {seat!r}")
+            raise ConfigError(f"seat: expected {', '.join(self.seats)}, got {seat!r}")
         return "blue" if seat.startswith("blue") else "red"
 
     def weights_of(self, seat: str) -> RewardWeights:
@@ -177,14 +179,12 @@ class Clock:
         return seconds
 
 
-class RunError(RuntimeError):
+class RunError(OneLineError, RuntimeError):
     """A run broke off; what it had reported and its last checkpoint are in its folder. The message is one line.
 
     Attributes:
         hint: how to continue, in one line; empty where there is nothing to continue from.
     """
-
-    hint = ""
 
 
 class Board(NamedTuple):

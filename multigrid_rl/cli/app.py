@@ -1,6 +1,7 @@
 """Shared parts of all verbs: exit statuses, consoles, and output files."""
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -31,6 +32,13 @@ LOST, CRASHED = 3, 70
 CHOICES = ("scenario", "scheme", "experiment", "model", "train", "cluster", "seed")
 #: An option of ``compare``.
 AGAINST = "--against"
+#: What other programs call our verbs, and options of Hydra's that run several times.
+_VERBS = {
+    "help": "--help", "resume": "train --resume RUN", "enjoy": "play, watch or video", "render": "video",
+    "eval": "evaluate", "test": "evaluate", "benchmark": "evaluate", "run": "train", "learn": "train", "tune": "search",
+    "list": "players or config", "plot": "report", "tournament": "cup",
+}  # fmt: skip
+_MANY = ("m", "multirun")
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
 #: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
@@ -68,6 +76,7 @@ class Commands(TyperGroup):
         **extra: Any,
     ) -> Any:
         """Run a verb and leave with its exit status."""
+        extra = {"help_option_names": ["-h", "--help"], **extra}
         if not standalone_mode or not (sys.argv[1:] if args is None else args):  # the help
             return super().main(args, prog_name, complete_var, standalone_mode, windows_expand_args, **extra)
         try:
@@ -97,11 +106,15 @@ class ManyAgainst(TyperCommand):
 def either_way(params: Sequence[Any], words: Sequence[str]) -> list[str]:
     """Return a verb's words with ``scenario=x`` for ``--scenario x`` or the reverse, whichever its ``params`` take."""
     names, options = {part.name for part in params}, {name for part in params for name in part.opts}
+    valued = {name for part in params if not getattr(part, "is_flag", False) for name in part.opts}
     kept, moved, rest = list[str](), list[str](), iter(words)
     for word in rest:
         key, sign, value = word.removeprefix("--").partition("=")
         option, typed = f"--{key}", word.startswith("--")
         takes = {option, key, "overrides"} & {*options, *names}
+        if sign and not typed and option in valued:  # mode=argmax, until=2e5
+            kept += [option, value]
+            continue
         if key not in CHOICES or not takes or not (sign or typed) or (typed and option in options):
             kept.append(word)
             continue
@@ -117,19 +130,39 @@ def either_way(params: Sequence[Any], words: Sequence[str]) -> list[str]:
 
 def _usage(error: Any) -> str:
     """Return what was wrong, with the options that there are, or the override that was meant."""
+    from multigrid_rl.config.compose import whole_key
     from multigrid_rl.config.overrides import named_elsewhere
     from multigrid_rl.config.recipes import GROUPS
-    from multigrid_rl.text import expected, unknown
+    from multigrid_rl.text import ConfigError, expected, unknown
 
     option = getattr(error, "option_name", None)
     if option is None or not getattr(error, "ctx", None):
-        return str(error.format_message()).replace("Input should be a valid", "expected a").partition(", unable")[0]
+        message = _plain(str(error.format_message()))
+        ours = next((hint for verb, hint in _VERBS.items() if message == f"No such command '{verb}'."), "")
+        return f"{message} Did you mean {ours}?" if ours else message
     key, takes = option.lstrip("-").replace("-", "_"), error.ctx.command.params
-    meant = [key] if key in GROUPS else named_elsewhere(key)
+    meant = [key] if key in GROUPS else ["seeds"] if key in _MANY else named_elsewhere(key)
+    with suppress(ConfigError):
+        meant = meant or [whole_key(key)]
     if meant and any(part.name == "overrides" for part in takes):
         return expected(option, f"no option but an override (did you mean {meant[0]}=...?)", option)
     names = [name for part in takes for name in part.opts if name.startswith("--")]
     return unknown(option, option, [*names, "--help"])
+
+
+def _plain(message: str) -> str:
+    """Return what typer and pydantic say of an option's value in the form of all our messages."""
+    from multigrid_rl.text import expected
+
+    if absent := re.match(r"Missing (?:option|argument) '([^']*)'", message):
+        return expected(absent[1], "a value", "none")
+    if not (wrong := re.match(r"Invalid value for '([^']*)': (?:Value error, )?(.*)", message)):
+        return message
+    if choice := re.match(r"'(.*)' is not one of (.*)\.", wrong[2]):
+        return expected(wrong[1], choice[2].replace("'", ""), choice[1])
+    said = wrong[2].replace("Input should be a valid", "expected a").replace("Input should be", "expected")
+    said = said.replace("a integer", "a whole number")
+    return f"{wrong[1]}: {said.partition(', unable')[0]}"
 
 
 class Verbs(typer.Typer):
@@ -170,7 +203,7 @@ def _guarded(verb: Verb) -> Verb:
 
 def _input_error(error: Exception) -> typer.Exit | None:
     """Report an error of the input, or a run that failed; ``None`` for every other error."""
-    from multigrid_rl.players.cards import PlayerError
+    from multigrid_rl.players.plain import PlayerError  # not from `cards`, which loads torch for a typing error
     from multigrid_rl.text import ConfigError
     from multigrid_rl.types import RunError
 
@@ -310,7 +343,8 @@ def refuse_to_overwrite(path: Path, *, force: bool, suffix: str = "") -> None:
 def console(width: int | None = None) -> Console:
     """Return a console; output into a file has no wrapped lines, and tables are as wide as they need."""
     file = not sys.stdout.isatty()
-    return Console(highlight=False, markup=False, soft_wrap=file, width=width if file else None)
+    form: Any = {"soft_wrap": file, "width": width if file else None, "force_terminal": not file}  # FORCE_COLOR or not
+    return Console(highlight=False, markup=False, **form)
 
 
 def one_thread() -> None:

@@ -38,6 +38,9 @@ def evaluate(
     parquet: Annotated[bool, typer.Option("--parquet", help="Write episodes.parquet, too.")] = False,
 ) -> None:
     """Play fresh games and say how it did, with intervals; the last line is JSON."""
+    from multigrid_rl.config.overrides import parse
+
+    parse(overrides or ())  # a typing error costs no loading of torch
     from multigrid_rl.evaluation import evaluation as judge
     from multigrid_rl.evaluation.targets import find_target
 
@@ -71,7 +74,7 @@ def evaluate(
             for part in (part for part in report["parts"] if target.rivals and part["mode"] == modes[0]):
                 screen.print(f"as {part['side']}: {', '.join(f'{seat} {it}' for seat, it in part['players'].items())}")
             screen.print(_table(report))
-    screen.print(f"wrote {', '.join(str(folder / file.name) for file in files)}")
+    screen.print(f"wrote {folder}: {', '.join(file.name for file in files)}")
     typer.echo(json.dumps(_last_line(report, modes)))  # whole, however narrow the terminal is
 
 

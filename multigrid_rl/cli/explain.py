@@ -75,12 +75,14 @@ def explain(
 ) -> None:
     """Say what the sizes of a run are and mean, without starting it."""
     from multigrid_rl.config.compose import check_budget, compose
-    from multigrid_rl.players.factories import MatchFactory, seat_players
-    from multigrid_rl.text import ConfigError
-    from multigrid_rl.training.stages import stages_of
 
     config = compose(list(overrides or []))
     check_budget(config.train)
+    # Below the first look: these load torch.
+    from multigrid_rl.players.factories import MatchFactory, seat_players
+    from multigrid_rl.text import ConfigError
+    from multigrid_rl.training.stages import check_memory, stages_of
+
     try:
         factory = stages_of(config)[-1].factory
         seated = factory.load()
@@ -88,6 +90,7 @@ def explain(
             seat_players(factory.spec, seated)
             factory.training_reward()
         factory.check_reward()
+        check_memory(config, factory.specs)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     console = Console(highlight=False)
@@ -212,7 +215,7 @@ def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[s
     sizes = Sizes.of(config, (agent.module for agent in specs.agents))
     rows = {
         "Who plays": _players(config, specs, seated),
-        "One update: play, then learn": _update(config, sizes),
+        "One update: play, then learn": _update(config, sizes, specs),
         "The whole run": _run(config, sizes),
         "Where it runs": _machine(config),
         "How far it looks, how long it explores": _horizons(config, sizes),
@@ -247,8 +250,9 @@ def _players(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> Iterat
         yield f"seat {seat}", " or ".join(names), "does not learn: a player of `multigrid-rl players`"
 
 
-def _update(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
+def _update(config: RunConfig, sizes: Sizes, specs: MultiAgentSpec) -> Iterator[Row]:
     from multigrid_rl.training.screen import plays
+    from multigrid_rl.training.stages import batch_memory
 
     train, game, games = config.train, config.scenario.game, plays(config)
     memory = config.model.recurrent
@@ -257,6 +261,7 @@ def _update(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     yield "train.num_steps", f"{train.num_steps:,} steps", credit
     meaning = "num_envs x num_steps: environment steps per update. More: steadier, but rarer updates"
     yield "batch size", f"{sizes.batch_size:,} steps", meaning
+    yield "its memory", f"{batch_memory(config, specs) / 2**20:,.0f} MiB", "at least; more than is free is refused"
     # With two seats an elimination ends the game, so no agent is ever out of a game that goes on.
     drop_out = game is not None and game.death_match and len(config.scenario.spec.seats) > 2
     for module, agents in sizes.agents.items():

@@ -13,17 +13,22 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals, one_thread, written_beside
+from multigrid_rl.files import data_root
+from multigrid_rl.text import ConfigError, unknown
 
 if TYPE_CHECKING:
     from multigrid_rl.competition.grading import Examiner
     from multigrid_rl.competition.handed_in import HandIn
+
+#: Folders of our rubrics, which have names.
+RUBRICS = ("configs/grade", "docs/assignments/rubrics")
 
 
 def grade(
     bundle: Annotated[
         Path, typer.Argument(help="Folder or zip file with a bundle or an agent; with -o TABLE.csv, folder of a class.")
     ],
-    rubric: Annotated[Path, typer.Option(help="What it is graded by, for example configs/grade/1v1.yaml.")],
+    rubric: Annotated[Path, typer.Option(help="What it is graded by: a file, or a name of ours, such as 1v1.")],
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**63 - 1, help="Of the games; by default the rubric's, or a fresh one.")
     ] = None,
@@ -49,6 +54,7 @@ def grade(
     from multigrid_rl.competition.sandbox import check_not_bound
 
     one_thread()
+    rubric = rubric_file(rubric)
     check_not_bound(*filter(None, (rubric, bundle, output, earlier)))
     rules = grading.read_rubric(rubric)
     if seed is not None:
@@ -72,6 +78,15 @@ def grade(
             _grade_class(handed_in.hand_ins(bundle, scratch.path), examiner, table)
         else:
             _grade_one(handed_in.hand_in(bundle, scratch.path), examiner, output)
+
+
+def rubric_file(named: Path) -> Path:
+    """Return the file of a rubric. Raises ``ConfigError``: there is none of this path or name."""
+    ours = {path.stem: path for folder in RUBRICS for path in sorted((data_root() / folder).glob("*.yaml"))}
+    file = named if named.is_file() else ours.get(str(named))
+    if file is None:
+        raise ConfigError(unknown("--rubric", str(named), ours, "a file in yaml, {}"))
+    return file
 
 
 def _grade_one(found: HandIn, examiner: Examiner, output: Path | None) -> None:

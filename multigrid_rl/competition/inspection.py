@@ -1,6 +1,7 @@
 """A hand-in: what it is, and whether it plays."""
 
 import secrets
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +61,7 @@ def inspect_folder(folder: Path, scenario: str | None, limits: Limits = Limits()
     card = next(iter(cards.values()))
     named = scenario or (scenario_of(card) if card.kind.rivals else None)
     if card.env is not None and named is None:
-        there = f"multigrid-rl evaluate {shown(str(folder))} plays it there"
+        there = f"multigrid-rl evaluate {shlex.quote(shown(str(folder)))} plays it there"
         judged = card.kind.judged
         yield f"ok: for {card.env.env_id}; {there if judged else f'of {card.env.package}, where none is played'}"
         return

@@ -244,7 +244,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     outcome = results(entries, played, config, versions())
     files = _write_files(outcome, played, folder)
     _show_results(outcome, screen)
-    screen.print(f"wrote {', '.join(map(str, files))}")
+    screen.print(f"wrote {folder}: {', '.join(file.name for file in files)}")
     last = {
         "entries": len(outcome.entries),
         "pairings": len(outcome.sides),

@@ -1,5 +1,6 @@
 """Composes runs from ``configs/``: Hydra composes, pydantic validates, errors are one line."""
 
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from itertools import chain, count
@@ -28,9 +29,9 @@ from multigrid_rl.trust import CODE
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-def load_scenario(name: str) -> ScenarioConfig:
+def load_scenario(name: str | os.PathLike[str]) -> ScenarioConfig:
     """Read one scenario by id, file or original environment name. Raises ``ConfigError``."""
-    return _validated(ScenarioConfig, whole_scenario(scenario_id(name)), "scenario")
+    return _validated(ScenarioConfig, whole_scenario(scenario_id(written(name))), "scenario")
 
 
 def compose(overrides: list[str]) -> RunConfig:
@@ -124,10 +125,11 @@ def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
     Raises ``ConfigError``: no such key, or an object that no name stands for.
     """
     several = {name: list(map(named, value)) for name, value in values.items() if isinstance(value, list | tuple)}
-    return [f"{_whole_key(name)}={written(named(value))}" for name, value in {**values, **several}.items()]
+    return [f"{whole_key(name)}={written(named(value))}" for name, value in {**values, **several}.items()]
 
 
-def _whole_key(name: str) -> str:
+def whole_key(name: str) -> str:
+    """Return the key whose last name is given. Raises ``ConfigError``: there is none."""
     if name in TrainConfig.model_fields:
         return f"train.{name}"
     known = {*RunConfig.model_fields, "address", "env_id", "env_args", "env_path", "port", *SHORT_KEYS}

@@ -27,8 +27,14 @@ _TEXTS = (
 )  # fmt: skip
 #: Players and mixtures of players, by seat or as anchors of a league.
 _SEATS, _ANCHORS = "scenario.seats.", "scenario.league.anchors"
-#: What RLlib and Stable-Baselines3 call our keys.
+#: What RLlib, Stable-Baselines3 and others call our keys.
 _ELSEWHERE = {
+    "train": ("algo", "algorithm", "alg"),
+    "experiment": ("config", "config_name", "config_file", "recipe"),
+    "env_id": ("env", "env_name", "gym_id"),
+    "run_dir": ("output_dir", "log_dir", "logdir", "save_dir"),
+    "seeds": ("n_seeds", "num_seeds"),
+    "cluster.gpus_per_learner": ("device", "num_gpus", "gpus", "use_gpu", "num_gpus_per_learner"),
     "train.num_steps": ("n_steps", "rollout_fragment_length"),
     "train.num_envs": ("n_envs", "num_envs_per_env_runner", "num_envs_per_worker"),
     "train.minibatch_size": ("batch_size", "sgd_minibatch_size", "mini_batch_size"),
@@ -61,10 +67,10 @@ def _parsed(override: str) -> tuple[str, Any]:
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
     from hydra.errors import HydraException  # noqa: PLC0415
 
-    key, sign, text = override.partition("=")
+    key, sign, text = str(override).partition("=")  # of Python it may be anything
     key = key.lstrip("+~")
     if not sign:
-        raise ConfigError(f"{override}: expected key=value, for example train.lr=3e-4")
+        raise ConfigError(f"{override}: expected key=value, {_choice_of(key)}")
     if is_text(key):
         return key, as_typed(key, text)
     try:
@@ -72,8 +78,18 @@ def _parsed(override: str) -> tuple[str, Any]:
     except HydraException as error:
         raise ConfigError(f"{override}: {one_line(error)}") from error
     if parsed.is_sweep_override():
-        raise ConfigError(expected(key, "one value, or a list: [a, b]", text))
+        several = "; for several runs seeds=0,1,2 or seeds=0..9" if key == "seed" else ", or a list: [a, b]"
+        raise ConfigError(expected(key, f"one value{several}", text))
     return key, parsed.value()
+
+
+def _choice_of(word: str) -> str:
+    """Return with which key a word that stands alone was probably meant."""
+    from multigrid_rl.config.recipes import FILES, GROUPS, names_in  # noqa: PLC0415 - it stands above
+
+    groups = ("scenario", "experiment") if word.endswith(FILES) else [name for name in GROUPS if word in names_in(name)]
+    meant = [f"{group}={word}" for group in groups]
+    return f"did you mean {' or '.join(meant)}?" if meant else "for example train.lr=3e-4"
 
 
 def is_text(key: str) -> bool:
@@ -155,7 +171,7 @@ def check_key(key: str, value: Any, known: Any) -> None:
         if not node and place:  # such as scenario.seats of a game that the file does not know
             return
         if part not in node:
-            raise ConfigError(_unknown_key(key, part, node, known))
+            raise ConfigError(_unknown_key(key, part, node, place))
         place, node = (f"{place}.{part}" if place else part), node[part]
 
 
@@ -164,13 +180,14 @@ def named_elsewhere(name: str) -> list[str]:
     return [ours for ours, theirs in _ELSEWHERE.items() if name in theirs]
 
 
-def _unknown_key(key: str, part: str, node: dict[str, Any], known: dict[str, Any]) -> str:
-    """Return the message that lists the valid keys; suggests the full path of a short key (``lr=``)."""
+def _unknown_key(key: str, part: str, node: dict[str, Any], place: str) -> str:
+    """Return the message that lists the valid keys of ``node``; suggests the full path of a short key (``lr=``)."""
     places: dict[str, list[str]] = {}
-    for name in _dotted(known if key == part else node):
+    for name in _dotted(node, f"{place}." if place else ""):
         places.setdefault(name.rpartition(".")[2], []).append(name)
-    close = difflib.get_close_matches(part, places, n=1)
-    meant = named_elsewhere(part) or (places[close[0]] if close else [])
+    close, here = difflib.get_close_matches(part, places, n=1), places.get(part, [])
+    elsewhere = [] if here and place else named_elsewhere(part)
+    meant = [*here, *elsewhere] or (places[close[0]] if close else [])
     near = f" (did you mean {' or '.join(meant)}?)" if meant else ""
     return expected(key, f"one of the keys {', '.join(map(str, node))}", part + near)
 

@@ -91,11 +91,11 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
     if "experiment" in typed and not fits:
         raise ConfigError(expected("scenario", f"{home} with experiment={recipe}, or experiment=none", scenario))
     defaults = _under(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
+    if CODE.fullmatch(str({**defaults, **settings}.get("model.name", ""))):
+        defaults = {key: value for key, value in defaults.items() if key not in _OF_OURS}
+    used = "experiment" in typed or not defaults.keys() <= {"scenario", "train"}  # also where every value was changed
     # The recipe comes first: what was typed wins.
     rest = {key: value for key, value in defaults.items() if key not in settings}
-    if CODE.fullmatch(str({**rest, **settings}.get("model.name", ""))):
-        rest = {key: value for key, value in rest.items() if key not in _OF_OURS}
-    used = "experiment" in typed or not rest.keys() <= {"scenario", "train"}
     return ExpandedOverrides({**rest, **settings}, recipe if used else None)
 
 

@@ -288,7 +288,7 @@ class ScenarioConfig(Part):
     """pettingzoo: win, the team with the largest return wins an episode; return, nobody does. null: win with two teams
     or more"""
     seats: dict[str, str | dict[str, float]] = {}
-    """who sits where: learn, or a player of `multigrid-rl players`, or a folder with a frozen player; {} without
+    """who sits where: learn, or a player of `multigrid-rl players`, or the folder of one or of a run; {} without
     seats"""
     league: Annotated[Any, BeforeValidator(_pool_settings)] = None
     """who plays on a seat that says league: fixed players, and snapshots of who learns (docs/league.md)"""

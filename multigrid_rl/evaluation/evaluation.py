@@ -15,7 +15,7 @@ from multigrid_rl.metrics import games_against, groups, interval_of, wilson_inte
 from multigrid_rl.players.cards import Returns
 from multigrid_rl.players.episodes import Played
 from multigrid_rl.runs.reader import run_config
-from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.text import ConfigError, check_whole, unknown
 from multigrid_rl.types import EpisodeTable
 from multigrid_rl.world.constants import BALL, HEIGHT, KEY
 from multigrid_rl.world.events import BEHAVIOUR
@@ -23,6 +23,9 @@ from multigrid_rl.world.events import BEHAVIOUR
 #: ``stochastic`` draws actions as in training, ``argmax`` takes the likeliest.
 Mode = Literal["stochastic", "argmax"]
 MODES: tuple[Mode, ...] = ("stochastic", "argmax")
+
+#: Which games of each part are kept, from the best to the worst.
+KEPT = ("best", "median", "worst")
 
 #: Games are played in batches of so many: their actions stay small in memory, however many games there are.
 BATCH = 4096
@@ -74,12 +77,15 @@ def evaluate(
     """Play ``episodes`` whole episodes in each mode, shared out among the sides, by default the target's.
 
     Raises:
-        ConfigError, PlayerError: no such side, fewer episodes than sides, a player that cannot be used.
+        ConfigError, PlayerError: no such mode or side, fewer episodes than sides, a player that cannot be used.
         RunError: an episode that never ends.
     """
+    for mode in modes:
+        if mode not in MODES:
+            raise ConfigError(unknown("mode", str(mode), MODES))
+    check_whole("seed", seed, 0)
     teams = target.teams(sides)
-    if episodes < len(teams):
-        raise ConfigError(expected("--episodes", f"at least {len(teams)}, one for each side", episodes))
+    check_whole("episodes", episodes, len(teams), ", one for each side" * (len(teams) > 1))
     shares = [episodes - (len(teams) - 1) * (episodes // len(teams)), episodes // len(teams)]
     lineups: list[tuple[Mode, int, Lineup]] = [
         (mode, games, target.lineup(team, greedy=mode == "argmax"))
@@ -216,7 +222,7 @@ def kept_games(evaluation: Evaluation) -> list[Any]:
         length, own = part.table.length, part.returns
         # A good game is won fast, a bad one lost fast: of equal returns the longest games come in the middle.
         ranked = np.lexsort((np.where(own > 0, -length, length), own))
-        for label, place in (("best", -1), ("median", len(ranked) // 2), ("worst", 0)):
+        for label, place in zip(KEPT, (-1, len(ranked) // 2, 0), strict=True):
             batch, row = divmod(int(ranked[place]), BATCH)
             title, names = f"{label} ({part.mode}, {part.lineup.team})", part.lineup.names
             spec, played = evaluation.target.spec, part.played[batch]

@@ -1,5 +1,6 @@
 """Verbs for recorded play: ``record`` writes it, ``data`` shows it."""
 
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -196,4 +197,4 @@ def import_policy(
         typer.echo(
             "its file has no normaliser: if it was trained on normalised observations, it does not play as it did"
         )
-    typer.echo(f"next:     multigrid-rl evaluate {output}")
+    typer.echo(f"next:     multigrid-rl evaluate {shlex.quote(str(output))}")

@@ -24,7 +24,7 @@ from multigrid_rl.players.cards import (
 )
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.places import place_of
-from multigrid_rl.text import expected, shown, unknown
+from multigrid_rl.text import expected, program, shown, unknown
 from multigrid_rl.types import Policy, Seats
 
 #: Players that need no file, in words.
@@ -35,6 +35,11 @@ DESCRIPTIONS = {
     "hunter": "knows the board; chases and eliminates opponents",
 }
 CATALOGUE_FILE = "catalogue.yaml"
+#: What a folder that is no player may hold, and what it is then.
+_BELOW = {
+    **dict.fromkeys(("*/config.yaml", "*/*/config.yaml"), "a folder of runs"),
+    **dict.fromkeys((f"{depth}*/{CARD_FILE}" for depth in ("", "*/", "*/*/")), "a folder of players"),
+}
 
 
 def _scripted(name: str, spec: Seats, seat: str = "") -> Policy:
@@ -298,11 +303,13 @@ def _player_folder(folder: Path) -> Path:
         if folder.is_dir() and not any(folder.iterdir()):
             wanted = f"a folder with a player ({CARD_FILE}) or a run (config.yaml)"
             raise PlayerError(expected("player", wanted, f"{folder}, an empty one"))
-        run = next(
-            (file.parent for depth in ("*", "*/*") for file in sorted(folder.glob(f"{depth}/config.yaml"))), None
-        )
-        if run is not None:
-            raise PlayerError(expected("player", f"one player or run, such as {run}", f"{folder}, a folder of runs"))
+        if any((folder / file).is_file() for file in tables.CHECKPOINTS):
+            wanted = f"a player, as {program()} export makes one of it"
+            raise PlayerError(expected("player", wanted, f"{folder}, a checkpoint of RLlib's"))
+        for pattern, what in _BELOW.items():
+            inside = next((file.parent for file in sorted(folder.glob(pattern))), None)
+            if inside is not None:
+                raise PlayerError(expected("player", f"one player or run, such as {inside}", f"{folder}, {what}"))
     return folder
 
 

@@ -1,5 +1,6 @@
 """One seat of a game, or of many games, as a Gymnasium environment; catalogue players take the other seats."""
 
+import os
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -16,14 +17,14 @@ from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.classes import checked_player
 from multigrid_rl.players.factories import match_of, seat_players
 from multigrid_rl.players.match import Match
-from multigrid_rl.text import expected
+from multigrid_rl.text import ConfigError, check_whole, expected
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world import spaces
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.rendering import render_frame
 
 #: Player of a seat, or a mixture of players with weights.
-Choice: TypeAlias = "str | Policy | Mapping[str | Policy, float]"
+Choice: TypeAlias = "str | os.PathLike[str] | Policy | Mapping[str | os.PathLike[str] | Policy, float]"
 Bools = NDArray[np.bool_]
 #: Player of a seat that learns in the scenario and has no player named: every id can be made without arguments.
 DEFAULT = "random"
@@ -46,9 +47,9 @@ class SeatEnv(gymnasium.Env):
         scenario: one of ``multigrid_rl.config.recipes.scenario_names()``, the file of another (``./mine.yaml``), or an
             environment name of the original course.
         seat: the seat to play, such as ``red_0``.
-        players: for other seats a player: a name, the folder of a frozen one, ``module:Class``, or an object with
-            ``act`` (``types.Policy``) or its class; or a mixture of these with weights, one of which is drawn for each
-            game. Other seats keep the scenario's players, and those that learn there have ``random``.
+        players: for other seats a player: a name, the folder of a frozen one or of a run, ``module:Class``, or an
+            object with ``act`` (``types.Policy``) or its class; or a mixture of these with weights, one of which is
+            drawn for each game. Other seats keep the scenario's players, and those that learn there have ``random``.
         render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
         checkpoints: folder of frozen players; by default the user's and the project's.
         flat: observations are vectors.
@@ -145,8 +146,7 @@ class SeatVectorEnv(VectorEnv):
         *,
         flat: bool = False,
     ) -> None:
-        if num_envs < 1:
-            raise ValueError(expected("num_envs", "at least 1", num_envs))
+        check_whole("num_envs", num_envs, 1)
         self.num_envs = num_envs
         self.match = match_around(scenario, [seat], players, checkpoints, num_envs, auto_reset=True)
         self.game, self.seat = self.match.env.spec, seat
@@ -171,7 +171,7 @@ class SeatVectorEnv(VectorEnv):
         seeds: list[Any] = [*seed] if listed else [seed]  # type: ignore[misc]
         good = all(isinstance(one, int | np.integer | None) for one in seeds)
         if not good or len(seeds) != (self.num_envs if listed else 1):
-            raise ValueError(expected("seed", f"an integer, or a list of {self.num_envs}", seed))
+            raise ConfigError(expected("seed", f"an integer, or a list of {self.num_envs}", seed))
         super().reset(seed=None if seeds[0] is None else int(seeds[0]), options=options)
         drawn = [int(self.np_random.integers(2**63)) if one is None else int(one) for one in seeds]
         tokens = self.match.reset(drawn if listed else drawn[0])[self.seat]
@@ -186,7 +186,7 @@ class SeatVectorEnv(VectorEnv):
         chosen = np.asarray(actions)
         if chosen.shape != (self.num_envs,) or ((chosen < 0) | (chosen >= len(ACTIONS))).any():
             wanted = f"({self.num_envs},) integers 0 to {len(ACTIONS) - 1}"
-            raise ValueError(expected("actions", wanted, f"{chosen.shape}: {chosen.tolist()}"[:80]))
+            raise ConfigError(expected("actions", wanted, f"{chosen.shape}: {chosen.tolist()}"[:80]))
         step = self.match.step({self.seat: chosen})
         terminated, truncated = step.terminated[self.seat].copy(), step.truncated.copy()
         rewards, infos = step.rewards[self.seat].copy(), self._infos()
@@ -208,6 +208,13 @@ class SeatVectorEnv(VectorEnv):
         return infos | {"mission": outputs.obs_mission[:, self._agent].copy(), "winner": outputs.winner.copy()}
 
 
+def by_seat(players: Any) -> Mapping[str, Any]:
+    """Return players by seat. Raises ``ConfigError`` for anything but a mapping or ``None``."""
+    if not isinstance(players or {}, Mapping):
+        raise ConfigError(expected("players", "a player for each seat, such as {'blue_0': 'hunter'}", repr(players)))
+    return players or {}
+
+
 def match_around(
     scenario: str,
     focal: Sequence[str],
@@ -221,7 +228,7 @@ def match_around(
 
     Raises as :class:`SeatEnv` does.
     """
-    chosen, catalogue, overrides = load_scenario(scenario), Catalogue(checkpoints), players or {}
+    chosen, catalogue, overrides = load_scenario(scenario), Catalogue(checkpoints), by_seat(players)
     spec = chosen.spec
     for seat in focal:
         spec.team_of(seat)
@@ -229,25 +236,25 @@ def match_around(
     for seat in overrides:
         if seat not in others:
             beside = f"seats beside {', '.join(focal)}: {', '.join(others) or 'none'}"
-            raise ValueError(expected("players", beside, seat))
+            raise ConfigError(expected("players", beside, seat))
     seated = {}
     for seat in others:
         choice = overrides.get(seat, chosen.opponents.get(seat, DEFAULT))
         mixture = choice if isinstance(choice, Mapping) else {choice: 1.0}
         if any(not isinstance(weight, Real) for weight in mixture.values()):
-            raise ValueError(expected(f"players[{seat!r}]", "a weight for each player", dict(mixture)))
+            raise ConfigError(expected(f"players[{seat!r}]", "a weight for each player", dict(mixture)))
         if not mixture or min(mixture.values()) <= 0:
             wanted = f"one of {', '.join(catalogue.names())}, a folder with a frozen player, or an object that acts"
-            raise ValueError(expected(f"players[{seat!r}]", wanted, "none"))
+            raise ConfigError(expected(f"players[{seat!r}]", wanted, "none"))
         seated[seat] = tuple(
             _loaded(player, spec, seat, catalogue)._replace(weight=weight) for player, weight in mixture.items()
         )
     return match_of(spec, seat_players(spec, seated), games, auto_reset=auto_reset)
 
 
-def _loaded(choice: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:
-    if isinstance(choice, str):
-        return catalogue.seat(choice, spec, seat)
+def _loaded(choice: str | os.PathLike[str] | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:
+    if isinstance(choice, str | os.PathLike):
+        return catalogue.seat(os.fspath(choice), spec, seat)
     player = choice(spec) if isinstance(choice, type) else choice
     name = str(getattr(player, "name", type(player).__name__))
     return LoadedPlayer(checked_player(name, player, spec, seat), name)

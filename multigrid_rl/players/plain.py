@@ -4,13 +4,13 @@ import os
 import stat
 from pathlib import Path
 
-from multigrid_rl.text import expected, printable
+from multigrid_rl.text import OneLineError, expected, printable
 
 #: Not blocking: to open a named pipe would wait for a writer. Windows has neither flag.
 _OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
-class PlayerError(ValueError):
+class PlayerError(OneLineError, ValueError):
     """A player that cannot be used; the message is one line."""
 
     def __init__(self, message: str) -> None:

@@ -3,7 +3,13 @@
 The names below are for users of RLlib (docs/rllib.md). They are imported when they are first used.
 """
 
+import logging
+import warnings
 from importlib import import_module
+
+# In a notebook Ray asks for widgets, twice, which nothing here shows.
+warnings.filterwarnings("ignore", "IProgress not found")
+logging.getLogger("ray.widgets").setLevel(logging.ERROR)
 
 #: Public names, and where they are.
 _PLACES = {
@@ -25,3 +31,8 @@ def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names before they are used, for a tab."""
+    return __all__

@@ -1,12 +1,15 @@
 """Players of runs and of the catalogue: their folders, where they play, and whether they fit there."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -20,12 +23,15 @@ from multigrid_rl.players.cards import (
     Card,
     EnvSignature,
     PlayerError,
+    PlayerFiles,
     read_card,
+    read_files,
     read_network,
 )
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, runs_code
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Naming, load_frozen, runs_code
 from multigrid_rl.players.classes import code_of, in_place_of_agent
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
+from multigrid_rl.players.places import counterpart, place_of
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.tables import IMPORTED, entries
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
@@ -45,7 +51,7 @@ def _run_players(run: Path, checkpoint: str | None = None) -> Path:
     try:
         name = checkpoint or (checkpoints / "latest").read_text(encoding="utf-8").strip()
         players = checkpoints / name / "players"
-        complete, has_players = (checkpoints / name).is_dir(), players.is_dir()
+        complete, has_players = (checkpoints / name).is_dir(), players.is_dir() and any(players.iterdir())
     except OSError as error:  # also of a name that is too long for one
         raise PlayerError(expected(run, "a run with a checkpoint", error.strerror)) from error
     except ValueError as error:
@@ -108,7 +114,50 @@ def _is_seat(folder: Path) -> bool:
 
 def is_run(who: str) -> bool:
     """Return whether ``who`` is the folder of a run, not a player."""
-    return (Path(who) / "config.yaml").is_file()
+    return os.path.isfile(Path(who) / "config.yaml")  # noqa: PTH113 - false for a name that is too long, too
+
+
+@dataclass(frozen=True)
+class RunPlayers:
+    """The players of a run's newest checkpoint under one name, see :class:`~multigrid_rl.players.catalogue.Program`."""
+
+    title: str
+    files: tuple[PlayerFiles, ...] = ()  # once they are packed
+    folder: ClassVar[None] = None
+
+    def packed(self) -> "RunPlayers":
+        """Return the same with the files of all players in memory. Raises ``PlayerError``."""
+        return self if self.files else replace(self, files=tuple(map(read_files, self._folders())))
+
+    def _folders(self) -> list[Path]:
+        return sorted(_run_players(Path(self.title)).iterdir())
+
+    def seat(self, spec: Any, seat: str) -> FrozenPlayer:
+        """Load the player that was trained for a seat, for its counterpart, or for another that fits there.
+
+        Raises:
+            PlayerError: no checkpoint, or none of its players fits.
+        """
+        place, near = place_of(spec), (seat, counterpart(spec, seat))
+
+        def fits(card: Card) -> bool:
+            with suppress(PlayerError):
+                place.fits(spec, card, seat)
+                return True
+            return False
+
+        sources = [(read_card(source), source) for source in self.files or self._folders()]
+        sources.sort(key=lambda row: [other not in row[0].seats for other in near])
+        card, source = next((row for row in sources if fits(row[0])), sources[0])
+        player: Any = load_frozen(self.title, source, card, spec, seat).player
+        if len(sources) > 1:  # one name has one hash, whichever seats it fills
+            player.sha256 = sha256("".join(sorted(card.sha256 for card, _ in sources)).encode()).hexdigest()
+        loaded: FrozenPlayer = player
+        return loaded
+
+
+#: Entry of ``tables.PLAYERS``.
+NAMING = Naming("a run", lambda name: RunPlayers(name) if is_run(name) else None)
 
 
 def env_of(who: str) -> EnvSignature | None:

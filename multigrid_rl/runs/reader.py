@@ -165,8 +165,9 @@ def _checked(path: Path, schema: type[_RunFile]) -> dict[str, Any]:
             read_plain_yaml(path) if path.suffix == ".yaml" else json.loads(path.read_text(encoding="utf-8"))
         )
         schema.model_validate(content)
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path.parent}: expected a run folder, got one without {path.name}") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        got = f"one without {path.name}" if path.parent.is_dir() else "a file" if path.parent.exists() else "none there"
+        raise ConfigError(f"{path.parent}: expected a run folder, got {got}") from error
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, ValueError, RecursionError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -94,7 +95,7 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
         if isinstance(error, OSError) and not isinstance(error, RayError):
             message = reason(error, folder.path)
         failure = RunError(message)
-        failure.hint = f"trials that have ended stay; go on: {program()} search --resume {folder.path}"
+        failure.hint = f"trials that have ended stay; go on: {program()} search --resume {quote(str(folder.path))}"
         raise failure from error
     if result.winner is not None:
         screen.print(table(folder, result), width=None if screen.is_terminal else WIDTH)
@@ -160,7 +161,7 @@ def closing(folder: SearchFolder, result: SearchResult) -> list[str]:
 
     lines = [f"failed:   {outcome.spec.id}: {outcome.reason}" for outcome in result.failed]
     if not result.complete:
-        lines.append(f"interrupted: go on with {program()} search --resume {folder.path}")
+        lines.append(f"interrupted: go on with {program()} search --resume {quote(str(folder.path))}")
     lines.append(f"searched: {len(result.outcomes)} trials in {result.seconds:,.0f} s")
     if result.winner is not None:
         lines.append(f"winner:   {', '.join(result.winner.trials)}. {verdict_of(folder, result.winner)}")

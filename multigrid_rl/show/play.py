@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 from multigrid_rl.cli.app import write_file
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.replays import GameRecord
-from multigrid_rl.evaluation.targets import seat_refs
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import match_of, seat_players
 from multigrid_rl.players.freeze import side
 from multigrid_rl.players.places import counterpart
-from multigrid_rl.runs.players import is_run, seat_folders
-from multigrid_rl.runs.reader import run_config
+from multigrid_rl.runs.players import seat_folders
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import GameSpec, Policy, Seats
@@ -113,13 +111,9 @@ def _display_name(name: str, player: Policy) -> str:
 
 
 def _seated(catalogue: Catalogue, name: str, spec: Seats, seat: str) -> LoadedPlayer:
-    """Load what a name means for a seat: of a run, or of a folder with a player for each seat, that seat's player."""
+    """Load what a name means for a seat: of a folder with a player for each seat, that seat's player."""
     folder = Path(name)
-    refs = {}
-    if is_run(name):
-        refs = seat_refs(folder, run_config(folder))
-    elif folder.is_dir():
-        refs = {own: f"{home}/" for own, home in seat_folders(folder).items()}
+    refs = {own: f"{home}/" for own, home in seat_folders(folder).items()} if folder.is_dir() else {}
     ref = (refs.get(seat) or refs.get(counterpart(spec, seat))) if refs else name
     if ref is None:
         raise PlayerError(expected(name, f"a player of {seat} or its counterpart", f"one of {', '.join(refs)}"))
@@ -127,7 +121,7 @@ def _seated(catalogue: Catalogue, name: str, spec: Seats, seat: str) -> LoadedPl
 
 
 def _team(catalogue: Catalogue, name: str, spec: Seats, team: str) -> dict[str, Policy]:
-    if is_run(name) or (name not in catalogue.names() and Path(name).is_dir()):
+    if name not in catalogue.names() and Path(name).is_dir():
         return seat_players(spec, {s: (_seated(catalogue, name, spec, s),) for s in spec.seats_of(team)})
     return side(catalogue, name, spec, team)
 

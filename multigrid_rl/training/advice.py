@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from multigrid_rl.config.compose import compose
@@ -83,7 +84,7 @@ def hint(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequen
         config: its configuration.
         changed: what was set, as :func:`settings` tells it.
     """
-    known = expectation(config)
+    known, run = expectation(config), quote(str(path))
     unmet = [gate["metric"] for gate in verdict["gates"] if not (gate["held"] or gate.get("met"))]
     if known is not None and known.steps is not None and verdict["env_steps"] < known.steps:
         return f"the recipe's median seed holds its gates at {known.steps:,} steps; this run played less: resume it"
@@ -94,5 +95,5 @@ def hint(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequen
     if all(metric.startswith("entropy/") for metric in unmet):
         return "it still explores: a smaller train.entropy_coef, or an earlier end of it, train.entropy_decay"
     if config.train.name == "ppo" and config.scenario.opponents and all("return" in metric for metric in unmet):
-        return f"it loses too often: `{program()} report {path}` shows games; a weaker opponent first, then init={path}"
-    return f"`{program()} report {path}` draws where its curves leave {'the recipe' if known else 'the gates'}"
+        return f"it loses too often: `{program()} report {run}` shows games; a weaker opponent first, then init={run}"
+    return f"`{program()} report {run}` draws where its curves leave {'the recipe' if known else 'the gates'}"

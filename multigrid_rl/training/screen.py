@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO, cast
@@ -86,8 +87,25 @@ class Output(io.TextIOBase):
 def live_console() -> Console:
     """Return a console on standard output that outlives it."""
     output = Output(sys.stdout)
+    terminal = output.isatty()  # FORCE_COLOR, which notebooks and CI set, would make one of any pipe
     # Not Jupyter's display: it makes an output of every line, with codes of colours in its text.
-    return Console(file=cast("TextIO", output), soft_wrap=not output.isatty(), highlight=False, force_jupyter=False)
+    return Console(
+        file=cast("TextIO", output),
+        soft_wrap=not terminal,
+        highlight=False,
+        force_jupyter=False,
+        force_terminal=terminal,
+    )
+
+
+def notebook_cell() -> Callable[[str], None] | None:
+    """Return what replaces the text of an output below a notebook's cell; ``None`` outside of notebooks."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if not hasattr(shell, "kernel"):
+        return None
+    output = import_module("IPython.display").DisplayHandle()
+    output.display({"text/plain": ""}, raw=True)
+    return lambda text: output.update({"text/plain": text}, raw=True)
 
 
 @contextmanager
@@ -130,15 +148,21 @@ def warnings_on_screen() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str]:
-    """Tell who plays, what is learned from, who samples, how many threads there are, where the results go."""
+def preflight(config: RunConfig, seated: dict[str, Any], path: Path, changed: Sequence[str] = ()) -> list[str]:
+    """Tell who plays, what is learned from, who samples, how many threads there are, where the results go.
+
+    ``changed``: what was set, as ``advice.settings`` tells it.
+    """
     train, game = config.train, config.scenario.game
     # What is not the usual is named: a reader of a log should not have to open config.yaml.
-    recipe = recipe_of(config)
+    recipe, values = recipe_of(config), sum(" instead of " in line for line in changed)
+    if config.experiment is not None and values:
+        recipe += f", with {values} value{'s' * (values > 1)} changed"
     named, default = {"train.model": config.model.name, **train.functions}, ("ppo", "squared", "gae")
     own = {key.removeprefix("train."): name for key, name in named.items() if ":" in name or key != "train.model"}
     recipe += "".join(f"; {key} {name}" for key, name in own.items() if name not in default)
-    lines = [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
+    lines = [f"set:      {value}" for value in changed]
+    lines += [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
     known = expectation(config)
     lines += [] if known is None else [f"expect:   {known}"]
     if game is None:
@@ -259,12 +283,13 @@ def _result(report: dict[str, float]) -> list[str]:
 def progress(screen: Console, config: RunConfig) -> Iterator[Callable[[dict[str, Any], GateKeeper], None]]:
     """Yield what takes each iteration's row, and shows the newest values and the gates while a run goes on."""
     live = Live(console=screen, refresh_per_second=4) if screen.is_terminal else None
+    cell = None if live else notebook_cell()
     known: dict[str, Any] = {}  # the newest value of every metric: some rows carry no episode metrics
-    last_line = 0.0
+    last_line, held = 0.0, False
     expected = expectation(config)
 
     def show(row: dict[str, Any], keeper: GateKeeper) -> None:
-        nonlocal last_line
+        nonlocal last_line, held
         known.update(row)
         line = headline(known, config)
         left = (expected.steps or 0) - row["env_steps"] if expected is not None else 0
@@ -272,8 +297,10 @@ def progress(screen: Console, config: RunConfig) -> Iterator[Callable[[dict[str,
             line += f" | recipe's median in {left / row['env_steps_per_s']:,.0f} s"
         if live:
             live.update(Group(Text(line), gate_table(keeper)))
-        elif keeper.held or time.monotonic() - last_line >= PLAIN_EVERY:
-            last_line = time.monotonic()
+        elif cell is not None:
+            cell("\n".join([line, *plain_gates(keeper).split("; ")]))
+        elif keeper.held > held or time.monotonic() - last_line >= PLAIN_EVERY:
+            last_line, held = time.monotonic(), keeper.held
             screen.print(f"{line} | {plain_gates(keeper)}")
 
     with live or nullcontext():

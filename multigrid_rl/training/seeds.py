@@ -42,7 +42,7 @@ MOST_SEEDS = 1000
 #: Seconds between two notes of a run.
 NOTE_S = 0.5
 _WORD = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9}))?")
-_WANTED = f"different seeds, at most {MOST_SEEDS}, such as 0..9 or 3,5,7"
+_WANTED = f"different seeds, at most {MOST_SEEDS}, the smaller one first, such as 0..9 or 3,5,7"
 
 
 class Seed(NamedTuple):

@@ -7,11 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gymnasium.spaces import Box
 from torch import nn
 
 from multigrid_rl.config.scenario import ScenarioConfig, env_factory, env_signature
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.cores import available_cpus, cpu_quota
+from multigrid_rl.cores import available_cpus, cpu_quota, free_memory
 from multigrid_rl.fast.threads import ThreadTuner
 from multigrid_rl.gates import Gate
 from multigrid_rl.learn.advantages import Estimator
@@ -22,12 +23,17 @@ from multigrid_rl.models.registry import ArchitectureError, actor_of, network_of
 from multigrid_rl.players.cards import packed, signature, taken_of
 from multigrid_rl.runs.gating import gates_of, own_metrics
 from multigrid_rl.text import ConfigError, expected, shown
-from multigrid_rl.types import AgentSpec, EnvFactory, Schedule
+from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Schedule
 
 if TYPE_CHECKING:
     from multigrid_rl.players.catalogue import LoadedPlayer
 
 LOG = logging.getLogger(__name__)
+
+
+#: What a row of a batch takes at least: its observation twice, the collector's and the learner's, and bytes for all
+#: else. Runs of 0.3 to 3.2 million rows held 1 (2v2, ctde), 2 (1v1) and 5 times as much (a memory).
+OBSERVED, BESIDE = 2, 150
 
 
 class Stage(NamedTuple):
@@ -180,3 +186,18 @@ def thread_tuner(config: RunConfig) -> ThreadTuner:
     cores = min(available_cpus(), cpu_quota() or math.inf)
     cluster = config.cluster
     return ThreadTuner(config.train.threads, cores, others=cluster.runners, alone=bool(cluster.num_learners))
+
+
+def batch_memory(config: RunConfig, specs: MultiAgentSpec) -> int:
+    """Return how many bytes a batch takes at least while it is played and learned from."""
+    rows = [agent.observation_size * (4 if isinstance(agent.observation_space, Box) else 1) for agent in specs.agents]
+    return config.train.batch_size * sum(OBSERVED * size + BESIDE for size in rows)
+
+
+def check_memory(config: RunConfig, specs: MultiAgentSpec) -> None:
+    """Refuse a batch that this machine has no memory for: it would swap, or be killed. Raises ``ConfigError``."""
+    needed, free = batch_memory(config, specs), free_memory()
+    if free is not None and needed > free:
+        batch = f"train.num_envs={config.train.num_envs} x train.num_steps={config.train.num_steps}"
+        wanted = f"a batch that fits into {free / 2**30:.1f} GiB of free memory"
+        raise ConfigError(expected(batch, wanted, f"at least {needed / 2**30:.1f} GiB"))

@@ -110,7 +110,7 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
     """
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.runs.folder import tracker_named
-    from multigrid_rl.training.stages import seated_in, stages_of
+    from multigrid_rl.training.stages import check_memory, seated_in, stages_of
 
     for name in config.trackers:
         kind = tracker_named(name)
@@ -123,6 +123,7 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
         hashes = opponent_hashes(before)
     try:
         stages = stages_of(config, hashes)
+        check_memory(config, stages[-1].factory.specs)
         seated = seated_in(stages)
         seats = [seat for seat in config.scenario.seats if seat not in config.scenario.learning]
         for name in (name for names in config.scenario.held_out.values() for name in names):
@@ -169,7 +170,7 @@ def _run(
                 config, lines = find(PREFLIGHTS, "cluster")(config, path, stages)
                 for line in lines:
                     screen.print(line, markup=False)
-            for line in [f"set:      {value}" for value in changed] + live.preflight(config, seated, path):
+            for line in live.preflight(config, seated, path, changed):
                 screen.print(line, markup=False)
             # Before there is a folder, which would block its own name, and before the signals, one of which Ray takes.
             stack.enter_context(ray_session(config))
@@ -183,8 +184,9 @@ def _run(
                 screen.print(f"resumed:  from {where} of {path}", markup=False)
             show = stack.enter_context(live.progress(screen, config))
             verdict = train(config, folder, *called(callback, show, interrupted), checkpoint, stages)
-        except RayError as error:  # before OSError: a timeout of Ray's is one, too
-            raise RunError(f"Ray: {reason_of(error)}") from error
+        except (RayError, MemoryError) as error:  # before OSError: a timeout of Ray's is one, too
+            what = "Ray" if isinstance(error, RayError) else "memory (a smaller train.num_envs takes less)"
+            raise RunError(f"{what}: {reason_of(error)}") from error
         except OSError as error:
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
             raise RunError(reason(error, path)) from error

@@ -130,7 +130,7 @@ class RedBlueDoors(ParallelEnv):
         row = np.full((1, self.spec.num_agents), DONE, np.int8)
         for seat, action in actions.items():
             if seat not in self._index:
-                raise ValueError(expected("agent", ", ".join(self.possible_agents), repr(seat)))
+                raise ConfigError(expected("agent", ", ".join(self.possible_agents), repr(seat)))
             if seat in self.agents:
                 row[0, self._index[seat]] = spaces.check_action(action, seat)
         step = self.world.step(row)

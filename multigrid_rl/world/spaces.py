@@ -110,12 +110,12 @@ def check_action(action: Any, seat: str) -> int:
     number = action.item() if isinstance(action, np.ndarray) and action.ndim == 0 else action
     if not isinstance(number, int | np.integer) or not 0 <= number < len(ACTIONS):
         listed = ", ".join(f"{k} {name}" for k, name in enumerate(ACTIONS))
-        raise ValueError(expected(f"action of {seat}", listed, repr(action)))
+        raise ConfigError(expected(f"action of {seat}", listed, repr(action)))
     return int(number)
 
 
 def check_render_mode(render_mode: str | None) -> str | None:
     """Return ``render_mode``; raises ``ValueError`` if it is neither ``None`` nor ``"rgb_array"``."""
     if render_mode not in (None, "rgb_array"):
-        raise ValueError(expected("render_mode", "None or 'rgb_array'", repr(render_mode)))
+        raise ConfigError(expected("render_mode", "None or 'rgb_array' (the verb play shows games)", repr(render_mode)))
     return render_mode

@@ -7,6 +7,7 @@ import errno
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from bundles import bundle, vouch
 from commands import call, complaint
 from multigrid_rl.competition import grading
 from multigrid_rl.competition.bundle import load_team
+from multigrid_rl.competition.grade_verb import rubric_file
 from multigrid_rl.competition.grading import Check, Examiner, read_rubric
 from multigrid_rl.competition.measures import Metered
 from multigrid_rl.config.compose import load_scenario
@@ -211,6 +213,14 @@ def test_rejects_bad_rubrics_before_any_game(tmp_path, monkeypatch, change, mess
     line = complaint(call("grade", BUNDLE, "--rubric", path))
     assert message in line
     assert "31337" not in line
+
+
+def test_rubrics_of_ours_have_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert {rubric_file(Path(name)).parent.name for name in ("1v1", "4-imitation")} == {"grade", "rubrics"}
+    Path("1v1").write_text("mine")
+    assert rubric_file(Path("1v1")) == Path("1v1")
+    assert complaint(call("grade", BUNDLE, "--rubric", "nowhere.yaml")).endswith("5-walker, got nowhere.yaml")
 
 
 def test_shipped_rubric_is_valid():

@@ -105,7 +105,7 @@ def test_some_of_a_list_of_seeds_may_be_none():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SeatVectorEnv(0), "^num_envs: expected at least 1, got 0$"),
+        (lambda: SeatVectorEnv(0), "^num_envs: expected a whole number of at least 1, got 0$"),
         (lambda: SeatVectorEnv(2, "1v1", "green_0"), "^seat: expected blue_0, red_0"),
         (
             lambda: SeatVectorEnv(2).reset(seed=[1, 2, 3]),

@@ -15,6 +15,7 @@ import pytest
 
 import multigrid_rl
 from commands import call
+from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -64,6 +65,61 @@ def shown_twice(module, cells):
 
 def cells_of(path):
     return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.fixture
+def in_kernel(tmp_path, monkeypatch):
+    """Runs cells as a notebook's server does; returns the outputs of each as a page shows them."""
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+
+    def run(cells, **options):
+        cells = [nbformat.v4.new_code_cell(re.sub(r"\b200_000\b", "20_480", cell)) for cell in cells]
+        book = nbformat.v4.new_notebook(cells=cells)
+        where = {"metadata": {"path": str(tmp_path)}}
+        client = nbclient.NotebookClient(book, resources=where, coalesce_streams=True, timeout=300, **options)
+        with monkeypatch.context() as patch:  # below pytest a kernel leaves out what other programs print
+            patch.delenv("PYTEST_CURRENT_TEST")
+            return [cell.outputs for cell in client.execute().cells]
+
+    return run
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_kernel_shows_one_output_for_a_run(path, in_kernel):
+    """Lines before it, one text that is replaced, lines after it and the cell's value; nothing on stderr."""
+    for outputs in in_kernel(cells_of(path)):
+        kinds = [output.get("name", output.output_type) for output in outputs]
+        assert kinds in (
+            [],
+            ["execute_result"],
+            ["stdout", "execute_result"],
+            ["stdout", "display_data", "execute_result"],
+        )
+        text = "".join(output.get("text", "") for output in outputs)
+        assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_with_what_it_shows(path):
+    text = path.read_text(encoding="utf-8")
+    assert any(cell.get("outputs") for cell in json.loads(text)["cells"])
+    assert [mark for mark in ("\\u001b", "/tmp", "/home", "/root", "Traceback", "WARNING") if mark in text] == []
+
+
+def test_a_kernel_shows_a_mistake_as_one_line_and_a_plot_as_a_picture(in_kernel, tmp_path):
+    tiny_run(tmp_path / "run", "scenario=1v1", "train.until=8192")
+    mistake, other, plot = in_kernel(
+        ["import multigrid_rl\nmultigrid_rl.train('1v1', lrr=1)", "multigrid_rl.evaluate('nobody')",
+         "%matplotlib inline\nmultigrid_rl.Run('run').plot('return_mean/*'); None"],
+        allow_errors=True,
+    )  # fmt: skip
+    for (output,) in (mistake, other):
+        assert len(output.traceback) == 1
+        assert output.traceback[0].startswith(f"{output.ename}: ")
+    assert [sorted(output["data"]) for output in plot] == [["image/png", "text/plain"]]
 
 
 def test_train_look_improve(notebook):

@@ -13,6 +13,7 @@ import yaml
 
 from commands import call
 from doc_blocks import PAGES, ROOT, Block, Shell, all_blocks, blocks_of
+from multigrid_rl.competition.grade_verb import rubric_file
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -107,7 +108,7 @@ def shortened(words: list[str], folder: Path) -> list[str]:
         return [verb, *less, "--until", "20000"]
     if verb == "grade":
         rubric = folder / "rubric.yaml"
-        text = (folder / words[words.index("--rubric") + 1]).read_text(encoding="utf-8")
+        text = rubric_file(Path(words[words.index("--rubric") + 1])).read_text(encoding="utf-8")
         rubric.write_text(re.sub(r"episodes: \d+", "episodes: 100", text), encoding="utf-8")
         less[less.index("--rubric") + 1] = str(rubric)
     return [verb, *less, *([] if "runs/cups/june" in words else MORE.get(verb, []))]

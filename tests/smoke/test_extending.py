@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_snippets_run_in_empty_folder(heading, tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     for line in lines:
-        verb, *words = line.split()[1:]
+        verb, *words = shlex.split(line)[1:]
         if line.startswith("cp "):
             shutil.copy(verb, *words)
             continue

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from commands import call, has_verb
+from multigrid_rl.competition.grade_verb import rubric_file
 from tiny_runs import TINY
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -47,7 +48,7 @@ def shortened(words: list[str]) -> list[str]:
     less = {"train": [*sizes, "--until", FEW["--until"]], "cup": ["--games", "2"]}
     if "--rubric" in words:
         rubric = Path("rubric.yaml")
-        text = (ROOT / words[-1]).read_text(encoding="utf-8")
+        text = rubric_file(Path(words[-1])).read_text(encoding="utf-8")
         rubric.write_text(re.sub(r"episodes: \d+", "episodes: 200", text), encoding="utf-8")
         words = [*words[:-1], str(rubric)]
     return [*words, *less.get(words[0], [])]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import multigrid_rl
+import multigrid_rl.rllib
 from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.streams import Streams
@@ -39,6 +40,33 @@ def test_objects_are_evaluated_as_they_are():
     assert multigrid_rl.evaluate(one, opponent=other, episodes=4)["episodes"] == 4
     assert one.steps > 0 < other.steps
     assert multigrid_rl.evaluate("blue-rookie", opponent=one, episodes=4)["win"] > 0
+
+
+def test_an_evaluation_names_its_mode():
+    answers = [multigrid_rl.evaluate("blue-rookie", episodes=4, **how) for how in ({}, {"deterministic": True})]
+    assert [answer["mode"] for answer in answers] == ["stochastic", "argmax"]
+    assert answers[1] == multigrid_rl.evaluate("blue-rookie", episodes=4, mode="argmax")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        *(({"mode": mode}, r"^mode: expected stochastic, argmax, got") for mode in ("greedy", True, None, "argmx")),
+        *(({"seed": seed}, "^seed: expected a whole number of at least 0, got") for seed in (-1, 1.5, True, "7")),
+        *(({"episodes": games}, "^episodes: expected a whole number of at least") for games in (0, 1, 2.5, "ten")),
+        ({"deterministic": "yes"}, "^deterministic: expected True or False, got yes$"),
+    ],
+)
+def test_what_an_evaluation_cannot_mean_is_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
+        multigrid_rl.evaluate("blue-rookie", **given)
+
+
+@pytest.mark.parametrize("given", [{"game": "bets"}, {"game": 1}, {"seed": -1}, {"episodes": "ten"}])
+def test_what_a_game_to_look_at_cannot_mean_is_refused(given):
+    (key,) = given
+    with pytest.raises(ConfigError, match=f"^{key}: expected"):
+        multigrid_rl.play("hunter", "idle", **given)
 
 
 def test_trained_policy_predicts():
@@ -96,6 +124,19 @@ def test_only_what_was_trained_is_a_policy():
     assert multigrid_rl.load_policy("blue-rookie", "blue_0").predict(np.zeros(27, np.uint8))[0] in range(7)
     with pytest.raises(ConfigError, match=r"^player: expected one that was trained, got hunter$"):
         multigrid_rl.load_policy("hunter")
+
+
+@pytest.mark.parametrize("seen", [[1, 2, 3], {"image": 1}, None, "abc", [255] * 27, np.zeros((2, 3))])
+def test_what_a_policy_cannot_read_is_told_in_one_line(seen):
+    with pytest.raises(
+        ConfigError, match=r"^observation: expected what blue-rookie was trained to read.*, got [^\n]*$"
+    ):
+        multigrid_rl.load_policy("blue-rookie", "blue_0").predict(seen)
+
+
+def test_a_tab_lists_the_api():
+    assert set(dir(multigrid_rl)) == set(multigrid_rl.__all__)
+    assert {"config", "GateCallback"} <= set(dir(multigrid_rl.rllib))
 
 
 def test_a_callback_takes_rows_and_ends_the_run(tmp_path):
@@ -165,6 +206,18 @@ def test_training_by_id_and_resumed(tmp_path, monkeypatch):
         (lambda: multigrid_rl.train("1v1", resume="runs/x"), ConfigError, "expected a run folder"),
         (lambda: multigrid_rl.make("1v1", "green"), ValueError, "^seat: expected blue_0, red_0, got 'green'$"),
         (lambda: multigrid_rl.Run("nowhere"), ConfigError, "nowhere"),
+        (lambda: multigrid_rl.train(players="hunter"), ConfigError, "^players: expected a player for each seat"),
+        (lambda: multigrid_rl.make(players=["hunter"]), ConfigError, "^players: expected a player for each seat"),
+        (lambda: multigrid_rl.train(players={"blue_0": 3}), ConfigError, "^player: expected a name, .* of int$"),
+        (lambda: multigrid_rl.evaluate(3), ConfigError, "^player: expected a name, .* an object of int$"),
+        (lambda: multigrid_rl.evaluate("hunter", 5), ConfigError, "^5: expected key=value"),
+        (lambda: multigrid_rl.train(callback=3), ConfigError, "^callback: expected a function of one row, got 3: "),
+        (lambda: multigrid_rl.train(callback=lambda row, more: 0), ConfigError, "^callback: .*missing a required"),
+        (lambda: multigrid_rl.train(callback=lambda: 0), ConfigError, "^callback: .*too many positional"),
+        (lambda: multigrid_rl.train(resume=3), ConfigError, "^resume: expected a folder, got 3$"),
+        (lambda: multigrid_rl.make(num_envs="x"), ConfigError, "^num_envs: expected a whole number of at least 2"),
+        (lambda: multigrid_rl.make(3), ConfigError, "^scenario: expected 1v1, .*, got 3$"),
+        (lambda: multigrid_rl.train("1v1", algo="dqn"), ConfigError, r"got algo \(did you mean train\?\)$"),
         (lambda: multigrid_rl.trian, AttributeError, "no attribute 'trian'"),
     ],
 )

@@ -206,7 +206,7 @@ def test_rejects_changes_of_fixed_settings(copy, overrides, parts):
 
 
 def test_rejects_folders_that_are_no_runs(tmp_path):
-    with pytest.raises(ConfigError, match=r"nowhere: expected a run folder, got one without config.yaml"):
+    with pytest.raises(ConfigError, match=r"nowhere: expected a run folder, got none there"):
         resume_training(tmp_path / "nowhere", [])
     (tmp_path / "config.yaml").write_text("- 3\n")
     with pytest.raises(ConfigError, match=r"config\.yaml: expected a mapping"):

@@ -51,7 +51,7 @@ def test_rejects_non_recipe_files(recipe, tmp_path):
         recipe.write_text(text)
         assert "experiment: expected a recipe" in error_of(f"experiment={recipe}")
     recipe.write_text("train: {lrr: 3}\n")
-    assert "got lrr (did you mean lr?)" in error_of(f"experiment={recipe}")
+    assert "got lrr (did you mean train.lr?)" in error_of(f"experiment={recipe}")
 
 
 @pytest.mark.parametrize(

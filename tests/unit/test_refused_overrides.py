@@ -21,7 +21,7 @@ REFUSED = [
     ("scenario=qqq", "^scenario: expected 1v1, .*, got qqq$"),
     ("scenario=", "^scenario: expected 1v1, .*, got"),
     ("scenario=nowhere train.lr=-1", "^scenario: .*, got nowhere"),
-    ("train.lrr=1", r"^train\.lrr: expected .*lr, lr_final.*, got lrr \(did you mean lr\?\)"),
+    ("train.lrr=1", r"^train\.lrr: expected .*lr, lr_final.*, got lrr \(did you mean train\.lr\?\)"),
     ("lr=3e-4", r"^lr: expected one of the keys .*, got lr \(did you mean train\.lr\?\)"),
     ("entropy_coeff=0", r"^entropy_coeff: .*, got entropy_coeff \(did you mean train\.entropy_coef\?\)"),
     ("sed=0", r"^sed: .*, got sed \(did you mean seed\?\)"),

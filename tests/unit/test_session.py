@@ -156,8 +156,11 @@ def test_lost_raylet_ends_process_with_status_3(monkeypatch, caplog, raylet, los
 @pytest.mark.parametrize(
     ("cluster", "message"),
     [
-        (["cluster.gpus_per_learner=1"], "expected 0, or a cluster.address, got 1: 0 GPU(s) visible to torch for 1"),
-        (["cluster.num_learners=2", "cluster.gpus_per_learner=0.5"], "got 0.5: 0 GPU(s) visible to torch for 2"),
+        (["cluster.gpus_per_learner=1"], "expected 0, or a cluster.address, got 1 for 1 learner(s): torch sees no GPU"),
+        (
+            ["cluster.num_learners=2", "cluster.gpus_per_learner=0.5"],
+            "got 0.5 for 2 learner(s): torch sees no GPU here",
+        ),
     ],
 )
 def test_rejects_learners_on_missing_gpus_before_ray_starts(monkeypatch, tmp_path, cluster, message):
