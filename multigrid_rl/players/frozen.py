@@ -11,7 +11,7 @@ from torch import nn
 from multigrid_rl.fast import Pass, compile_network, step
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, other_seat, other_side
 from multigrid_rl.world.state import token_categories
@@ -120,10 +120,15 @@ class FrozenPlayer:
         from multigrid_rl.world.spaces import token_rows  # noqa: PLC0415
 
         size = None if self.card is None else self.card.observation.size
-        rows, several = token_rows(observation) if size is None else rows_of(observation, size, self.own)
-        outputs, state = self.outputs(
-            SeatView(rows, None, 0), self.initial_state(len(rows)) if state is None else state
-        )
+        try:
+            rows, several = token_rows(observation) if size is None else rows_of(observation, size, self.own)
+            memory = self.initial_state(len(rows)) if state is None else state
+            outputs, state = self.outputs(SeatView(rows, None, 0), memory)
+        except ConfigError:
+            raise
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            got = f"{shown(repr(observation), 80)}: {shown(str(error), 80)}"
+            raise ConfigError(expected("observation", f"what {self.name} was trained to read", got)) from error
         chosen = self.distribution.mode(outputs) if rng is None else self.distribution.draw(outputs, rng).actions
         actions = self.taken(chosen)
         if self.card is not None and self.card.taken is not None:

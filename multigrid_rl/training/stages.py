@@ -120,7 +120,7 @@ def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str
             network = network_of(agent, architecture)
         except ArchitectureError as error:  # keys as a card has them
             raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
-        distribution = distribution_of(agent.action_space, architecture["bound"], network)
+    distribution = distribution_of(agent.action_space, architecture["bound"], network)
     if isinstance(distribution, Gaussian) and distribution.bound == "clip" and not distribution.filled:
         acts = shown(
             ", ".join(f"{low:g} to {high:g}" for low, high in zip(distribution.low, distribution.high, strict=True)), 80
@@ -135,7 +135,7 @@ def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str
     if any(":" in name for name in functions.values()):
         from multigrid_rl.learn.trials import try_functions  # noqa: PLC0415 - for code of the user's alone
 
-        try_functions(functions, distribution_of(agent.action_space, network=network))
+        try_functions(functions, distribution)
     return network
 
 

@@ -128,9 +128,7 @@ def test_only_what_was_trained_is_a_policy():
 
 @pytest.mark.parametrize("seen", [[1, 2, 3], {"image": 1}, None, "abc", [255] * 27, np.zeros((2, 3))])
 def test_what_a_policy_cannot_read_is_told_in_one_line(seen):
-    with pytest.raises(
-        ConfigError, match=r"^observation: expected what blue-rookie was trained to read.*, got [^\n]*$"
-    ):
+    with pytest.raises(ConfigError, match=r"^observation: expected [^\n]*, got [^\n]*$"):
         multigrid_rl.load_policy("blue-rookie", "blue_0").predict(seen)
 
 
@@ -215,7 +213,7 @@ def test_training_by_id_and_resumed(tmp_path, monkeypatch):
         (lambda: multigrid_rl.train(callback=lambda row, more: 0), ConfigError, "^callback: .*missing a required"),
         (lambda: multigrid_rl.train(callback=lambda: 0), ConfigError, "^callback: .*too many positional"),
         (lambda: multigrid_rl.train(resume=3), ConfigError, "^resume: expected a folder, got 3$"),
-        (lambda: multigrid_rl.make(num_envs="x"), ConfigError, "^num_envs: expected a whole number of at least 2"),
+        (lambda: multigrid_rl.make(num_envs="x"), ConfigError, "^num_envs: expected a whole number of at least 1"),
         (lambda: multigrid_rl.make(3), ConfigError, "^scenario: expected 1v1, .*, got 3$"),
         (lambda: multigrid_rl.train("1v1", algo="dqn"), ConfigError, r"got algo \(did you mean train\?\)$"),
         (lambda: multigrid_rl.trian, AttributeError, "no attribute 'trian'"),
