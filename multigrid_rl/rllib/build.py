@@ -69,10 +69,10 @@ _INSTEAD = {
     "_learner_class": "ours: train.trainer decides who learns",
     "explore": "True, but in evaluation_config: training samples from its policy",
 }
-#: Callbacks of env runners, which play one episode after the other; ours play batches of games.
+#: Callbacks of env runners, which play one episode after the other; ours play batches of games, and replace their own.
 _OF_EPISODES = (
     "on_environment_created", "on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end",
-    "on_sample_end",
+    "on_sample_end", "on_env_runners_recreated",
 )  # fmt: skip
 
 
