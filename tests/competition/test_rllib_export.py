@@ -152,13 +152,15 @@ def test_every_kind_of_run_of_ours_is_exported_as_its_run_would(tmp_path, monkey
     small = ["train.num_envs=8", "train.num_steps=16", "train.minibatch_size=128", *values]
     algorithm = config("./duel.yaml" if scenario == "file" else scenario, *small, seed=1).build_algo()
     algorithm.save_to_path(str(tmp_path / "check"))
-    (weights, *_), stages = algorithm.run.learner.get_weights().values(), algorithm.run.stages
+    stages = algorithm.run.stages
+    module = stages[-1].factory.specs.modules[0]
+    weights = algorithm.run.learner.get_weights()[module]
     algorithm.stop()
     (tmp_path / "duel.yaml").unlink()
     done = export(tmp_path / "check", "--seat", seat, "-o", tmp_path / "mine")
     assert done.exit_code == 0, done.output
     card, *_ = read_cards(tmp_path / "mine").values()
-    wanted = card_of(stages[-1], next(iter(stages[-1].factory.specs.modules)), algorithm.config.settings.run)
+    wanted = card_of(stages[-1], module, algorithm.config.settings.run)
     assert (card.env and card.env.model_dump(), card.scenario) == (wanted["env"], wanted["scenario"])
     assert card.seats == wanted["seats"]
     first = min((tmp_path / "mine").rglob("model.safetensors"))
