@@ -237,7 +237,7 @@ PAGES: dict[str, str] = {
 }
 
 #: Folders that ``export`` reads beside runs, by a file that only they have: (folder, seat or team, folder to write
-#: into) -> folders of players as ``runs.players.players_for`` returns them.
+#: into, scenario or None) -> folders of players as ``runs.players.players_for`` returns them.
 CHECKPOINTS: dict[str, str] = {
     "rllib_checkpoint.json": "multigrid_rl.rllib.export:players_of",
     "module_state.pkl": "multigrid_rl.rllib.export:players_of",

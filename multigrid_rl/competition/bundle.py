@@ -33,7 +33,7 @@ from multigrid_rl.players.cards import (
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.places import place_of
 from multigrid_rl.runs.players import scenario_of, seat_folders
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.trust import CODE
 from multigrid_rl.types import Policy, Seats
 from multigrid_rl.world.constants import CELL, MISSIONS, SWAPPED, TURNED
@@ -314,8 +314,11 @@ def _readme(name: str, cards: dict[str, Card]) -> str:
     game = f"the red/blue-door game, scenario {card.scenario}" if card.env is None else card.env.env_id
     usage, scenario = _IN_ITS_ENVIRONMENT.format(name=name), scenario_of(card) if card.kind.rivals else None
     if scenario is not None:
-        spec = load_scenario(scenario).kind.spec
-        team = next((spec.team_of(seat) for seat in card.seats if seat in spec.seats), "TEAM")
+        try:
+            spec = load_scenario(scenario).kind.spec
+            team = next((spec.team_of(seat) for seat in card.seats if seat in spec.seats), "TEAM")
+        except ConfigError:  # of a file of the user's, whose name alone a card has
+            scenario, team = f"./{scenario}.yaml", "TEAM"
         usage = _IN_THE_GAME.format(name=name, scenario=scenario, team=team)
     return _README.format(game=game, name=name, where=where) + usage
 

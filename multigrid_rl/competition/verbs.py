@@ -318,6 +318,9 @@ def export(
     ] = None,
     name: Annotated[str | None, typer.Option(help="What it is called; the folder's name by default.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")] = None,
+    scenario: Annotated[
+        str | None, typer.Option(help="Of a checkpoint of RLlib's, whose environment has a name of your own.")
+    ] = None,
     agent: Annotated[
         bool,
         typer.Option("--agent", help="Write a program that plays a network of your own, its class's file included."),
@@ -336,12 +339,12 @@ def export(
             raise refused("--onnx", "nothing of --agent and --name: it is one file", output)
         with TemporaryDirectory() as scratch:
             at_hand = (run / CARD_FILE).exists() or bool(seat_folders(run))
-            sources = bundle.bundle_folders(run) if at_hand else _sources(run, seat, checkpoint, scratch)
+            sources = bundle.bundle_folders(run) if at_hand else _sources(run, seat, checkpoint, scenario, scratch)
             checked = onnx_file.write_onnx(onnx_file.one_of(sources, seat), output)
         typer.echo(f"exported {output}: {output.stat().st_size} bytes; {checked}")
         return
     with TemporaryDirectory() as scratch:
-        sources = _sources(run, seat, checkpoint, scratch)
+        sources = _sources(run, seat, checkpoint, scenario, scratch)
         cards = bundle.export(sources, output, name=name, agent=agent)
     if agent:
         typer.echo(f"exported {output}, an agent; multigrid-rl inspect {output} shows whether it plays by itself")
@@ -353,18 +356,22 @@ def export(
         typer.echo(f"warning: {needs}")
 
 
-def _sources(run: Path, seat: str | None, checkpoint: str | None, scratch: str) -> dict[str, Path]:
+def _sources(
+    run: Path, seat: str | None, checkpoint: str | None, scenario: str | None, scratch: str
+) -> dict[str, Path]:
     """Return the folders of players of a run, or of a checkpoint of RLlib's, as ``players_for`` does."""
     from multigrid_rl.runs.players import players_for
 
     if seat is None:
         raise refused("--seat", "a seat, such as red_0, or a whole team", "nothing")
     found = next((reader for file, reader in CHECKPOINTS.items() if (run / file).is_file()), None)
+    if found is None and scenario is not None:
+        raise refused("--scenario", "nothing with a run's folder", scenario)
     if found is None:
         return players_for(run, seat, checkpoint)
     if checkpoint is not None:
         raise refused("--checkpoint", "nothing with a checkpoint of RLlib's", checkpoint)
-    folders: dict[str, Path] = load(found)(run, seat, Path(scratch))
+    folders: dict[str, Path] = load(found)(run, seat, Path(scratch), scenario)
     return folders
 
 

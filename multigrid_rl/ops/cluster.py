@@ -12,6 +12,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.rllib.session import free_cpus, learner_cpus
 from multigrid_rl.runs.provenance import differences, installed, release, versions
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.stages import Stage, seated_in
@@ -78,7 +79,8 @@ def fit_to_cluster(config: RunConfig, path: Path, stages: Sequence[Stage]) -> tu
     """
     cluster = config.cluster
     if cluster.num_env_runners == "all":
-        free = int(ray.available_resources().get("CPU", 0)) - cluster.num_learners
+        learning = learner_cpus(cluster)
+        free = free_cpus(1 + learning) - learning
         cluster = cluster.model_copy(update={"num_env_runners": runners_for(free, config.train.num_envs)})
     folder = path if path.exists() else path.parent
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
+from ray.rllib.utils.metrics import FAULT_TOLERANCE_STATS
 
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
@@ -121,6 +122,9 @@ class MultigridAlgorithm(OwnFolder, PPO):
         """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
         result["multigrid_rl"] = self.row
         result["gates"] = gate_results(self.run.keeper)
+        if self.pool is not None:  # which replaces lost env runners without RLlib
+            counts = {"num_healthy_workers": self.pool.env_runners, "num_remote_worker_restarts": self.pool.restarts}
+            result[FAULT_TOLERANCE_STATS].update(counts)
         result["done"] |= ended_by(self.config.settings.run, self.run) is not None
         super().log_result(result)
 

@@ -19,7 +19,7 @@ from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
-from multigrid_rl.rllib.session import check_gpus
+from multigrid_rl.rllib.session import check_gpus, free_cpus, learner_cpus
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.training.stages import Stage, stages_of
 from multigrid_rl.training.start import load_stages
@@ -69,10 +69,10 @@ _INSTEAD = {
     "_learner_class": "ours: train.trainer decides who learns",
     "explore": "True, but in evaluation_config: training samples from its policy",
 }
-#: Callbacks of env runners, which play one episode after the other; ours play batches of games.
+#: Callbacks of env runners, which play one episode after the other; ours play batches of games, and replace their own.
 _OF_EPISODES = (
     "on_environment_created", "on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end",
-    "on_sample_end",
+    "on_sample_end", "on_env_runners_recreated",
 )  # fmt: skip
 
 
@@ -194,9 +194,10 @@ class MultigridConfig(PPOConfig):
         """Raise ``ConfigError`` for more processes or GPUs than there are: Ray would wait for them silently."""
         check_gpus(run)
         cluster, judges = run.cluster, self.evaluation_num_env_runners
-        wanted = (cluster.runners + judges) * self.num_cpus_per_env_runner + cluster.num_learners
-        cpus = int(ray.cluster_resources().get("CPU", 0)) if ray.is_initialized() else available_cpus()
-        if cluster.address is None and wanted > cpus:
+        wanted = (cluster.runners + judges) * self.num_cpus_per_env_runner + learner_cpus(cluster)
+        there = ray.is_initialized()
+        cpus = free_cpus(wanted) if there else available_cpus()
+        if wanted > cpus and (there or cluster.address is None):
             parts = f"{cluster.runners} env runners, {cluster.num_learners} learners, {judges} for evaluation"
             raise ConfigError(expected("num_env_runners", f"processes for at most {cpus} CPUs", parts))
 

@@ -16,13 +16,14 @@ from ray.rllib.utils.checkpoints import Checkpointable
 from torch import nn
 
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.models.registry import build
+from multigrid_rl.models.registry import actor_of, build
 from multigrid_rl.players.cards import PlayerError, write_player
 from multigrid_rl.rllib.build import Settings
 from multigrid_rl.rllib.environment import RedBlueDoors
 from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.text import expected, one_line, shown, unknown
+from multigrid_rl.training.stages import card_of, stages_of
 from multigrid_rl.trust import MISTAKES, check_code
 from multigrid_rl.types import TEAM_ORDER, GameSpec
 from multigrid_rl.world.constants import ACTIONS
@@ -35,13 +36,14 @@ _MODULES = Path("learner_group", "learner", "rl_module")
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 
-def players_of(folder: Path, seat: str, target: Path) -> dict[str, Path]:
+def players_of(folder: Path, seat: str, target: Path, scenario: str | None = None) -> dict[str, Path]:
     """Write the players of an RLlib checkpoint into folders below ``target``.
 
     Args:
         folder: of an algorithm's checkpoint, or of one of its modules below ``learner_group/learner/rl_module``.
         seat: a seat, or a team.
         target: a folder.
+        scenario: that an environment under a name of the user's plays.
 
     Returns:
         The new folder under the key ``""``; of a team with several networks, each by its seat.
@@ -56,8 +58,13 @@ def players_of(folder: Path, seat: str, target: Path) -> dict[str, Path]:
     if root is None:
         raise PlayerError(expected(folder, "an algorithm's checkpoint, or a module's in one", "none"))
     config = _config_of(root / Checkpointable.CLASS_AND_CTOR_ARGS_FILE_NAME)
-    scenario = _scenario_of(root, config)
     _check_connectors(root, config)
+    settings = config.get("settings")
+    if isinstance(settings, Settings):
+        if scenario is not None:
+            raise PlayerError(expected("--scenario", "nothing, as the checkpoint holds its own", scenario))
+        return _players_of_run(root / _MODULES if folder == root else folder, seat, target, settings)
+    scenario = scenario or _scenario_of(root, config)
     spec = load_scenario(scenario).spec
     seats = spec.seats_of(seat) if seat in TEAM_ORDER else (seat,)
     for name in seats:
@@ -73,16 +80,33 @@ def players_of(folder: Path, seat: str, target: Path) -> dict[str, Path]:
     return written
 
 
+def _players_of_run(folder: Path, seat: str, target: Path, settings: Settings) -> dict[str, Path]:
+    """Write players of one of our runs, with the cards that it gives them; ``folder``: of all modules, or of one."""
+    stage = (settings.stages or stages_of(settings.run))[-1]
+    specs = stage.factory.specs
+    modules = {name: agent.module for agent in specs.agents for name in agent.seats}
+    seats = [name for name in stage.scenario.kind.seats_of(seat) or (seat,) if name in modules]
+    if not seats:
+        raise PlayerError(unknown("seat", seat, modules))
+    homes = {name: folder / modules[name] if folder.name == _MODULES.name else folder for name in seats}
+    for source in set(homes.values()):
+        if source.name not in specs.modules:
+            raise PlayerError(unknown(f"{source}: module", source.name, specs.modules))
+        weights = actor_of(_module(source).net.state_dict(), specs.agent_of(source.name))
+        card = {**card_of(stage, source.name, settings.run), "provenance": circumstances()}
+        write_player(target / source.name, weights, card)
+    written = {name: target / source.name for name, source in homes.items()}
+    return written if len(set(written.values())) > 1 else {"": written[seats[0]]}
+
+
 def _scenario_of(root: Path, config: Mapping[str, Any]) -> str:
-    env, settings = config["env"], config.get("settings")
-    name = str(env)
-    if isinstance(settings, Settings) and settings.run.scenario.kind.board:
-        return settings.run.scenario.name
+    env, name = config["env"], str(config["env"])
     if name.startswith(_PREFIX):
         return name.removeprefix(_PREFIX)
     if isinstance(env, type) and issubclass(env, RedBlueDoors):
         return str(config["env_config"].get("scenario", "1v1"))
-    raise PlayerError(expected(f"{root}: env", f"RedBlueDoors or a name that begins with {_PREFIX}", shown(name)))
+    wanted = f"RedBlueDoors, a name that begins with {_PREFIX}, or --scenario for one of your own"
+    raise PlayerError(expected(f"{root}: env", wanted, shown(name)))
 
 
 def _check_connectors(root: Path, config: Mapping[str, Any]) -> None:
@@ -124,11 +148,15 @@ def _config_of(path: Path) -> dict[str, Any]:
     return config
 
 
-def _write(target: Path, source: Path, scenario: str, seats: tuple[str, ...]) -> None:
+def _module(source: Path) -> Any:
     try:
-        module = RLModule.from_checkpoint(str(source.resolve()))
+        return RLModule.from_checkpoint(str(source.resolve()))
     except (*MISTAKES, pickle.UnpicklingError, EOFError) as error:
         raise PlayerError(expected(source, "a module of an RLlib checkpoint", one_line(error))) from error
+
+
+def _write(target: Path, source: Path, scenario: str, seats: tuple[str, ...]) -> None:
+    module = _module(source)
     spec = load_scenario(scenario).spec
     categories = token_categories(spec)
     ours = isinstance(module, ActorCriticModule)

@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ import ray
 import torch
 from ray.exceptions import RayError, RayTaskError
 
-from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.config.schema import ClusterConfig, RunConfig
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.rllib import private
 from multigrid_rl.text import ConfigError, expected, one_line, program
@@ -26,6 +27,8 @@ from multigrid_rl.types import RunError
 
 __all__ = ["RayError", "ray_session", "reason_of"]
 LOG = logging.getLogger(__name__)
+#: Seconds in which Ray has noticed that actors, or another driver, have ended.
+PATIENCE_S = 5.0
 #: Held while Ray starts: what is set for the whole process meanwhile is put back in order, whichever threads start it.
 _STARTING = threading.Lock()
 
@@ -49,7 +52,8 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
     leaves in the folder for temporary files is removed, unless it ended with an error: Ray's logs may help then.
 
     Raises:
-        ConfigError: the cluster that was asked for does not answer, or this machine has too few GPUs.
+        ConfigError: the cluster that was asked for does not answer, this machine has too few GPUs, or the session that
+            is there too few free CPUs.
         RunError: Ray does not start on this machine.
     """
     needed = config is None
@@ -60,6 +64,8 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
         check_gpus(config)
         cluster = config.cluster
         needed |= bool(cluster.address is not None or cluster.num_env_runners or cluster.num_learners)
+        if ray.is_initialized():
+            _check_room(config.cluster)
     if ray.is_initialized() or not needed:
         yield
         return
@@ -95,6 +101,38 @@ def check_gpus(config: RunConfig) -> None:
         seen = f"sees {gpus} GPU(s) here" if gpus else f"sees no GPU here ({program()} doctor says why)"
         got = f"{cluster.gpus_per_learner:g} for {learners} learner(s): torch {seen}"
         raise ConfigError(expected("cluster.gpus_per_learner", wanted, got))
+
+
+def free_cpus(wanted: float) -> int:
+    """Return the CPUs that are left for actors of this process: of its placement group in a trial of Tune's.
+
+    Where they are fewer than ``wanted``, those of actors that have just ended are waited for.
+    """
+    group, until = ray.util.get_current_placement_group(), time.monotonic() + PATIENCE_S
+    if group is not None:
+        reserved = sum(bundle.get("CPU", 0) for bundle in group.bundle_specs)
+        return int(reserved - ray.get_runtime_context().get_assigned_resources().get("CPU", 0))
+    while (free := int(ray.available_resources().get("CPU", 0))) < wanted and time.monotonic() < until:
+        time.sleep(0.1)
+    return free
+
+
+def learner_cpus(cluster: ClusterConfig) -> int:
+    """Return the CPUs that remote learners reserve: one each, those on GPUs none."""
+    return 0 if cluster.gpus_per_learner else cluster.num_learners
+
+
+def _check_room(cluster: ClusterConfig) -> None:
+    """Raise ``ConfigError`` for more processes than CPUs are free: Ray would wait for them silently."""
+    runners, learners = cluster.num_env_runners, learner_cpus(cluster)
+    if isinstance(runners, str) or runners + learners == 0:
+        return
+    free = free_cpus(runners + learners)
+    room = "0 to {}, the free CPUs of the cluster"
+    if learners > free:
+        raise ConfigError(expected("cluster.num_learners", room.format(free), learners))
+    if runners + learners > free:
+        raise ConfigError(expected("cluster.num_env_runners", room.format(free - learners), runners))
 
 
 def _start(settings: dict[str, Any], address: str | None) -> tuple[Path, list[int]]:

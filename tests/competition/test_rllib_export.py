@@ -9,6 +9,7 @@ import shutil
 import cloudpickle
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
@@ -19,9 +20,11 @@ from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from commands import call, complaint
 from multigrid_rl.competition.bundle import load_team, read_cards
 from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.rllib import FrozenPlayer, NetworkModule, RedBlueDoors, config
 from multigrid_rl.rllib.private import without_object_store
+from multigrid_rl.training.stages import card_of
 from multigrid_rl.types import SeatView
 from multigrid_rl.world import spaces
 
@@ -138,6 +141,37 @@ def test_a_run_of_ours_that_rllib_saved(tmp_path):
     acts_alike(tmp_path / "mine", tmp_path / "check" / MODULES / "red_0", observation="tokens")
 
 
+@pytest.mark.parametrize(
+    ("scenario", "seat", "values"),
+    [("cartpole", "agent_0", []), ("file", "red_0", []), ("2v2", "red", ["scheme=ctde"])],
+    ids=["another game", "file", "central critic"],
+)
+def test_every_kind_of_run_of_ours_is_exported_as_its_run_would(tmp_path, monkeypatch, scenario, seat, values):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(data_root() / "configs" / "scenario" / "1v1.yaml", tmp_path / "duel.yaml")
+    small = ["train.num_envs=8", "train.num_steps=16", "train.minibatch_size=128", *values]
+    algorithm = config("./duel.yaml" if scenario == "file" else scenario, *small, seed=1).build_algo()
+    algorithm.save_to_path(str(tmp_path / "check"))
+    stages = algorithm.run.stages
+    module = stages[-1].factory.specs.modules[0]
+    weights = algorithm.run.learner.get_weights()[module]
+    algorithm.stop()
+    (tmp_path / "duel.yaml").unlink()
+    done = export(tmp_path / "check", "--seat", seat, "-o", tmp_path / "mine")
+    assert done.exit_code == 0, done.output
+    card, *_ = read_cards(tmp_path / "mine").values()
+    wanted = card_of(stages[-1], module, algorithm.config.settings.run)
+    assert (card.env and card.env.model_dump(), card.scenario) == (wanted["env"], wanted["scenario"])
+    assert card.seats == wanted["seats"]
+    first = min((tmp_path / "mine").rglob("model.safetensors"))
+    for name, value in safetensors.torch.load_file(first).items():
+        np.testing.assert_array_equal(value, weights[f"net.{name}"])
+    refused = complaint(export(tmp_path / "check", "--seat", "nobody", "-o", tmp_path / "no"))
+    assert "seat: expected" in refused
+    refused = complaint(export(tmp_path / "check", "--seat", seat, "--scenario", "1v1", "-o", tmp_path / "no"))
+    assert "--scenario: expected nothing" in refused
+
+
 def test_a_module_of_any_name_and_teams_of_two_networks(tmp_path):
     small = DefaultModelConfig(fcnet_hiddens=[8])
     folder = checkpoint(tmp_path / "check", {"red_0": small, "red_1": small, "other": small}, "2v2")
@@ -195,6 +229,11 @@ def test_connectors_and_environments_of_ones_own(trained, tmp_path):
         assert f"{key}_connector: expected none, as a player sees the game without it, got {name}" in refused
         settings[f"_{key}_connector"] = None
     settings["_env_to_module_connector"] = lambda *_: [FlattenObservations(multi_agent=True)]
+    settings["env"] = "my-doors"  # register_env's, which is of another process
+    made.write_bytes(cloudpickle.dumps(content))
+    args = (folder, "--seat", "red_0", "-o", tmp_path / "named")
+    assert "--scenario for one of your own, got my-doors" in complaint(export(*args))
+    assert export(*args, "--scenario", "1v1").exit_code == 0
     settings["env"] = MyDoors
     made.write_bytes(cloudpickle.dumps(content))
     done = export(folder, "--seat", "red_0", "-o", tmp_path / "mine")
@@ -211,7 +250,7 @@ def test_damaged_checkpoints_and_other_environments_are_refused(trained, tmp_pat
     content = pickle.loads(made.read_bytes())
     content["ctor_args_and_kwargs"][0][0]["env"] = "CartPole-v1"
     made.write_bytes(cloudpickle.dumps(content))
-    assert "expected RedBlueDoors or a name that begins with multigrid_rl/, got CartPole-v1" in complaint(export(*args))
+    assert "or --scenario for one of your own, got CartPole-v1" in complaint(export(*args))
     for other in ({"a": 1}, {"ctor_args_and_kwargs": (({"lr": 1},), {})}, []):
         made.write_bytes(pickle.dumps(other))
         assert f"{made}: expected a" in complaint(export(*args))

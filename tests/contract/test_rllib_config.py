@@ -173,6 +173,7 @@ def test_settings_that_depend_on_each_other_are_taken_together():
         (lambda made: made.evaluation(evaluation_duration_unit="timesteps"), "evaluation_duration: expected a number"),
         (lambda made: made.evaluation(evaluation_config={"gamma": 1}), "evaluation_config: expected explore=False"),
         (lambda made: made.callbacks(on_episode_end=print), "callbacks: expected methods of the algorithm"),
+        (lambda made: made.callbacks(on_env_runners_recreated=print), "callbacks: .* got on_env_runners_recreated"),
         (lambda made: made.callbacks(Watching), "callbacks: expected methods of .* got Watching.on_episode_step"),
         (lambda made: made.fault_tolerance(restart_failed_env_runners=True), "restart_failed_env_runners: expected"),
     ],

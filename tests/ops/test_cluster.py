@@ -13,12 +13,15 @@ from types import SimpleNamespace
 import pytest
 import ray
 from ray.cluster_utils import Cluster
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.ops import cluster as cluster_module
 from multigrid_rl.ops import doctor
 from multigrid_rl.ops.cluster import ClusterError, fit_to_cluster, nodes, preflight, runners_for
+from multigrid_rl.rllib.session import free_cpus, ray_session
 from multigrid_rl.runs.provenance import versions
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.stages import stages_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray warns about its own future at every start
@@ -178,6 +181,34 @@ def test_checks_players_of_every_stage(cluster, tmp_path):
     (line,) = [line for line in lines if line.startswith("arrived:")]
     assert "blue-adept (sha256 " in line
     assert "blue-rookie (sha256 " in line
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [(["cluster.num_env_runners=4"], "cluster.num_env_runners: expected 0 to 3, the free CPUs of the cluster, got 4"),
+     (["cluster.num_env_runners=2", "cluster.num_learners=2"], "cluster.num_env_runners: expected 0 to 1, .* got 2"),
+     (["cluster.num_learners=4", "cluster.num_env_runners=0"], "cluster.num_learners: expected 0 to 3, .* got 4")],
+)  # fmt: skip
+def test_processes_without_a_free_cpu_are_refused_not_waited_for(cluster, monkeypatch, values, line):
+    """Two of the five CPUs are another job's."""
+    other = ray.remote(num_cpus=2)(type("Other", (), {})).remote()
+    ray.get(other.__ray_ready__.remote())
+    monkeypatch.setattr("multigrid_rl.rllib.session.PATIENCE_S", 2.0)
+    train = [*values, "train.num_envs=32", "train.num_steps=16", "train.minibatch_size=256"]
+    config = compose(["scenario=1v1", f"address={cluster.address}", *train])
+    with pytest.raises(ConfigError, match=line), ray_session(config):
+        raise AssertionError
+    ray.kill(other)
+    with ray_session(config):  # which waits for the CPUs that it leaves
+        pass
+
+
+def test_a_trial_counts_the_cpus_of_its_placement_group(cluster):
+    group = ray.util.placement_group([{"CPU": 1}, {"CPU": 1}])
+    inside = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+    count = ray.remote(num_cpus=1, scheduling_strategy=inside)(free_cpus)
+    assert ray.get(count.remote(3)) == 1
+    ray.util.remove_placement_group(group)
 
 
 @pytest.mark.parametrize(

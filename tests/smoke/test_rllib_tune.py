@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from ray import tune
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -79,6 +81,24 @@ def test_remote_env_runners_and_evaluation_by_the_names_of_rllib(session, cores)
             alone.evaluate()
     finally:
         alone.stop()
+
+
+def test_replaced_env_runners_are_counted_under_rllibs_names(session, cores):
+    algorithm = config("1v1", *TINY, "train.until=100_000").env_runners(num_env_runners=2).build_algo()
+    try:
+        before = algorithm.train()["fault_tolerance"]
+        algorithm.env_runner_group.foreach_env_runner(
+            lambda runner: os._exit(1), local_env_runner=False, remote_worker_ids=[1], timeout_seconds=1
+        )
+        for _ in range(2000):
+            result = algorithm.train()
+            if result["multigrid_rl"]["env_runners"] == 2 and result["multigrid_rl"]["env_runner_restarts"]:
+                break
+        counts = [[now[f"num_{name}"] for name in ("healthy_workers", "remote_worker_restarts")]
+                  for now in (before, result["fault_tolerance"])]  # fmt: skip
+        assert counts == [[2, 0], [2, 1]]
+    finally:
+        algorithm.stop()
 
 
 def test_weights_put_in_by_rllibs_means_reach_remote_env_runners(session, cores):
