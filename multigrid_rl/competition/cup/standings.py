@@ -1,4 +1,4 @@
-"""From pairings to a cup's tables: Bradley-Terry ratings with bootstrap intervals, cycles, ranks. Pure."""
+"""From pairings to a cup's tables: Bradley-Terry ratings with bootstrap intervals, ranks. Pure."""
 
 import hashlib
 import json
@@ -86,16 +86,6 @@ def _fit(names: list[str], pairs: list[tuple[str, str]], counts: NDArray[np.int6
     return np.asarray(np.where(np.isnan(elo), MEAN, elo - np.nanmean(elo) + MEAN))
 
 
-def cycles(beats: list[tuple[str, str]]) -> list[list[str]]:
-    """Find cycles of pairs (winner, loser), in which each beats the next and the last the first, shortest first."""
-    import networkx as nx  # noqa: PLC0415 - as large
-
-    # Longer cycles add little to the smaller ones.
-    found = nx.simple_cycles(nx.DiGraph(beats), length_bound=4)
-    rotated = [cycle[cycle.index(min(cycle)) :] + cycle[: cycle.index(min(cycle))] for cycle in found]
-    return sorted(rotated, key=lambda cycle: (len(cycle), cycle))
-
-
 #: Letters of ``Pairing.outcomes`` for the red and the blue entry, as (win, draw, loss).
 _LETTERS = {"red": ("Rb", "D", "Br"), "blue": ("Br", "D", "Rb")}
 _PLAYED, _FORFEITED = "RBD", "rb"
@@ -115,7 +105,6 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
     }
     pairs = [_pair(one, two, both) for (one, two), both in between.items()]
     games = {(one, two): _by_game(one, both) for (one, two), both in between.items()}
-    beats = [(p.one, p.two) for p in pairs if p.low > 0.5] + [(p.two, p.one) for p in pairs if p.high < 0.5]
     # The bootstrap's seed is a hash of the results: the same results, the same intervals.
     text = json.dumps([[p.red, p.blue, p.outcomes] for p in pairings])
     rng = np.random.default_rng(int(hashlib.sha256(text.encode()).hexdigest()[:16], 16))
@@ -129,7 +118,6 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
         unranked=[entry.name for entry in entries if entry.name not in finished],
         pairs=pairs,
         sides=[_side(pairing) for pairing in counted],
-        cycles=cycles(beats),
         surprises=surprises(pairs, games),
         games=[game for pairing in pairings for game in pairing.kept],
         versions=versions,
@@ -214,7 +202,7 @@ def rules(config: CupConfig) -> list[str]:
         "then by the larger margin of returns; entries that are still equal share the rank.",
         f"{late}Forfeited games are losses. An entry that has finished no game at all is not ranked, and what was "
         "forfeited to it or by it does not count.",
-        "Intervals of shares are Wilson's, 95 %. A cycle is named where each beats the next beyond such an interval.",
+        "Intervals of shares are Wilson's, 95 %.",
     ]
 
 
