@@ -57,6 +57,14 @@ def test_without_games_all_ratings_are_equal():
     assert {rating.value for rating in found.values()} == {1000.0}
 
 
+def test_groups_that_have_not_met_have_the_same_mean():
+    won = {("a", "b"): games_of(9, 0, 1), ("c", "d"): games_of(1, 0, 9)}
+    found = ratings(list("abcde"), won, np.random.default_rng(0), resamples=20)
+    assert found["a"].value == pytest.approx(found["d"].value)
+    for one, other in ("ab", "cd", "ee"):
+        assert found[one].value + found[other].value == pytest.approx(2000)
+
+
 def entry(name: str, problem: str | None = None) -> Entry:
     return Entry(name, "broken" if problem else "scripted", "test", problem=problem)
 
