@@ -162,6 +162,7 @@ def test_uploads_that_are_refused_say_why(site, store):
         "../../out": "paths that stay in the folder",
         "/tmp/out": "paths that stay in the folder",
         "a\\..\\b": "paths that stay in the folder",
+        "a/\0b": "paths that stay in the folder",
         "/".join("x" * 60): "paths that stay in the folder",
     }
     for name, why in bad.items():
