@@ -1,6 +1,5 @@
 """Folders that were handed in: their files in memory, one hash over all of them; scratch folders, locks."""
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -11,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from multigrid_rl.players.plain import PlayerError, read_plain_file
 from multigrid_rl.text import expected, shown
@@ -123,44 +122,6 @@ def inner_path(where: Path, name: str) -> PurePosixPath:
     if not inside or len(path.parts) > MAX_FOLDER_DEPTH:
         raise PlayerError(expected(where, "paths that stay in the folder", shown(name)))
     return path
-
-
-def files_written(files: Iterable[tuple[str, IO[bytes]]], target: Path) -> Path:
-    """Write files that came one by one into the new folder ``target``, and nowhere else; return it.
-
-    Args:
-        files: paths in the folder, as strangers say, and what is read of each.
-        target: as :func:`hand_in` takes one.
-
-    Raises:
-        PlayerError: paths that lead out of it, or more than an agent may have.
-        ScratchError: there is no room for it.
-    """
-
-    def parts() -> Iterator[Part]:
-        folders: set[PurePosixPath] = set()
-        room = MAX_FOLDER_BYTES
-        for k, (name, file) in enumerate(files):
-            path = inner_path(Path(target.name), name)
-            if not path.parts or {*path.parts} & {*OF_DESKTOPS}:
-                continue
-            above = [parent for parent in reversed(path.parents) if parent.parts and parent not in folders]
-            folders.update(above)
-            data = file.read(room + 1)
-            room -= len(data)
-            if room < 0 or k >= MAX_FOLDER_FILES or len(folders) > MAX_FOLDER_FILES:
-                most = f"at most {MAX_FOLDER_BYTES} bytes in {MAX_FOLDER_FILES} files"
-                raise PlayerError(expected(target.name, most, "more"))
-            yield from (Part(Path(each), "folder") for each in above)
-            yield Part(Path(path), "file", data, 0o700)
-
-    try:
-        write_parts(parts(), target)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ScratchError(expected(target, "a TMPDIR with room", error.strerror)) from error
-        raise PlayerError(expected(target.name, "files that can be written", error.strerror or error)) from error
-    return target
 
 
 class Scratch:

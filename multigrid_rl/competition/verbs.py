@@ -15,7 +15,7 @@ from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused
 from multigrid_rl.tables import CHECKPOINTS, PAGES, find, has, load
-from multigrid_rl.text import ConfigError, reason, spread
+from multigrid_rl.text import ConfigError, expected, reason, spread
 from multigrid_rl.trust import agents_trusted, strangers, trusting_agents
 
 if TYPE_CHECKING:
@@ -153,11 +153,15 @@ def verify(folder: Path, most: int | None) -> None:
     from multigrid_rl.competition.cup.cup import check_agents, play_again, repeatable, unfounded
     from multigrid_rl.competition.cup.folder import forged, kept_cup, load_pairing, meetings, versions
     from multigrid_rl.competition.cup.standings import results
-    from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
+    from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, read_results
 
     config, entries = kept_cup(folder)
     check_agents(entries)
-    made_with = read_results(folder / RESULTS_FILE).versions
+    kept = read_results(folder / RESULTS_FILE)
+    if kept.format < FORMAT:
+        wanted = f"format {FORMAT}, or multigrid-rl as of then, which verifies this cup"
+        raise ConfigError(expected(folder / RESULTS_FILE, wanted, f"format {kept.format}"))
+    made_with = kept.versions
     pairings = [load_pairing(folder, meeting, config.games) for meeting in meetings(entries, config)]
     found = results(entries, pairings, config, made_with)
     screen, replayed, different = console(120), 0, 0
@@ -260,8 +264,6 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
 
 def _show_results(outcome: CupResults, screen: Console) -> None:
     screen.print(f"winner: {', '.join(row.name for row in outcome.table if row.rank == 1) or 'none'}")
-    for cycle in outcome.cycles:
-        screen.print(f"cycle: {' beats '.join([*cycle, cycle[0]])}")
     screen.print(_standings(outcome) if outcome.rated else _earned(outcome))
     for entry in outcome.entries:
         if entry.name in outcome.unranked:
@@ -269,9 +271,6 @@ def _show_results(outcome: CupResults, screen: Console) -> None:
     for pair in outcome.surprises:
         shares = f"{pair.share:.0%} of the points for {pair.one}, {pair.expected:.0%} expected from all other games"
         screen.print(f"contradicts the ratings: {pair.one} - {pair.two}: {shares}")
-    if outcome.history:
-        worst = min(outcome.history, key=lambda pair: pair.share)
-        screen.print(f"history: {worst.one} takes {worst.share:.0%} of the points or more; least from {worst.two}")
 
 
 def _pairing_line(pair: str, pairing: Pairing, config: CupConfig, *, now: bool) -> str:

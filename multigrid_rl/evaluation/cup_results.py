@@ -11,6 +11,8 @@ from multigrid_rl.evaluation.replays import AnyRecord
 from multigrid_rl.text import ConfigError, expected, first_error
 
 RESULTS_FILE = "results.json"
+#: Of the file that is written; older ones are read.
+FORMAT = 2
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -133,7 +135,7 @@ class Surprise(Strict):
 class CupResults(Strict):
     """A whole cup."""
 
-    format: int = Field(default=1, ge=1, le=1)
+    format: int = Field(default=FORMAT, ge=1, le=FORMAT)
     scenario: str
     games_per_side: int
     seed: int
@@ -143,7 +145,7 @@ class CupResults(Strict):
     unranked: list[str] = Field(default=[])  # entries without a finished game: they are in no other table
     pairs: list[PairResult]
     sides: list[SideResult]
-    cycles: list[list[str]]  # each beats the next, the last beats the first, all beyond doubt (interval above 1/2)
+    cycles: list[list[str]] = Field(default=[], exclude=True)  # of files of format 1
     surprises: list[Surprise] = Field(default=[])
     games: list[AnyRecord]  # to look at; `label` says why
     versions: dict[str, str]
@@ -157,22 +159,6 @@ class CupResults(Strict):
     def table(self) -> Sequence[Standing | Earned]:
         """The ranked entries, the best first."""
         return self.standings if self.rated else self.returns
-
-    @property
-    def snapshots(self) -> list[EntryResult]:
-        """A league's earlier learners that took part, oldest first."""
-        entries = [entry for entry in self.entries if entry.env_steps is not None]
-        return sorted(entries, key=lambda entry: entry.env_steps or 0)
-
-    @property
-    def history(self) -> list[PairResult]:
-        """A league's newest snapshot against each earlier one, oldest first."""
-        names = [entry.name for entry in self.snapshots]
-        pairs = [
-            pair for pair in self.pairs if pair.one in names and pair.two in names and names[-1] in (pair.one, pair.two)
-        ]
-        seen = [pair if pair.one == names[-1] else pair.swapped() for pair in pairs if pair.games]
-        return sorted(seen, key=lambda pair: names.index(pair.two))
 
 
 def read_results(path: Path) -> CupResults:

@@ -27,11 +27,11 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.serve.course import DAY_S, Course
 from multigrid_rl.serve.judge import Judge, Verdict
-from multigrid_rl.serve.migrate import migrate
 from multigrid_rl.serve.queue import Queue, called
 from multigrid_rl.serve.rating import ladder_of
 from multigrid_rl.serve.run import Place, links_of, prepared
 from multigrid_rl.serve.schema import LADDER, Base, Game, HandIn, Person, Rating
+from multigrid_rl.serve.store import VERSION_KEY, check_version, make_tables
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import agents_trusted
@@ -206,9 +206,12 @@ def restore(asked: Asked) -> dict[str, Any]:
             with queue.writing() as session:
                 with (Path(folder) / _DATABASE).open(encoding="utf-8") as lines:
                     for name, row in map(json.loads, lines):
+                        rows += 1
+                        if row.get("key") == VERSION_KEY:  # the new database has its own
+                            check_version(row["value"])
+                            continue
                         table = Base.metadata.tables[name]  # an older version may have had more columns
                         session.execute(insert(table), {key: row[key] for key in row.keys() & table.columns.keys()})
-                        rows += 1
                 _count_on(session)
                 for path in sorted((Path(folder) / "files").glob("*")):  # before there are rows that name them
                     path.rename(place.home / path.name)
@@ -291,7 +294,7 @@ def opened(place: Place, *, empty: bool) -> Iterator[Queue]:
     """Yield the store of a course that has begun, or an empty one. Raises ``ConfigError``: it has not begun."""
     if not empty and place.url.startswith("sqlite") and not Path(place.url.partition("///")[2]).exists():
         raise ConfigError(expected(place.home, "a course that was served", "none yet"))
-    migrate(place.url)
+    make_tables(place.url)
     queue = place.queue() if empty else prepared(place)
     try:
         yield queue

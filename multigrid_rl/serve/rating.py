@@ -11,17 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.competition.cup.standings import MEAN, PRIOR_DRAWS, SCALE
+from multigrid_rl.competition.bradley_terry import MEAN, PRIOR_DRAWS, SCALE, Array, Pairs, curvature, strengths
 from multigrid_rl.metrics import interval_of, students
 
-Array = NDArray[np.float64]
 _POINTS = {"R": 1.0, "b": 1.0, "D": 0.5, "B": 0.0, "r": 0.0}
 _PLAYED = "RBD"
 #: The same by the code of a letter, and whether there was a game.
 _BY_CODE, _COUNTS = (
     np.array([of.get(chr(code), 0.0) for code in range(128)]) for of in (_POINTS, dict.fromkeys(_POINTS, 1.0))
 )
-_STEP, _CLOSE, _ITERATIONS = 2.0, 1e-11, 200
 
 
 class Met(NamedTuple):
@@ -48,20 +46,6 @@ class Rated(NamedTuple):
     low: float
     high: float
     games: int
-
-
-class _Pairs(NamedTuple):
-    """Games by pair: ``one[k]`` against ``two[k]``, indices of entries, over game numbers."""
-
-    one: NDArray[np.intp]
-    two: NDArray[np.intp]
-    points: Array  # (pairs, G) of the first one, over all sides
-    games: Array  # (pairs, G)
-
-    def score(self, strength: Array) -> tuple[Array, Array]:
-        """Return by how much points exceed what strengths promise (pairs, G), and the promise for a game (pairs,)."""
-        share = 1 / (1 + np.exp(strength[self.two] - strength[self.one]))
-        return self.points - self.games * share[:, None], share
 
 
 def ladder_of(met: Iterable[Met], anchors: Sequence[int], *, rated: bool = True) -> dict[int, Rated]:
@@ -100,22 +84,18 @@ def _fitted(met: list[Met], fixed: dict[int, float]) -> tuple[dict[int, float], 
     free = np.array([k for k, name in enumerate(names) if name not in fixed], np.intp)
     if not len(free) or not met:
         return fixed if not met else dict(zip(names, strength.tolist(), strict=True)), {}
-    pairs = _pairs_of(met, index)
-    for _ in range(_ITERATIONS):  # Newton's steps on a concave likelihood, none so long that it overshoots
-        over, hessian = _curvature(pairs, strength)
-        step = np.clip(np.linalg.solve(hessian[np.ix_(free, free)], over[free]), -_STEP, _STEP)
-        strength[free] += step
-        if np.abs(step).max() < _CLOSE:
-            break
-    half = _half(pairs, strength, free)
+    pairs, points, games = _pairs_of(met, index)
+    strength = strengths(pairs, strength, free)
+    half = _half(pairs, points, games, strength, free)
     count = np.zeros(len(names), np.int64)
     for of in (pairs.one, pairs.two):
-        np.add.at(count, of, pairs.games.sum(axis=1).astype(np.int64))
+        np.add.at(count, of, pairs.games.astype(np.int64))
     rows = {names[k]: (float(half[n]), int(count[k])) for n, k in enumerate(free.tolist())}
     return dict(zip(names, strength.tolist(), strict=True)), rows
 
 
-def _pairs_of(met: list[Met], index: dict[int, int]) -> _Pairs:
+def _pairs_of(met: list[Met], index: dict[int, int]) -> tuple[Pairs, Array, Array]:
+    """Return what was played by pair, and points of the first one and games by pair and game number (pairs, G)."""
     longest = max(len(each.outcomes) for each in met)
     keys = sorted({tuple(sorted((index[each.red], index[each.blue]))) for each in met})
     row = {key: k for k, key in enumerate(keys)}
@@ -127,31 +107,18 @@ def _pairs_of(met: list[Met], index: dict[int, int]) -> _Pairs:
         points[k, : len(letters)] += won if one < two else played - won
         games[k, : len(letters)] += played
     one, two = np.array(keys, np.intp).T
-    return _Pairs(one, two, points, games)
+    return Pairs(one, two, points.sum(axis=1), games.sum(axis=1)), points, games
 
 
-def _curvature(pairs: _Pairs, strength: Array) -> tuple[Array, Array]:
-    """Return gradient (N,) and negative Hessian (N, N) of the likelihood, with a drawn game added to every pair."""
-    over, share = pairs.score(strength)
-    excess = over.sum(axis=1) + PRIOR_DRAWS * (0.5 - share)
-    weight = (pairs.games.sum(axis=1) + PRIOR_DRAWS) * share * (1 - share)
-    gradient, hessian = np.zeros(len(strength)), np.zeros((len(strength), len(strength)))
-    np.add.at(gradient, pairs.one, excess)
-    np.add.at(gradient, pairs.two, -excess)
-    one, two = pairs.one, pairs.two
-    for at, sign in (((one, one), 1), ((two, two), 1), ((one, two), -1), ((two, one), -1)):
-        np.add.at(hessian, at, sign * weight)
-    return gradient, hessian
-
-
-def _half(pairs: _Pairs, strength: Array, free: NDArray[np.intp]) -> Array:
+def _half(pairs: Pairs, points: Array, games: Array, strength: Array, free: NDArray[np.intp]) -> Array:
     """Return half the 95 % interval of the strengths of ``free``.
 
     All games of one number, whose boards are the same, are one observation, and so is each added draw: who won
     everything has an interval, too.
     """
-    over, share = pairs.score(strength)
-    _, hessian = _curvature(pairs, strength)
+    share = pairs.share(strength)
+    over = points - games * share[:, None]
+    _, hessian = curvature(pairs, strength)
     number = over.shape[1]
     rows = np.zeros((number + len(share), len(strength)))
     for of, sign in ((pairs.one, 1.0), (pairs.two, -1.0)):
@@ -160,7 +127,7 @@ def _half(pairs: _Pairs, strength: Array, free: NDArray[np.intp]) -> Array:
     spread = np.linalg.solve(hessian[np.ix_(free, free)], rows[:, free].T)
     numbers = np.zeros((len(strength), number), np.bool_)
     for of in (pairs.one, pairs.two):
-        np.logical_or.at(numbers, of, pairs.games > 0)
+        np.logical_or.at(numbers, of, games > 0)
     count = np.maximum(numbers[free].sum(axis=1), 2)
     variance = (spread**2).sum(axis=1) * count / (count - 1)
     return np.asarray(students(count - 1) * np.sqrt(variance))

@@ -22,10 +22,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.rllib.address import ADDRESS, unreachable
 from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster
-from multigrid_rl.serve.migrate import migrate
 from multigrid_rl.serve.queue import Queue, log
 from multigrid_rl.serve.schema import Person
-from multigrid_rl.serve.store import BUNDLE, PROGRAM, SLOW
+from multigrid_rl.serve.store import BUNDLE, PROGRAM, SLOW, make_tables
 from multigrid_rl.serve.trust import Signer
 from multigrid_rl.text import ConfigError, expected, printable
 
@@ -70,7 +69,7 @@ def place_of(path: Path, home: Path | None = None, database: str | None = None) 
 
 def prepared(place: Place) -> Queue:
     """Return the store of a course, with its tables and people. Raises ``ConfigError``."""
-    migrate(place.url)
+    make_tables(place.url)
     queue = place.queue()
     queue.sync(read_roster(place.beside / place.course.roster))
     return queue

@@ -16,13 +16,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Engine, Select, create_engine, delete, event, func, select
+from sqlalchemy import Connection, Engine, Select, create_engine, delete, event, func, insert, inspect, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from multigrid_rl.competition.folders import read_parts, remove_tree, write_parts
 from multigrid_rl.serve.course import Course, Enrolled
 from multigrid_rl.serve.names import pseudonym
-from multigrid_rl.serve.schema import LADDER, Event, Game, Grade, HandIn, Job, Person, Rating, Setting
+from multigrid_rl.serve.schema import LADDER, Base, Event, Game, Grade, HandIn, Job, Person, Rating, Setting
 from multigrid_rl.text import ConfigError, expected, printable
 
 #: Seconds in which a state should be over; the pages show what is overdue.
@@ -33,7 +33,9 @@ LANES = BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
 ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
 #: What of the course may not change once games were played.
 _FIXED = ("scenario", "overrides", "anchors", "games", "program_games")
-FROZEN = "frozen"
+FROZEN, VERSION_KEY = "frozen", "version"
+#: Of the tables in ``serve.schema``: whoever changes one raises it.
+VERSION = "0002"
 #: A table's row.
 Kept = TypeVar("Kept")
 
@@ -64,12 +66,10 @@ class Row(NamedTuple):
         return self.person is not None and not self.person.forgotten
 
 
-def engine_of(url: str, *, changes_tables: bool = False) -> Engine:
+def engine_of(url: str) -> Engine:
     """Return an engine for SQLite, with a write-ahead log, or Postgres. Make it after a fork, not before."""
     engine = create_engine(url, pool_pre_ping=True)
-    # SQLite changes a table by copying it, and drops the old one, whose rows others name
-    # (https://sqlite.org/lang_altertable.html#otheralter).
-    pragmas = ("journal_mode=WAL", "busy_timeout=30000", f"foreign_keys={'OFF' if changes_tables else 'ON'}")
+    pragmas = ("journal_mode=WAL", "busy_timeout=30000", "foreign_keys=ON")
 
     def prepare(connection: Any, _: object) -> None:
         connection.isolation_level = None  # transactions begin where we say, see _begin
@@ -91,8 +91,30 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
+def make_tables(url: str) -> None:
+    """Make the tables of a new database. Raises ``ConfigError``: it has those of another version."""
+    engine = engine_of(url)
+    with engine.execution_options(writes=True).begin() as connection:
+        found = inspect(connection)
+        if not found.has_table(Setting.__tablename__):
+            Base.metadata.create_all(connection)
+            connection.execute(insert(Setting).values(key=VERSION_KEY, value=VERSION))
+        elif found.has_table("alembic_version"):  # which kept the version before
+            check_version(connection.scalar(text("SELECT version_num FROM alembic_version")))
+        else:
+            check_version(connection.scalar(select(Setting.value).where(Setting.key == VERSION_KEY)))
+    engine.dispose()
+
+
+def check_version(found: str | None) -> None:
+    """Raise ``ConfigError`` unless a database or a backup is of this version."""
+    if found != VERSION:
+        wanted = f"version {VERSION} (go on with the multigrid-rl that made it)"
+        raise ConfigError(expected("database", wanted, found or "none"))
+
+
 class Store:
-    """People, hand-ins, games and ratings of one course, in a database whose tables are there (``serve.migrate``).
+    """People, hand-ins, games and ratings of one course, in a database whose tables are there (:func:`make_tables`).
 
     In ``home`` lie ``uploads/ID`` as handed in and ``entries/hID`` as checked; ``now`` is in seconds since 1970.
     """

@@ -2,6 +2,8 @@
 
 import hashlib
 import re
+import shutil
+import zipfile
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from multigrid_rl.competition.folders import Scratch, files_written
+from multigrid_rl.competition.folders import Scratch, inner_path
 from multigrid_rl.serve.app import Ask, Page
 from multigrid_rl.serve.store import RefusedError
 from multigrid_rl.text import expected, shown
@@ -21,14 +23,17 @@ def take(ask: Ask) -> Response:
     if not sent:
         raise RefusedError("expected a zip file or a folder, got nothing")
     with closing(Scratch()) as scratch:
-        one = str(sent[0].filename)
+        one, upload = str(sent[0].filename), scratch.path / "upload.zip"
         if len(sent) == 1 and one.lower().endswith(".zip"):
-            upload = scratch.path / "upload.zip"
             with upload.open("wb") as file:
-                while piece := sent[0].file.read(1 << 20):
-                    file.write(piece)
+                shutil.copyfileobj(sent[0].file, file)
         else:
-            upload = files_written(((str(each.filename), each.file) for each in sent), scratch.path / "folder")
+            with zipfile.ZipFile(upload, "w") as archive:
+                for each in sent:
+                    member = zipfile.ZipInfo(str(inner_path(Path("folder"), str(each.filename))))
+                    member.external_attr = 0o100700 << 16  # a browser does not say which files are programs
+                    with archive.open(member, "w") as inner:
+                        shutil.copyfileobj(each.file, inner)
         row = ask.site.store.hand_in(ask.me.id, upload, one.replace("\\", "/").split("/")[0])
     return JSONResponse({"hand_in": row.id}, 201) if ask.by_program else RedirectResponse(f"/hand-in/{row.id}", 303)
 

@@ -5,13 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from multigrid_rl.evaluation.cup_results import CupResults, Earned, EntryResult, PairResult, SideResult, Standing
 from multigrid_rl.evaluation.replays import GameRecord, ZooRecord
 from multigrid_rl.metrics import wilson_interval
-from multigrid_rl.runs.reader import Series
-from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, Scale, render
 from multigrid_rl.show.replay import Pack, TextPack
 from multigrid_rl.show.words import listed, percent, plural, short, spelled
@@ -56,8 +52,6 @@ def cup_page(results: CupResults) -> str:
         decided=_DECIDED,
         unranked=[by_name[name] for name in results.unranked],
         rating_scale=rating_scale(results.standings),
-        history_title=history_sentence(results.history),
-        history_charts=_history_charts(results),
         made_with=", ".join(f"{name} {version}" for name, version in results.versions.items()),
         payoff_title=side_sentence(list(red.values()), first, other),
         names=[row.name for row in results.standings],
@@ -67,7 +61,6 @@ def cup_page(results: CupResults) -> str:
         pairs_title=_pairs_title(results),
         pairs=ranked_pairs(results),
         share_scale=Scale(0, 1),
-        cycles=[cycle_sentence(cycle) for cycle in results.cycles],
         games_lead=f"For each pairing and each outcome, the game of median length. {games} in all{more}.",
         shown=shown,
         entries_title=f"{plural(len(results.entries), 'entry', 'entries')}, {spelled(troubled)} with faults",
@@ -177,51 +170,10 @@ def side_sentence(cells: "list[Cell]", first: str = "red", other: str = "blue") 
     )
 
 
-def history_sentence(history: list[PairResult]) -> str:
-    """Return how a league's newest snapshot does against the earlier ones, and which of them it no longer beats."""
-    if not history:
-        return ""
-    worst = min(history, key=lambda pair: pair.share)
-    lost = [pair.two for pair in history if pair.share < 0.5]
-    smallest = f"the smallest share is {percent(worst.share)}, against {worst.two}"
-    if not lost:
-        return f"{worst.one} holds its own against every earlier snapshot: {smallest}"
-    beyond = ", a significant loss" if worst.high < 0.5 else ", not a significant loss"
-    return f"{worst.one} takes less than half against {listed(lost)}: {smallest}{beyond}"
-
-
-def _history_charts(results: CupResults) -> list[Chart]:
-    """Return ratings over training, and the newest snapshot's share of points against each earlier one."""
-    steps = {entry.name: entry.env_steps or 0 for entry in results.snapshots}
-    if len(steps) < 2:
-        return []
-    rows = sorted((row for row in results.standings if row.name in steps), key=lambda row: steps[row.name])
-    others = listed(f"{row.name} {row.rating:.0f}" for row in results.standings if row.name not in steps)
-    lines = (("rating", "rating"), ("low", "95% from"), ("high", "95% to"))
-
-    def line(label: str, pairs: list[tuple[str, float]]) -> Line:
-        return Line(label, Series(*np.array([(steps[name], value) for name, value in pairs], np.float64).T))
-
-    end = max(steps.values())
-    rated = tuple(line(label, [(row.name, getattr(row, key)) for row in rows]) for key, label in lines)
-    charts = [Chart("Rating over training", f"Beside it: {others}." if others else "", "Elo points", rated, end)]
-    if results.history:
-        shares = (line("share", [(pair.two, pair.share) for pair in results.history]),)
-        caption = f"Of the newest, {results.history[0].one}."
-        charts.append(Chart("Against earlier selves", caption, "points per game", shares, end, share=True))
-    return charts
-
-
 def _pairs_title(results: CupResults) -> str:
     clear = sum(row.low > 0.5 or row.high < 0.5 for row in results.pairs if row.games)
     played = sum(row.games > 0 for row in results.pairs)
     return f"{clear} of {plural(played, 'pair')} {'has' if clear == 1 else 'have'} a significant winner"
-
-
-def cycle_sentence(cycle: list[str]) -> str:
-    """Return a cycle in words: ``a beats b, b beats c and c beats a.``."""
-    steps = [f"{one} beats {two}" for one, two in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
-    return f"{listed(steps)}."
 
 
 # --- payoffs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import stat
 import struct
 import zipfile
@@ -12,7 +11,7 @@ import pytest
 
 from agents import agent_of
 from bundles import bundle, everything
-from multigrid_rl.competition import folders, handed_in
+from multigrid_rl.competition import handed_in
 from multigrid_rl.players.cards import PlayerError
 
 
@@ -155,16 +154,6 @@ def test_a_long_list_of_files_is_not_read(tmp_path, monkeypatch):
     assert "a list of files of more than 100000 bytes" in found(tmp_path)["x.zip"].problem
 
 
-def test_files_that_come_one_by_one_stay_in_their_folder(tmp_path, monkeypatch):
-    files = {"mine/agent.yaml": AGENT["agent.yaml"], "mine/lib/run.sh": AGENT["lib/run.sh"], "mine/.DS_Store": b""}
-    sent = [(name, io.BytesIO(data)) for name, data in files.items()]
-    folder = folders.files_written(sent, tmp_path / "sent")
-    assert everything(handed_in.hand_in(folder, tmp_path / "scratch").folder) == {**AGENT, "lib": None}
-    for name in ("../out", "/tmp/out", "a/\0b", "..\\out"):
-        with pytest.raises(PlayerError, match="paths that stay in the folder"):
-            folders.files_written([(name, io.BytesIO(b""))], tmp_path / name.replace("/", "_").replace("\0", "_"))
-    with pytest.raises(PlayerError, match="can be written"):  # a file that is a folder, too
-        folders.files_written([("a", io.BytesIO()), ("a/b", io.BytesIO())], tmp_path / "both")
-    monkeypatch.setattr(folders, "MAX_FOLDER_BYTES", 1000)
-    with pytest.raises(PlayerError, match="at most 1000 bytes"):
-        folders.files_written([("a", io.BytesIO(bytes(600))), ("b", io.BytesIO(bytes(600)))], tmp_path / "large")
+def test_a_file_that_is_a_folder_too_is_refused(tmp_path):
+    zipped(tmp_path / "in" / "x.zip", {"a": b"", "a/b": b""})
+    assert "expected a zip file that can be unpacked" in found(tmp_path)["x.zip"].problem

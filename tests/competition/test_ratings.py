@@ -10,7 +10,7 @@ import pytest
 from multigrid_rl.competition.cup.cup import forfeited
 from multigrid_rl.competition.cup.entries import CupConfig, Entry
 from multigrid_rl.competition.cup.folder import Pairing, write_results
-from multigrid_rl.competition.cup.standings import cycles, ratings, results
+from multigrid_rl.competition.cup.standings import ratings, results
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.types import GameSpec
@@ -57,10 +57,12 @@ def test_without_games_all_ratings_are_equal():
     assert {rating.value for rating in found.values()} == {1000.0}
 
 
-def test_cycles_start_with_first_name_and_are_listed_once():
-    beats = [("b", "c"), ("c", "a"), ("a", "b"), ("a", "d")]
-    assert cycles(beats) == [["a", "b", "c"]]
-    assert cycles([("a", "b"), ("b", "c")]) == []
+def test_groups_that_have_not_met_have_the_same_mean():
+    won = {("a", "b"): games_of(9, 0, 1), ("c", "d"): games_of(1, 0, 9)}
+    found = ratings(list("abcde"), won, np.random.default_rng(0), resamples=20)
+    assert found["a"].value == pytest.approx(found["d"].value)
+    for one, other in ("ab", "cd", "ee"):
+        assert found[one].value + found[other].value == pytest.approx(2000)
 
 
 def entry(name: str, problem: str | None = None) -> Entry:
@@ -166,15 +168,3 @@ def test_cup_without_finished_games_has_tables(tmp_path):
     write_results(found, [pairing("a", "b", "rrrr")], tmp_path)
     assert (tmp_path / "standings.csv").read_text().startswith("rank,name,rating")
     assert "No entry has finished a game" in cup_page(found)
-
-
-def test_cycle_is_named_only_if_significant():
-    def circle(wins: str):
-        pairings = []
-        for one, two in (("a", "b"), ("b", "c"), ("c", "a")):
-            swapped = wins.translate(str.maketrans("RB", "BR"))
-            pairings += [pairing(one, two, wins), pairing(two, one, swapped)]
-        return table_of([entry(name) for name in "abc"], pairings).cycles
-
-    assert circle("R" * 20) == [["a", "b", "c"]]
-    assert circle("RRB") == []

@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("sqlalchemy", reason="the extra serve is not installed")
-pytest.importorskip("alembic", reason="the extra serve is not installed")
 
 from sqlalchemy import text
 
 from databases import LACKS, postgres
 from multigrid_rl.serve.course import Course, Enrolled
-from multigrid_rl.serve.migrate import migrate
 from multigrid_rl.serve.queue import Queue
-from multigrid_rl.serve.store import engine_of
+from multigrid_rl.serve.store import engine_of, make_tables
 
 ROSTER = [Enrolled("s1", "Ada"), Enrolled("s2", "Ben"), Enrolled("i1", "Ines", role="instructor")]
 COURSE = Course(anchors=["random", "blue-rookie"], games=10, program_games=4)
@@ -59,7 +57,7 @@ def clock():
 
 @pytest.fixture
 def store(database, tmp_path, clock):
-    migrate(database)
+    make_tables(database)
     queue = Queue(database, tmp_path / "home", COURSE, clock)
     queue.sync(ROSTER)
     queue.begin()

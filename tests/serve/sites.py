@@ -19,8 +19,8 @@ from multigrid_rl.players.places import place_of
 from multigrid_rl.serve import desk, pages, upload
 from multigrid_rl.serve.app import Site, application, server_of
 from multigrid_rl.serve.course import Course, Enrolled
-from multigrid_rl.serve.migrate import migrate
 from multigrid_rl.serve.queue import Queue
+from multigrid_rl.serve.store import make_tables
 
 #: What a page must never take for its own words.
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}</textarea></title>=cmd()"
@@ -71,7 +71,7 @@ def course_of(folder, students=12, name="Student {}", **settings):
     """A course in which everybody has handed in twice; the last one is an instructor."""
     folder.mkdir(parents=True, exist_ok=True)
     url = f"sqlite:///{folder}/serve.db"
-    migrate(url)
+    make_tables(url)
     settings = {"anchors": ["random", "blue-rookie"], "games": 10, "program_games": 4, "rubric": "r.yaml"} | settings
     store = Queue(url, folder / "home", Course(**settings))
     rows = [Enrolled(f"s{k}", name.format(k), f"s{k}@example.org") for k in range(students)]

@@ -122,6 +122,15 @@ def test_a_backup_of_an_older_version_comes_back(course, tmp_path, monkeypatch):
     ]
 
 
+def test_a_backup_of_a_newer_version_is_refused(course, tmp_path, monkeypatch):
+    dumped = deeds._dumped
+    monkeypatch.setattr(deeds, "_dumped", lambda queue: (line.replace('"0002"', '"0003"') for line in dumped(queue)))
+    file = tmp_path / "backup.tar.gz"
+    assert call("serve", "backup", course, "-o", file).exit_code == 0
+    said = complaint(call("serve", "restore", course, file, "--home", tmp_path / "other"))
+    assert "expected version 0002 (go on with the multigrid-rl that made it), got 0003" in said
+
+
 def test_final_cup_has_fresh_seeds_and_verifies(course, tmp_path):
     folder = tmp_path / "final"
     result = call("serve", "final", course, "-o", folder)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from multigrid_rl.competition.handed_in import hand_in
 from multigrid_rl.serve import desk, pages
 from sites import AGENT, EVIL, Client, course_of, served, work
 
@@ -161,6 +162,7 @@ def test_uploads_that_are_refused_say_why(site, store):
         "../../out": "paths that stay in the folder",
         "/tmp/out": "paths that stay in the folder",
         "a\\..\\b": "paths that stay in the folder",
+        "a/\0b": "paths that stay in the folder",
         "/".join("x" * 60): "paths that stay in the folder",
     }
     for name, why in bad.items():
@@ -178,15 +180,14 @@ def test_uploads_that_are_refused_say_why(site, store):
     assert len(store.history(store.person_by_code("s5").id)) == before
 
 
-def test_folders_arrive_as_they_are(site, store):
+def test_folders_arrive_as_they_are(site, store, tmp_path):
     ada = Client(site, "s6")
     status, _, head = ada.upload([(f"mine/{name}", data) for name, data in AGENT.items()])
     assert status == 303
-    folder = store.upload_folder(int(head["location"].rpartition("/")[2])) / "folder"
-    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*")} == {
-        "mine",
-        *(f"mine/{k}" for k in AGENT),
-    }
+    kept = hand_in(store.upload_folder(int(head["location"].rpartition("/")[2])) / "upload.zip", tmp_path)
+    assert (kept.folder.name, kept.problem) == ("mine", None)
+    assert {path.name: path.read_bytes() for path in kept.folder.iterdir()} == AGENT
+    assert all(path.stat().st_mode & 0o100 for path in kept.folder.iterdir())
     assert "mine" in ada.get("/mine")[1]
     work(store)
 

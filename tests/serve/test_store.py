@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import delete, insert, select, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import select, text
 
 from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.serve.course import Enrolled
-from multigrid_rl.serve.migrate import migrate
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
 from multigrid_rl.serve.schema import Base, Game, HandIn, Job, Person, Rating
-from multigrid_rl.serve.store import FIRST, RefusedError, engine_of, seen_by
+from multigrid_rl.serve.store import FIRST, RefusedError, make_tables, seen_by
 from multigrid_rl.text import ConfigError
 
 LANES = ("bundle", "program", "slow")
@@ -243,76 +238,34 @@ def test_what_students_see(store, bundle):
     assert len(seen) == 3
 
 
-def differences(engine):
-    """What Alembic would change to come from a database to the models."""
-    with engine.connect() as connection:
-        return compare_metadata(MigrationContext.configure(connection), Base.metadata)
-
-
-def test_tables_are_those_of_the_migrations(store, database):
-    assert migrate(database) == "0002"
-    assert differences(store.engine) == []
+def test_tables_are_made_once(store, database):
+    make_tables(database)
+    assert store.setting("version") == "0002"
     assert store.get(HandIn, 1).name == "random"
-    assert isinstance(store.get(HandIn, 1), HandIn)
 
 
-#: What a course of the first version has kept, by table.
-KEPT = {
-    "people": [
-        {
-            "id": 7, "code": "s7", "name": "Ada", "email": "", "role": "student", "pseudonym": "calm crane",
-            "token_hash": "x", "token_until": 5.0, "token_version": 2, "forgotten": False,
-        }
-    ],
-    "hand_ins": [
-        {
-            "id": number, "person_id": person, "name": name, "at": 1.0, "state": "rated", "state_at": 2.0,
-            "deadline": 0.0, "reason": "", "log": "ok", "kind": "frozen", "sha256": "", "late_days": 0,
-            "counts": True, "seconds": 0.0, "faults": 0, "same_as": "",
-        }
-        for number, person, name in ((1, None, "random"), (2, 7, "mine"))
-    ],
-    "games": [{"id": 1, "series": 0, "red_id": 2, "blue_id": 1, "side": "", "at": 3.0, "pairing": "{}"}],
-    "ratings": [{"hand_in_id": 2, "rating": 1000.5, "low": 900.0, "high": 1100.0, "games": 10}],
-}  # fmt: skip
+@pytest.mark.parametrize("kept_by", ["setting", "alembic"])
+@pytest.mark.parametrize("version", ["0001", "0002", "0003"])
+def test_a_database_of_another_version_is_refused_and_none_is_touched(store, database, version, kept_by):
+    with store.engine.execution_options(writes="yes").begin() as connection:
+        if kept_by == "alembic":
+            connection.execute(text("DELETE FROM settings WHERE key = 'version'"))
+            connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
+            connection.execute(text("INSERT INTO alembic_version VALUES (:version)"), {"version": version})
+        else:
+            connection.execute(text("UPDATE settings SET value = :version WHERE key = 'version'"), {"version": version})
 
+    def rows():
+        with store.engine.connect() as connection:
+            return [connection.execute(select(table)).all() for table in Base.metadata.sorted_tables]
 
-@pytest.mark.parametrize("made", ["as first written", "as edited in place"])
-def test_a_course_of_the_first_version_goes_on(database, made, monkeypatch):
-    whole = command.upgrade
-    with monkeypatch.context() as first:
-        first.setattr(command, "upgrade", lambda config, _: whole(config, "0001"))
-        migrate(database)
-    engine = engine_of(database)
-    with engine.execution_options(writes="yes").begin() as connection:
-        for name, rows in KEPT.items():
-            for row in rows:
-                columns = ", ".join(row), ", ".join(f":{column}" for column in row)
-                connection.execute(text(f"INSERT INTO {name} ({columns[0]}) VALUES ({columns[1]})"), row)
-        if made == "as edited in place":
-            for column in ("token_hash", "token_until"):
-                connection.execute(text(f"ALTER TABLE people DROP COLUMN {column}"))
-    assert bool(differences(engine)) == (made == "as first written")
-    engine.dispose()
-    assert migrate(database) == migrate(database) == "0002"
-    assert differences(engine) == []
-    with engine.connect() as connection:
-        for name, rows in KEPT.items():
-            table = Base.metadata.tables[name]
-            wanted = [{key: row[key] for key in table.columns.keys()} for row in rows]  # noqa: SIM118 - not columns
-            assert [
-                dict(row) for row in connection.execute(select(table).order_by(*table.primary_key)).mappings()
-            ] == wanted
-    person = {key: value for key, value in KEPT["people"][0].items() if not key.startswith("token_")} | {
-        "token_version": 0
-    }
-    for wrong in (
-        insert(Person).values({**person, "id": 8}),
-        delete(Person),
-    ):  # ids are there once; a hand-in names her
-        with pytest.raises(IntegrityError), engine.execution_options(writes="yes").begin() as connection:
-            connection.execute(wrong)
-    engine.dispose()
+    before = rows()
+    if version == "0002":
+        make_tables(database)
+    else:
+        with pytest.raises(ConfigError, match=rf"database: expected version 0002 \(go on .*\), got {version}"):
+            make_tables(database)
+    assert rows() == before
 
 
 def test_who_is_forgotten_meets_nobody_and_is_not_enrolled_again(store, bundle):

@@ -14,7 +14,6 @@ from multigrid_rl.show.cup_page import (
     Cell,
     cup_page,
     cup_title,
-    cycle_sentence,
     order,
     pair_cells,
     ranked_pairs,
@@ -76,7 +75,6 @@ def test_page_has_every_section(cup):
         assert f'<section id="{key}"' in text
         assert f'href="#{key}"' in text
     assert all(rule in html.unescape(text) for rule in cup.rules)
-    assert "No cycles" in text
     assert text == cup_page(cup)
     for row in ranked_pairs(cup):  # seen from the one who is ranked higher
         assert order(cup).index(row.one) < order(cup).index(row.two)
@@ -106,12 +104,6 @@ def test_cell_colour_follows_share_and_bold_certainty():
     assert '<td class="s9 sure" title="a as red against b as blue: 90 won, 0 drawn, 10 lost">90</td>' in made
     assert '<td class="s5" title="b as red against a as blue: 2 won, 1 drawn, 2 lost">50</td>' in made
     assert "&ndash;" in parts().matrix(["a", "b"], {("a", "b"): Cell(0, 0, 0)}, "c", ("", ""))  # not played
-
-
-def test_cycles_are_listed(cup):
-    assert cycle_sentence(["a", "b", "c"]) == "a beats b, b beats c and c beats a."
-    text = cup_page(cup.model_copy(update={"cycles": [["hunter", "random", "key-runner"]]}))
-    assert "hunter beats random, random beats key-runner and key-runner beats hunter." in text
 
 
 def test_side_advantage_counts_all_games():

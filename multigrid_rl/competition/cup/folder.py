@@ -271,7 +271,7 @@ def _this_boot() -> bytes:
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that determine a game."""
-    return {name: metadata.version(name) for name in ("multigrid-rl", "numpy", "numba", "torch", "evalica")}
+    return {name: metadata.version(name) for name in ("multigrid-rl", "numpy", "numba", "torch")}
 
 
 def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:

@@ -1,8 +1,7 @@
-"""From pairings to a cup's tables: Bradley-Terry ratings with bootstrap intervals, cycles, ranks. Pure."""
+"""From pairings to a cup's tables: Bradley-Terry ratings with bootstrap intervals, ranks. Pure."""
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from functools import partial
 from itertools import combinations
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.competition.bradley_terry import MEAN, SCALE, Pairs, strengths
 from multigrid_rl.competition.cup.entries import CupConfig, Entry
 from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.evaluation.cup_results import (
@@ -29,19 +29,12 @@ from multigrid_rl.metrics import interval_of, wilson_interval
 #: Per pair of entries: for each game number (G) how often ``one`` won, drew and lost over both sides, (G, 3).
 PairGames = Mapping[tuple[str, str], NDArray[np.int64]]
 
-#: A drawn game added to every pair: keeps ratings finite for entries that won or lost every game.
-PRIOR_DRAWS = 1.0
-#: Elo's scale: 400 points are odds of 10 to 1.
-SCALE = 400.0
-MEAN = 1000.0
 #: How far a pair's interval may lie from the share that the other games predict.
 SURPRISE = 0.2
-_TOLERANCE = 1e-9
-_ITERATIONS = 10_000
 
 
 def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamples: int = 1000) -> dict[str, Interval]:
-    """Fit Bradley-Terry ratings of ``names`` (Bradley and Terry 1952), the mean of all is 1000.
+    """Fit Bradley-Terry ratings of ``names``, the mean of all is 1000.
 
     A draw counts half for each side. The bootstrap draws whole game numbers, so the two games from both sides of the
     board that share a seed stay together.
@@ -55,45 +48,35 @@ def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamp
     pairs = [pair for pair, rows in games.items() if rows.sum()]
     if not pairs:
         return {name: Interval(MEAN, MEAN, MEAN) for name in names}
-    values = _fit(names, pairs, np.stack([games[pair].sum(axis=0) for pair in pairs]))
     drawn = []
     for pair in pairs:
         number = len(games[pair])
         drawn.append(rng.multinomial(number, np.full(number, 1 / number), size=resamples) @ games[pair])
-    samples = np.stack([_fit(names, pairs, counts) for counts in np.stack(drawn, axis=1)])
+    counts = np.stack([games[pair].sum(axis=0) for pair in pairs])
+    values, *samples = _fit(names, pairs, [counts, *np.stack(drawn, axis=1)])
     low, high = np.percentile(samples, (2.5, 97.5), axis=0)
     return {
         name: Interval(*map(float, row)) for name, row in zip(names, zip(values, low, high, strict=True), strict=True)
     }
 
 
-def _fit(names: list[str], pairs: list[tuple[str, str]], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Fit ratings (len(names),) to wins, draws and losses (pairs, 3) of the first of each pair."""
-    from evalica import Winner, bradley_terry  # noqa: PLC0415 - it brings pandas, 150 MB that a class server has not
+def _fit(names: list[str], pairs: list[tuple[str, str]], samples: list[NDArray[np.int64]]) -> NDArray[np.float64]:
+    """Fit ratings (samples, len(names)) to wins, draws and losses (pairs, 3) of the first of each pair.
 
-    outcomes = (Winner.X, Winner.Draw, Winner.Y)
-    weights = counts + np.array([0.0, PRIOR_DRAWS, 0.0])
-    result = bradley_terry(
-        [one for one, _ in pairs for _ in outcomes],
-        [two for _, two in pairs for _ in outcomes],
-        [winner for _ in pairs for winner in outcomes],
-        weights=weights.reshape(-1).tolist(),
-        tolerance=_TOLERANCE,
-        limit=_ITERATIONS,
-    )
-    scores = np.array([float(result.scores.get(name, math.nan)) for name in names])
-    elo = SCALE * np.log10(scores)
-    return np.asarray(np.where(np.isnan(elo), MEAN, elo - np.nanmean(elo) + MEAN))
-
-
-def cycles(beats: list[tuple[str, str]]) -> list[list[str]]:
-    """Find cycles of pairs (winner, loser), in which each beats the next and the last the first, shortest first."""
-    import networkx as nx  # noqa: PLC0415 - as large
-
-    # Longer cycles add little to the smaller ones.
-    found = nx.simple_cycles(nx.DiGraph(beats), length_bound=4)
-    rotated = [cycle[cycle.index(min(cycle)) :] + cycle[: cycle.index(min(cycle))] for cycle in found]
-    return sorted(rotated, key=lambda cycle: (len(cycle), cycle))
+    Each group of entries that games join has a mean of 1000: nothing says which group is stronger.
+    """
+    one, two = np.array([[names.index(name) for name in pair] for pair in pairs], np.intp).T
+    group = np.arange(len(names))
+    for first, other in zip(one, two, strict=True):
+        group[group == group[other]] = group[first]
+    free, strength = np.flatnonzero(group != np.arange(len(names))), np.zeros(len(names))
+    values = np.zeros((len(samples), len(names)))
+    for sample, counts in enumerate(samples):
+        points = counts @ np.array([1.0, 0.5, 0.0])
+        strength = strengths(Pairs(one, two, points, counts.sum(axis=1).astype(np.float64)), strength, free)
+        values[sample] = strength
+    joined = group[:, None] == group
+    return np.asarray(MEAN + SCALE / np.log(10) * (values - values @ joined / joined.sum(axis=0)))
 
 
 #: Letters of ``Pairing.outcomes`` for the red and the blue entry, as (win, draw, loss).
@@ -115,7 +98,6 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
     }
     pairs = [_pair(one, two, both) for (one, two), both in between.items()]
     games = {(one, two): _by_game(one, both) for (one, two), both in between.items()}
-    beats = [(p.one, p.two) for p in pairs if p.low > 0.5] + [(p.two, p.one) for p in pairs if p.high < 0.5]
     # The bootstrap's seed is a hash of the results: the same results, the same intervals.
     text = json.dumps([[p.red, p.blue, p.outcomes] for p in pairings])
     rng = np.random.default_rng(int(hashlib.sha256(text.encode()).hexdigest()[:16], 16))
@@ -129,7 +111,6 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
         unranked=[entry.name for entry in entries if entry.name not in finished],
         pairs=pairs,
         sides=[_side(pairing) for pairing in counted],
-        cycles=cycles(beats),
         surprises=surprises(pairs, games),
         games=[game for pairing in pairings for game in pairing.kept],
         versions=versions,
@@ -174,7 +155,8 @@ def _expected_shares(
     names = sorted({name for key in keys for name in key})
     if not names:
         return {}
-    fitted = dict(zip(names, _fit(names, keys, np.stack([games[key].sum(axis=0) for key in keys])), strict=True))
+    (values,) = _fit(names, keys, [np.stack([games[key].sum(axis=0) for key in keys])])
+    fitted = dict(zip(names, values.tolist(), strict=True))
     both = [(pair.one, pair.two) for pair in pairs if pair.one in fitted and pair.two in fitted]
     return {(one, two): float(1 / (1 + 10 ** ((fitted[two] - fitted[one]) / SCALE))) for one, two in both}
 
@@ -214,7 +196,7 @@ def rules(config: CupConfig) -> list[str]:
         "then by the larger margin of returns; entries that are still equal share the rank.",
         f"{late}Forfeited games are losses. An entry that has finished no game at all is not ranked, and what was "
         "forfeited to it or by it does not count.",
-        "Intervals of shares are Wilson's, 95 %. A cycle is named where each beats the next beyond such an interval.",
+        "Intervals of shares are Wilson's, 95 %.",
     ]
 
 
