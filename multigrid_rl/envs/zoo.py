@@ -152,6 +152,12 @@ class Seat(NamedTuple):
         return shape if len(shape) == 3 else ()
 
     @property
+    def taken(self) -> dict[str, Any]:
+        """The part of a card that says how the environment takes actions."""
+        start = np.reshape(getattr(self.acts, "start", []), -1).tolist()
+        return {"taken": {"shape": list(self.acts.shape), "dtype": str(self.acts.dtype), "start": start}}
+
+    @property
     def parts(self) -> tuple[int, ...]:
         """Where the flags of each part of an action begin."""
         return (0, *np.cumsum(flat_actions(self.acts).nvec)[:-1].tolist())

@@ -172,7 +172,7 @@ def import_policy(
     from multigrid_rl.config.compose import compose
     from multigrid_rl.config.scenario import env_factory, env_signature
     from multigrid_rl.imitation import outside
-    from multigrid_rl.players.cards import signature, taken_of, write_player
+    from multigrid_rl.players.cards import signature, write_player
 
     config = compose(overrides)
     try:
@@ -186,7 +186,7 @@ def import_policy(
     policy = outside.policy_of(source, kind, weights, agent, activation)
     card = {
         "name": output.name, "architecture": policy.architecture, **signature(agent, None),
-        **taken_of(agent),
+        **({} if agent.own is None else agent.own.taken),
         "scenario": config.scenario.name, "env": env_signature(config.scenario), "seats": [agent.name],
         "provenance": {"command": f"import-policy, {kind.name}"},
     }  # fmt: skip

@@ -262,15 +262,6 @@ def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
     return {"observation": observation, "actions": actions, "members": members}
 
 
-def taken_of(agent: AgentSpec) -> dict[str, Any]:
-    """Return the part of a card that says how an environment takes actions, where it is not ours."""
-    if agent.own is None:
-        return {}
-    acts = agent.own.acts
-    start = np.reshape(getattr(acts, "start", []), -1).tolist()
-    return {"taken": {"shape": list(acts.shape), "dtype": str(acts.dtype), "start": start}}
-
-
 def sha256_of(data: bytes) -> str:
     """Return the hexadecimal sha256."""
     return hashlib.sha256(data).hexdigest()

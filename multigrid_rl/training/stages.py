@@ -20,7 +20,7 @@ from multigrid_rl.learn.losses import objective_of, value_loss_of
 from multigrid_rl.learn.update import UpdateConfig
 from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.registry import ArchitectureError, actor_of, network_of
-from multigrid_rl.players.cards import packed, signature, taken_of
+from multigrid_rl.players.cards import packed, signature
 from multigrid_rl.runs.gating import gates_of, own_metrics
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Schedule
@@ -92,7 +92,7 @@ def card_of(stage: Stage, module: str, config: RunConfig) -> dict[str, Any]:
         "name": f"{scenario.name}-{module}",
         "architecture": config.model.model_dump(mode="json"),
         **signature(agent, scenario.view_size),
-        **taken_of(agent),
+        **({} if agent.own is None else agent.own.taken),
         "scenario": scenario.name,
         "env": env_signature(scenario),
         "seats": [seat for agent in specs.agents if agent.module == module for seat in agent.seats],
