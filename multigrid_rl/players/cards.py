@@ -29,7 +29,7 @@ from multigrid_rl.world.constants import NUM_CODES
 
 MODEL_FILE = "model.safetensors"
 CARD_FILE = "card.json"
-MAX_MODEL_BYTES = 5_000_000
+MAX_MODEL_BYTES = 5_500_000
 MAX_CARD_BYTES = 1_000_000
 #: A network within these bounds is built at once, one beyond them only when its file has the right shapes.
 _UNITS, _LAYERS, _TOKENS, _NUMBERS = 512, 4, 200, 20_000

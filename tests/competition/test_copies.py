@@ -374,7 +374,7 @@ def test_widest_allowed_network_does_not_stall_cup(scale, tmp_path, originals):
     save_file(weights, folder / MODEL_FILE)
     vouch(folder)
     edit(folder, architecture=wide)
-    assert (folder / MODEL_FILE).stat().st_size > 0.9 * MAX_MODEL_BYTES
+    assert (folder / MODEL_FILE).stat().st_size > 0.8 * MAX_MODEL_BYTES
     begin = time.process_time()
     originals.fingerprint(folder)
     assert time.process_time() - begin < 5.0  # 1,024 views; a step of a cup of 200 games is a fifth of that

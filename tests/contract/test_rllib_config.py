@@ -366,6 +366,6 @@ def test_more_processes_than_cpus_are_refused(wants, monkeypatch):
 
 def test_gpus_that_are_not_there_are_refused(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    message = r"cluster\.gpus_per_learner: expected 0, or a cluster\.address, got 1: 0 GPU"
+    message = r"cluster\.gpus_per_learner: expected 0, or a cluster\.address, got 1 for 1 learner.s.: torch sees no GPU"
     with pytest.raises(ConfigError, match=message):
         config("1v1", *TINY).learners(num_gpus_per_learner=1).build_algo()

@@ -161,7 +161,7 @@ def test_nan_observation_ends_run(tmp_path):
 
 #: Arguments, and what the one line says of them.
 NO_MEANING = [
-    (["play", "--opponent", "RUN"], "expected a player of blue_0 or its counterpart, got one of agent_0"),
+    (["play", "--opponent", "RUN"], "does not fit seat blue_0: env: expected the red/blue-door game, got CartPole-v1"),
     (["play", "--opponent", "PLAYER"], "game, got CartPole-v1"),
     (["inspect", "PLAYER", "--scenario", "1v1"], "game, got CartPole-v1"),
     (["video", "RUN", "--opponent", "random"], "--opponent: expected nothing"),
