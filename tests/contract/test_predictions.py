@@ -19,7 +19,6 @@ from multigrid_rl.players.cards import (
     read_card,
     read_network,
     signature,
-    taken_of,
     write_player,
 )
 from multigrid_rl.players.frozen import FrozenPlayer
@@ -50,7 +49,7 @@ def player_of(folder, seen=BOX, acts=ACTS[0], *, told=False, **model):
     env = {"package": "gymnasium", "env_id": "Some-v0"}
     about = {"name": "some", "architecture": architecture, "scenario": "gymnasium", "env": env, "provenance": {}}
     card = write_player(
-        folder, net.state_dict(), {**about, "seats": [AGENT], **signature(agent, None), **taken_of(agent)}
+        folder, net.state_dict(), {**about, "seats": [AGENT], **signature(agent, None), **agent.own.taken}
     )
     player = FrozenPlayer.of(card, read_network(folder, read_card(folder)))
     player.own = own
