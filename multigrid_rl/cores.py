@@ -25,7 +25,7 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
-    """Return how many bytes can be taken without swapping, a container's limit included; ``None``: not told here."""
+    """Return how many bytes can be taken without swapping, a container's limit included; ``None``: unknown here."""
     free = []
     groups = root / "sys/fs/cgroup"
     for limit, used in (

@@ -77,7 +77,7 @@ def reset_by(reset: Callable[..., Any], seed: int) -> Any:
     """Start an episode by a seed of 32 bits, or by 31 of them where an environment takes no more."""
     try:
         return reset(seed=seed)
-    except Exception:  # a stranger's code may raise anything
+    except (Exception, SystemExit):  # a stranger's code may raise anything
         if seed < _SIGN:
             raise
         return reset(seed=seed - _SIGN)

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from pettingzoo.utils.conversions import aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper, TerminateIllegalWrapper
 
-from multigrid_rl.envs.base import PACKAGE_OF
+from multigrid_rl.envs.base import PACKAGE_OF, reset_by
 from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Shown
 from multigrid_rl.tables import entries, find
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
@@ -30,8 +30,8 @@ _CHECKS = (OrderEnforcingWrapper, AssertOutOfBoundsWrapper, TerminateIllegalWrap
 #: PettingZoo's ``render_mode`` for each, and steps a second of a game that says none.
 _MODES: dict[How, str] = {"text": "ansi", "picture": "rgb_array"}
 _USUAL_FPS = 4.0
-#: Letters of an agent's name, which cards hold; the largest seed for environments that take 31 bits alone.
-_LETTERS, _SEED = 100, 2**31 - 1
+#: Letters of an agent's name, which cards hold.
+_LETTERS = 100
 
 
 def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
@@ -59,7 +59,7 @@ def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
 
 
 def _built(build: Callable[..., Any], env_args: Mapping[str, Any]) -> Any:
-    """Build an environment; our own argument is told to one that takes it, too."""
+    """Build an environment; one that has an argument called as ours gets it, too."""
     if LIMIT in env_args:
         with suppress(Exception, SystemExit):  # a stranger's code may raise anything; without it, it says what is wrong
             return build(**env_args)
@@ -171,14 +171,6 @@ class _Zoo:
         """Let go of windows, threads and files."""
         self.env.close()
 
-    def _reset(self, seed: int) -> Any:
-        try:
-            return self.env.reset(seed=seed)
-        except (Exception, SystemExit):  # a stranger's code may raise anything
-            if seed <= _SEED:
-                raise
-            return self.env.reset(seed=seed & _SEED)
-
     def _by_name(self, told: Mapping[Any, Any]) -> dict[str, Any]:
         # A stranger keeps its name: whoever reads it says that there is no such agent.
         return {self._names.get(agent, agent): its for agent, its in told.items()}
@@ -191,7 +183,7 @@ class Parallel(_Zoo):
 
     def start(self, seed: int) -> Happened:
         """Begin an episode."""
-        seen, infos = self._reset(seed)
+        seen, infos = reset_by(self.env.reset, seed)
         self._last: dict[Any, Any] = {}  # what each did last
         self._over: set[Any] = set()  # who has ended, though the environment still lists it
         return Happened(self._shown(seen, infos), self._turn())
@@ -200,8 +192,11 @@ class Parallel(_Zoo):
         """Play one step. Who has ended, and is still listed, is asked no more: it does what it did last."""
         taken = {self._agents[name]: _own(action) for name, action in actions.items()}
         self._last.update(taken)
-        again = [agent for agent in self.env.agents if agent in self._over and agent in self._last]
-        seen, paid, ended, cut, infos = self.env.step({**taken, **{agent: _own(self._last[agent]) for agent in again}})
+        given = taken
+        if self._over:
+            again = [agent for agent in self.env.agents if agent in self._over and agent in self._last]
+            given = {**taken, **{agent: _own(self._last[agent]) for agent in again}}
+        seen, paid, ended, cut, infos = self.env.step(given)
         for what, told in (("reward", paid), ("termination", ended), ("truncation", cut)):
             if not told.keys() >= taken.keys():
                 missing = self._names[min(taken.keys() - told.keys(), key=str)]
@@ -228,7 +223,7 @@ class Turns(_Zoo):
 
     def start(self, seed: int) -> Happened:
         """Begin an episode."""
-        self._reset(seed)
+        reset_by(self.env.reset, seed)
         return self._next()
 
     def play(self, actions: dict[str, Any]) -> Happened:

@@ -160,7 +160,7 @@ class Spiel:
         return now
 
     def _others(self) -> Shown:
-        # Who is not to move has no choice: which ones were legal is not told.
+        # Who is not to move has no choice, and so no flags.
         return {agent: (self._shown(self._now.state, k)[0], {}) for k, agent in enumerate(self.agents)}
 
     def _go(self, action: int | tuple[int, ...]) -> None:

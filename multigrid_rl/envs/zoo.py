@@ -188,8 +188,8 @@ class Seat(NamedTuple):
                 raise ConfigError(expected(LEGAL, f"{self.legal} flags", len(flags)))
             row[own:] = flags
         elif legal is not None and not isinstance(self.acts, spaces.Box):
-            wanted = f"told from the start on, as {_ROUNDS} rounds were looked at"
-            raise ConfigError(expected(LEGAL, wanted, "told later"))
+            wanted = f"flags within the first {_ROUNDS} rounds"
+            raise ConfigError(expected(LEGAL, wanted, "the first ones later"))
 
 
 def rows_of(observation: Any, size: int, own: Seat | None) -> tuple[Array, bool]:

@@ -42,7 +42,7 @@ class WithoutWrapper:
 
 
 class _Ray:
-    """Ray as RLlib's groups of env runners call it: where they are told so, nothing goes into an object store."""
+    """Ray as RLlib's groups of env runners call it: where they ask for it, nothing goes into an object store."""
 
     alone = ContextVar("alone", default=False)
 

@@ -158,7 +158,7 @@ def _run(
     from multigrid_rl.training.loop import train
 
     check_gpus(config)
-    # All that was asked for has been looked at: a mistake is told without the head of a run above it.
+    # Everything has been checked by now: the line of a mistake has no head of a run above it.
     screen = live.live_console()
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     screen.print("(starting takes some seconds, and most of a minute more the first time, to compile the game)")
