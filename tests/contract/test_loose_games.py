@@ -51,7 +51,8 @@ def test_masks_of_infos_that_come_after_the_start_are_kept_to(env_id, habit):
 
 
 def test_masks_that_come_when_it_is_too_late_are_one_line():
-    with pytest.raises(BrokenEnvError, match=r"a_0: expected .* got action_mask: expected flags within the first 3 rounds"):
+    told = r"a_0: expected .* got action_mask: expected flags within the first 3 rounds"
+    with pytest.raises(BrokenEnvError, match=told):
         played(LOOSE, habit="very late masks")
 
 
