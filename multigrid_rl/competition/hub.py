@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from multigrid_rl.files import installing
 from multigrid_rl.players.cards import CARD_FILE, MAX_CARD_BYTES, MAX_MODEL_BYTES, MODEL_FILE, PlayerError, read_card
 from multigrid_rl.players.catalogue import Naming
 from multigrid_rl.text import expected, shown
@@ -22,7 +23,7 @@ _MOST = {CARD_FILE: MAX_CARD_BYTES, MODEL_FILE: MAX_MODEL_BYTES}
 
 def _library(key: str) -> Any:
     if find_spec("huggingface_hub") is None:
-        raise PlayerError(expected(key, "an installed huggingface_hub: pip install 'multigrid-rl[hub]'", "none"))
+        raise PlayerError(expected(key, f"an installed huggingface_hub: {installing('hub')}", "none"))
     return import_module("huggingface_hub")
 
 
