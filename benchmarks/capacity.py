@@ -22,7 +22,7 @@ from multigrid_rl.rllib.algorithm import engine
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.session import ray_session
-from multigrid_rl.training.loop import warm_up
+from multigrid_rl.training.kernels import warm_up
 
 WARMUP = 4
 RUN = ("scenario=1v1", "train.stop_when_held=false")

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,10 +149,12 @@ def _run(
     changed: Sequence[str] = (),
 ) -> dict[str, Any]:
     from multigrid_rl.training import screen as live
+    from multigrid_rl.training.kernels import helped
 
     screen = live.live_console()
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
-    screen.print("(starting takes some seconds, and most of a minute more the first time, to compile the game)")
+    screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
+    helped(config, partial(live.compiled, screen))
     stages, seated = load_stages(config, path if start else None)
     checkpoint = start.path if start is not None and start.env_steps else None
     if checkpoint is not None and ":" in config.model.name:
