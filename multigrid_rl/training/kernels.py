@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Semaphore, Thread
+from typing import Any
 
 import numpy as np
 import torch
