@@ -134,8 +134,8 @@ class Helper:
         """Begin, once."""
         if self._process is None:
             command = [sys.executable, "-m", __name__]
-            ends: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-            self._process = subprocess.Popen(command, start_new_session=True, **ends)
+            pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            self._process = subprocess.Popen(command, start_new_session=True, **pipes)
             Thread(target=self._follow, args=(self._process,), daemon=True).start()
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
