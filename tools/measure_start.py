@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "setup.md"
 
 def main() -> None:
     """Measure and write; the last committed state counts."""
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         clone = Path(folder, "clone")
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         empty = {"UV_CACHE_DIR": f"{folder}/uv", "PIP_CACHE_DIR": f"{folder}/pip", "NUMBA_CACHE_DIR": ""}
@@ -34,7 +34,7 @@ def main() -> None:
         count = said[" packages, "][1].split()[0]
         used = subprocess.run(["du", "-sk", str(clone / ".venv")], capture_output=True, text=True, check=True).stdout
         ready, begins, held = (said[word][0] for word in (" packages, ", "run: ", "HELD"))
-    cores = len(os.sched_getaffinity(0))
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     table = f"""\
 | from the clone on, caches empty | seconds |
 |---|---|
@@ -43,7 +43,7 @@ def main() -> None:
 | the others are compiled, it has trained and HELD | {held - begins:.0f} |
 | together | {held:.0f} |
 
-By `python tools/measure_start.py`: Python {platform.python_version()}, {cores} cores, load {os.getloadavg()[0]:.1f} at the end.
+By `python tools/measure_start.py`: Python {platform.python_version()}, {cores} cores, load {load:.1f}.
 """
     marks = "<!-- start -->\n", "<!-- /start -->"
     text = PAGE.read_text(encoding="utf-8")
