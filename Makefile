@@ -1,4 +1,4 @@
-# One verb per task. Every verb sets itself up: nothing but Python 3.10 to 3.12 and make is needed.
+# One verb per task. Every verb sets itself up: nothing but Python 3.10 to 3.14 and make is needed.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -17,11 +17,14 @@ PUFFERLIB ?= pufferlib==3.0.0
 # Nor does what makes the site.
 DOCS_VENV ?= .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
-# What `make setup` installs beside the package; students need no dev: make setup EXTRAS=control
-EXTRAS ?= dev,control,games,web,serve,onnx
+# What `make setup` adds to what training needs: make setup EXTRAS=control,games
+EXTRAS ?=
+# What tests and benchmarks need beside it; a file for each set says that it is there.
+DEV := $(VENV)/.ready-dev
+DEV_EXTRAS := dev,control,games,films,serve,onnx,search
 
 define CHECK_PYTHON
-$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 12) else f"Python {v[0]}.{v[1]} found; expected 3.10 to 3.12: make PYTHON=python3.11 ...")'
+$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 14) else f"Python {v[0]}.{v[1]} found; expected 3.10 to 3.14: make PYTHON=python3.11 ...")'
 endef
 
 SCENARIO ?= $(or $(scenario),1v1)
@@ -41,25 +44,38 @@ CHECK_TORCH = $(if $(filter cpu gpu cu1%,$(TORCH)),,$(error TORCH: expected cpu,
 NAME ?= $(error NAME: expected the name of a study: make study NAME=policy-gradients, or another of benchmarks/studies/)
 RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/mine)
 
+# Each start would compile Ray's and torch's sources again, 8 s.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup train search evaluate cup report test faults robustness soak soak-serve bench-serve outside check bench-setup bench bench-jaxmarl bench-pufferlib bench-control bench-world bench-faces docs pictures explain results study fingerprints players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-setup: $(READY)  ## virtual environment with the pinned versions; TORCH=gpu: the build of torch for CUDA (docs/setup.md)
+INSTALL = tools/install.py $(TORCH_INDEX)
+
+setup: $(READY)  ## virtual environment with the pinned versions; EXTRAS=control,games adds; TORCH=gpu: the build of torch for CUDA (docs/setup.md)
+	$(if $(EXTRAS),$(BIN)/python $(INSTALL) '.[$(EXTRAS)]')
 
 $(READY): pyproject.toml constraints.txt
 	$(CHECK_TORCH)@$(CHECK_PYTHON)
-	@echo "Ray, torch ($(TORCH)), MuJoCo and Box2D and, with EXTRAS=$(EXTRAS), what they name go into $(VENV): up to 2.7 GB, some minutes, once"
+	@echo "Ray, torch ($(TORCH)) and what else training needs go into $(VENV): up to 2 GB, half a minute or, over a slow line, some, once"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(TORCH_INDEX) torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/python $(INSTALL) torch .
+	@touch $@
+
+$(DEV): $(READY)
+	$(BIN)/python $(INSTALL) '.[$(DEV_EXTRAS)]'
+	@touch $@
+
+$(VENV)/.ready-%: $(READY)
+	$(BIN)/python $(INSTALL) '.[$*]'
 	@touch $@
 
 train: $(READY)  ## make train scenario=1v1 seed=3 train.lr=3e-4 [ARGS="--until 2e6"]
 	$(BIN)/multigrid-rl train scenario=$(SCENARIO) $(KEYS) $(ARGS)
 
-search: $(READY)  ## make search SCENARIO=1v1 SEARCH=three-stage [ARGS="search.broad.trials=80 seed=1"]: values that hold the gates
+search: $(VENV)/.ready-search  ## make search SCENARIO=1v1 SEARCH=three-stage [ARGS="search.broad.trials=80 seed=1"]: values that hold the gates
 	$(BIN)/multigrid-rl search scenario=$(SCENARIO) search=$(SEARCH) $(KEYS) $(ARGS)
 
 evaluate: $(READY)  ## make evaluate WHO=runs/mine [ARGS="--episodes 10000 --opponent blue-master"]
@@ -74,47 +90,46 @@ report: $(READY)  ## make report RUN=runs/mine: one HTML page of a run, or of a 
 players: $(READY)  ## who can sit at the table, and how strong they are
 	$(BIN)/multigrid-rl players
 
-test: $(READY)  ## all tests that belong to every change (3 to 8 minutes on 2 cores), one process more than cores, at most 4
+test: $(DEV)  ## all tests that belong to every change (3 to 8 minutes on 2 cores), one process more than cores, at most 4
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-faults: $(READY)  ## every fault test and all others that take long: lost nodes, clusters by hand, kills at many moments
+faults: $(DEV)  ## every fault test and all others that take long: lost nodes, clusters by hand, kills at many moments
 	$(BIN)/python -m pytest -m "fault or long" $(ARGS)
 
-robustness: $(READY)  ## the tests that train, over 20 seeds and the kernels of other processors, 90 minutes: docs/results/robustness.md
+robustness: $(DEV)  ## the tests that train, over 20 seeds and the kernels of other processors, 90 minutes: docs/results/robustness.md
 	$(BIN)/python -m benchmarks.robustness $(ARGS)
 
-soak: $(READY)  ## half an hour with an env runner killed every 20 s; ARGS="--minutes 5"
+soak: $(DEV)  ## half an hour with an env runner killed every 20 s; ARGS="--minutes 5"
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
-soak-serve: $(READY)  ## a class server under a storm, killed at 1,000 random moments; ARGS="--kills 100"
+soak-serve: $(DEV)  ## a class server under a storm, killed at 1,000 random moments; ARGS="--kills 100"
 	$(BIN)/python -m benchmarks.soak_serve $(ARGS)
 
-bench-serve: $(READY)  ## a class server: waits of 300 hand-ins in 10 minutes, memory, the ladder under load; ARGS="--rate 200"
+bench-serve: $(DEV)  ## a class server: waits of 300 hand-ins in 10 minutes, memory, the ladder under load; ARGS="--rate 200"
 	$(BIN)/python -m benchmarks.serve $(ARGS)
 
-outside: $(READY)  ## 30 environments of others by the real commands, a row each; ARGS="--only mpe2"
+outside: $(DEV)  ## 30 environments of others by the real commands, a row each; ARGS="--only mpe2"
 	$(BIN)/python -m benchmarks.outside $(ARGS)
 
-check: $(READY)  ## lint, strict types, import law, yardsticks
+check: $(DEV)  ## lint, strict types, import law, yardsticks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m benchmarks.house
 
-bench-setup: $(READY) $(BENCH_READY)  ## what the benchmarks measure against, in an environment of its own (.venv-bench)
+bench-setup: $(DEV) $(BENCH_READY)  ## what the benchmarks measure against, in an environment of its own (.venv-bench)
 
 $(BENCH_READY): pyproject.toml constraints.txt
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(BENCH_VENV)
-	$(BENCH_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(TORCH_INDEX) torch
-	$(BENCH_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	$(BENCH_VENV)/bin/python $(INSTALL) torch '.[bench]'
 	@touch $@
 
-bench: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of training against peers, about 10 minutes; ARGS="--skip-peers" without them, "--sweep" tunes them first
+bench: $(DEV) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of training against peers, about 10 minutes; ARGS="--skip-peers" without them, "--sweep" tunes them first
 	$(BIN)/python -m benchmarks.training --peers $(BENCH_VENV) --jaxmarl $(JAX_VENV) --pufferlib $(PUFFER_VENV) $(ARGS)
 
-bench-jaxmarl: $(READY) $(JAX_READY)  ## speed of training against JaxMARL's IPPO alone (Python 3.11 or 3.12); once its .venv-jax is there, `make bench` has it
+bench-jaxmarl: $(DEV) $(JAX_READY)  ## speed of training against JaxMARL's IPPO alone (Python 3.11 or 3.12); once its .venv-jax is there, `make bench` has it
 	$(BIN)/python -m benchmarks.training --only jaxmarl --jaxmarl $(JAX_VENV) $(ARGS)
 
 $(JAX_READY): benchmarks/peers/jaxmarl.txt
@@ -122,7 +137,7 @@ $(JAX_READY): benchmarks/peers/jaxmarl.txt
 	$(JAX_VENV)/bin/pip install --quiet --disable-pip-version-check --requirement benchmarks/peers/jaxmarl.txt
 	@touch $@
 
-bench-pufferlib: $(READY) $(PUFFER_READY)  ## the same against PufferLib's trainer, which is built from source: a C++ compiler, GitHub
+bench-pufferlib: $(DEV) $(PUFFER_READY)  ## the same against PufferLib's trainer, which is built from source: a C++ compiler, GitHub
 	$(BIN)/python -m benchmarks.training --only pufferlib --pufferlib $(PUFFER_VENV) $(ARGS)
 
 $(PUFFER_READY): benchmarks/peers/pufferlib.txt
@@ -132,13 +147,13 @@ $(PUFFER_READY): benchmarks/peers/pufferlib.txt
 	PATH="$(abspath $(PUFFER_VENV))/bin:/usr/bin:/bin" $(PUFFER_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(PUFFERLIB)
 	@touch $@
 
-bench-faces: $(READY) $(BENCH_READY)  ## TorchRL, SuperSuit and Stable-Baselines3 on our environments; speed of the vector face
+bench-faces: $(DEV) $(BENCH_READY)  ## TorchRL, SuperSuit and Stable-Baselines3 on our environments; speed of the vector face
 	$(BENCH_VENV)/bin/python -m benchmarks.peers.faces $(ARGS)
 
-bench-world: $(READY)  ## speed of the game engine, 4 minutes; the last line is JSON
+bench-world: $(DEV)  ## speed of the game engine, 4 minutes; the last line is JSON
 	$(BIN)/python -m benchmarks.world $(ARGS)
 
-bench-control: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of MuJoCo, Box2D and CartPole against Gymnasium and EnvPool, of training against Stable-Baselines3; ARGS="--skip-peers"
+bench-control: $(VENV)/.ready-control $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of MuJoCo, Box2D and CartPole against Gymnasium and EnvPool, of training against Stable-Baselines3; ARGS="--skip-peers"
 	$(BIN)/python -m benchmarks.control --peers $(BENCH_VENV) $(ARGS)
 
 docs: $(DOCS_READY)  ## the site of README and docs/ in build/site, its links checked
@@ -153,22 +168,22 @@ $(DOCS_READY): pyproject.toml
 	$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5,<10'
 	@touch $@
 
-pictures: $(READY)  ## the pictures of README and docs from this checkout, 2 minutes; ARGS="--only boards terminal"
+pictures: $(DEV)  ## the pictures of README and docs from this checkout, 2 minutes; ARGS="--only boards terminal"
 	$(BIN)/python -m benchmarks.pictures $(ARGS)
 
 explain: $(READY)  ## make explain SCENARIO=coop: what the sizes of a run are and mean
 	$(BIN)/multigrid-rl explain scenario=$(SCENARIO) $(KEYS) $(ARGS)
 
-results: $(READY)  ## every recipe over seeds, hours; one of them: make results ARGS="--only 1v1 --seeds 0 1 2"
+results: $(DEV)  ## every recipe over seeds, hours; one of them: make results ARGS="--only 1v1 --seeds 0 1 2"
 	$(BIN)/python -m benchmarks.results $(ARGS)
 
-study: $(READY)  ## make study NAME=policy-gradients [ARGS="--seeds 3 --arms gae td"]: arms x seeds and a page in docs/results
+study: $(DEV)  ## make study NAME=policy-gradients [ARGS="--seeds 3 --arms gae td"]: arms x seeds and a page in docs/results
 	$(BIN)/python -m benchmarks.study $(NAME) $(ARGS)
 
-fingerprints: $(READY)  ## does a change of the code change what a run computes? ARGS="--quick --save FILE" before it, "--quick --against FILE" after it
+fingerprints: $(DEV)  ## does a change of the code change what a run computes? ARGS="--quick --save FILE" before it, "--quick --against FILE" after it
 	$(BIN)/python -m benchmarks.fingerprints $(ARGS)
 
-reference-pages: $(READY)  ## comments of keys in configs/ and docs/cli.md, from the schema and the verbs
+reference-pages: $(DEV)  ## comments of keys in configs/ and docs/cli.md, from the schema and the verbs
 	$(BIN)/python -m benchmarks.reference_pages
 
 doctor: $(READY)  ## what is wrong with this machine or cluster, and what to change; ARGS="--address auto"

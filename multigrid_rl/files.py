@@ -2,6 +2,8 @@
 
 import csv
 import os
+import shlex
+import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO, StringIO
@@ -23,6 +25,15 @@ def data_root() -> Path:
     """Return the folder of ``configs/`` and ``checkpoints/``: inside an installed wheel, or the project itself."""
     packaged = Path(__file__).parent / "_data"
     return packaged if packaged.is_dir() else Path(__file__).parent.parent
+
+
+def installing(extra: str) -> str:
+    """Return what to type for an extra of this package: by ``make`` in the environment that it made."""
+    root = data_root()
+    if Path(sys.prefix).parent != root:
+        return f"pip install 'multigrid-rl[{extra}]'"
+    where = "" if root == Path.cwd() else f"-C {shlex.quote(str(root))} "
+    return f"make {where}setup EXTRAS={extra}"
 
 
 def player_folders() -> list[Path]:

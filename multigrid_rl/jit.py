@@ -7,8 +7,8 @@ import os
 import pickle
 import stat
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
 from importlib import import_module
 from pathlib import Path
@@ -40,6 +40,39 @@ def _sources_digest() -> str:
     return digest.hexdigest()
 
 
+class NotKeptError(Exception):
+    """A kernel is not on disk, and must not be compiled by this process."""
+
+
+class _State:
+    """What a process does about kernels that are not on disk."""
+
+    def __init__(self) -> None:
+        self.kept_only = False
+        #: Called when one is missing; when one was compiled.
+        self.missing: Callable[[], None] = _nothing
+        self.compiled: Callable[[], None] = _nothing
+        #: Returns whether forms for several threads are still being compiled elsewhere.
+        self.busy: Callable[[], bool] = bool
+
+
+def _nothing() -> None:
+    pass
+
+
+state = _State()
+
+
+@contextmanager
+def kept_only(on: bool) -> Iterator[None]:
+    """Raise ``NotKeptError`` instead of compiling within a block, if ``on``."""
+    state.kept_only = on
+    try:
+        yield
+    finally:
+        state.kept_only = False
+
+
 class _KernelFile(IndexDataCacheFile):
     """Machine code of one kernel: one file per signature, with a digest that shows whether it is complete and current.
 
@@ -62,6 +95,9 @@ class _KernelFile(IndexDataCacheFile):
                 body = content[_DIGEST:]
                 if content[:_DIGEST] == self._digest(key, body):
                     return pickle.loads(body)
+        state.missing()
+        if state.kept_only:
+            raise NotKeptError
         return None
 
     def save(self, key: tuple[Any, ...], data: Any) -> None:
@@ -69,6 +105,7 @@ class _KernelFile(IndexDataCacheFile):
         body = self._dump(data)
         with self._open_for_write(self._place(key)) as file:
             file.write(self._digest(key, body) + body)
+        state.compiled()
 
     def _place(self, key: tuple[Any, ...]) -> Path:
         # The last part of the key is a hash of the bytecode: the file of an older version is overwritten.

@@ -152,7 +152,7 @@ def _compile_the_game() -> None:
 
 def _compile_networks() -> None:
     from multigrid_rl.config.compose import compose  # noqa: PLC0415
-    from multigrid_rl.training.loop import warm_up  # noqa: PLC0415
+    from multigrid_rl.training.kernels import warm_up  # noqa: PLC0415
 
     warm_up(compose([]))
 

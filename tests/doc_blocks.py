@@ -75,7 +75,8 @@ class Shell:
         shutil.copytree(ROOT / "configs", folder / "configs")
         for name in ("examples", "docs", "checkpoints", "docker"):
             (folder / name).symlink_to(ROOT / name)
-        (folder / ".venv" / ".ready").touch()
+        for ready in (".ready", ".ready-dev", ".ready-search", ".ready-control"):
+            (folder / ".venv" / ready).touch()
         self._asked, self._answered = binaries / "asked", binaries / "answered"
         os.mkfifo(self._asked)
         os.mkfifo(self._answered)

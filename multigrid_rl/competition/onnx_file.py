@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from multigrid_rl.files import write_whole
+from multigrid_rl.files import installing, write_whole
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.heads import Head
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
@@ -81,7 +81,7 @@ class Playing(nn.Module):
 def check_installed() -> None:
     """Raise ``ConfigError`` without the libraries that write and run such files."""
     if missing := [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]:
-        wanted = "onnx and onnxruntime: pip install 'multigrid-rl[onnx]'"
+        wanted = f"onnx and onnxruntime: {installing('onnx')}"
         raise ConfigError(expected("--onnx", wanted, f"no {' and no '.join(missing)}"))
 
 

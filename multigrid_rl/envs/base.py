@@ -12,19 +12,29 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from multigrid_rl.files import installing
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.trust import import_object, user_code
 from multigrid_rl.types import MAX_CHOICES, BatchedStep, Clock, EpisodeTable, RunError
 
 #: The one agent of a Gymnasium environment, and its team.
 AGENT, TEAM = "agent_0", "agents"
-#: Packages by the modules that they hold, where the names differ.
-PACKAGE_OF = {"Box2D": "box2d", "ale_py": "ale-py"}
+#: Packages by the modules that they hold, where the names differ; extras of ours that bring a module.
+PACKAGE_OF = {"ale_py": "ale-py"}
+EXTRA_OF = {"Box2D": "control", "mujoco": "control", "imageio": "control"} | dict.fromkeys(
+    ("chess", "magent2", "mpe2", "pyspiel", "rlcard"), "games"
+)
 #: Environment variable: seconds that one start or step of a stranger's environment may take; 0: as long as it likes.
 SECONDS = "MULTIGRID_RL_ENV_SECONDS"
 _PATIENCE = 120.0
 #: The highest bit of a seed, the sign of a number of 32 bits.
 _SIGN = 1 << 31
+
+
+def bringing(module: str) -> str:
+    """Return what to type for a module that an environment asked for and that is not installed."""
+    extra = EXTRA_OF.get(module)
+    return f"pip install {PACKAGE_OF.get(module, module)}" if extra is None else installing(extra)
 
 
 class BrokenEnvError(RunError):

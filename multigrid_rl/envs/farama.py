@@ -17,7 +17,7 @@ from gymnasium import spaces
 from pettingzoo.utils.conversions import aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper, TerminateIllegalWrapper
 
-from multigrid_rl.envs.base import PACKAGE_OF, reset_by
+from multigrid_rl.envs.base import bringing, reset_by
 from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Shown
 from multigrid_rl.tables import entries, find
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
@@ -103,7 +103,7 @@ def _missing(name: str, error: ModuleNotFoundError) -> str:
     package = sys.modules.get(folder)
     if package is None:
         lacking = str(error.name).partition(".")[0]
-        hint = f" (pip install {PACKAGE_OF.get(lacking, lacking)})"
+        hint = f" ({bringing(lacking)})"
     else:
         hint = suggestion(module, [one.name for one in pkgutil.iter_modules(package.__path__)])
     return expected("env_id", "a module that is installed", f"{name}: {error}{hint}")

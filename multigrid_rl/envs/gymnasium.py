@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
 from multigrid_rl.envs.base import (
     AGENT,
-    PACKAGE_OF,
     TEAM,
     TRIED,
     BrokenEnvError,
     OwnReward,
     SingleAgentEnvs,
+    bringing,
     flat_actions,
     native,
     reset_by,
@@ -189,8 +189,8 @@ def _missing(env_id: str, error: Exception) -> str:
     module, colon, _ = env_id.partition(":")
     if not name or (colon and module.partition(".")[0] == name):
         return expected("env_id", "an environment whose module can be imported", f"{env_id}: {error}")
-    advice = f"pip install {PACKAGE_OF.get(name, name)}"
-    return expected("env_id", "an environment whose packages are installed", f"{env_id} without {name}: {advice}")
+    got = f"{env_id} without {name}: {bringing(name)}"
+    return expected("env_id", "an environment whose packages are installed", got)
 
 
 class GymnasiumEnvs(SingleAgentEnvs):

@@ -106,7 +106,7 @@ def _descend(
         take(batch[0], distinct, count, tokens)
         take(batch[1], distinct, count, numbers)
         inputs = (tokens[:count], numbers[:count])
-        both_forward(inputs, kind, 2, first, second)
+        both_forward(inputs, kind, np.int64(2), first, second)  # not a constant, which would be a form of its own
         _outputs(count, distinct, (first[-1][-1], second[-1][-1]), extras, flat, values)
         passed, weighting = (outputs, values, which), limits[:3]
         if outputs.ndim == 3:

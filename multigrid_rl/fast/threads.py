@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from multigrid_rl import jit
 from multigrid_rl.jit import most_threads, use_threads
 
 #: Threads that a pass has work for, as ``train.threads`` allows them: on the way back a network has two towers.
@@ -105,7 +106,7 @@ class ThreadTuner:
         """Take more threads or fewer; to be called before every iteration."""
         now = time.monotonic()
         seconds, self._looked = now - self._looked, now
-        if not self._auto or self.most == 1:
+        if not self._auto or self.most == 1 or jit.state.busy():
             return
         if now - self._sampled[0] >= PERIOD_S:
             self._free = self._free_cores()

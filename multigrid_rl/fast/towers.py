@@ -64,7 +64,7 @@ def policy_forward(rows: Array, sizes: Array, kind: int, tower: Any, buffers: tu
         for d in range(rows.shape[1]):
             tokens[u, d] = rows[slots[u], d]
     if count > 0:
-        both_forward((tokens[:count], numbers[:count]), kind, 1, tower, tower)
+        both_forward((tokens[:count], numbers[:count]), kind, np.int64(1), tower, tower)
         layers = tower[5]
         for b in range(len(rows)):
             for k in range(out.shape[1]):

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.evaluation.replays import read_games, replay
+from multigrid_rl.files import installing
 from multigrid_rl.imitation.demonstrations import Demonstrations, Episode
 from multigrid_rl.players.cards import space_of
 from multigrid_rl.text import ConfigError, expected, shown
@@ -263,9 +264,7 @@ def _minari() -> Any:
     try:
         import minari  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError(
-            expected("minari", "an installed package", "none: pip install multigrid-rl[minari]")
-        ) from error
+        raise ConfigError(expected("minari", "an installed package", f"none: {installing('minari')}")) from error
     return minari
 
 

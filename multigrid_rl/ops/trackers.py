@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from multigrid_rl.files import write_whole
+from multigrid_rl.files import installing, write_whole
 from multigrid_rl.text import ConfigError, expected, one_line
 
 LOG = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Library:
     def check(cls) -> None:
         """Raise ``ConfigError`` where the library is not installed."""
         if find_spec(cls.name) is None:
-            wanted = f"csv, or an installed library: pip install 'multigrid-rl[{cls.name}]'"
+            wanted = f"csv, or an installed library: {installing(cls.name)}"
             raise ConfigError(expected("tracking", wanted, f"{cls.name}, which is not there"))
 
     def begin(self, folder: Path, values: dict[str, Any]) -> None:

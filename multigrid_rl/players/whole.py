@@ -129,7 +129,7 @@ def _note(log: Any, t: int, n: int, outputs: Any) -> None:
 @kernel
 def _play(parts: Any, count: int, world: Any, marks: Array, log: Any, episodes: Any) -> int:
     """Play the steps of a ``log``; returns how many rows of episodes are kept then, -1 for a token out of range."""
-    state, flags, outputs, tables, actions, orders, none_yet = world
+    state, flags, outputs, tables, actions, orders, auto_reset, none_yet = world
     sums, rows, kept = episodes
     ended: int = kept
     finals = 0
@@ -137,7 +137,7 @@ def _play(parts: Any, count: int, world: Any, marks: Array, log: Any, episodes: 
         for p in range(count):
             if _decide(parts[p], t, outputs.tokens, marks, actions) < 0:
                 return -1
-        step_games(state, flags, outputs, tables, actions, orders, True)
+        step_games(state, flags, outputs, tables, actions, orders, auto_reset)
         ended = add_up(outputs.reward, outputs.events, outputs.done, outputs.winner, sums, rows, ended)
         for n in range(len(actions)):
             _note(log, t, n, outputs)
@@ -145,8 +145,9 @@ def _play(parts: Any, count: int, world: Any, marks: Array, log: Any, episodes: 
                 marks[a, n] = actions[n, a] if outputs.acted[n, a] else none_yet
             if log.cut[t, n]:
                 for p in range(count):
-                    if len(parts[p].final):
-                        _show(parts[p], outputs.final_tokens, marks, n, parts[p].final[finals])
+                    part = parts[p]  # each time it is named, it is chosen among all
+                    if len(part.final):
+                        _show(part, outputs.final_tokens, marks, n, part.final[finals])
                 finals += 1
             for a in range(len(marks) if log.done[t, n] else 0):
                 marks[a, n] = none_yet
@@ -182,8 +183,8 @@ def play(
         return None
     world, shaping = env.world, env.shaping
     match.clock.begin()
-    rules = world.state, world.flags, world.outputs, world.tables, env.actions, world.index_order, len(ACTIONS)
-    ended = _play(parts, count, rules, marks, log, (env.sums, env.room(log.done.size), env.kept))
+    rules = world.state, world.flags, world.outputs, world.tables, env.actions, world.index_order, world.auto_reset
+    ended = _play(parts, count, (*rules, len(ACTIONS)), marks, log, (env.sums, env.room(log.done.size), env.kept))
     match.clock.lap("play")
     if ended < 0:
         raise IndexError(expected("tokens", "of the game's own", "one that is out of range"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from multigrid_rl.cli.app import fail, refused
-from multigrid_rl.text import program, reason
+from multigrid_rl.files import installing
+from multigrid_rl.text import ConfigError, expected, program, reason
 
 if TYPE_CHECKING:
     from multigrid_rl.search.folder import SearchFolder
@@ -55,6 +57,8 @@ def search(
 
 def opened(overrides: list[str], path: Path | None, resume: Path | None) -> SearchFolder:
     """Make the folder of a new search, or open that of an interrupted one. Raises ``ConfigError``, ``PlayerError``."""
+    if find_spec("optuna") is None:
+        raise ConfigError(expected("search", f"the extra search ({installing('search')})", "no optuna"))
     from multigrid_rl.search.folder import SearchFolder
     from multigrid_rl.search.settings import SearchRequest
 

@@ -226,7 +226,7 @@ class Answers:
 
 
 def app_of(table: Table) -> Any:
-    """Return the application. Raises ``ConfigError``: the extra ``web`` is not installed."""
+    """Return the application."""
     answers = Answers(table)
     return application({"/": answers.page, "/shown": answers.shown, "/events": answers.events}, {"/sent": answers.sent})
 
@@ -237,7 +237,7 @@ def browser(
     """Open pages for persons; returns the games, what serves them, and a hint. Entry of ``tables.PERSONS``.
 
     Raises:
-        ConfigError: a port in use, or the extra ``web`` is missing.
+        ConfigError: a port in use.
     """
     session = Session(spec, others, seed=seed)
     whole, delay = bool(options["whole_board"]), options["delay"]

@@ -116,7 +116,7 @@ def watch_run(folder: Path, port: int | None, say: Any) -> None:
         say: is handed the line with its address.
 
     Raises:
-        ConfigError: no folder of either, a port in use, the extra ``web`` is missing.
+        ConfigError: no folder of either, a port in use.
     """
     if not is_search(folder) and not (folder / "config.yaml").is_file():
         raise ConfigError(expected(folder, "the folder of a run or a search", "no config.yaml in it"))
@@ -131,8 +131,7 @@ class Web:
 
     @classmethod
     def check(cls) -> None:
-        """Raise ``ConfigError`` where the extra ``web`` is not installed, or no port is free."""
-        application({})
+        """Raise ``ConfigError`` where no port is free."""
         listen(None).close()
 
     def begin(self, folder: Path, values: dict[str, Any]) -> None:  # noqa: ARG002 - as the others

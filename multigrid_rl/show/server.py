@@ -5,6 +5,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.routing import Route
+
 from multigrid_rl.text import ConfigError, expected
 
 #: Seconds after which a stream looks whether there is news, or the server ends; a browser gets a sign of life after so
@@ -26,17 +31,7 @@ def application(reads: Mapping[str, Any], writes: Mapping[str, Any] | None = Non
     Args:
         reads: what answers GET, by path.
         writes: what answers POST.
-
-    Raises:
-        ConfigError: the extra ``web`` is not installed.
     """
-    try:
-        from starlette.applications import Starlette  # noqa: PLC0415 - an extra
-        from starlette.middleware import Middleware  # noqa: PLC0415
-        from starlette.middleware.trustedhost import TrustedHostMiddleware  # noqa: PLC0415
-        from starlette.routing import Route  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ConfigError(expected("--web", "the extra web (pip install 'multigrid-rl[web]')", error)) from error
     routes = [Route(path, answer) for path, answer in reads.items()]
     routes += [Route(path, answer, methods=["POST"]) for path, answer in (writes or {}).items()]
     guard = Middleware(TrustedHostMiddleware, allowed_hosts=[_HOST, "localhost"])

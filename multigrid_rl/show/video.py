@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from multigrid_rl.evaluation.replays import GameRecord
-from multigrid_rl.files import unfinished
+from multigrid_rl.files import installing, unfinished
 from multigrid_rl.show.boards import GameDrawing
 from multigrid_rl.show.captions import Caption, captioned
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
@@ -222,8 +222,10 @@ def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "1
 
 
 def _write(film: Film, path: Path, quality: tuple[str, ...]) -> Written:
-    # Imported here: pages of runs without films are written without it.
-    import imageio_ffmpeg  # noqa: PLC0415 - see above
+    try:
+        import imageio_ffmpeg  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise ConfigError(expected("film", f"the extra films ({installing('films')})", error)) from error
 
     shots = film.shots()
     first = next(shots)

@@ -6,30 +6,25 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import RunConfig, trainer_of
-from multigrid_rl.fast.threads import set_threads
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.learn.batches import estimate
-from multigrid_rl.learn.rollout import Collector
-from multigrid_rl.learn.update import Update
-from multigrid_rl.models.registry import actor_of, network_of
+from multigrid_rl.models.registry import actor_of
 from multigrid_rl.players.cards import write_player
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.tables import ENGINES, STARTS, find, load
 from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.training.kernels import warm_up
 from multigrid_rl.training.protocols import Engine
 from multigrid_rl.training.run import Run
-from multigrid_rl.training.stages import Stage, card_of, estimator_of, stages_of, thread_tuner, update_config
-from multigrid_rl.types import EnvFactory, RunError
+from multigrid_rl.training.stages import Stage, card_of, stages_of, thread_tuner
+from multigrid_rl.types import RunError
 
 LOG = logging.getLogger(__name__)
 #: Seconds after which a checkpoint is written, however few steps were played since the last one.
@@ -175,32 +170,6 @@ def restore(engine: Engine, start: Path) -> None:
     bad = not_finite(engine.run.learner.get_weights())
     if bad is not None:
         raise ConfigError(expected(start, "a checkpoint whose weights are finite", f"{bad} is not finite"))
-
-
-def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int = 1) -> None:
-    """Compile or load every kernel before the clock runs and before env runners would all compile them at once.
-
-    Multi-threaded kernels are separate: those of up to ``threads`` threads are compiled.
-    """
-    factory = factory or env_factory(config)
-    env = factory.build(config.train.num_envs if config.scenario.kind.built_once else 2, 0)
-    architecture = config.model.model_dump()
-    networks = {module: network_of(factory.specs.agent_of(module), architecture) for module in factory.specs.modules}
-    collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=4, bound=config.model.bound)
-    spaces = {module: factory.specs.agent_of(module).action_space for module in networks}
-    for count in range(1, threads + 1):
-        set_threads(count)
-        rollouts = collector.collect()
-        if not trainer_of(config.train.trainer).learns_values:
-            continue
-        batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in factory.specs.agents}
-        # Who takes turns may have none.
-        batches = {module: batch for module, batch in batches.items() if len(batch.obs)}
-        if not batches:
-            continue
-        once = replace(update_config(config), epochs=1, minibatch_size=None, recompute=None)
-        Update(networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
-    set_threads(1)
 
 
 def checkpoint(engine: Engine, config: RunConfig, folder: RunFolder) -> None:

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,13 +156,15 @@ def _run(
     if checkpoint is not None and ":" in config.model.name:
         check_networks(config, stages[-1].factory.specs, checkpoint)
     from multigrid_rl.rllib.session import RayError, check_gpus, ray_session, reason_of
+    from multigrid_rl.training.kernels import helped
     from multigrid_rl.training.loop import train
 
     check_gpus(config)
     # Everything has been checked by now: the line of a mistake has no head of a run above it.
     screen = live.live_console()
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
-    screen.print("(starting takes some seconds, and most of a minute more the first time, to compile the game)")
+    screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
+    helped(config, partial(live.compiled, screen))
     with ExitStack() as stack:
         stack.enter_context(live.warnings_on_screen())
         try:

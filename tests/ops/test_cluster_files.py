@@ -349,8 +349,8 @@ def test_makefile_names_existing_files_and_tags():
 def test_setup_takes_build_of_torch_that_is_asked_for(tmp_path, typed, index):
     command = ["make", "--dry-run", f"VENV={tmp_path}", "setup", *typed]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    (line,) = [line for line in done.stdout.splitlines() if line.endswith(" torch")]
-    assert line.split("constraints.txt ")[1].split() == [*index, "torch"]
+    (line,) = [line for line in done.stdout.splitlines() if line.endswith(" torch .")]
+    assert line.split("tools/install.py ")[1].split() == [*index, "torch", "."]
 
 
 def test_setup_refuses_unknown_build_of_torch(tmp_path):

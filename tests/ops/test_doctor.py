@@ -25,7 +25,9 @@ NOWHERE = Path("/proc/nowhere")
     [
         ("python", ["3.11.7"], "ok", ["3.11.7"]),
         ("python", ["3.9.18"], "problem", ["expected ", "got 3.9.18", "install Python"]),
-        ("python", ["3.13.0"], "problem", ["got 3.13.0"]),
+        ("python", ["3.13.5"], "ok", ["3.13.5"]),
+        ("python", ["3.14.8"], "ok", ["3.14.8"]),
+        ("python", ["3.15.0"], "problem", ["got 3.15.0"]),
         ("cores", [4, 4.0, {}], "ok", ["4 for this process"]),
         ("cores", [16, 2.5, {}], "warning", ["16 seen", "the time of 2.5", "torch_threads=2", "num_env_runners=2"]),
         ("cores", [16, 0.5, {}], "warning", ["torch_threads=1 "]),

@@ -6,6 +6,7 @@ import csv
 import errno
 import json
 import os
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
@@ -16,6 +17,7 @@ import pytest
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, keyword_overrides
 from multigrid_rl.config.recipes import check_harmless
+from multigrid_rl.files import installing
 from multigrid_rl.ops import trackers as tracking
 from multigrid_rl.runs.folder import RunFolder, tracker_named
 from multigrid_rl.text import ConfigError
@@ -198,7 +200,7 @@ def test_variable_that_a_library_does_not_take_is_one_warning(tmp_path, wandb, m
 
 def test_rejects_missing_library_before_start(monkeypatch):
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'multigrid-rl\[mlflow\]'"):
+    with pytest.raises(ConfigError, match=re.escape(installing("mlflow"))):
         tracking.Mlflow.check()
     tracking.Csv.check()
 

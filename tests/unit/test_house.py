@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks import house
 
 ROOT = Path(__file__).parents[2]
-#: Modules and lines of ours that the command of a plain run may have loaded at its end.
+#: Modules and lines of ours that the whole process of a plain run may have loaded at its end.
 LOADED = (86, 16_100)
 
 #: A sitecustomize that tells at a command's end which modules of ours it has, and their files.
