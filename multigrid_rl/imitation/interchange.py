@@ -1,4 +1,4 @@
-"""Import and export of recorded play: torch files, Parquet, Minari."""
+"""Import and export of recorded play: torch files, games, Minari."""
 
 import json
 import subprocess
@@ -23,8 +23,8 @@ from multigrid_rl.types import AgentSpec
 
 Array = NDArray[Any]
 Space: TypeAlias = spaces.Space[Any]
-TORCH, PARQUET, MINARI, GAMES = (".pt", ".pth"), ".parquet", "minari:", ".json"
-SOURCES = "a torch file (.pt, .pth), a Parquet file (.parquet), games (.json) or minari:DATASET_ID"
+TORCH, MINARI, GAMES = (".pt", ".pth"), "minari:", ".json"
+SOURCES = "a torch file (.pt, .pth), games (.json) or minari:DATASET_ID"
 #: Seconds of processor time, and bytes of memory beside three times the file's, for reading an untrusted torch file.
 _SECONDS, _BYTES = 600, 8 << 30
 _UNKNOWN = (-1, -1, -1)
@@ -49,8 +49,6 @@ def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Epi
         raise ConfigError(expected("data import", f"{SOURCES} that exists", source))
     if path.suffix in TORCH:
         return _from_torch(path, columns)
-    if path.suffix == PARQUET:
-        return _from_parquet(path, columns), {}
     raise ConfigError(expected("data import", SOURCES, source))
 
 
@@ -195,66 +193,6 @@ def _from_torch(path: Path, columns: Mapping[str, Space]) -> tuple[Iterator[Epis
         raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
     # Such a file has neither rewards nor ends.
     return iter([_episode(key, arrays, columns)]), {"bounds": False, **facts}
-
-
-# --- Parquet: a row for each step, `episode` counts up; the final observation is in the last row of an episode
-
-
-def write_parquet(data: Demonstrations, path: Path) -> None:
-    """Write recorded play as one Parquet file. Raises ``OSError``."""
-    import pyarrow as pa  # noqa: PLC0415 - takes a third of a second
-    from pyarrow import parquet as pq  # noqa: PLC0415
-
-    schema, writer, first = None, None, 0
-    for number, behind in enumerate(data.episode_ends.tolist()):
-        rows = slice(first, behind)
-        columns = {
-            "episode": np.full(behind - first, number),
-            **{name: list(getattr(data, name)[rows]) for name in ("observations", "actions")},
-            **{name: getattr(data, name)[rows] for name in ("rewards", "terminated", "truncated")},
-            "final_observation": [None] * (behind - first - 1) + [data.final_observations[number]],
-            "seed": [None] * (behind - first - 1) + [data.seeds[number]],
-        }
-        table = pa.table({name: pa.array(values) for name, values in columns.items()}, schema=schema)
-        if writer is None:
-            schema = table.schema.with_metadata({"multigrid_rl": json.dumps(data.card.model_dump())})
-            writer = pq.ParquetWriter(path, schema, compression="zstd")
-        writer.write_table(table.cast(schema))
-        first = behind
-    assert writer is not None
-    writer.close()
-
-
-def _from_parquet(path: Path, columns: Mapping[str, Space]) -> Iterator[Episode]:
-    import pyarrow as pa  # noqa: PLC0415
-    from pyarrow import parquet as pq  # noqa: PLC0415
-
-    try:
-        table = pq.read_table(path)
-        missing = [name for name in ("observations", "actions", "episode") if name not in table.column_names]
-        if missing:
-            raise ConfigError(expected(f"data import: {path}", "columns observations, actions, episode", missing[0]))
-        numbers = table["episode"].to_numpy()
-        if not len(numbers):
-            raise ConfigError(expected(f"data import: {path}", "steps", "none"))
-        ends = np.append(np.flatnonzero(np.diff(numbers)) + 1, len(numbers))
-        for low, high in zip([0, *ends[:-1]], ends, strict=True):
-            part = table.slice(low, high - low)
-            yield _row_group(f"data import: {path}", {name: part[name] for name in part.column_names}, columns)
-    except ConfigError:
-        raise
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        wanted = "a Parquet file of recorded play"
-        raise ConfigError(expected(f"data import: {path}", wanted, shown(str(error), 200))) from error
-
-
-def _row_group(key: str, given: dict[str, Any], columns: Mapping[str, Space]) -> Episode:
-    ends = [bool(given[name][-1].as_py()) if name in given else False for name in ("terminated", "truncated")]
-    rewards = given["rewards"].to_numpy() if "rewards" in given else None
-    final, seed = (given[name][-1].as_py() if name in given else None for name in ("final_observation", "seed"))
-    rows = {name: given[name].to_pylist() for name in columns}
-    rows["observations"] += [] if final is None else [final]
-    return _episode(key, rows, columns, rewards=rewards, ends=(ends[0], ends[1]), seed=tuple(seed or _UNKNOWN))
 
 
 # --- Minari (https://minari.farama.org), an extra

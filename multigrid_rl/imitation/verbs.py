@@ -79,13 +79,13 @@ def data(
     ],
     source: Annotated[
         str,
-        typer.Argument(help="Folder with recorded play; to import a .pt, .pth, .parquet or .json file or minari:ID."),
+        typer.Argument(help="Folder with recorded play; to import a .pt, .pth or .json file or minari:ID."),
     ],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Where imported play was recorded: scenario=halfcheetah.")
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Folder to import to; .parquet file or minari:ID to export to.")
+        str | None, typer.Option("--output", "-o", help="Folder to import to; minari:ID to export to.")
     ] = None,
     who: Annotated[
         str | None, typer.Option(help='Who plays in what is imported; of games whose steps are ("you" by default).')
@@ -107,14 +107,10 @@ def data(
     if action == "import":
         _import(source, Path(output), list(overrides or []), who)
         return
+    if not output.startswith(interchange.MINARI):
+        raise refused("--output", "minari:ID", output)
     recorded = read_demonstrations(Path(source))
-    if output.startswith(interchange.MINARI):
-        interchange.write_minari(recorded, output.removeprefix(interchange.MINARI))
-    elif output.endswith(interchange.PARQUET):
-        with written_beside(Path(output)) as unfinished:
-            interchange.write_parquet(recorded, unfinished)
-    else:
-        raise refused("--output", "a file that ends in .parquet, or minari:ID", output)
+    interchange.write_minari(recorded, output.removeprefix(interchange.MINARI))
     typer.echo(f"exported {output}: {recorded.card.summary()}")
 
 
