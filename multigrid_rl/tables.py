@@ -92,7 +92,7 @@ TRAINERS: dict[str, str] = {
 SECTIONS: dict[str, str] = {"dagger": "dagger", "cloning": "bc", "adversarial": "gail"}
 
 #: Keys of add-ons that name files or code, which no file may set where code is refused.
-NAMING_CODE = ("train.adversarial.reward", "train.dagger.expert", "expert")
+NAMING_CODE = ("train.dagger.expert", "expert")
 
 #: Keys of add-ons that a user may write without the part that they belong to.
 SHORT_KEYS: dict[str, str] = {"expert": "train.dagger.expert"}

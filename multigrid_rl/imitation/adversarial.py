@@ -55,7 +55,6 @@ class AdversarialConfig:
     gradient_penalty: float
     temperature: float = 1.0
     replay: int = 0
-    learnt: Mapping[str, Mapping[str, Array]] | None = None  # weights, by module, of a reward that is used as it is
 
 
 class Steps(NamedTuple):
@@ -88,7 +87,6 @@ class Discriminator(nn.Module):
             self.shaping = tower((size, *config.hidden, 1), "relu", 1.0, generator, gain=1.0)
         self.gamma = config.estimator.gamma
         self.payoff, self.temperature = config.payoff, config.temperature
-        self.fixed = config.learnt is not None
 
     def forward(self, steps: Steps) -> Tensor:
         """Return logits (B,) of ``D``."""
@@ -102,8 +100,6 @@ class Discriminator(nn.Module):
 
     def rewards(self, steps: Steps) -> Tensor:
         """Return the policy's rewards (B,)."""
-        if self.fixed:  # only g, as Fu et al. 2018 retrain with a learned reward
-            return self.reward_of(self.normaliser(steps.obs), steps.actions)
         logits: Tensor = self(steps)
         if self.payoff == "softplus":
             return functional.softplus(logits)  # -log(1 - D)
@@ -185,7 +181,6 @@ class Adversary:
         recorded: the expert's steps.
         config: its settings.
         device: of the network.
-        name: its module.
 
     Raises:
         RunError: episodes ended early, and that is not allowed.
@@ -198,7 +193,6 @@ class Adversary:
         recorded: Demonstrations,
         config: AdversarialConfig,
         device: torch.device,
-        name: str,
     ) -> None:
         self._network, self._distribution, self._recorded = network, distribution, recorded
         self._config, self._device = config, device
@@ -211,8 +205,6 @@ class Adversary:
         self._optimizer = torch.optim.Adam(self.discriminator.parameters(), config.lr)
         self._rng = np.random.default_rng(config.seed)
         self._replay = Replay(config.replay, self._rng)
-        if config.learnt is not None:
-            self._take(config.learnt[name])
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that the next rewards depend on."""
@@ -223,12 +215,10 @@ class Adversary:
             "replay": self._replay.get_state(),
         }
 
-    def _take(self, discriminator: Mapping[str, Array]) -> None:
-        self.discriminator.load_state_dict({name: torch.as_tensor(value) for name, value in discriminator.items()})
-
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state except for the learning rate."""
-        self._take(state["discriminator"])
+        weights = {name: torch.as_tensor(value) for name, value in state["discriminator"].items()}
+        self.discriminator.load_state_dict(weights)
         self._optimizer.load_state_dict(state["optimizer"])
         self._optimizer.param_groups[0]["lr"] = self._config.lr
         self._rng.bit_generator.state = state["rng"]
@@ -261,7 +251,7 @@ class Adversary:
             return Steps._make(map(torch.cat, zip(found, self._replay.draw(earlier), strict=True)))
 
         metrics = self._tell_apart(sample)
-        if self._config.replay and not self.discriminator.fixed:
+        if self._config.replay:
             self._replay.add(policy_steps)
         with torch.no_grad():
             rewards = self.discriminator.rewards(policy_steps).cpu().numpy()
@@ -276,13 +266,8 @@ class Adversary:
         return result, metrics
 
     def _tell_apart(self, sample: Callable[[int], Steps]) -> dict[str, float]:
-        """Take gradient steps between recorded rows and as many of ``sample``; statistics of the last one.
-
-        A reward that is used as it is takes none.
-        """
+        """Take gradient steps between recorded rows and as many of ``sample``; statistics of the last one."""
         metrics: dict[str, float] = {}
-        if self.discriminator.fixed:
-            return metrics
         count = self._config.minibatch_size
         for _ in range(self._config.steps):
             expert = self._expert_steps(self._rng.integers(len(self._recorded.observations), size=count))
@@ -368,7 +353,7 @@ class AdversarialUpdate(Update):
         super().__init__(networks, action_spaces, *arguments, **options)
         self._estimator = adversarial.estimator
         self.adversaries = {
-            name: Adversary(net, self._distributions[name], recorded, adversarial, self._device, name)
+            name: Adversary(net, self._distributions[name], recorded, adversarial, self._device)
             for name, net in networks.items()
         }
 

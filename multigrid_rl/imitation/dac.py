@@ -99,7 +99,7 @@ class Dac(Sac):
         for name, agent in self.agents.items():
             network = networks[name]
             kind = KeptAirl if adversarial.kind == "airl" else KeptAdversary
-            one = kind(network, network.head, recorded, adversarial, agent.device, name)
+            one = kind(network, network.head, recorded, adversarial, agent.device)
             self.adversaries[name], agent.pays = one, one.pays
 
     def _kept(self, name: str) -> dict[str, float]:

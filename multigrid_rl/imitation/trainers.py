@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from multigrid_rl.config.network import MAX_LAYERS, MAX_UNITS
 from multigrid_rl.config.scenario import Part, Steps
@@ -78,8 +78,13 @@ class AdversarialOptions(Part):
     """steps of earlier policies that are kept; half of the policy's rows are drawn from them. 0: none"""
     allow_variable_horizon: bool
     """true: allow environments whose episodes end early; the horizon then leaks reward information"""
-    reward: str | None
-    """with kind=airl: a run of that trainer and kind whose reward g(s, a) is paid as it is. null: learn one"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_reward(cls, values: Any) -> Any:
+        """Drop ``reward: null``, which older runs and recipes have."""
+        is_null = isinstance(values, dict) and values.get("reward", "") is None
+        return {key: value for key, value in values.items() if key != "reward"} if is_null else values
 
 
 class CloningTrain(TrainConfig):
@@ -308,15 +313,6 @@ class AdversarialTrainer(Imitation):
         assert isinstance(train, AdversarialTrain)
         return [("imitation", f"{train.adversarial.kind}, what a discriminator takes for recorded play")]
 
-    def absent(self, config: RunConfig) -> dict[str, str]:
-        """Return what rows do not have where a learned reward is used as it is, and what cloning alone reports."""
-        train = config.train
-        assert isinstance(train, AdversarialTrain)
-        absent = super().absent(config)
-        if train.adversarial.reward is not None:
-            absent["learner/*/discriminator_*"] = "no discriminator is trained"
-        return absent
-
     def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
         from multigrid_rl.imitation.adversarial import check_horizon
 
@@ -338,35 +334,13 @@ class AdversarialTrainer(Imitation):
         return AdversarialUpdate(settings, data, networks, action_spaces, update_config(config), **options)
 
     def _config(self, config: RunConfig) -> AdversarialConfig:
-        """Return the settings of learning rewards.
-
-        Raises ``ConfigError``: the run named in ``train.adversarial.reward`` has no reward that fits.
-        """
+        """Return the settings of learning rewards."""
         from multigrid_rl.imitation.adversarial import AdversarialConfig
-        from multigrid_rl.runs.checkpoints import read_learner_state
-        from multigrid_rl.runs.reader import run_config
         from multigrid_rl.training.stages import estimator_of
 
-        train = config.train
-        assert isinstance(train, AdversarialTrain)
-        options = train.adversarial
-        shared: dict[str, Any] = {"data": str(config.data), "estimator": estimator_of(config), "seed": config.seed}
-        if options.reward is not None:
-            source = run_config(Path(options.reward))
-            learnt = source.train.adversarial if isinstance(source.train, AdversarialTrain) else None
-            if learnt is None or (learnt.kind, learnt.reward, options.kind) != ("airl", None, "airl"):
-                wanted = "a run that learned a reward by train.adversarial.kind=airl, with that kind"
-                raise ConfigError(expected("train.adversarial.reward", wanted, Path(options.reward)))
-            for key, needed, value in (
-                ("train.trainer", source.train.trainer, config.train.trainer),
-                ("scenario.env_id", source.scenario.env_id, config.scenario.env_id),
-                ("train.adversarial.hidden", learnt.hidden, options.hidden),
-            ):
-                if needed != value:
-                    raise ConfigError(expected(key, f"{needed}, as the run that train.adversarial.reward names", value))
-            kept = read_learner_state(Path(options.reward))["update"]["adversaries"]
-            shared["learnt"] = {name: one["discriminator"] for name, one in kept.items()}
-        return AdversarialConfig(**options.model_dump(exclude={"reward"}), **shared)
+        assert isinstance(config.train, AdversarialTrain)
+        options = config.train.adversarial.model_dump()
+        return AdversarialConfig(**options, data=str(config.data), estimator=estimator_of(config), seed=config.seed)
 
 
 class DacTrainer(AdversarialTrainer):

@@ -13,13 +13,11 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.imitation.adversarial import AdversarialConfig, Steps
 from multigrid_rl.imitation.dac import NOISE, Dac
-from multigrid_rl.imitation.trainers import ADVERSARIAL
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.runs.checkpoints import read_learner_state
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import resume_training
 from multigrid_rl.types import RunError
@@ -186,17 +184,3 @@ def test_what_it_cannot_do_is_refused(overrides, said):
     with pytest.raises(ConfigError) as caught:
         compose([*PENDULUM, *overrides])
     assert said in str(caught.value)
-
-
-def test_learnt_reward_teaches_a_fresh_policy_and_stays_as_it_is(demo, tmp_path):
-    airl = [*PENDULUM, f"data={demo}", "train.until=512", *BY_AIRL]
-    first, again = tmp_path / "first", tmp_path / "again"
-    tiny_run(first, *airl)
-    _, rows = tiny_run(again, *airl, f"train.adversarial.reward={first}", "seed=4")
-    before, after = (read_learner_state(run)["update"]["adversaries"][AGENT] for run in (first, again))
-    for name, value in before["discriminator"].items():
-        np.testing.assert_array_equal(value, after["discriminator"][name])
-    assert "learner/agent_0/discriminator_loss" not in rows[-1]
-    ppo = compose(["env_id=Pendulum-v1", "train=airl", f"data={demo}", f"train.adversarial.reward={first}"])
-    with pytest.raises(ConfigError, match=r"train\.trainer: expected dac, as the run that .* names, got airl"):
-        ADVERSARIAL._config(ppo)

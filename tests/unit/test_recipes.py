@@ -66,7 +66,6 @@ def test_rejects_non_recipe_files(recipe, tmp_path):
         ("'train.shaping=stolen:code #': 3\n", "'train.shaping=stolen:code #=3'"),
         ("++train.shaping: stolen:code\n", "'++train.shaping=stolen:code'"),
         ("run_dir: /tmp\n", "'run_dir=/tmp'"),
-        ("train: {adversarial: {reward: stolen}}\n", "'train.adversarial.reward=stolen'"),
         ("train: {dagger: {expert: 'stolen:Code'}}\n", "'train.dagger.expert=stolen:Code'"),
         ("expert: stolen:Code\n", "'expert=stolen:Code'"),
         ("checkpoints: /tmp\n", "'checkpoints=/tmp'"),
