@@ -32,10 +32,8 @@ def examine(folder: Path, address: str | None, patience_s: float) -> Iterator[Fi
     match = None if address is None else ADDRESS.fullmatch(address)
     if address is not None and (match is None or (match["port"] and not 1 <= int(match["port"]) <= 65535)):
         raise ConfigError(expected("address", "auto, host:port or ray://host:port", address))
-    yield machine.check_python()
     yield from machine.check_packages()
     yield machine.check_kernels()
-    yield machine.check_cores()
     yield machine.check_gpus()
     yield machine.check_shm()
     yield machine.check_disk(folder)

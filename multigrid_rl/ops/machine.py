@@ -4,21 +4,17 @@ Each check takes its inputs as arguments whose defaults are this machine's, and 
 whether it is good, and what to change.
 """
 
-import os
-import platform
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from multigrid_rl import jit
-from multigrid_rl.cores import available_cpus, cpu_quota
 from multigrid_rl.files import data_root
 from multigrid_rl.text import expected
 
@@ -38,14 +34,6 @@ class Finding(NamedTuple):
     level: Level
     found: str
     change: str = ""  # what to do about it; empty if all is well
-
-
-def check_python(found: str | None = None) -> Finding:
-    """Check that this Python is one that the package allows; ``found`` is its version."""
-    found, wanted = found or platform.python_version(), metadata(DISTRIBUTION)["Requires-Python"]
-    if SpecifierSet(wanted).contains(found, prereleases=True):
-        return Finding("python", "ok", found)
-    return Finding("python", "problem", f"expected {wanted}, got {found}", f"install Python {wanted}")
 
 
 def check_packages(needed: Iterable[str] | None = None, constraints: Path | None = None) -> list[Finding]:
@@ -114,31 +102,6 @@ def check_kernels(folder: Path | None = None) -> Finding:
         message = f"kept in {folder}, as neither the installation nor the home can be written"
         return Finding("kernels", "warning", message, f"{change}: this one is emptied")
     return Finding("kernels", "ok", f"kept in {folder}")
-
-
-def check_cores(
-    cpus: int | None = None, quota: float | None = None, environment: Mapping[str, str] | None = None
-) -> Finding:
-    """Check that programs get the CPUs that they see, and that ``OMP_NUM_THREADS`` asks for no more threads than that.
-
-    Args:
-        cpus: for this process.
-        quota: of its container, in CPUs.
-        environment: its variables.
-    """
-    cpus = available_cpus() if cpus is None else cpus
-    quota = cpu_quota() if quota is None else quota
-    setting = (os.environ if environment is None else environment).get("OMP_NUM_THREADS")
-    if setting is not None and not (setting.isdigit() and 1 <= int(setting) <= cpus):
-        level: Level = "warning" if setting.isdigit() and int(setting) > cpus else "problem"
-        change = "unset it, or set it lower: more threads than CPUs wait for each other"
-        return Finding("cores", level, expected("OMP_NUM_THREADS", f"1 to {cpus}", setting), change)
-    if quota is None or quota >= cpus:
-        return Finding("cores", "ok", f"{cpus} for this process, OMP_NUM_THREADS={setting or 'not set'}")
-    cores = max(1, int(quota))
-    most = f"train.torch_threads={cores} cluster.num_env_runners={cores}"
-    change = f"give it whole cores (--cpuset-cpus), or {most} at most"
-    return Finding("cores", "warning", f"{cpus} seen, but this container gets the time of {quota:g}", change)
 
 
 def check_gpus(build: str | None = None, cuda: str | None = None, gpus: int | None = None) -> Finding:

@@ -20,7 +20,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON at the end.")] = False,
     patience: Annotated[float, typer.Option(min=1, help="Seconds that Ray has for a task.")] = 90.0,
 ) -> None:
-    """Check installation, cores, GPUs, shared memory, disk and Ray; suggest fixes. Status 1 for a problem."""
+    """Check installation, GPUs, shared memory, disk and Ray; suggest fixes. Status 1 for a problem."""
     from multigrid_rl.ops.doctor import examine
 
     console, findings = Console(highlight=False), []

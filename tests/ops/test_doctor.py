@@ -23,18 +23,6 @@ NOWHERE = Path("/proc/nowhere")
 @pytest.mark.parametrize(
     ("check", "given", "level", "parts"),
     [
-        ("python", ["3.11.7"], "ok", ["3.11.7"]),
-        ("python", ["3.9.18"], "problem", ["expected ", "got 3.9.18", "install Python"]),
-        ("python", ["3.13.5"], "ok", ["3.13.5"]),
-        ("python", ["3.14.8"], "ok", ["3.14.8"]),
-        ("python", ["3.15.0"], "problem", ["got 3.15.0"]),
-        ("cores", [4, 4.0, {}], "ok", ["4 for this process"]),
-        ("cores", [16, 2.5, {}], "warning", ["16 seen", "the time of 2.5", "torch_threads=2", "num_env_runners=2"]),
-        ("cores", [16, 0.5, {}], "warning", ["torch_threads=1 "]),
-        ("cores", [2, 2.0, {"OMP_NUM_THREADS": "2"}], "ok", ["2 for this process, OMP_NUM_THREADS=2"]),
-        ("cores", [2, 2.0, {"OMP_NUM_THREADS": "64"}], "warning", ["OMP_NUM_THREADS: expected 1 to 2, got 64"]),
-        ("cores", [2, 2.0, {"OMP_NUM_THREADS": "many"}], "problem", ["got many"]),
-        ("cores", [2, 2.0, {"OMP_NUM_THREADS": "0"}], "problem", ["got 0"]),
         ("gpus", ["2.13.0+cpu", None, 0], "ok", ["2.13.0+cpu is built without CUDA"]),
         ("gpus", ["2.13.0+cu130", "13.0", 2], "ok", ["sees 2", "cluster.gpus_per_learner=1"]),
         ("gpus", ["2.13.0+cu130", "13.0", 0], "warning", ["built for CUDA 13.0 and sees no GPU", "nvidia-smi"]),
@@ -55,7 +43,7 @@ def test_names_problems_and_remedies(check, given, level, parts):
 
 
 def test_checks_local_machine_by_default():
-    assert machine.check_python().level == machine.check_kernels().level == "ok"
+    assert machine.check_kernels().level == "ok"
     assert [finding for finding in machine.check_packages() if finding.level == "problem"] == []
 
 

@@ -29,7 +29,7 @@ def test_doctor_passes_sound_machine():
     data = json.loads(last)
     assert data["problems"] == 0
     checks = [finding["check"] for finding in data["findings"]]
-    assert list(dict.fromkeys(checks)) == ["python", "packages", "kernels", "cores", "gpus", "shm", "disk", "ray"]
+    assert list(dict.fromkeys(checks)) == ["packages", "kernels", "gpus", "shm", "disk", "ray"]
     shown = [line.split() for line in lines if not line.startswith(" ")]
     assert [words[:2] for words in shown[:-1]] == [[row["level"], row["check"]] for row in data["findings"]]
     assert sum(line.lstrip().startswith("-> ") for line in lines) == data["warnings"]
@@ -59,4 +59,4 @@ def test_rejects_invalid_address_before_checks(address):
 
 @pytest.mark.parametrize("address", ["auto", "10.0.0.1:6379", "head:6379", "ray://head-1.local:10001", "[::1]:6379"])
 def test_accepts_addresses(address, tmp_path):
-    assert next(doctor.examine(tmp_path, address, 1.0)).check == "python"
+    assert next(doctor.examine(tmp_path, address, 1.0)).check == "packages"
