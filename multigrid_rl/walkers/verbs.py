@@ -8,28 +8,32 @@ from typing import Annotated, Any, NamedTuple
 import typer
 import yaml
 
+from multigrid_rl.config.overrides import put
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
 
 
 class _Rule(NamedTuple):
-    """One key of ML-Agents' settings: its default, and its valid values."""
+    """One key of ML-Agents' settings."""
 
     default: Any
     wanted: str
     read: Callable[[Any], Any]  # raises ValueError or TypeError
+    into: str = ""  # our key, where the value is taken as it is
+    typical: tuple[float, float] | None = None  # range that ML-Agents' page of its configuration file tells
+    why: str = ""  # why it has no counterpart
 
 
-def _number(default: float, least: float, most: float = math.inf) -> _Rule:
+def _number(default: float, least: float, most: float = math.inf, **more: Any) -> _Rule:
     def read(value: Any) -> float:
         number = float("nan" if isinstance(value, bool) else value)  # yaml reads 3e-4 as a string
         if not least <= number <= most or math.isinf(number):
             raise ValueError
         return number
 
-    return _Rule(default, f"a number of {least:g} to {most:g}".replace(" to inf", " and more"), read)
+    return _Rule(default, f"a number of {least:g} to {most:g}".replace(" to inf", " and more"), read, **more)
 
 
-def _whole(default: int | None, least: int = 1, most: float = 2**53) -> _Rule:
+def _whole(default: int | None, least: int = 1, most: float = 2**53, **more: Any) -> _Rule:
     numbers = _number(0, least, most)
 
     def read(value: Any) -> int:
@@ -39,102 +43,74 @@ def _whole(default: int | None, least: int = 1, most: float = 2**53) -> _Rule:
         return int(number)
 
     limits = f"{least}" if most == 2**53 else f"{least} to {most:g}"
-    return _Rule(default, f"a whole number of {limits}" + " and more" * (most == 2**53), read)
+    return _Rule(default, f"a whole number of {limits}" + " and more" * (most == 2**53), read, **more)
 
 
-def _word(default: Any, *words: Any) -> _Rule:
+def _word(default: Any, *words: Any, why: str = "") -> _Rule:
     def read(value: Any) -> Any:
         if value not in words or isinstance(value, bool) != isinstance(words[0], bool):
             raise ValueError
         return value
 
-    return _Rule(default, " or ".join(map(str, words)), read)
+    return _Rule(default, " or ".join(map(str, words)), read, why=why)
 
 
 _FLAG = _word(False, False, True)._replace(wanted="true or false")
 _SCHEDULE = _word(None, "linear", "constant")
 _ANY = _Rule(None, "anything", lambda value: value)
-#: Values and defaults of ML-Agents' release 19.
+#: Values, defaults and typical ranges of ML-Agents' release 19.
 _RULES: dict[str, _Rule] = {
     "trainer_type": _word("ppo", "ppo"),
-    "hyperparameters.batch_size": _whole(1024),
-    "hyperparameters.buffer_size": _whole(10240),
-    "hyperparameters.learning_rate": _number(3e-4, 1e-12, 1),
-    "hyperparameters.beta": _number(5e-3, 0),
-    "hyperparameters.epsilon": _number(0.2, 1e-6),
-    "hyperparameters.lambd": _number(0.95, 0, 1),
-    "hyperparameters.num_epoch": _whole(3),
+    "hyperparameters.batch_size": _whole(1024, typical=(32, 5120)),
+    "hyperparameters.buffer_size": _whole(10240, typical=(2048, 409_600)),
+    "hyperparameters.learning_rate": _number(3e-4, 1e-12, 1, typical=(1e-5, 1e-3)),
+    "hyperparameters.beta": _number(5e-3, 0, typical=(1e-4, 1e-2)),
+    "hyperparameters.epsilon": _number(0.2, 1e-6, typical=(0.1, 0.3)),
+    "hyperparameters.lambd": _number(0.95, 0, 1, into="train.lam", typical=(0.9, 0.95)),
+    "hyperparameters.num_epoch": _whole(3, into="train.epochs", typical=(3, 10)),
     "hyperparameters.learning_rate_schedule": _word("linear", "linear", "constant"),
     "hyperparameters.beta_schedule": _SCHEDULE,
     "hyperparameters.epsilon_schedule": _SCHEDULE,
-    "hyperparameters.shared_critic": _FLAG,
+    "hyperparameters.shared_critic": _FLAG._replace(why="policy and values have towers of their own"),
     "network_settings.normalize": _FLAG,
-    "network_settings.hidden_units": _whole(128, 1, 4096),
-    "network_settings.num_layers": _whole(2, 1, 8),
-    "network_settings.vis_encode_type": _word("simple", "simple"),
-    "network_settings.memory.sequence_length": _whole(64),
-    "network_settings.memory.memory_size": _whole(128, 2, 8192),
-    "network_settings.goal_conditioning_type": _word("hyper", "hyper", "none"),
-    "network_settings.deterministic": _FLAG,
-    "reward_signals.extrinsic.gamma": _number(0.99, 1e-6, 1),
+    "network_settings.hidden_units": _whole(128, 1, 4096, typical=(32, 512)),
+    "network_settings.num_layers": _whole(2, 1, 8, typical=(1, 3)),
+    "network_settings.vis_encode_type": _word("simple", "simple", why="only vectors are seen"),
+    "network_settings.memory.sequence_length": _whole(64, typical=(4, 128)),
+    "network_settings.memory.memory_size": _whole(128, 2, 8192, typical=(32, 256)),
+    "network_settings.goal_conditioning_type": _word("hyper", "hyper", "none", why="goals are numbers among others"),
+    "network_settings.deterministic": _FLAG._replace(why="evaluate plays drawn and likeliest actions"),
+    "reward_signals.extrinsic.gamma": _number(0.99, 1e-6, 1, into="train.gamma", typical=(0.8, 0.995)),
     "reward_signals.extrinsic.strength": _number(1.0, 0),
-    "reward_signals.extrinsic.network_settings": _ANY,
-    "max_steps": _whole(500_000),
-    "time_horizon": _whole(64),
-    "keep_checkpoints": _whole(5),
-    "checkpoint_interval": _whole(500_000),
-    "summary_freq": _whole(50_000),
-    "threaded": _FLAG,
-    "even_checkpoints": _FLAG,
-    "init_path": _ANY,
-    "self_play.save_steps": _whole(20_000),
-    "self_play.window": _whole(10, 1, 64),
-    "self_play.play_against_latest_model_ratio": _number(0.5, 0, 1),
-    "self_play.swap_steps": _whole(2000),
-    "self_play.team_change": _ANY,
-    "self_play.initial_elo": _ANY,
+    "reward_signals.extrinsic.network_settings": _ANY._replace(why="the value network is as large as the policy"),
+    "max_steps": _whole(500_000, into="train.until"),
+    "time_horizon": _whole(64, typical=(32, 2048)),
+    "keep_checkpoints": _whole(5, into="train.keep_checkpoints"),
+    "checkpoint_interval": _whole(500_000, into="train.checkpoint_every"),
+    "summary_freq": _whole(50_000, why="every iteration is reported"),
+    "threaded": _FLAG._replace(why="games do not wait for one another"),
+    "even_checkpoints": _FLAG._replace(why="checkpoint_interval says when"),
+    "init_path": _ANY._replace(why="train --resume goes on"),
+    "self_play.save_steps": _whole(20_000, into="scenario.league.every", typical=(10_000, 100_000)),
+    "self_play.window": _whole(10, 1, 64, into="scenario.league.most", typical=(5, 30)),
+    "self_play.play_against_latest_model_ratio": _number(0.5, 0, 1, into="scenario.league.latest_share"),
+    "self_play.swap_steps": _whole(2000, into="scenario.league.redraw"),
+    "self_play.team_change": _ANY._replace(why="one team learns, the other is its past"),
+    "self_play.initial_elo": _ANY._replace(why="win rates choose opponents"),
 }
-#: Typical ranges as ML-Agents' page of its training configuration file tells them (release 19).
-TYPICAL: dict[str, tuple[float, float]] = {
-    "hyperparameters.batch_size": (32, 5120),
-    "hyperparameters.buffer_size": (2048, 409_600),
-    "hyperparameters.learning_rate": (1e-5, 1e-3),
-    "hyperparameters.beta": (1e-4, 1e-2),
-    "hyperparameters.epsilon": (0.1, 0.3),
-    "hyperparameters.lambd": (0.9, 0.95),
-    "hyperparameters.num_epoch": (3, 10),
-    "network_settings.hidden_units": (32, 512),
-    "network_settings.num_layers": (1, 3),
-    "network_settings.memory.sequence_length": (4, 128),
-    "network_settings.memory.memory_size": (32, 256),
-    "reward_signals.extrinsic.gamma": (0.8, 0.995),
-    "time_horizon": (32, 2048),
-    "self_play.save_steps": (10_000, 100_000),
-    "self_play.window": (5, 30),
-}
-#: Settings that no recipe can express, and the supported alternative.
-_REFUSED = {
-    "reward_signals.curiosity": "extrinsic rewards alone",
-    "reward_signals.rnd": "extrinsic rewards alone",
-}
-#: Sections that are trainers of their own here, and the command.
-_ELSEWHERE = {
-    "reward_signals.gail": "train=gail data=DEMOS learns from demonstrations alone (docs/imitation.md)",
-    "behavioral_cloning": "train=bc data=DEMOS clones them; init=ITS_RUN then goes on by PPO (docs/imitation.md)",
-}
-#: Settings without a counterpart, and why none is needed.
-_LEFT_OUT = {
-    "hyperparameters.shared_critic": "policy and values have towers of their own",
-    "network_settings.vis_encode_type": "only vectors are seen",
-    "network_settings.goal_conditioning_type": "goals are numbers among others",
-    "network_settings.deterministic": "evaluate plays drawn and likeliest actions",
-    "reward_signals.extrinsic.network_settings": "the value network is as large as the policy",
-    "summary_freq": "every iteration is reported",
-    "threaded": "games do not wait for one another",
-    "even_checkpoints": "checkpoint_interval says when",
-    "init_path": "train --resume goes on",
-    "self_play.team_change": "one team learns, the other is its past",
-    "self_play.initial_elo": "win rates choose opponents",
+#: Sections that no recipe expresses: status, and the supported alternative.
+_SECTIONS = {
+    "reward_signals.curiosity": ("refused", "extrinsic rewards alone"),
+    "reward_signals.rnd": ("refused", "extrinsic rewards alone"),
+    "reward_signals.gail": (
+        "left out", "train=gail data=DEMOS learns from demonstrations alone (docs/imitation.md)",
+    ),
+    "behavioral_cloning": (
+        "left out", "train=bc data=DEMOS clones them; init=ITS_RUN then goes on by PPO (docs/imitation.md)",
+    ),
+}  # fmt: skip
+#: Parts of the file beside behaviours, and what says the same.
+_BESIDE = {
     "env_settings": "env_path, port and train.num_envs say it for scenario=unity",
     "engine_settings": "env_args say it for scenario=unity",
     "environment_parameters": "env_args.parameters say it for scenario=unity",
@@ -172,9 +148,10 @@ def import_mlagents(
     for line in lines:
         console().print(f"{line.status:<8}  {line.key:<{width}}  {shown(str(line.value), 30)} -> {line.result}")
     for line in lines:
-        low, high = TYPICAL.get(line.key, (-math.inf, math.inf))
-        if line.status != "refused" and not low <= float(line.value if line.key in TYPICAL else 0) <= high:
-            console().print(f"warning:  {line.key}: {line.value} lies beyond ML-Agents' typical {low:g} to {high:g}")
+        typical = _RULES[line.key].typical if line.key in _RULES else None
+        if typical and not typical[0] <= float(line.value) <= typical[1]:
+            limits = f"{typical[0]:g} to {typical[1]:g}"
+            console().print(f"warning:  {line.key}: {line.value} lies beyond ML-Agents' typical {limits}")
     unsupported = [line for line in lines if line.status == "refused"]
     if unsupported:
         keys = ", ".join(line.key for line in unsupported)
@@ -196,13 +173,9 @@ def translate(file: Path, behavior: str | None = None, agents: int | None = None
     values: dict[str, Any] = {}
     lines: dict[str, Line] = {}
     for key, value in settings.items():
-        banned = next((prefix for prefix in _REFUSED if f"{key}.".startswith(f"{prefix}.")), None)
-        if banned is not None:
-            lines[banned] = Line(banned, "", "refused", _REFUSED[banned])
-            continue
-        other = next((prefix for prefix in _ELSEWHERE if f"{key}.".startswith(f"{prefix}.")), None)
-        if other is not None:
-            lines[other] = Line(other, "", "left out", _ELSEWHERE[other])
+        section = next((prefix for prefix in _SECTIONS if f"{key}.".startswith(f"{prefix}.")), None)
+        if section is not None:
+            lines[section] = Line(section, "", *_SECTIONS[section])
             continue
         if key not in _RULES:
             raise ConfigError(_unknown(f"{file}: {name}.{key}", key))
@@ -213,9 +186,9 @@ def translate(file: Path, behavior: str | None = None, agents: int | None = None
     recipe, outcomes = _recipe(values, agents)
     for key in settings:
         if key in values:
-            status, words = outcomes.get(key, ("left out", _LEFT_OUT.get(key, "")))
+            status, words = outcomes.get(key, ("left out", _RULES[key].why))
             lines[key] = Line(key, settings[key], status, words)
-    lines |= {key: Line(key, "...", "left out", _LEFT_OUT[key]) for key in others}
+    lines |= {key: Line(key, "...", "left out", _BESIDE[key]) for key in others}
     return name, list(lines.values()), recipe
 
 
@@ -232,9 +205,9 @@ def _read(file: Path, behavior: str | None) -> tuple[str, dict[str, Any], list[s
     if not isinstance(behaviors, dict) or not behaviors or not isinstance(common, dict):
         got = ", ".join(map(str, whole)) or "none"
         raise ConfigError(expected(f"{file}: behaviors", "settings by behaviour", shown(got)))
-    unknown = [key for key in whole if key not in (*_TOP, *_LEFT_OUT)]
+    unknown = [key for key in whole if key not in (*_TOP, *_BESIDE)]
     if unknown:
-        raise ConfigError(_unknown(f"{file}: {unknown[0]}", str(unknown[0]), (*_TOP, *_LEFT_OUT)))
+        raise ConfigError(_unknown(f"{file}: {unknown[0]}", str(unknown[0]), (*_TOP, *_BESIDE)))
     name = behavior or (next(iter(behaviors)) if len(behaviors) == 1 else None)
     if name not in behaviors:
         got = "none" if behavior is None else behavior
@@ -266,27 +239,24 @@ def _recipe(settings: dict[str, Any], agents: int | None) -> tuple[dict[str, Any
     values = {key: settings.get(key, rule.default) for key, rule in _RULES.items()}
     outcomes: dict[str, tuple[str, str]] = {"trainer_type": ("taken", "train.objective: ppo")}
     memory = any(key.startswith("network_settings.memory.") for key in settings)
-    model = _model(values, outcomes, memory=memory)
-    train = {**_sizes(values, agents, outcomes, memory=memory), **_schedules(values, outcomes)}
-    for key, name in (
-        ("hyperparameters.lambd", "lam"),
-        ("hyperparameters.num_epoch", "epochs"),
-        ("reward_signals.extrinsic.gamma", "gamma"),
-        ("max_steps", "until"),
-        ("keep_checkpoints", "keep_checkpoints"),
-        ("checkpoint_interval", "checkpoint_every"),
-    ):
-        train[name] = values[key]
-        outcomes[key] = ("taken", f"train.{name}: {values[key]}")
+    league = any(key.startswith("self_play.") for key in settings)
+    recipe: dict[str, Any] = {"defaults": [{"override /model": "lstm" if memory else "mlp"}]}
+    for key, rule in _RULES.items():
+        if rule.into and (league or not key.startswith("self_play.")):
+            put(recipe, rule.into, values[key])
+            outcomes[key] = ("taken", f"{rule.into}: {values[key]}")
+    if league:
+        recipe["scenario"]["league"] |= {"weighting": "uniform", "win": None, "anchor_share": 0.0}
+    recipe["train"] |= {**_sizes(values, agents, outcomes, memory=memory), **_schedules(values, outcomes)}
     # Its loss: half the squared error of the values, their change clipped as ratios are, gradients of any size.
-    train |= {"entropy_decay": values["max_steps"], "vf_coef": 0.5, "value_loss": "clipped", "grad_clip": 1e6}
+    recipe["train"] |= {
+        "entropy_decay": values["max_steps"], "vf_coef": 0.5, "value_loss": "clipped", "grad_clip": 1e6,
+    }  # fmt: skip
     strength = values["reward_signals.extrinsic.strength"]
     words = "weights are standardised: the one reward needs no strength"
     outcomes["reward_signals.extrinsic.strength"] = ("taken" if strength == 1 else "changed", words)
-    recipe: dict[str, Any] = {"defaults": [{"override /model": "lstm" if memory else "mlp"}]}
-    if any(key.startswith("self_play.") for key in settings):
-        recipe["scenario"] = {"league": _league(values, outcomes)}
-    return {**recipe, "train": train, "model": model}, outcomes
+    recipe["model"] = _model(values, outcomes, memory=memory)
+    return recipe, outcomes
 
 
 def _model(values: dict[str, Any], outcomes: dict[str, tuple[str, str]], *, memory: bool) -> dict[str, Any]:
@@ -342,16 +312,3 @@ def _schedules(values: dict[str, Any], outcomes: dict[str, tuple[str, str]]) -> 
         outcomes[f"hyperparameters.{setting}"] = ("taken", f"train.{name}: {hyper[setting]:g}")
         outcomes[f"hyperparameters.{schedule}"] = ("taken", f"train.{final}: {f'{last:g}' if linear else 'null'}")
     return train
-
-
-def _league(values: dict[str, Any], outcomes: dict[str, tuple[str, str]]) -> dict[str, Any]:
-    league = {"weighting": "uniform", "win": None, "anchor_share": 0.0}
-    for setting, name in (
-        ("save_steps", "every"),
-        ("window", "most"),
-        ("play_against_latest_model_ratio", "latest_share"),
-        ("swap_steps", "redraw"),
-    ):
-        league[name] = values[f"self_play.{setting}"]
-        outcomes[f"self_play.{setting}"] = ("taken", f"scenario.league.{name}: {league[name]}")
-    return league
