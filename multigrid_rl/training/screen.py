@@ -108,16 +108,6 @@ def notebook_cell() -> Callable[[str], None] | None:
     return lambda text: output.update({"text/plain": text}, raw=True)
 
 
-#: Kernels of a first start, with those for several threads.
-KERNELS = 85
-
-
-def compiled(screen: Console, count: int) -> None:
-    """Show how many kernels are compiled, in one line that the next one replaces; nothing but on a terminal."""
-    if screen.is_terminal and count <= KERNELS:
-        screen.print(f"compiling {count} of about {KERNELS}", end="\r")
-
-
 @contextmanager
 def interruption(screen: Console) -> Iterator[Callable[[], bool]]:
     """Let Ctrl-C, SIGTERM or a console that is gone ask the run to end after this iteration, with a checkpoint.

@@ -27,9 +27,13 @@ from multigrid_rl.types import MultiAgentSpec, RunError
 LOG = logging.getLogger(__name__)
 #: Games against each player that a scenario holds out, when a run has ended.
 HELD_OUT_GAMES, HELD_OUT_SEED = 1000, 40_000
+#: Kernels of a first start, with those for several threads.
+KERNELS = 85
 
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from multigrid_rl.gates import GateKeeper
     from multigrid_rl.players.catalogue import LoadedPlayer
     from multigrid_rl.runs.checkpoints import Checkpoint
@@ -141,6 +145,12 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], di
     return stages, seated
 
 
+def _compiled(screen: Console, count: int) -> None:
+    """Show how many kernels are compiled, in one line that the next one replaces; nothing but on a terminal."""
+    if screen.is_terminal and count <= KERNELS:
+        screen.print(f"compiling {count} of about {KERNELS}", end="\r")
+
+
 def _run(
     config: RunConfig,
     path: Path,
@@ -164,7 +174,7 @@ def _run(
     screen = live.live_console()
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
-    helped(config, partial(live.compiled, screen))
+    helped(config, partial(_compiled, screen))
     with ExitStack() as stack:
         stack.enter_context(live.warnings_on_screen())
         try:
