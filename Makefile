@@ -47,7 +47,7 @@ RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/
 # Each start would compile Ray's and torch's sources again, 8 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train search evaluate cup report test faults robustness soak soak-serve bench-serve outside check bench-setup bench bench-jaxmarl bench-pufferlib bench-control bench-world bench-faces docs pictures explain results study fingerprints players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-pufferlib bench-control bench-world bench-faces docs pictures explain results study fingerprints players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -118,6 +118,9 @@ check: $(DEV)  ## lint, strict types, import law, yardsticks
 	$(BIN)/lint-imports
 	$(BIN)/python -m benchmarks.house
 
+presence: $(READY)  ## papers, and a wheel that is built, installed elsewhere and trains 1v1 there
+	$(BIN)/python tools/presence.py $(ARGS)
+
 bench-setup: $(DEV) $(BENCH_READY)  ## what the benchmarks measure against, in an environment of its own (.venv-bench)
 
 $(BENCH_READY): pyproject.toml constraints.txt
@@ -159,7 +162,7 @@ bench-control: $(VENV)/.ready-control $(if $(findstring --skip-peers,$(ARGS)),,$
 docs: $(DOCS_READY)  ## the site of README and docs/ in build/site, its links checked
 	rm -rf build/docs
 	mkdir -p build/docs
-	cp -r README.md LICENSE docs examples docker configs build/docs
+	cp -r README.md LICENSE CHANGELOG.md CONTRIBUTING.md SECURITY.md docs examples docker configs build/docs
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build
 
 $(DOCS_READY): pyproject.toml

@@ -6,7 +6,7 @@ multigrid_rl`` itself takes no time and does nothing.
 
 from importlib import import_module
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Run", "__version__", "evaluate", "load_player", "load_policy", "make", "play", "train"]
 
 

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.metadata import requires
 from io import BytesIO, StringIO
 from itertools import chain, count
 from pathlib import Path
@@ -13,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
 import yaml
+from packaging.requirements import Requirement
 
 #: Largest file; a run's ``config.yaml`` has some 2 kB.
 MAX_BYTES = 256 * 1024
@@ -28,12 +30,19 @@ def data_root() -> Path:
 
 
 def installing(extra: str) -> str:
-    """Return what to type for an extra of this package: by ``make`` in the environment that it made."""
+    """Return what to type for an extra of this package: by ``make`` in the environment that it made.
+
+    From a wheel its packages are named, as the name of this one belongs to nobody on the usual index.
+    """
     root = data_root()
-    if Path(sys.prefix).parent != root:
-        return f"pip install 'multigrid-rl[{extra}]'"
-    where = "" if root == Path.cwd() else f"-C {shlex.quote(str(root))} "
-    return f"make {where}setup EXTRAS={extra}"
+    if Path(sys.prefix).parent == root:
+        where = "" if root == Path.cwd() else f"-C {shlex.quote(str(root))} "
+        return f"make {where}setup EXTRAS={extra}"
+    if (root / "pyproject.toml").is_file():
+        return f"pip install --editable {shlex.quote(f'{root}[{extra}]')}"
+    marked = [(one, one.marker) for one in map(Requirement, requires("multigrid-rl") or ()) if one.marker]
+    needed = [one for one, when in marked if when.evaluate({"extra": extra}) > when.evaluate({"extra": ""})]
+    return "pip install " + shlex.join(f"{one.name}{one.specifier}" for one in needed)
 
 
 def player_folders() -> list[Path]:

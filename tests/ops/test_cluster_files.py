@@ -95,6 +95,13 @@ def test_image_sources_exist_and_are_not_ignored():
     assert any(fnmatch.fnmatch("multigrid_rl/__pycache__", line) for line in patterns[1:])
 
 
+def test_image_has_all_that_a_wheel_is_built_of():
+    tomllib = pytest.importorskip("tomllib")  # Python 3.11
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for source in (*wheel["packages"], *wheel["force-include"]):
+        assert any(Path(source).is_relative_to(folder) for folder in copied()), source
+
+
 def test_packages_are_installed_before_source():
     order = [rest for word, rest in instructions() if word in ("COPY", "RUN")]
     source = next(k for k, rest in enumerate(order) if rest.startswith("multigrid_rl "))

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from multigrid_rl import files
+
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))
 
@@ -70,3 +72,15 @@ def test_pip_tries_where_uv_failed(ran):
     status["uv"] = 2
     assert install.install(["torch"], variables) == "pip"
     assert [command[2] for command in commands[-2:]] == ["uv", "pip"]
+
+
+def test_extras_are_named_by_what_can_be_typed_there(monkeypatch, tmp_path):
+    """Of a wheel by the packages themselves: anybody could take the name of this one on an index."""
+    monkeypatch.chdir(files.data_root())
+    monkeypatch.setattr(sys, "prefix", str(files.data_root() / ".venv"))
+    assert files.installing("films") == "make setup EXTRAS=films"
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert files.installing("films") == f"pip install --editable '{files.data_root()}[films]'"
+    monkeypatch.setattr(files, "data_root", lambda: tmp_path / "multigrid_rl" / "_data")
+    monkeypatch.setattr(files, "requires", lambda name: ["rich>=13", 'imageio-ffmpeg>=0.6; extra == "films"'])
+    assert files.installing("films") == "pip install 'imageio-ffmpeg>=0.6'"
