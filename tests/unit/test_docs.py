@@ -24,7 +24,7 @@ from multigrid_rl.world.events import best_return
 from multigrid_rl.world.views import view_tables
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_glossary_explains_every_metric():
@@ -39,7 +39,8 @@ def test_relative_links_of_docs_resolve():
     ]
     assert links
     # To files that the site has, too: `make docs` copies these, and is strict.
-    site = [ROOT / name for name in ("README.md", "LICENSE", "docs", "examples", "docker", "configs")]
+    papers = ("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+    site = [ROOT / name for name in (*papers, "docs", "examples", "docker", "configs")]
     found = {(page.name, link): (page.parent / link).resolve() for page, link in links}
     assert [name for name, file in found.items() if not file.is_file()] == []
     assert [name for name, file in found.items() if not {file, *file.parents} & set(site)] == []
