@@ -96,7 +96,7 @@ test: $(DEV)  ## all tests that belong to every change (3 to 8 minutes on 2 core
 faults: $(DEV)  ## every fault test and all others that take long: lost nodes, clusters by hand, kills at many moments
 	$(BIN)/python -m pytest -m "fault or long" $(ARGS)
 
-robustness: $(DEV)  ## the tests that train, over 20 seeds and the kernels of other processors, 90 minutes: docs/results/robustness.md
+robustness: $(DEV)  ## the tests that train, over 20 seeds and the kernels of other processors, 90 minutes
 	$(BIN)/python -m benchmarks.robustness $(ARGS)
 
 soak: $(DEV)  ## half an hour with an env runner killed every 20 s; ARGS="--minutes 5"
@@ -180,7 +180,7 @@ explain: $(READY)  ## make explain SCENARIO=coop: what the sizes of a run are an
 results: $(DEV)  ## every recipe over seeds, hours; one of them: make results ARGS="--only 1v1 --seeds 0 1 2"
 	$(BIN)/python -m benchmarks.results $(ARGS)
 
-study: $(DEV)  ## make study NAME=policy-gradients [ARGS="--seeds 3 --arms gae td"]: arms x seeds and a page in docs/results
+study: $(DEV)  ## make study NAME=policy-gradients [ARGS="--seeds 3 --arms gae td"]: arms x seeds and a page in runs/pages
 	$(BIN)/python -m benchmarks.study $(NAME) $(ARGS)
 
 fingerprints: $(DEV)  ## does a change of the code change what a run computes? ARGS="--quick --save FILE" before it, "--quick --against FILE" after it

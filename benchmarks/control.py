@@ -1,6 +1,6 @@
 """Speed of control: environments with random actions, ours, Gymnasium's vectors and EnvPool; training against peers.
 
-    python -m benchmarks.control --out docs/results/bench-control
+    python -m benchmarks.control --out runs/pages/bench-control
 
 MuJoCo's bodies over simulations and threads (and the physics alone, in `mujoco.rollout`), then the environments that
 Gymnasium steps one by one. Beside wall time stands the processor time of all threads: on a busy machine that alone can

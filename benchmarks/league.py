@@ -3,7 +3,7 @@
     python -m benchmarks.league runs/league --seeds 3
 
 Trains each of ``ARMS`` with each seed on one board, then plays whom none of them has met, trains best responses to
-every red from both sides, and lets all meet in a cup with the ladder. The page is ``docs/results/league.md``; the same
+every red from both sides, and lets all meet in a cup with the ladder. The page is ``runs/pages/league.md``; the same
 command goes on after a kill.
 """
 
@@ -109,6 +109,7 @@ def main() -> None:
     rows = {arm: [measure(arm, seed, options.steps, options.folder) for seed in range(options.seeds)] for arm in ARMS}
     command = f"python -m benchmarks.league runs/league --seeds {options.seeds} --steps {options.steps}"
     page = "\n".join(lines_of(rows, rated(options.folder), command)) + "\n"
+    PAGES.mkdir(parents=True, exist_ok=True)
     write_whole(PAGES / "league.md", page.encode())
 
 

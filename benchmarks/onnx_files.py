@@ -1,4 +1,4 @@
-"""Do exported ONNX files play as the players do? Trains a little of every kind, plays, writes docs/results/onnx.md.
+"""Do exported ONNX files play as the players do? Trains a little of every kind, plays, writes runs/pages/onnx.md.
 
 ``python -m benchmarks.onnx_files``: 10,000 observations of real games for each kind; every action must be the same.
 """
@@ -26,7 +26,7 @@ from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.training.start import run_training
 from multigrid_rl.types import SeatView
 
-PAGE = Path("docs/results/onnx.md")
+PAGE = Path("runs/pages/onnx.md")
 SHORT = ("train.num_envs=32", "train.num_steps=32", "train.until=4096", "train.minibatch_size=256", "train.threads=1")
 SHIPPED = {"blue-grandmaster": "scenario=1v1", "2v2-master": "scenario=2v2", "cheetah-expert-2": "scenario=halfcheetah"}
 _BODY = ("scenario=halfcheetah", "train.minibatch_size=256")
@@ -152,6 +152,7 @@ def main() -> None:
         "",
     ]
     if len(found) == len(KINDS) + len(SHIPPED):
+        PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text("\n".join(lines), encoding="utf-8")
     raise SystemExit(any(row[3] != "100.00%" for row in found.values()))
 

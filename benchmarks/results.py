@@ -1,4 +1,6 @@
-"""Do the recipes hold their gates, seed by seed? Trains as users do, plays the exported policies, writes docs/results/.
+"""Do the recipes hold their gates, seed by seed? Trains as users do, plays the exported policies, writes the results.
+
+Every seed goes into docs/results/results.json, a line for each recipe into docs/results/README.md.
 
 python -m benchmarks.results                 # everything; hours on a small machine
 python -m benchmarks.results --only 1v1 --seeds 0 1 2
@@ -7,16 +9,14 @@ python -m benchmarks.results --fresh         # on seeds that nobody tuned on
 
 import argparse
 import json
-import re
 import statistics
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.tables import FRESH, made_on, table
+from benchmarks.tables import FRESH, table
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.evaluation.evaluation import MODES, Part, evaluate
 from multigrid_rl.evaluation.seeds import ENOUGH, told_median
@@ -29,8 +29,8 @@ from multigrid_rl.training.seeds import run_path, run_seeds, told_held
 
 RESULTS = Path("docs/results")
 CURVES = Path("configs/recipe/curves")
-#: What a reader of a study's page needs to know besides its numbers, by the study's name.
-NOTES = Path("benchmarks/notes")
+#: Between these stands the table in the page.
+MARKS = ("<!-- recipes -->", "<!-- /recipes -->")
 #: Games of a policy check, and the seed that training never used.
 CHECK_EPISODES = 1000
 CHECK_SEED = 1_000_000
@@ -41,7 +41,7 @@ class Study:
     """One recipe over seeds.
 
     Attributes:
-        name: of the page in ``docs/results``.
+        name: in ``results.json``.
         overrides: of ``multigrid-rl train``.
         seeds: how many, from 0 on.
         required: what has to be shown, or empty for "best result".
@@ -62,7 +62,7 @@ class Study:
 GATED = "at least 9 of 10 seeds, median under {} steps"
 PLAIN = "at least 9 of 10 seeds without a bonus"
 HOLD = "at least 9 of 10 seeds"
-ROBUST = "at least 78 % of the games won against strangers (its page's last table; all else: opponents of training)"
+ROBUST = "at least 78 % of the games won against strangers (`matches`; all else: opponents of training)"
 OBSTACLE = "single-obstacle"
 PLAIN_OBSTACLE = f"{OBSTACLE}-plain"
 #: The first fresh seed of recipes that were tuned on seeds from 100 on, or changed after these had been seen.
@@ -117,20 +117,6 @@ STUDIES = (
     Study("2v2-attention", ("scenario=2v2", "scheme=ctce", "model=attention"), 10, HOLD),
     Study(f"{OBSTACLE}-attention", (f"scenario={OBSTACLE}", "model=attention"), 10, HOLD, fresh=LATEST),
 )
-
-#: Pages of speed, by name: what they tell and the command that makes them.
-SPEED = {
-    "bench-training": ("training against RLlib's own PPO and Stable-Baselines3, memory, where the time goes", "bench"),
-    "bench-control": ("MuJoCo's bodies, Box2D and CartPole against Gymnasium and EnvPool", "bench-control"),
-    "bench-world": ("the game engine over games, views, agents and threads", "bench-world"),
-    "policy-gradients": (
-        "what weighs log pi(a|s), how often a batch is learned from, why PPO clips",
-        "study NAME=policy-gradients",
-    ),
-    "control": ("the scenarios of control with their recipes, over seeds", "study NAME=control"),
-    "soak": ("env runners killed at random: recovery, memory, processes left behind", "soak"),
-    "robustness": ("the tests that train, over seeds and the kernels of other processors", "robustness"),
-}
 
 
 def judged(study: Study, run: Path) -> dict[str, Any]:
@@ -187,36 +173,31 @@ def outcomes(part: Part) -> dict[str, float]:
     return {name: float((part.results == value).mean()) for name, value in (("win", 1), ("draw", 0), ("loss", -1))}
 
 
-def page(summary: dict[str, Any]) -> str:
-    """Markdown of one study: how it was made, one row a seed, median and spread, and the policies' own games."""
-    rows = summary["rows"]
-    provenance = rows[0]["provenance"]
-    lines = [f"# {summary['study']}", ""]
-    if summary["required"]:
-        lines += [f"Required: {summary['required']}.", ""]
-    if summary.get("note"):
-        lines += [summary["note"], ""]
-    lines += [
-        f"Command of each row: `{summary['command']}`",
-        f"(all of them: `{summary['all']} --seeds {' '.join(str(row['seed']) for row in rows)}`).",
-        f"{kind_of_seeds(rows, summary['fresh'])} {made_on([row['provenance'] for row in rows])}",
-        f"Opponents: {_opponents(provenance['opponents'])}.",
-        "Versions: " + ", ".join(f"{name} {number}" for name, number in provenance["versions"].items()) + ".",
-        "",
-        *_training(rows),
-        "",
-        *_policies(rows),
-        "",
-        *_matches(rows),
+def record_of(study: Study, rows: list[dict[str, Any]], *, fresh: bool) -> dict[str, Any]:
+    """Return what ``results.json`` keeps of a study: how it was made, a row for each seed, games against others."""
+    made = [row["provenance"] for row in rows]
+    kept = ("seed", "held", "env_steps_to_held", "policy_updates_to_held", "seconds", "env_steps", "policy")
+    gates = [
+        {f"{gate['metric']} {gate['comparison']} {gate['bound']:g}": gate["window_mean"] for gate in row["gates"]}
+        for row in rows
     ]
-    return "\n".join(lines)
+    return {
+        "required": study.required,
+        "command": f"multigrid-rl train {' '.join(study.overrides)} seed=SEED",
+        "all": f"python -m benchmarks.results --only {study.name}{' --fresh' * fresh}",
+        "seeds": kind_of_seeds(rows, study.fresh),
+        "commit": ", ".join(sorted({str(one.get("commit") or "unknown") for one in made})),
+        "processor": ", ".join(sorted({str((one.get("machine") or {}).get("processor", "unknown")) for one in made})),
+        "versions": made[0]["versions"],
+        "opponents": _opponents(made[0]["opponents"]),
+        "rows": [{**{key: row[key] for key in kept}, "gates": means} for row, means in zip(rows, gates, strict=True)],
+        "matches": _matches(rows),
+    }
 
 
 def kind_of_seeds(rows: list[dict[str, Any]], fresh: int) -> str:
-    """Say whether anybody may have chosen values by these seeds."""
-    if all(row["seed"] >= fresh for row in rows):
-        return f"Fresh seeds: the recipe was frozen before any seed from {fresh} on was run."
-    return f"Tuning seeds: the recipe may have been chosen by them; `--fresh` judges it on seeds from {fresh} on."
+    """Return "fresh" where the recipe was frozen before these seeds ran, "tuning" where it may be chosen by them."""
+    return "fresh" if all(row["seed"] >= fresh for row in rows) else "tuning"
 
 
 def _opponents(rows: list[dict[str, Any]]) -> str:
@@ -228,126 +209,57 @@ def _opponents(rows: list[dict[str, Any]]) -> str:
     return ", ".join(opponents) or "none"
 
 
-def _training(rows: list[dict[str, Any]]) -> list[str]:
-    gates = rows[0]["gates"]
-    heads = ["seed", "held", "env steps to held", "updates", "seconds", "steps played"]
-    heads += [f"{gate['metric']} {gate['comparison']} {gate['bound']:g}" for gate in gates]
-    lines = []
-    for row in rows:
-        held = row["held"]
-        cells = [str(row["seed"]), "yes" if held else "no"]
-        cells += [f"{row['env_steps_to_held']:,}", str(row["policy_updates_to_held"])] if held else ["-", "-"]
-        cells += [f"{row['seconds_to_held'] if held else row['seconds']:.0f}", f"{row['env_steps']:,}"]
-        cells += ["-" if gate["window_mean"] is None else f"{gate['window_mean']:.3f}" for gate in row["gates"]]
-        lines.append(cells)
-    text = f"Gate columns are means over the last 100,000 steps of the run. {held_sentence(rows)}"
-    return [*table(heads, lines, left=(1,)), "", text]
-
-
-def held_sentence(rows: list[dict[str, Any]]) -> str:
-    """How many seeds held all gates, and after how many steps (runs that did not hold count as "more than all")."""
-    if not rows[0]["gates"]:
-        return "This scenario has no gates."
-    return told_held([row["env_steps_to_held"] if row["held"] else None for row in rows])
-
-
-def _policies(rows: list[dict[str, Any]]) -> list[str]:
-    modes = list(rows[0]["policy"])
-    seats = list(rows[0]["policy"][modes[0]]["returns"])
-    heads = ["seed", "actions", "length", *(f"return {seat}" for seat in seats), "team", "win", "draw", "loss"]
-    lines = []
-    for row in rows:
-        for mode in modes:
-            its = row["policy"][mode]
-            cells = [str(row["seed"]), mode, f"{its['length']:.1f}", *(f"{v:.3f}" for v in its["returns"].values())]
-            lines.append([*cells, f"{its['team_return']:.3f}", *(f"{its[k]:.1%}" for k in ("win", "draw", "loss"))])
-    text = f"The exported policies over {rows[0]['policy'][modes[0]]['episodes']} fresh games each:"
-    return [text, "", *table(heads, lines, left=(1,))]
-
-
-def _matches(rows: list[dict[str, Any]]) -> list[str]:
-    """One row for each opponent, kind of actions and side: the worst and the median seed."""
-    lines = []
+def _matches(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Games against each opponent, kind of actions and side: the median and the worst seed."""
+    found = []
     for number, first in enumerate(rows[0]["matches"]):
         wins, losses, returns = (
             sorted(row["matches"][number][key] for row in rows) for key in ("win", "loss", "return")
         )
-        shares = [statistics.median(wins), wins[0], statistics.median(losses), losses[-1]]
-        cells = [f"{share:.1%}" if first["wins"] else None for share in shares]
-        unbeaten = f"{losses.count(0)} of {len(rows)}" if first["wins"] else None
-        lines.append([first["opponent"], first["actions"], first["as"], *cells, unbeaten])
-        lines[-1] += [f"{statistics.median(returns):.2f}", f"{returns[0]:.2f}"]
-    if not lines:
-        return []
-    heads = ["opponent", "actions", "side", "won: median", "lowest", "lost: median", "highest", "seeds that lost none"]
-    text = f"The exported policies against others, {CHECK_EPISODES} fresh games on each side, over the seeds:"
-    return [text, "", *table([*heads, "return: median", "lowest"], lines, left=(0, 1, 2)), ""]
+        shares = {
+            "win": {"median": statistics.median(wins), "lowest": wins[0]},
+            "loss": {"median": statistics.median(losses), "highest": losses[-1], "seeds_without": losses.count(0)},
+        }
+        paid = {"return": {"median": statistics.median(returns), "lowest": returns[0]}}
+        who = {"opponent": first["opponent"], "actions": first["actions"], "side": first["as"]}
+        found.append({**who, **(shares if first["wins"] else {}), **paid})
+    return found
 
 
-RULES = f"""## Rules of evidence
-
-* A recipe is frozen in a commit, then judged on seeds {FRESH} to {FRESH + 9} that nobody tuned on: `make results ARGS="--fresh"`, `make study NAME=...
-  ARGS="--fresh"`. Where a seed takes over ten minutes: five. A recipe that was tuned on these seeds, or changed after they had been seen, is
-  judged on those from {LATER} on, or from {LATEST} on where these had been seen, too. A page says which seeds it has, its commit, processor and
-  command; what was measured on tuning seeds says so.
-* Held-out players come in two lists ([leagues](../league.md)): `validate`, by whom one chooses, and `test`, whom no choice has seen and
-  `--fresh` alone plays.
-* A claim that one thing is better carries the p of a permutation test and needs {ENOUGH} seeds; an interval of fewer is not drawn. Arms differ in
-  what is compared and in nothing else: gradient steps, minibatches, step sizes. Drawn and likeliest actions are both told.
-* "Exact" means: on one kind of processor. Another one adds numbers up in another order, and a run is then another run.
-* [Beside the best that others publish](anchors.md): what we lose is in it.
-"""  # noqa: E501
-
-
-def summary(rows: list[str], pages: Collection[str] = ()) -> str:
-    """Markdown over all studies, by their rows; ``pages`` are the lines of further pages."""
-    heads = ["study", "required", "seeds held", "median env steps to held", "length", "team return", "win"]
-    lines = [
-        "# Results",
-        "",
-        "Made by `make results`; each page has the command, versions, a row for each seed and the exported policies'",
-        "games. Behind medians of at least five seeds stands a 95 % interval.",
-        "Length, return and win are medians over seeds of means over 1000 fresh games with drawn actions.",
-        "",
-        *table([*heads, "argmax: length, return, win", "seeds, commit"], [], left=(0, 1, 2, 7, 8)),
-        *rows,
+def summary(records: dict[str, Any]) -> list[str]:
+    """Return the lines of the table over all studies of ``results.json``."""
+    heads = [
+        "recipe",
+        "required",
+        "seeds held",
+        "steps to held: median (95 % interval)",
+        "length",
+        "team return",
+        "win",
     ]
-    return "\n".join([*lines, "", RULES, *(["## Speed and studies", "", *pages, ""] if pages else [])])
+    heads += ["likeliest actions", "seeds, commit"]
+    rows = [summary_row(study, records[study.name]) for study in STUDIES if study.name in records]
+    return table(heads, rows, left=(0, 1, 2, 7, 8))
 
 
-def further_pages(lines: list[str]) -> list[str]:
-    """Return the lines of a summary's further pages, with those of :data:`SPEED` that are there and had none."""
-    known = list({line.partition("]")[0]: line for line in lines if re.match(r"\* \[[\w-]+\]\(", line)}.values())
-    new = [name for name in SPEED if (RESULTS / f"{name}.md").exists()]
-    new = [name for name in new if not any(line.startswith(f"* [{name}]") for line in known)]
-    return [*known, *(f"* [{name}]({name}.md): {SPEED[name][0]} (`make {SPEED[name][1]}`)" for name in new)]
-
-
-def row_start(study: str) -> str:
-    """Return how a study's line of the summary begins."""
-    return f"| [{study}]({study}.md) |"
-
-
-def summary_row(summary: dict[str, Any]) -> str:
-    """Write a study's line of the summary."""
-    rows = summary["rows"]
+def summary_row(study: Study, record: dict[str, Any]) -> list[str]:
+    """Return the cells of a study's line."""
+    rows = record["rows"]
     held = np.array([row["env_steps_to_held"] if row["held"] else np.inf for row in rows])
-    middle = np.median(held)
-    gated = bool(rows[0]["gates"])
     drawn, likely = ([row["policy"][mode] for row in rows] for mode in ("stochastic", "argmax"))
-    kind = "fresh" if rows[0]["seed"] >= summary["fresh"] else "tuning"
-    seeds = f"{kind}, {rows[0]['provenance'].get('commit') or 'unknown':.8}"
-    cells = [
-        summary["required"] or "-",
-        f"{sum(row['held'] for row in rows)}/{len(rows)}" if gated else f"no gates, {len(rows)} seeds",
-        told_median(held, ",.0f").removeprefix("median ").rpartition(", ")[0] if middle < np.inf else "-",
+    return [
+        f"`{' '.join(study.overrides)}`",
+        record["required"] or "-",
+        f"{sum(row['held'] for row in rows)}/{len(rows)}" if rows[0]["gates"] else f"no gates, {len(rows)} seeds",
+        told_median(held, ",.0f").removeprefix("median ").replace("95 % interval ", "").rpartition(", ")[0]
+        if np.median(held) < np.inf
+        else "-",
         _middle(drawn, "length", ".1f"),
         _middle(drawn, "team_return", ".2f"),
         _middle(drawn, "win", ".1%"),
         f"{_middle(likely, 'length', '.1f')}, {_middle(likely, 'team_return', '.2f')}, {_middle(likely, 'win', '.1%')}",
-        seeds,
+        f"{record['seeds']}, {record['commit']:.8}",
     ]
-    return f"{row_start(summary['study'])} {' | '.join(cells)} |"
 
 
 def _middle(rows: list[dict[str, Any]], key: str, form: str) -> str:
@@ -367,8 +279,8 @@ def main() -> None:
     if options.seeds and len(set(options.seeds)) < 2 and (curves := [study.name for study in chosen if study.recipe]):
         wanted = f"at least 2 different seeds for the curves of {', '.join(curves)}"
         raise SystemExit(expected("--seeds", wanted, " ".join(map(str, options.seeds))))
-    readme = RESULTS / "README.md"
-    lines = readme.read_text(encoding="utf-8").splitlines() if readme.exists() else []
+    kept = RESULTS / "results.json"
+    records = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     for study in chosen:
         fresh = list(range(study.fresh, study.fresh + max(study.seeds, ENOUGH)))
         seeds = options.seeds or (fresh if options.fresh else list(range(study.seeds)))
@@ -376,23 +288,21 @@ def main() -> None:
         if study.recipe:
             runs = [read_run(run_path(options.runs / study.name, seed)) for seed in seeds]
             save_reference(build_reference(runs, study.recipe), CURVES / f"{study.recipe}.json", force=True)
-        note = NOTES / f"{study.name}.md"
-        record = {
-            "study": study.name,
-            "command": f"multigrid-rl train {' '.join(study.overrides)} seed=SEED",
-            "all": f"python -m benchmarks.results --only {study.name}{' --fresh' * options.fresh}",
-            "required": study.required,
-            "fresh": study.fresh,
-            "note": note.read_text(encoding="utf-8").strip() if note.exists() else "",
-            "rows": rows,
-        }
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / f"{study.name}.md").write_text(page(record), encoding="utf-8")
-        lines.append(summary_row(record))
-    order = [row_start(study.name) for study in STUDIES]
-    known = {start: line for line in lines for start in order if line.startswith(start)}
-    rows_kept = [known[start] for start in order if start in known]
-    readme.write_text(summary(rows_kept, further_pages(lines)), encoding="utf-8")
+        records[study.name] = record_of(study, rows, fresh=options.fresh)
+        lines = (f"{json.dumps(name)}: {json.dumps(record)}" for name, record in records.items())
+        kept.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        print(f"{study.name}: {held_sentence(rows)}")
+    page = RESULTS / "README.md"
+    before, _, after = page.read_text(encoding="utf-8").partition(MARKS[0])
+    after = after.partition(MARKS[1])[2]
+    page.write_text("\n".join([before + MARKS[0], *summary(records), MARKS[1] + after]), encoding="utf-8")
+
+
+def held_sentence(rows: list[dict[str, Any]]) -> str:
+    """How many seeds held all gates, and after how many steps (runs that did not hold count as "more than all")."""
+    if not rows[0]["gates"]:
+        return "This scenario has no gates."
+    return told_held([row["env_steps_to_held"] if row["held"] else None for row in rows])
 
 
 if __name__ == "__main__":

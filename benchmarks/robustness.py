@@ -1,4 +1,4 @@
-"""Do the tests that train pass with any seed, and on other processors? Writes ``docs/results/robustness.md``.
+"""Do the tests that train pass with any seed, and on other processors? Writes ``runs/pages/robustness.md``.
 
 python -m benchmarks.robustness              # 20 seeds as this machine computes, 3 under each other setting; 90 minutes
 python -m benchmarks.robustness --seeds 5 --others 1 --tests tests/learning
@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 
 from benchmarks.tables import command_line, describe, machine_lines, table
 
-PAGE = Path("docs/results/robustness.md")
+PAGE = Path("runs/pages/robustness.md")
 #: Environment variables by the name of a setting; the first is the machine as it is.
 SETTINGS: dict[str, dict[str, str]] = {
     "as it is": {},
@@ -143,6 +143,7 @@ def main() -> None:
             print(
                 f"{run.setting}, seed {run.seed}: {len(some)} tests, failed: {', '.join(failed) or 'none'}", flush=True
             )
+    asked.output.parent.mkdir(parents=True, exist_ok=True)
     asked.output.write_text(page(found, machine, asked.seeds, asked.others), encoding="utf-8")
     raise SystemExit(1 if any(not one.passed for one in found) else 0)
 

@@ -1,6 +1,6 @@
 """A run whose env runners are killed at random, for as long as asked, must go on as before.
 
-    python -m benchmarks.soak --minutes 30 --every 20 --output docs/results/soak.json
+    python -m benchmarks.soak --minutes 30 --every 20 --output runs/soak.json
 
 Says for every kill how long the runner was away and how fast the run was before and afterwards, how the memory of the
 run's processes grew, and whether any process was left behind.

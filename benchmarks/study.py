@@ -1,7 +1,7 @@
 """A study: arms times seeds, trained, judged on fresh episodes, and summed up on a page.
 
 ``python -m benchmarks.study policy-gradients`` reads ``benchmarks/studies/policy-gradients.yaml``, trains what is not
-trained yet below ``runs/studies/``, and writes ``docs/results/policy-gradients.md`` with its figures; sections of
+trained yet below ``runs/studies/``, and writes ``runs/pages/policy-gradients.md`` with its figures; sections of
 groups that were not trained there stay as they are. Statistics as Agarwal et al. 2021
 (https://arxiv.org/abs/2108.13264): the interquartile mean, intervals by the bootstrap over seeds, and the probability
 that a run of one arm beats a run of another.
@@ -26,7 +26,7 @@ from multigrid_rl.evaluation.seeds import ENOUGH, improvement_interval, iqm, iqm
 from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.show.figures import add_legend, fill, format_axes, panel_grid, save_figure
 
-PAGES = Path(__file__).parent.parent / "docs" / "results"
+PAGES = Path("runs/pages")
 #: Reports behind one mean return where it is asked whether a run recovers.
 _STRETCH = 5
 #: What a claim compares.
@@ -281,6 +281,7 @@ def main() -> None:
         prepare(study, options.folder / study.name)
     failed = [] if options.page_only else run_study(chosen, options.jobs, options.folder / study.name / "processes.log")
     arms = read_arms(jobs, study.metrics)
+    PAGES.mkdir(parents=True, exist_ok=True)
     for group in study.groups:
         if arms.keys() & group["arms"].keys():
             save_figure(draw_group(study, group, arms), PAGES / _figure_name(study, group))

@@ -171,5 +171,5 @@ def command_line() -> str:
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Options that every benchmark has."""
-    parser.add_argument("--out", type=Path, help="write PATH.md and PATH.json, for example docs/results/bench-world")
+    parser.add_argument("--out", type=Path, help="write PATH.md and PATH.json, for example runs/pages/bench-world")
     parser.add_argument("--quick", action="store_true", help="a smoke test: everything once and short; means nothing")

@@ -1,6 +1,6 @@
 """Speed of training against what one would take instead. ``make bench``; the last line printed is JSON.
 
-    python -m benchmarks.training --out docs/results/bench-training
+    python -m benchmarks.training --out runs/pages/bench-training
     python -m benchmarks.training --only stock held        # some of the sections; other values are null
 
 Every run is a process of its own with the command line that users have. Both sides of a pair use the same scenario,

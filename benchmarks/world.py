@@ -1,6 +1,6 @@
 """Speed of the game engine with random actions, views and resets included.
 
-    python -m benchmarks.world --out docs/results/bench-world
+    python -m benchmarks.world --out runs/pages/bench-world
 
 First 1v1 with view 5 and 1024 games on one core, alternately with the `multigrid` package. Then against the package
 over views and agents, then over the number of games, views and agents. The figure for the original is the one

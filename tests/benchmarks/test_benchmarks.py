@@ -257,17 +257,6 @@ class TestSections:
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["env_steps_per_s"] == 5
         assert json.loads(out.with_suffix(".json").read_text())["sections"]["Works"] == {"value": 5}
 
-    def test_summary_keeps_its_lines_and_adds_speed_pages_that_are_there(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(results, "RESULTS", tmp_path)
-        for name in ("bench-world", "control"):
-            (tmp_path / f"{name}.md").touch()
-        output = results.summary([], results.further_pages(["# Results", "* [bench-world](bench-world.md): as it was"]))
-        assert output.count("(bench-world.md)") == 1
-        assert "as it was" in output
-        assert "(control.md)" in output
-        assert "bench-training" not in output
-        assert "Speed" not in results.summary([])
-
     def test_every_number_of_agents_makes_game(self):
         assert [world.spec_of(agents, 7).num_agents for agents in world.TEAMS] == list(world.TEAMS)
 

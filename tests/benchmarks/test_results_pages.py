@@ -1,10 +1,14 @@
-"""The pages of docs/results: honest tables over seeds."""
+"""The table of docs/results, and what results.json keeps: honest numbers over seeds."""
 
 from __future__ import annotations
 
-from benchmarks.results import STUDIES, held_sentence, page, summary_row
+import json
+
+from benchmarks.results import MARKS, RESULTS, STUDIES, Study, held_sentence, record_of, summary, summary_row
 from multigrid_rl.config.compose import compose
 from multigrid_rl.evaluation.evaluation import MODES
+
+X = Study("x", ("scenario=x",), required="much")
 
 
 def row(seed: int, held: int | None, *, gates: bool = True):
@@ -20,9 +24,8 @@ def row(seed: int, held: int | None, *, gates: bool = True):
     }  # fmt: skip
 
 
-def study_of(*rows):
-    made = {"study": "x", "command": "c seed=SEED", "required": "much", "all": "all of them"}
-    return {**made, "fresh": 100, "rows": list(rows)}
+def cells(*rows):
+    return summary_row(X, record_of(X, list(rows), fresh=True))
 
 
 def test_run_that_never_held_counts_last_in_median():
@@ -33,27 +36,24 @@ def test_run_that_never_held_counts_last_in_median():
     assert held_sentence([row(0, None, gates=False)]) == "This scenario has no gates."
 
 
-def test_page_and_summary_report_misses():
-    text = page(study_of(row(0, 100), row(1, None)))
-    assert "| 1 | no | - | - | 3 | 900 | 0.250 |" in text
-    assert "Held on 1 of 2 seeds." in text
-    assert "| 1/3 | - |" in summary_row(study_of(row(0, 100), row(1, None), row(2, None)))
+def test_misses_are_told():
+    record = record_of(X, [row(0, 100), row(1, None)], fresh=True)
+    assert record["rows"][1] | {"policy": None} == {
+        "seed": 1, "held": False, "env_steps_to_held": None, "policy_updates_to_held": 1, "seconds": 3.0,
+        "env_steps": 900, "policy": None, "gates": {"entropy/red_0 <= 0.3": 0.25},
+    }  # fmt: skip
+    assert cells(row(0, 100), row(1, None), row(2, None))[2:4] == ["1/3", "-"]
 
 
-def test_a_page_says_which_seeds_commit_and_processor():
-    tuned, fresh = (page(study_of(row(first, 100), row(first + 1, 100))) for first in (0, 100))
-    assert "Tuning seeds: " in tuned
-    assert "Fresh seeds: " in fresh
-    assert "Commit abc; processor XYZ 9: steps are exact on this kind of processor" in fresh
-    tuned_on = {**study_of(row(100, 100), row(101, 100)), "fresh": 200}
-    assert "Tuning seeds: " in page(tuned_on)
-    assert "from 200 on" in page(tuned_on)
-    assert "| tuning, abc |" in summary_row(tuned_on)
-    assert "| tuning, abc |" in summary_row(study_of(row(99, 100), row(100, 100)))
-    assert "| 100 (95 % interval 100 to 100) |" in summary_row(study_of(*(row(100 + k, 100) for k in range(5))))
+def test_seeds_commit_and_processor_are_told():
+    fresh = record_of(X, [row(100, 100), row(101, 100)], fresh=True)
+    assert (fresh["seeds"], fresh["commit"], fresh["processor"]) == ("fresh", "abc", "XYZ 9")
+    assert fresh["all"].endswith("--only x --fresh")
+    assert cells(row(99, 100), row(100, 100))[-1] == "tuning, abc"
+    assert cells(*(row(100 + k, 100) for k in range(5)))[3] == "100 (100 to 100)"
 
 
-def test_page_tells_the_worst_seed_of_each_opponent():
+def test_worst_seed_of_each_opponent_is_kept():
     rows = []
     for seed, loss in enumerate((0.0, 0.25, 0.0)):
         match = {
@@ -66,10 +66,21 @@ def test_page_tells_the_worst_seed_of_each_opponent():
         }
         paid = {**match, "opponent": "prey", "loss": 0.0, "wins": False, "return": 4.0 + seed}
         rows.append({**row(seed, 100), "matches": [{**match, "loss": loss, "return": 1 - loss}, paid]})
-    text = page(study_of(*rows))
-    assert "| perfect | argmax | player_1 | 0.0% | 0.0% | 0.0% | 25.0% | 2 of 3 | 1.00 | 0.75 |" in text
-    assert "| prey | argmax | player_1 | - | - | - | - | - | 5.00 | 4.00 |" in text
-    assert "opponent" not in page(study_of(row(0, 100)))
+    perfect, prey = record_of(X, rows, fresh=False)["matches"]
+    assert perfect["loss"] == {"median": 0.0, "highest": 0.25, "seeds_without": 2}
+    assert perfect["return"] == {"median": 1.0, "lowest": 0.75}
+    assert prey == {
+        "opponent": "prey",
+        "actions": "argmax",
+        "side": "player_1",
+        "return": {"median": 5.0, "lowest": 4.0},
+    }
+
+
+def test_page_has_the_table_of_the_file():
+    page = (RESULTS / "README.md").read_text(encoding="utf-8")
+    kept = json.loads((RESULTS / "results.json").read_text(encoding="utf-8"))
+    assert page.partition(MARKS[0])[2].partition(MARKS[1])[0].strip().splitlines() == summary(kept)
 
 
 def test_every_study_command_composes():
