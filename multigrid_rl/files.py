@@ -1,6 +1,7 @@
 """Where the project's files are; safe reading of files that others may have written; atomic writing."""
 
 import csv
+import json
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -92,6 +93,11 @@ def write_whole(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def json_text(content: Any, indent: int | None = None) -> str:
+    """Return JSON; a number that is not finite, which JSON does not have, is null."""
+    return json.dumps(json.loads(json.dumps(content), parse_constant=lambda _: None), indent=indent)
 
 
 def free_path(folder: Path, name: str, ending: str = "") -> Path:

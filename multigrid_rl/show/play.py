@@ -1,6 +1,5 @@
 """Games of one person against players, without window and keys."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from multigrid_rl.cli.app import write_file
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.replays import GameRecord
+from multigrid_rl.files import json_text
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import match_of, seat_players
@@ -260,4 +260,4 @@ class Session:
 
 def save_games(records: list[Any], path: Path) -> None:
     """Write records as ``video`` reads them; an existing file is replaced as a whole. Raises ``ConfigError``."""
-    write_file(path, (json.dumps([game.model_dump() for game in records]) + "\n").encode())
+    write_file(path, (json_text([game.model_dump() for game in records]) + "\n").encode())
