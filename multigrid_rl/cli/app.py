@@ -37,8 +37,11 @@ _VERBS = {
     "help": "--help", "resume": "train --resume RUN", "enjoy": "play, watch or video", "render": "video",
     "eval": "evaluate", "test": "evaluate", "benchmark": "evaluate", "run": "train", "learn": "train", "tune": "search",
     "list": "players or config", "plot": "report", "tournament": "cup",
+    "overlay": "report, which draws a run over its recipe's curves", "reference": "report, which draws a recipe's curves",
 }  # fmt: skip
 _MANY = ("m", "multirun")
+#: An option that other tools serve.
+_PUSH = "--push"
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
 #: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
@@ -140,6 +143,8 @@ def _usage(error: Any) -> str:
         message = _plain(str(error.format_message()))
         ours = next((hint for verb, hint in _VERBS.items() if message == f"No such command '{verb}'."), "")
         return f"{message} Did you mean {ours}?" if ours else message
+    if option == _PUSH:
+        return expected(option, "no option (did you mean hf upload USER/NAME FOLDER, of what is exported?)", option)
     key, takes = option.lstrip("-").replace("-", "_"), error.ctx.command.params
     meant = [key] if key in GROUPS else ["seeds"] if key in _MANY else named_elsewhere(key)
     with suppress(ConfigError):

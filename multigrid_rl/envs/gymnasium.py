@@ -37,7 +37,7 @@ from multigrid_rl.envs.base import (
 )
 from multigrid_rl.envs.zoo import LEGAL, LIMIT, Seat, seat_of
 from multigrid_rl.tables import BATCHED, find, has
-from multigrid_rl.text import ConfigError, expected, shown, suggestion
+from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.trust import look_in_working_folder, mistake
 from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec, RunError
 
