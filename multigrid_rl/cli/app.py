@@ -37,7 +37,8 @@ _VERBS = {
     "help": "--help", "resume": "train --resume RUN", "enjoy": "play, watch or video", "render": "video",
     "eval": "evaluate", "test": "evaluate", "benchmark": "evaluate", "run": "train", "learn": "train", "tune": "search",
     "list": "players or config", "plot": "report", "tournament": "cup",
-    "overlay": "report, which draws a run over its recipe's curves", "reference": "report, which draws a recipe's curves",
+    "overlay": "report, which draws a run over its recipe's curves",
+    "reference": "report, which draws a recipe's curves",
 }  # fmt: skip
 _MANY = ("m", "multirun")
 #: An option that other tools serve.

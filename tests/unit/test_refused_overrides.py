@@ -15,7 +15,7 @@ GATE = "scenario.gates=[{metric:episode_len_mean"
 REFUSED = [
     (
         "scenario=1v2",
-        r"^scenario: expected one \(did you mean 2v2\?\) of 2v2, 1v1.* and \d+ more, or a file such as \./mine\.yaml, got 1v2$",
+        r"^scenario: expected one \(did you mean 2v2\?\) of 2v2, 1v1.* and \d+ more, or a file such as .*, got 1v2$",
     ),
     ("scenario=MultiGrid-CompetativeRedBlueDoor-v3-DTDE-1vs1", r"mean MultiGrid-CompetativeRedBlueDoor-v3-DTDE-1v1\?"),
     ("scenario=qqq", "^scenario: expected 1v1, .*, got qqq$"),
