@@ -168,6 +168,9 @@ def test_single_game_has_no_interval_and_results_that_are_strict_json(tmp_path):
     found, printed = cup(tmp_path / "in", tmp_path / "out", "--scenario", "simple-spread", games=1)
     assert np.isnan([[row.low, row.high] for row in found.returns]).all()
     assert printed.count(" (-) ") == 2
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count('<span class="range">-</span>') == 2
+    assert ">nan" not in page
     assert json.loads((tmp_path / "out" / "results.json").read_text(), parse_constant=str)["returns"][0]["low"] is None
 
 

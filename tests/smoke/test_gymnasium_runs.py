@@ -78,6 +78,15 @@ def test_single_episode_has_no_interval_and_a_summary_that_is_strict_json(pole, 
     assert [row["return_interval"] for row in summary["modes"].values()] == [[None, None]] * 2
 
 
+@pytest.mark.skipif(not has_verb("report"), reason="the page is left out")
+def test_page_of_a_single_episode_shows_its_return_without_an_interval(pole, tmp_path):
+    result = call("report", pole[0], "--episodes", 1, "--no-films", "-o", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "page.html").read_text()
+    assert re.search(r"In one fresh episode it returns [^<(]*<", page)
+    assert "nan" not in re.sub(r"<(script|style).*?</\1>", "", page, flags=re.DOTALL).lower()
+
+
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_files_of_a_run_are_strict_json_whatever_is_put_into_them(wrong, tmp_path):
     folder = RunFolder(tmp_path / "run", compose(POLE), {})

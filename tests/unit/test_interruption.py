@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from datetime import datetime
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -127,7 +128,7 @@ def test_default_folder_of_another_run_is_left_alone(tmp_path, monkeypatch):
 @pytest.mark.parametrize("words", [("-m", "multigrid_rl"), ("-c", "from multigrid_rl.cli.main import app; app()")])
 def test_ctrl_c_while_the_command_itself_is_imported_is_no_traceback(tmp_path, words):
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport rich.console\n")
-    path = os.pathsep.join([str(tmp_path), os.getcwd()])
-    command = [sys.executable, *words, "players"]
-    ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, timeout=60)
+    path = os.pathsep.join([str(tmp_path), str(Path.cwd())])
+    env = {**os.environ, "PYTHONPATH": path}
+    ended = subprocess.run([sys.executable, *words, "players"], check=False, env=env, capture_output=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (130, b"")
