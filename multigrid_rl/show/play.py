@@ -36,6 +36,7 @@ class OtherPlayers(NamedTuple):
     seat: str  # the person's
     players: dict[str, Policy]  # by seat, or by team where one acts for all its seats; a second person's seat has none
     names: dict[str, str]  # seat -> name of its player, the person included
+    goal: str = ""  # of the game, in words
 
 
 def find_seat(spec: Seats, side_wanted: str | None, seat: str | None) -> str:
@@ -102,7 +103,7 @@ def find_other_players(
     for s in mates:
         players[s] = _mate(catalogue, mate, chosen, spec, s)
         names[s] = _display_name(mate or chosen, players[s])
-    return OtherPlayers(seat, players, {s: names[s] for s in spec.seats})
+    return OtherPlayers(seat, players, {s: names[s] for s in spec.seats}, scenario.description)
 
 
 def _display_name(name: str, player: Policy) -> str:
