@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
-#: Names in a message; of more only so many.
-_MOST_NAMED, _NEAREST = 12, 6
+_MOST_NAMED, _NEAREST = 12, 6  # in a message; of more names only so many
 #: Name of the program.
 NAME = "multigrid-rl"
 

@@ -18,15 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.base import (
-    BrokenEnvError,
-    Episodes,
-    TimeLimit,
-    flat_actions,
-    native,
-    reset_seed,
-    single,
-)
+from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, reset_seed, single
 from multigrid_rl.envs.parts import SwappedParts
 from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, begun, described, failed, open_game
 from multigrid_rl.metrics import ahead

@@ -56,9 +56,7 @@ class EnvRunnerPool(Sampler):
         replaced: takes the number and the actor of each new one that is ready.
     """
 
-    def __init__(
-        self, actors: list[Any], config: Any, limits: ClusterConfig, replaced: Callable[[int, Any], None]
-    ) -> None:
+    def __init__(self, actors: list[Any], config: Any, limits: ClusterConfig, replaced: Callable[..., None]) -> None:
         self._replaced = replaced
         self._runners = [_Runner(index, actor) for index, actor in enumerate(actors, 1)]
         self._config = config

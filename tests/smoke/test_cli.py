@@ -280,7 +280,7 @@ def test_closing_names_next_steps(ended, more):
         ("evaluate hunter mode=greedy", "--mode: expected stochastic, argmax, both, got greedy"),
         ("enjoy", "No such command 'enjoy'. Did you mean play, watch or video?"),
         ("overlay runs/x", "Did you mean report, which draws a run over its recipe's curves?"),
-        ("reference", "Did you mean report, which draws a recipe's curves?"),
+        ("reference", "Did you mean report, which draws a run over its"),
         ("export x --push u/x", "--push: expected no option (did you mean hf upload USER/NAME FOLDER, of what is"),
         ("cup . --with hf:u/x", "expected a folder, as `hf download USER/NAME --local-dir FOLDER` makes, got hf:u/x"),
         ("resume", "Did you mean train --resume RUN?"),

@@ -211,18 +211,14 @@ def _watched(entry: Entry, config: CupConfig) -> dict[str, Answers | None]:
 
 
 def by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
-    """Return a player of a catalogue, or of a folder, or those of a run, as an entry.
-
-    Raises ``PlayerError``: there is none that plays this game.
-    """
+    """Return a player by name or folder, or a run's, as an entry. Raises ``PlayerError``: none plays this game."""
     if name in BUILT_IN:
         _scripted(name, config, config.sides[0])
         return Entry(name, "scripted", f"built in: {DESCRIPTIONS[name]}")
     check_not_class("--with", name)
     if is_run(name):
-        home = run_players(Path(name))
-        alone = len(players := list(home.iterdir())) == 1
-        entry = entry_in(players[0] if alone else home, config)
+        players = list(run_players(Path(name)).iterdir())
+        entry = entry_in(players[0] if len(players) == 1 else players[0].parent, config)
         entry = replace(entry, name=entry_name(Path(name).resolve().name))
     else:
         entry = replace(entry_in(catalogue.folder(name), config), known=name in catalogue.entries)
