@@ -43,9 +43,8 @@ class WithoutWrapper:
 
 def put_in_place(group: env_runner_group.EnvRunnerGroup, index: int, runner: Any) -> None:
     """Let RLlib's group reach a runner that took the place of one it made; it only restarts its own actors."""
-    manager = group._worker_manager
-    manager.actors()[index] = runner
-    manager.set_actor_state(index, healthy=True)
+    group._worker_manager.actors()[index] = runner
+    group._worker_manager.set_actor_state(index, healthy=True)
 
 
 class _Ray:

@@ -249,8 +249,8 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Seq
         first = f"interrupted; {first}"
     run = shlex.quote(str(path))
     late = [gate.get("window", 0) + config.train.batch_size for gate in gates if not gate["held"]]
-    until = v["env_steps"] + max(v["env_steps"], *late, 0)  # long enough for the window of each gate
-    on = f"train --resume {run}" + ("" if v["ended"] == "interrupted" else f" --until {until}")
+    until = f" --until {v['env_steps'] + max(v['env_steps'], *late, 0)}"  # long enough for the window of each gate
+    on = f"train --resume {run}{until * (v['ended'] != 'interrupted')}"
     # A page needs a report, an evaluation whole episodes.
     reported = v["last_report"].get("report_episodes", 0) >= config.scenario.report_episodes
     then = [f"{program()} {verb} {run}" for verb in ("report", "evaluate")[not reported :]]
