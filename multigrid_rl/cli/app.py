@@ -30,8 +30,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 LOST, CRASHED = 3, 70
 #: Keys that may be written as options, too, and options that may be written as keys.
 CHOICES = ("scenario", "scheme", "experiment", "model", "train", "cluster", "seed")
-#: An option of ``compare``.
-AGAINST = "--against"
+AGAINST = "--against"  # of ``compare``
 #: What other programs call our verbs.
 _VERBS = {
     "help": "--help", "resume": "train --resume RUN", "enjoy": "play, watch or video", "render": "video",
