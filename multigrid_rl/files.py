@@ -1,6 +1,7 @@
 """Where the project's files are; safe reading of files that others may have written; atomic writing."""
 
 import csv
+import json
 import os
 import shlex
 import sys
@@ -112,6 +113,14 @@ def write_whole(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def json_text(content: Any, indent: int | None = None) -> str:
+    """Return JSON; a number that is not finite, which JSON does not have, is null."""
+    try:
+        return json.dumps(content, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(content), parse_constant=lambda _: None), indent=indent)
 
 
 def free_path(folder: Path, name: str, ending: str = "") -> Path:

@@ -9,7 +9,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
+_MOST_NAMED, _NEAREST = 12, 6  # in a message; of more names only so many
 #: Name of the program.
 NAME = "multigrid-rl"
 
@@ -81,9 +82,17 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def unknown(key: object, word: str, known: Iterable[str], what: str = "{}") -> str:
-    """Return the message for an unknown name: ``what`` was expected, its braces filled with all known names."""
+    """Return the message for an unknown name: ``what`` was expected, its braces filled with the known names."""
     names = list(known)
-    return expected(key, what.format(", ".join(names) or "none"), word + suggestion(word, names))
+    return expected(key, what.format(listed(word, names)), word + suggestion(word, names))
+
+
+def listed(word: str, names: Sequence[str]) -> str:
+    """Return names in a row, of many those that are nearest to ``word`` and how many more there are."""
+    if len(names) <= _MOST_NAMED:
+        return ", ".join(names) or "none"
+    near = difflib.get_close_matches(word, names, n=_NEAREST, cutoff=0.4) or names[:_NEAREST]
+    return f"{', '.join(near)} and {len(names) - len(near)} more"
 
 
 def spread(low: float, high: float, form: str) -> str:

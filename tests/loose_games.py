@@ -8,7 +8,7 @@ from pettingzoo import AECEnv, ParallelEnv
 
 SEEN, CHOICES = spaces.Box(-1000, 1000, (2,), np.float32), spaces.Discrete(6)
 #: What is paid by habit.
-PAID = {"paid a row": np.array([1.0]), "paid a vector": [1.0, 2.0], "paid none": None}
+PAID = {"paid a vector": [1.0, 2.0], "paid none": None}
 
 
 def flags(rng):
@@ -59,6 +59,8 @@ class Loose(ParallelEnv):
         paid |= {"a_1": PAID[self.habit]} if self.habit in PAID else {}
         seen |= {"a_1": np.float32(1)} if self.habit == "stretched" else {}
         self.takes(actions)
+        if self.habit == "in rows":
+            paid, ended, cut = ({agent: np.array([it]) for agent, it in row.items()} for row in (paid, ended, cut))
         return seen, paid, ended, cut, told
 
     def ends(self, actions, seen, ended, cut):

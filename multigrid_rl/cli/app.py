@@ -30,15 +30,14 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 LOST, CRASHED = 3, 70
 #: Keys that may be written as options, too, and options that may be written as keys.
 CHOICES = ("scenario", "scheme", "experiment", "model", "train", "cluster", "seed")
-#: An option of ``compare``.
-AGAINST = "--against"
-#: What other programs call our verbs, and options of Hydra's that run several times.
+AGAINST = "--against"  # of ``compare``
+#: What other programs call our verbs.
 _VERBS = {
     "help": "--help", "resume": "train --resume RUN", "enjoy": "play, watch or video", "render": "video",
     "eval": "evaluate", "test": "evaluate", "benchmark": "evaluate", "run": "train", "learn": "train", "tune": "search",
     "list": "players or config", "plot": "report", "tournament": "cup",
+    **dict.fromkeys(("overlay", "reference"), "report, which draws a run over its recipe's curves"),
 }  # fmt: skip
-_MANY = ("m", "multirun")
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
 #: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
@@ -140,8 +139,10 @@ def _usage(error: Any) -> str:
         message = _plain(str(error.format_message()))
         ours = next((hint for verb, hint in _VERBS.items() if message == f"No such command '{verb}'."), "")
         return f"{message} Did you mean {ours}?" if ours else message
+    if option == "--push":  # another tool serves it
+        return expected(option, "no option (did you mean hf upload USER/NAME FOLDER, of what is exported?)", option)
     key, takes = option.lstrip("-").replace("-", "_"), error.ctx.command.params
-    meant = [key] if key in GROUPS else ["seeds"] if key in _MANY else named_elsewhere(key)
+    meant = [key] if key in GROUPS else ["seeds"] if key in ("m", "multirun") else named_elsewhere(key)
     with suppress(ConfigError):
         meant = meant or [whole_key(key)]
     if meant and any(part.name == "overrides" for part in takes):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from multigrid_rl import tables
 from multigrid_rl.cli.app import AGAINST, console, refuse_to_overwrite, refused, write_file
+from multigrid_rl.files import json_text
 
 if TYPE_CHECKING:
     from multigrid_rl.evaluation.seeds import Interval
@@ -52,7 +52,7 @@ def compare(
         tables.find(tables.FIGURES, "comparison")(ours, theirs, np.random.default_rng(seed), output)
     if json_file is not None:
         found = _report(ours, theirs, rows, {"notes": said, "reps": reps, "seed": seed})
-        write_file(json_file, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
+        write_file(json_file, (json_text(found, indent=1) + "\n").encode())
     screen = console(140)
     for side in (ours, theirs):
         for scenario, group in side.by_scenario.items():
@@ -122,7 +122,7 @@ def sentence(row: SetComparison, ours: int, theirs: int) -> str:
 
 
 def _report(ours: RunSet, theirs: RunSet, rows: list[SetComparison], how: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that was found, as plain data; ``null`` stands for "never"."""
+    """Return everything that was found, as plain data; infinity, ``null`` in the file, stands for "never"."""
     return {
         "format": 1,
         "sets": {
@@ -138,10 +138,10 @@ def _report(ours: RunSet, theirs: RunSet, rows: list[SetComparison], how: dict[s
             {
                 "metric": row.metric,
                 "better": "less" if row.smaller else "more",
-                "A": _plain(row.ours),
-                "B": _plain(row.theirs),
-                "A - B": _plain(row.difference) if row.difference else None,
-                "probability_of_improvement": _plain(row.better),
+                "A": row.ours._asdict(),
+                "B": row.theirs._asdict(),
+                "A - B": row.difference._asdict() if row.difference else None,
+                "probability_of_improvement": row.better._asdict(),
                 "permutation_p": row.p,
                 "told_apart": row.significant,
                 "never": {"A": row.never[0], "B": row.never[1]},
@@ -149,7 +149,3 @@ def _report(ours: RunSet, theirs: RunSet, rows: list[SetComparison], how: dict[s
             for row in rows
         ],
     }
-
-
-def _plain(its: Interval) -> dict[str, float | None]:
-    return {name: None if math.isinf(value) else value for name, value in its._asdict().items()}

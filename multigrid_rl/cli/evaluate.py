@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +10,7 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, one_thread, refused, written_beside
+from multigrid_rl.files import json_text
 from multigrid_rl.text import spread
 
 
@@ -62,8 +62,8 @@ def evaluate(
             if target.rivals:
                 files = judge.write_episodes(judge.episode_columns(result), unfinished, parquet=parquet)
                 kept = [game.model_dump() for game in judge.kept_games(result)]
-                games = json.dumps(kept) if kept else None
-            for file, text in (("summary.json", json.dumps(report, indent=2)), ("games.json", games)):
+                games = json_text(kept) if kept else None
+            for file, text in (("summary.json", json_text(report, indent=2)), ("games.json", games)):
                 if text is not None:
                     files.append(unfinished / file)
                     files[-1].write_text(text + "\n", encoding="utf-8")
@@ -75,7 +75,7 @@ def evaluate(
                 screen.print(f"as {part['side']}: {', '.join(f'{seat} {it}' for seat, it in part['players'].items())}")
             screen.print(_table(report))
     screen.print(f"wrote {folder}: {', '.join(file.name for file in files)}")
-    typer.echo(json.dumps(_last_line(report, modes)))  # whole, however narrow the terminal is
+    typer.echo(json_text(_last_line(report, modes)))  # whole, however narrow the terminal is
 
 
 def _last_line(report: dict[str, Any], modes: tuple[str, ...]) -> dict[str, Any]:

@@ -5,10 +5,13 @@ import gc
 import os
 from typing import Annotated
 
-import typer
+try:  # these take a quarter of a second, in which nothing has begun that Ctrl-C would break off
+    import typer
 
-from multigrid_rl.cli.app import Commands, Verbs
-from multigrid_rl.trust import SAFE
+    from multigrid_rl.cli.app import Commands, Verbs
+    from multigrid_rl.trust import SAFE
+except KeyboardInterrupt:
+    raise SystemExit(130) from None
 
 # A verb loads millions of objects that stay: scanning them for garbage again and again, and at exit, takes two seconds.
 gc.set_threshold(300_000)

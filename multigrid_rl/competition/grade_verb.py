@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals, one_thread, written_beside
-from multigrid_rl.files import data_root
+from multigrid_rl.files import data_root, json_text
 from multigrid_rl.text import ConfigError, unknown
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _grade_one(found: HandIn, examiner: Examiner, output: Path | None) -> None:
             except PlayerError as error:
                 result = examiner.refused(found.folder, str(error))
             if file is not None:
-                file.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+                file.write_text(json_text(result, indent=2) + "\n", encoding="utf-8")
     finally:
         if result is not None:  # even if the disk is full
             _show_grade(result)
@@ -151,4 +151,4 @@ def _show_grade(result: dict[str, Any]) -> None:
         screen.print(f"too close to call: other games might give {low:g} to {high:g} points")
     verdict = "PASSED" if result["passed"] else "NOT PASSED"
     screen.print(f"{verdict}: {result['points']:g} of {result['of']:g} points, {result['pass_points']:g} are needed")
-    typer.echo(json.dumps(result, allow_nan=False))
+    typer.echo(json_text(result))

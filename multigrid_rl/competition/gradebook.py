@@ -18,7 +18,7 @@ from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.grading import Examiner, Rubric
 from multigrid_rl.competition.handed_in import ZIP, HandIn
 from multigrid_rl.config.scenario import Strict
-from multigrid_rl.files import safe_cell, write_whole
+from multigrid_rl.files import json_text, safe_cell, write_whole
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import ConfigError, expected, first_error, printable
 
@@ -135,7 +135,7 @@ def _graded(home: Path, hand_in: HandIn, examiner: Examiner) -> dict[str, Any]:
         result = examiner.refused(folder, reason_of(error, folder, hand_in.name))
     # The result comes last: where there is one, there is everything.
     write_whole(_file(home, hand_in, FEEDBACK, ".md"), feedback(result).encode())
-    write_whole(_file(home, hand_in, RESULTS, ".json"), json.dumps(result).encode())
+    write_whole(_file(home, hand_in, RESULTS, ".json"), json_text(result).encode())
     return result
 
 

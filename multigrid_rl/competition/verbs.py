@@ -50,7 +50,8 @@ def cup(
         int | None, typer.Option(min=0, help="Of the games, instead of a random one; keep it to yourself.")
     ] = None,
     also: Annotated[
-        list[str] | None, typer.Option("--with", help="A player of `multigrid-rl players` who takes part; repeat it.")
+        list[str] | None,
+        typer.Option("--with", help="A player, by name or folder, or a run, that takes part; repeat it."),
     ] = None,
     output: Annotated[
         Path | None,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from multigrid_rl.tables import SHORT_KEYS
-from multigrid_rl.text import ConfigError, expected, one_line
+from multigrid_rl.text import ConfigError, expected, listed, one_line
 from multigrid_rl.trust import CODE
 
 #: Arguments of an environment are its own, and a bonus names seats and events: any key may be below these.
@@ -189,7 +189,7 @@ def _unknown_key(key: str, part: str, node: dict[str, Any], place: str) -> str:
     elsewhere = [] if here and place else named_elsewhere(part)
     meant = [*here, *elsewhere] or (places[close[0]] if close else [])
     near = f" (did you mean {' or '.join(meant)}?)" if meant else ""
-    return expected(key, f"one of the keys {', '.join(map(str, node))}", part + near)
+    return expected(key, f"one of the keys {listed(part, list(map(str, node)))}", part + near)
 
 
 def _dotted(node: dict[str, Any], place: str = "") -> Iterator[str]:

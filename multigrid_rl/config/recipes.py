@@ -21,7 +21,7 @@ from multigrid_rl.config.overrides import SHORT, as_typed, is_text, leaves, merg
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
 from multigrid_rl.tables import ENV_IDS, NAMING_CODE, SECTIONS
-from multigrid_rl.text import ConfigError, expected, suggestion, unknown
+from multigrid_rl.text import ConfigError, expected, listed, suggestion, unknown
 from multigrid_rl.trust import CODE, check_code, safe
 
 #: What may change when a run goes on, beside the cluster.
@@ -233,8 +233,8 @@ def scenario_id(name: str) -> str:
     outside = {file.stem: str(file) for folder in folders for file in sorted(Path(folder).glob("*.yaml"))}
     if name in outside:
         return outside[name]
-    known = ", ".join([*names, *outside, "a file such as ./mine.yaml"])
-    meant = suggestion(name, [*names, *outside, *aliases])  # first: they are many
+    known = f"{listed(name, [*names, *outside])}, or a file such as ./mine.yaml"
+    meant = suggestion(name, [*names, *outside, *aliases])
     raise ConfigError(expected("scenario", f"one{meant} of {known}" if meant else known, name))
 
 

@@ -150,6 +150,17 @@ def native(space: spaces.Space[Any], actions: NDArray[Any]) -> NDArray[Any]:
 TRIED = 20
 
 
+def single(what: str, value: Any) -> Any:
+    """Return a number, also one that stands in an array alone. Raises ``ConfigError``: it is none."""
+    if isinstance(value, int | float | np.number | np.bool_):
+        return value
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        got = f"shape {array.shape}" if array.shape else shown(repr(value), 80)
+        raise ConfigError(expected(what, "one number", got))
+    return array.reshape(-1)[0]
+
+
 class OwnReward:
     """A training reward of the user's own: a function of one step of one environment.
 
@@ -170,12 +181,9 @@ class OwnReward:
         with user_code(self._key):
             rows = zip(obs, actions, after, rewards.tolist(), infos, strict=True)
             paid = [self._function(*row) for row in rows]
-        found = np.array(
-            [value if isinstance(value, int | float | np.number) else np.nan for value in paid], np.float64
-        )
+        found = np.array([single(self._key, value) for value in paid], np.float64)
         if not np.isfinite(found).all():
-            got = paid[int(np.flatnonzero(~np.isfinite(found))[0])]
-            raise ConfigError(expected(self._key, "a finite number for each step", shown(str(got), 80)))
+            raise ConfigError(expected(self._key, "a finite number for each step", found[~np.isfinite(found)][0]))
         return found
 
 

@@ -32,11 +32,12 @@ from multigrid_rl.envs.base import (
     flat_actions,
     native,
     reset_by,
+    single,
     unfit_actions,
 )
 from multigrid_rl.envs.zoo import LEGAL, LIMIT, Seat, seat_of
 from multigrid_rl.tables import BATCHED, find, has
-from multigrid_rl.text import ConfigError, expected, shown, suggestion
+from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.trust import look_in_working_folder, mistake
 from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec, RunError
 
@@ -166,17 +167,6 @@ def _answer(env_id: str, call: str, ask: Callable[[], Any]) -> Any:
         got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__} alone"
         raise ValueError(_failed(env_id, call, got))
     return answer
-
-
-def single(what: str, value: Any) -> Any:
-    """Return a number, also one that stands in an array alone. Raises ``ConfigError``: it is none."""
-    if isinstance(value, int | float | np.number | np.bool_):
-        return value
-    array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "biuf":
-        got = f"shape {array.shape}" if array.shape else shown(repr(value), 80)
-        raise ConfigError(expected(what, "one number", got))
-    return array.reshape(-1)[0]
 
 
 def _failed(env_id: str, call: str, got: str) -> str:

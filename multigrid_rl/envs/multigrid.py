@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from multigrid_rl.config.scenario import EnvironmentKind
 from multigrid_rl.envs.base import TEAM, Episodes, episode_sequence
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
-from multigrid_rl.text import ConfigError, expected, suggestion
+from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.types import BatchedStep, EnvFactory, MultiAgentSpec
 
 #: What an agent that has finished does while the others play on.
@@ -63,7 +63,7 @@ def make_env(env_id: str, agents: int) -> Any:
     """Build one environment, a ``multigrid.base.MultiGridEnv``. Raises ``ValueError``: the id is not registered."""
     known = registered_ids()
     if env_id not in known:
-        raise ValueError(expected("env_id", f"one of {', '.join(known)}", f"{env_id}{suggestion(env_id, known)}"))
+        raise ValueError(unknown("env_id", env_id, known, "one of {}"))
     return gymnasium.make(env_id, agents=agents, disable_env_checker=True).unwrapped
 
 

@@ -18,14 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.base import (
-    BrokenEnvError,
-    Episodes,
-    TimeLimit,
-    flat_actions,
-    native,
-    reset_seed,
-)
+from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, reset_seed, single
 from multigrid_rl.envs.parts import SwappedParts
 from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, begun, described, failed, open_game
 from multigrid_rl.metrics import ahead
@@ -163,7 +156,7 @@ class PettingZooEnvs(Episodes):
         self._was_cut[n] |= not all(now.ended.values())
         late = self._late(n, now)
         for seat, paid in now.owed.items() if late else ():
-            self._paid[n, self._places[seat]] += _number(paid)
+            self._paid[n, self._places[seat]] += single("reward", paid)
         return late or not now.turn, late or (not now.turn and bool(self._was_cut[n]))
 
     def _late(self, n: int, now: Happened) -> bool:
@@ -248,7 +241,7 @@ class PettingZooEnvs(Episodes):
                 if self.shaping is not None:
                     self._infos[n][seat] = info
             for seat, paid in now.paid.items() if what == "step" else ():
-                self._paid[n, self._places[seat]] = _number(paid)
+                self._paid[n, self._places[seat]] = single("reward", paid)
             for seat in now.turn:
                 if seat not in now.seen:
                     raise ConfigError(expected("agent", f"an observation, and one of {', '.join(self.seats)}", "none"))
@@ -279,13 +272,6 @@ class PettingZooEnvs(Episodes):
     def _broken(self, n: int, what: str, got: str) -> BrokenEnvError:
         where = f"environment {self._first + n}, step {self._length[n] + 1} of its episode {self._episode[n] + 1}"
         return BrokenEnvError(failed(self.env_id, what, f"{got}, in {where}"))
-
-
-def _number(paid: Any) -> float:
-    """Return what is paid. Raises ``ConfigError``: it is no single number, though numpy might take it for one."""
-    if not isinstance(paid, int | float | np.number) and (paid is None or np.shape(paid)):
-        raise ConfigError(expected("reward", "a number", "none" if paid is None else f"one of shape {np.shape(paid)}"))
-    return float(paid)
 
 
 def _close(games: list[Game]) -> None:

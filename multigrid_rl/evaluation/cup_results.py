@@ -1,10 +1,11 @@
 """Results of a cup as plain data: ``results.json``, which a cup writes and its page shows."""
 
 from collections.abc import Callable, Sequence
+from math import nan
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.evaluation.replays import AnyRecord
@@ -15,6 +16,8 @@ RESULTS_FILE = "results.json"
 FORMAT = 2
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+#: Of an interval; NaN, which is null in the file, where a single game has none.
+Bound = Annotated[float, Field(allow_inf_nan=True), BeforeValidator(lambda given: nan if given is None else given)]
 
 
 def unless(default: Any) -> Callable[[Any], bool]:
@@ -75,8 +78,8 @@ class Earned(Strict):
     rank: int  # from 1; equal entries share it
     name: str
     mean: float  # return over all games that were not forfeited, with its 95 % interval over game numbers
-    low: float
-    high: float
+    low: Bound
+    high: Bound
     games: Count
     forfeited: Count  # beside these games; who forfeited any is ranked behind all who forfeited none
     length_mean: float

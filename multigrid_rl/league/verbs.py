@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, one_thread, refused
+from multigrid_rl.files import json_text
 from multigrid_rl.text import spread
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _write(target: Path, player: str, measured: Exploitability, exact: Exact | N
     result = {"format": 1, "player": player, "best_response": measured.best.model_dump(), "curves": curves}
     result |= {} if exact is None else {"exact": exact.model_dump()}
     for name, content in ((RESULT, result), (GAMES, [game.model_dump() for game in measured.games])):
-        write_whole(target / name, (json.dumps(content, indent=2) + "\n").encode())
+        write_whole(target / name, (json_text(content, indent=2) + "\n").encode())
     load(PAGES["exploit"])(target)
 
 

@@ -1,6 +1,7 @@
 """The one RLlib algorithm of all trainers: its training step is an iteration of the run (``training.run``)."""
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.learner import GroupLearner
-from multigrid_rl.rllib.private import OwnFolder, without_object_store
+from multigrid_rl.rllib.private import OwnFolder, put_in_place, without_object_store
 from multigrid_rl.rllib.results import gate_results, log_iteration
 from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected
@@ -60,7 +61,8 @@ class MultigridAlgorithm(OwnFolder, PPO):
             from multigrid_rl.rllib.env_runner_pool import EnvRunnerPool  # noqa: PLC0415 - most runs have none
 
             games = [factory.packed() for factory in games]
-            sampler = self.pool = EnvRunnerPool(self._actors(), self.config, settings.run.cluster)
+            replaced = partial(put_in_place, self.env_runner_group)
+            sampler = self.pool = EnvRunnerPool(self._actors(), self.config, settings.run.cluster, replaced)
         else:
             networks = {name: self.env_runner.module[name].net for name in self.env_runner.modules}
             sampler = trainer.sampler(settings.run, stages, networks) or LocalSampler(self.env_runner)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +53,11 @@ class EnvRunnerPool(Sampler):
         config: RLlib's, that makes new ones.
         limits: ``sample_timeout_s``, after which a runner that has not handed over its rollout counts as lost, and
             ``max_consecutive_failures``: the run ends once one was lost so often without handing over anything between.
+        replaced: takes the number and the actor of each new one that is ready.
     """
 
-    def __init__(self, actors: list[Any], config: Any, limits: ClusterConfig) -> None:
+    def __init__(self, actors: list[Any], config: Any, limits: ClusterConfig, replaced: Callable[..., None]) -> None:
+        self._replaced = replaced
         self._runners = [_Runner(index, actor) for index, actor in enumerate(actors, 1)]
         self._config = config
         self._timeout_s = limits.sample_timeout_s
@@ -211,6 +213,8 @@ class EnvRunnerPool(Sampler):
             self._restart(runner, f"its node: {', '.join(different)}")
             return
         runner.pending = None
+        if runner.spawned:
+            self._replaced(runner.index, runner.actor)
         if runner.failures:
             LOG.warning("env runner %d is back, with new games", runner.index)
         if self._weights is not None:

@@ -41,6 +41,12 @@ class WithoutWrapper:
         """Leave the modules as they are."""
 
 
+def put_in_place(group: env_runner_group.EnvRunnerGroup, index: int, runner: Any) -> None:
+    """Let RLlib's group reach a runner that took the place of one it made; it only restarts its own actors."""
+    group._worker_manager.actors()[index] = runner
+    group._worker_manager.set_actor_state(index, healthy=True)
+
+
 class _Ray:
     """Ray as RLlib's groups of env runners call it: where they ask for it, nothing goes into an object store."""
 

@@ -19,7 +19,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from multigrid_rl.config.schema import RunConfig, to_yaml
-from multigrid_rl.files import free_path, read_plain_yaml, write_whole
+from multigrid_rl.files import free_path, json_text, read_plain_yaml, write_whole
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.checkpoints import Checkpoint, read_state, set_aside_newer, start_of
 from multigrid_rl.runs.provenance import circumstances, config_hash, own_modules
@@ -201,7 +201,7 @@ class RunFolder:
 
     def record(self, row: dict[str, Any]) -> None:
         """Append one iteration's row to ``metrics.jsonl``, TensorBoard and what else tracks the run."""
-        self._metrics.write(json.dumps(row) + "\n")
+        self._metrics.write(json_text(row) + "\n")
         self._metrics.flush()
         self._board.row(row)
         for tracker in self._trackers:
@@ -248,7 +248,7 @@ class RunFolder:
                 end()
 
     def _write_json(self, name: str, content: Any) -> None:
-        write_whole(self.path / name, f"{json.dumps(content, indent=2)}\n".encode())
+        write_whole(self.path / name, f"{json_text(content, indent=2)}\n".encode())
 
 
 def locked(file: Path) -> IO[str]:

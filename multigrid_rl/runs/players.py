@@ -45,7 +45,7 @@ _SEAT = re.compile(r"(red|blue)_\d")
 _FREE = {"log_std", "scale_values"}
 
 
-def _run_players(run: Path, checkpoint: str | None = None) -> Path:
+def run_players(run: Path, checkpoint: str | None = None) -> Path:
     """Return the folder of all players of a run, from its latest checkpoint or a named one. Raises ``PlayerError``."""
     checkpoints = run / "checkpoints"
     try:
@@ -70,7 +70,7 @@ def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
 
     Raises ``PlayerError``.
     """
-    players = _run_players(run, checkpoint)
+    players = run_players(run, checkpoint)
     known = sorted(path.name for path in players.iterdir())
     found = seat if seat in known else next((name for name in known if seat in read_card(players / name).seats), None)
     if found is None:
@@ -83,7 +83,7 @@ def players_for(run: Path, seat: str, checkpoint: str | None = None) -> dict[str
 
     Raises ``PlayerError``: no such player.
     """
-    players = _run_players(run, checkpoint)
+    players = run_players(run, checkpoint)
     if (players / seat).is_dir():
         return {"": players / seat}
     cards = {path: read_card(path) for path in sorted(players.iterdir())}
@@ -130,7 +130,7 @@ class RunPlayers:
         return self if self.files else replace(self, files=tuple(map(read_files, self._folders())))
 
     def _folders(self) -> list[Path]:
-        return sorted(_run_players(Path(self.title)).iterdir())
+        return sorted(run_players(Path(self.title)).iterdir())
 
     def seat(self, spec: Any, seat: str) -> FrozenPlayer:
         """Load the player that was trained for a seat, for its counterpart, or for another that fits there.

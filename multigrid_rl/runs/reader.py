@@ -167,7 +167,8 @@ def _checked(path: Path, schema: type[_RunFile]) -> dict[str, Any]:
         schema.model_validate(content)
     except (FileNotFoundError, NotADirectoryError) as error:
         got = f"one without {path.name}" if path.parent.is_dir() else "a file" if path.parent.exists() else "none there"
-        raise ConfigError(f"{path.parent}: expected a run folder, got {got}") from error
+        meant = "".join(f" (did you mean {above.parent}?)" for above in path.parents if above.name == "checkpoints")
+        raise ConfigError(f"{path.parent}: expected a run folder, got {got}{meant}") from error
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, ValueError, RecursionError) as error:

@@ -1,6 +1,5 @@
 """A worker: takes jobs, plays, and writes down what was found. It may be killed at any moment."""
 
-import json
 import os
 import signal
 import threading
@@ -14,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.gradebook import feedback
 from multigrid_rl.cores import available_cpus
+from multigrid_rl.files import json_text
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import BEAT_S, LostLeaseError, Queue, called, log
@@ -137,7 +137,7 @@ class Worker:
             result = examiner.grade(folder)
         except PlayerError as error:
             result = examiner.refused(folder, _without(error, folder))
-        self.queue.graded(job, result, json.dumps(result, allow_nan=False), feedback(result))
+        self.queue.graded(job, result, json_text(result), feedback(result))
 
     def _copies(self, job: Job) -> None:
         own = self._row(job.hand_in_id)

@@ -65,7 +65,7 @@ class Table:
         pack.add_spec(self._session.spec)
         players = [others.names[name] for name in self._session.spec.seats]
         return {**pack.data(), "players": players, "seat": seat, "actions": list(ACTION_WORDS),
-                "alone": len(self.persons) == 1}  # fmt: skip
+                "alone": len(self.persons) == 1, "goal": others.goal}  # fmt: skip
 
     def shown(self, seat: str) -> dict[str, Any]:
         """Return the newest step as the person on a seat may see it."""
@@ -158,7 +158,9 @@ class Answers:
 
         seat = self._seat(request)
         about = self._table.about(seat)
-        lead = ", ".join(map(" ".join, zip(about["specs"][0]["seats"], about["players"], strict=True)))
+        lead = f"{about['goal']} " + ", ".join(
+            map(" ".join, zip(about["specs"][0]["seats"], about["players"], strict=True))
+        )
         text = render("play.html", live=True, kind="Game", title=f"You play {seat}", lead=lead, data=about)
         return HTMLResponse(text, headers=HEADERS)
 

@@ -1,6 +1,5 @@
 """Games of one person against players, without window and keys."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from multigrid_rl.cli.app import write_file
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.replays import GameRecord
+from multigrid_rl.files import json_text
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import match_of, seat_players
@@ -36,6 +36,7 @@ class OtherPlayers(NamedTuple):
     seat: str  # the person's
     players: dict[str, Policy]  # by seat, or by team where one acts for all its seats; a second person's seat has none
     names: dict[str, str]  # seat -> name of its player, the person included
+    goal: str = ""  # of the game, in words
 
 
 def find_seat(spec: Seats, side_wanted: str | None, seat: str | None) -> str:
@@ -102,7 +103,7 @@ def find_other_players(
     for s in mates:
         players[s] = _mate(catalogue, mate, chosen, spec, s)
         names[s] = _display_name(mate or chosen, players[s])
-    return OtherPlayers(seat, players, {s: names[s] for s in spec.seats})
+    return OtherPlayers(seat, players, {s: names[s] for s in spec.seats}, scenario.description)
 
 
 def _display_name(name: str, player: Policy) -> str:
@@ -260,4 +261,4 @@ class Session:
 
 def save_games(records: list[Any], path: Path) -> None:
     """Write records as ``video`` reads them; an existing file is replaced as a whole. Raises ``ConfigError``."""
-    write_file(path, (json.dumps([game.model_dump() for game in records]) + "\n").encode())
+    write_file(path, (json_text([game.model_dump() for game in records]) + "\n").encode())

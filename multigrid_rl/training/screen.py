@@ -248,7 +248,9 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Seq
     if v["ended"] == "interrupted":
         first = f"interrupted; {first}"
     run = shlex.quote(str(path))
-    on = f"train --resume {run}" + ("" if v["ended"] == "interrupted" else f" --until {2 * v['env_steps']}")
+    late = [gate.get("window", 0) + config.train.batch_size for gate in gates if not gate["held"]]
+    until = f" --until {v['env_steps'] + max(v['env_steps'], *late, 0)}"  # long enough for the window of each gate
+    on = f"train --resume {run}{until * (v['ended'] != 'interrupted')}"
     # A page needs a report, an evaluation whole episodes.
     reported = v["last_report"].get("report_episodes", 0) >= config.scenario.report_episodes
     then = [f"{program()} {verb} {run}" for verb in ("report", "evaluate")[not reported :]]

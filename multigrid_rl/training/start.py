@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shlex
@@ -17,7 +16,7 @@ from rich.markup import escape
 
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir, resumed
 from multigrid_rl.config.schema import RunConfig, trainer_of
-from multigrid_rl.files import write_whole
+from multigrid_rl.files import json_text, write_whole
 from multigrid_rl.tables import PREFLIGHTS, STARTS, find
 from multigrid_rl.text import ConfigError, expected, program, reason
 from multigrid_rl.training.advice import settings
@@ -231,7 +230,7 @@ def _held_out(run: Path) -> str:
     from multigrid_rl.evaluation.evaluation import held_out
 
     rows = held_out(run, "validate", HELD_OUT_GAMES, HELD_OUT_SEED)
-    write_whole(run / "held_out.json", (json.dumps(rows, indent=2) + "\n").encode())
+    write_whole(run / "held_out.json", (json_text(rows, indent=2) + "\n").encode())
     shares = ", ".join(
         "{} {:.1%} ({:.1%} to {:.1%})".format(name, row["win"], *row["win_interval"]) for name, row in rows.items()
     )

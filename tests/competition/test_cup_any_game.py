@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from bundles import game_bundle
@@ -159,6 +160,18 @@ def test_nobody_meets_in_an_environment_of_gymnasium(tmp_path):
     assert again.output.count("played before") == 1
     assert {name: (tmp_path / "out" / name).read_bytes() for name in TABLES} == before
     assert "Leaderboard" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_single_game_has_no_interval_and_results_that_are_strict_json(tmp_path):
+    for seed in (1, 2):
+        game_bundle(tmp_path / "in" / f"p{seed}", "agent_0", seed, "scenario=simple-spread")
+    found, printed = cup(tmp_path / "in", tmp_path / "out", "--scenario", "simple-spread", games=1)
+    assert np.isnan([[row.low, row.high] for row in found.returns]).all()
+    assert printed.count(" (-) ") == 2
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count('<span class="range">-</span>') == 2
+    assert ">nan" not in page
+    assert json.loads((tmp_path / "out" / "results.json").read_text(), parse_constant=str)["returns"][0]["low"] is None
 
 
 def test_player_that_breaks_an_environment_forfeits_alone(tmp_path, monkeypatch):

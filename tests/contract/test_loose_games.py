@@ -155,15 +155,21 @@ def test_environment_may_write_into_the_actions_it_is_given():
 @pytest.mark.parametrize(
     ("habit", "message"),
     [
-        ("paid a row", r"reward: expected a number, got one of shape \(1,\)"),
-        ("paid a vector", r"reward: expected a number, got one of shape \(2,\)"),
-        ("paid none", "reward: expected a number, got none"),
+        ("paid a vector", r"reward: expected one number, got shape \(2,\)"),
+        ("paid none", "reward: expected one number, got None"),
         ("stretched", r"observation: expected shape \(2,\) of its space, got \(\)"),
     ],
 )
 def test_what_numpy_would_stretch_is_one_line_that_names_the_agent(habit, message):
     with pytest.raises(BrokenEnvError, match=f"step: a_1: expected .* got {message}"):
         played(LOOSE, habit=habit)
+
+
+def test_numbers_that_stand_in_arrays_alone_are_taken_as_from_gymnasium():
+    rows, plain = (played(LOOSE, habit=habit).drain_episodes() for habit in ("in rows", ""))
+    assert rows.length.tolist() == plain.length.tolist() == [10] * 8
+    assert np.array_equal(rows.returns, plain.returns)
+    assert rows.returns.any()
 
 
 def test_environment_that_takes_31_bits_of_a_seed_is_given_such():

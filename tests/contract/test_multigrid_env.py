@@ -273,14 +273,13 @@ def test_factory_specs_match_built_environment():
     assert (built.observations()["agent_1"] == bare.observations()["agent_1"]).all()
 
 
-def test_unknown_id_error_suggests_and_lists_ids():
+def test_unknown_id_error_suggests_and_names_the_nearest():
     with pytest.raises(
-        ValueError, match=r"scenario.env_id: expected one of .*, got MultiGrid-Empty-8x9-v0 \(did you"
+        ValueError, match=r"scenario.env_id: expected one of .* and \d+ more, got MultiGrid-Empty-8x9-v0 \(did you"
     ) as caught:
         MultigridFactory("MultiGrid-Empty-8x9-v0", num_agents=1, seed=0).load()
     text = str(caught.value)
     assert "did you mean MultiGrid-Empty-8x8-v0?" in text
-    assert [name for name in IDS if name not in text] == []
     assert "\n" not in text
 
 

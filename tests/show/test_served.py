@@ -133,9 +133,13 @@ def frame_of(shown):
 def test_person_wins_a_game_in_a_browser(tmp_path):
     game, ended = session(seed=4), []
     plan = plan_of(game)
+    game.others = game.others._replace(goal="Open your door first.")
     table = play_page.Table(game, lambda: ended.append(game.game))
     with served(play_page.app_of(table)) as port:
-        assert "You play red_0" in ask(port, "/?seat=red_0")[1]
+        page = ask(port, "/?seat=red_0")[1]
+        assert "You play red_0" in page
+        assert "Open your door first." in page
+        assert "Striped in your colour: what you see." in page
         shown = json.loads(ask(port, "/shown")[1])
         assert (shown["step"], shown["waits"]) == (0, ["red_0"])
         for step, action in enumerate(plan):

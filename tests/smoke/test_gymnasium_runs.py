@@ -18,6 +18,7 @@ from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.players.cards import MODEL_FILE, read_card
 from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.players import initial_weights
 from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
@@ -69,6 +70,34 @@ def test_environment_id_trains_and_writes_run_folder(pole):
     assert [name for name in names if name.startswith(("win/", "draw/", "defeat/"))] == []  # nobody can win
     assert all(row["return_mean/agent_0"] == pytest.approx(row["episode_len_mean"]) for row in reported)  # 1 a step
     assert json.loads((path / "provenance.json").read_text())["versions"]["gymnasium"]
+
+
+def test_single_episode_has_no_interval_and_a_summary_that_is_strict_json(pole, tmp_path):
+    assert call("evaluate", pole[0], "--episodes", 1, "-o", tmp_path / "one").exit_code == 0
+    summary = json.loads((tmp_path / "one" / "summary.json").read_text(), parse_constant=str)
+    assert [row["return_interval"] for row in summary["modes"].values()] == [[None, None]] * 2
+
+
+@pytest.mark.skipif(not has_verb("report"), reason="the page is left out")
+def test_page_of_a_single_episode_shows_its_return_without_an_interval(pole, tmp_path):
+    result = call("report", pole[0], "--episodes", 1, "--no-films", "-o", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "page.html").read_text()
+    assert re.search(r"In one fresh episode it returns [^<(]*<", page)
+    assert "nan" not in re.sub(r"<(script|style).*?</\1>", "", page, flags=re.DOTALL).lower()
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_files_of_a_run_are_strict_json_whatever_is_put_into_them(wrong, tmp_path):
+    folder = RunFolder(tmp_path / "run", compose(POLE), {})
+    folder.record({"env_steps": 1, "own/metric": wrong})
+    folder.verdict({"ended": "until", "gates": [{"value": wrong}]})
+    folder.note("own", [wrong])
+    folder.close()
+    assert folder.last_row() == {"env_steps": 1, "own/metric": None}
+    for file, value in (("verdict.json", [{"value": None}]), ("provenance.json", [None])):
+        found = json.loads((folder.path / file).read_text(), parse_constant=str)
+        assert found["gates" if file == "verdict.json" else "own"] == value
 
 
 def test_run_and_frozen_player_evaluate_alike_by_seed(pole, frozen, tmp_path):

@@ -16,6 +16,8 @@ import pytest
 
 from commands import call as run
 from multigrid_rl.evaluation.seeds import told_median
+from multigrid_rl.runs.reader import read_run
+from multigrid_rl.show.words import short
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.processes import Processes
 from multigrid_rl.training.seeds import seeds_of, told_held
@@ -112,6 +114,21 @@ def test_each_seed_is_the_run_that_it_is_alone(trained, tmp_path):
     assert page.count("&cross;") + page.count("not held") >= 2
     command = json.loads((folder / "seed8" / "provenance.json").read_text())["command"]
     assert "seed=8" in command
+
+
+def test_page_of_seeds_shows_what_runs_ended_with_and_not_means_over_whole_runs(tmp_path):
+    folder, often = tmp_path / "seeds", "scenario.report_episodes=2"
+    assert run("train", *TINY, "env_id=CartPole-v1", often, "seeds=5,8", f"run_dir={folder}").exit_code == 0
+    page, name = (folder / "report.html").read_text(), "return_mean/agent_0"
+    for path in (folder / "seed5", folder / "seed8"):
+        rows = [row for line in (path / "metrics.jsonl").open() if name in (row := json.loads(line))]
+        until = read_run(path).config["train"]["until"]
+        last = [row[name] for row in rows if row["env_steps"] > rows[-1]["env_steps"] - until // 10]
+        shown, whole = (f">{short(np.mean(values))}</td>" for values in (last, [row[name] for row in rows]))
+        assert shown != whole
+        assert shown in page
+        assert whole not in page
+        assert f"These are means over the last {until // 10:,} steps of a run." in page
 
 
 def test_what_is_done_is_not_run_again_and_what_is_missing_is(trained):

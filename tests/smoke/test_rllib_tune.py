@@ -97,6 +97,10 @@ def test_replaced_env_runners_are_counted_under_rllibs_names(session, cores):
         counts = [[now[f"num_{name}"] for name in ("healthy_workers", "remote_worker_restarts")]
                   for now in (before, result["fault_tolerance"])]  # fmt: skip
         assert counts == [[2, 0], [2, 1]]
+        group = algorithm.env_runner_group
+        reached = group.foreach_env_runner(lambda runner: runner.worker_index, local_env_runner=False)
+        assert sorted(reached) == [1, 2]
+        assert group.num_healthy_remote_workers() == 2
     finally:
         algorithm.stop()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 import multigrid_rl
-from commands import call
+from commands import call, complaint
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.catalogue import Catalogue
@@ -51,6 +52,23 @@ def test_seats_of_a_team_have_the_players_of_their_counterparts(runs):
 
 def test_a_team_that_acts_as_one_plays_for_either_side(runs):
     assert multigrid_rl.evaluate(runs / "team", opponent=runs / "team", episodes=4)["episodes"] == 4
+
+
+@pytest.mark.parametrize(("run", "scenario"), [("one", "1v1"), ("two", "2v2"), ("team", "2v2")])
+def test_a_run_takes_part_in_a_cup(runs, tmp_path, run, scenario):
+    (tmp_path / "none").mkdir()
+    also = ["--with", runs / run, "--with", "random"]
+    result = call("cup", tmp_path / "none", "--scenario", scenario, "--games", 2, "-o", tmp_path / "out", *also)
+    assert result.exit_code == 0, result.output
+    assert set(json.loads(result.output.splitlines()[-1])["ranking"]) == {run, "random"}
+    assert call("cup", "verify", tmp_path / "out").exit_code == 0
+
+
+@pytest.mark.parametrize("inside", ["checkpoints", "checkpoints/latest", "checkpoints/step_000001024/players/red_0"])
+def test_a_folder_inside_of_a_run_that_is_resumed_names_the_run(runs, inside):
+    said = complaint(call("train", "--resume", runs / "one" / inside))
+    assert "expected a run folder, got " in said
+    assert said.endswith(f" (did you mean {runs / 'one'}?)")
 
 
 def test_a_run_takes_part_in_every_function(runs):

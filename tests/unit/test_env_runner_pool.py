@@ -103,6 +103,7 @@ def pool_of(*actors: Actor, stage: int = 0, most: int = 5) -> EnvRunnerPool:
         list(actors),
         SimpleNamespace(num_cpus_per_env_runner=1),
         LIMITS.model_copy(update={"max_consecutive_failures": most}),
+        lambda *_: None,
     )
     pool.begin("factory", stage)
     pool.set_weights("weights")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import os
 import signal
+import subprocess
+import sys
 from datetime import datetime
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -120,3 +123,12 @@ def test_default_folder_of_another_run_is_left_alone(tmp_path, monkeypatch):
         assert folder.path != path
         assert folder.path.parent == path.parent
     assert list(path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [("-m", "multigrid_rl"), ("-c", "from multigrid_rl.cli.main import app; app()")])
+def test_ctrl_c_while_the_command_itself_is_imported_is_no_traceback(tmp_path, words):
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport rich.console\n")
+    path = os.pathsep.join([str(tmp_path), str(Path.cwd())])
+    env = {**os.environ, "PYTHONPATH": path}
+    ended = subprocess.run([sys.executable, *words, "players"], check=False, env=env, capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (130, b"")

@@ -28,7 +28,7 @@ def keeps(obs, action, next_obs, reward, info):
 
 
 def doubled(obs, action, next_obs, reward, info):
-    return 2.0 * reward
+    return np.array([2.0 * reward])  # one number, as any environment may pay it
 
 
 def fails(obs, action, next_obs, reward, info):
@@ -93,7 +93,7 @@ def test_gates_and_scores_stay_canonical(tmp_path):
     ("name", "said"),
     [
         ("fails", "KeyError: 'height'"),
-        ("text", "train.shaping=own_rewards:text: expected a finite number for each step, got much"),
+        ("text", "train.shaping=own_rewards:text: expected one number, got 'much'"),
         ("none", "own_rewards:none"),
     ],
 )

@@ -24,7 +24,8 @@ from multigrid_rl.players.classes import check_not_class
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.players.places import Place, place_of, sides_of
 from multigrid_rl.runs.checkpoints import LEAGUE
-from multigrid_rl.text import expected, printable, shown, unknown
+from multigrid_rl.runs.players import is_run, run_players
+from multigrid_rl.text import expected, printable, shown
 from multigrid_rl.trust import agents_trusted, strangers
 from multigrid_rl.types import MultiAgentSpec, Policy, Seats
 
@@ -210,17 +211,20 @@ def _watched(entry: Entry, config: CupConfig) -> dict[str, Answers | None]:
 
 
 def by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
-    """Return a player of a catalogue as an entry. Raises ``PlayerError``: there is none that plays this game."""
+    """Return a player by name or folder, or a run's, as an entry. Raises ``PlayerError``: none plays this game."""
     if name in BUILT_IN:
         _scripted(name, config, config.sides[0])
         return Entry(name, "scripted", f"built in: {DESCRIPTIONS[name]}")
-    if name not in catalogue.entries:
-        check_not_class("--with", name)
-        raise PlayerError(unknown("--with", name, catalogue.names()))
-    entry = entry_in(catalogue.folder(name), config)
+    check_not_class("--with", name)
+    if is_run(name):
+        players = list(run_players(Path(name)).iterdir())
+        entry = entry_in(players[0] if len(players) == 1 else players[0].parent, config)
+        entry = replace(entry, name=entry_name(Path(name).resolve().name))
+    else:
+        entry = replace(entry_in(catalogue.folder(name), config), known=name in catalogue.entries)
     if entry.problem is not None:
         raise PlayerError(f"--with {name}: {entry.problem}")
-    return replace(entry, known=True)
+    return entry
 
 
 def _scripted(name: str, config: CupConfig, team: str) -> dict[str, Policy]:

@@ -46,7 +46,7 @@ function makeTable(root, data) {
     show(head, html("b", null, `Step ${t}`), ` of at most ${shown.most}: ${turn}`);
     show(result, shown.result);
     show(score, shown.score);
-    next.hidden = !shown.over;
+    next.hidden = !(shown.over || data.alone);
     const mine = !shown.over && !shown.out && shown.waits.includes(data.seat);
     moves.forEach((move) => move.setAttribute("aria-disabled", String(!mine)));
   }
