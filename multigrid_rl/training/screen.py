@@ -76,7 +76,7 @@ class Output(io.TextIOBase):
         self._try("flush")
 
     def _try(self, what: str, *text: str) -> None:
-        if self._stream is not None and not self.lost:
+        if self._stream is not None and not (self.lost or self._stream.closed):
             try:
                 getattr(self._stream, what)(*text)
             except OSError:

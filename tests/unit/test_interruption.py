@@ -92,6 +92,15 @@ def test_output_survives_unencodable_letters_and_closed_streams():
         assert not interrupted()
 
 
+def test_output_whose_stream_was_closed_ends_in_silence():
+    """Python 3.13 tells what an output raises that is flushed when it goes."""
+    stream = io.StringIO()
+    output = Output(stream)
+    stream.close()
+    output.write("late")
+    output.flush()
+
+
 def test_rejects_impossible_folder_names(tmp_path):
     assert "File name too long" in complaint(call("train", f"run_dir={tmp_path / ('a' * 256)}"))
     assert "run_dir: expected a name in UTF-8" in complaint(call("train", f"run_dir={tmp_path}/M\udcfcller"))
