@@ -23,6 +23,8 @@ PACKAGE_OF = {"Box2D": "box2d", "ale_py": "ale-py"}
 #: Environment variable: seconds that one start or step of a stranger's environment may take; 0: as long as it likes.
 SECONDS = "MULTIGRID_RL_ENV_SECONDS"
 _PATIENCE = 120.0
+#: A sum of squares of numbers that are float32, each of them.
+_SMALL = 1e76
 #: The highest bit of a seed, the sign of a number of 32 bits.
 _SIGN = 1 << 31
 
@@ -276,6 +278,7 @@ class SingleAgentEnvs(Episodes):
         self.action_space = action_space
         self._first = first
         self._obs = np.zeros((num_envs, size), np.float32)
+        self._mask = np.ones((num_envs, 1), np.bool_)
 
     @abstractmethod
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -301,21 +304,21 @@ class SingleAgentEnvs(Episodes):
         obs, rewards, terminated, truncated = self._play(taken)
         self._returns[:, 0] += rewards
         self._length += 1
-        with np.errstate(over="ignore"):  # what is no float32 becomes inf, which the next line reports
+        # Where the squares' sum is small, all are finite; this takes a fifth of the time of looking at each.
+        if float(np.vdot(obs, obs)) < _SMALL and float(np.vdot(rewards, rewards)) < _SMALL:
             self._obs = final = obs.astype(np.float32)
-        if not (np.isfinite(final).all() and np.isfinite(rewards).all()):
-            raise self._broken(final, rewards, taken)
+        else:
+            self._obs = final = self._finite(obs, rewards, taken)
         if self.shaping is not None:
             try:
                 rewards = self.shaping(before, taken, final, rewards, self._infos)
             except ConfigError as error:
                 raise RunError(str(error)) from error
         done = terminated | truncated
-        if done.any():
+        if np.count_nonzero(done):
             self._finish(done)
         self._clock.lap("engine")
-        mask = np.ones((self.num_envs, 1), np.bool_)
-        return step_of(self._obs, final, rewards, mask, (terminated, truncated & ~terminated))
+        return step_of(self._obs, final, rewards, self._mask, (terminated, truncated & ~terminated))
 
     def _arrays(self) -> list[NDArray[Any]]:
         return [*super()._arrays(), self._obs]
@@ -323,6 +326,13 @@ class SingleAgentEnvs(Episodes):
     def native(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Return actions (N, C) or (N, A) as the environment's own ``step`` takes them, one after the other."""
         return native(self.action_space, actions)
+
+    def _finite(self, obs: NDArray[Any], rewards: NDArray[Any], taken: NDArray[Any]) -> NDArray[np.float32]:
+        with np.errstate(over="ignore"):  # what is no float32 becomes inf, which the next line reports
+            shown = obs.astype(np.float32)
+        if not (np.isfinite(shown).all() and np.isfinite(rewards).all()):
+            raise self._broken(shown, rewards, taken)
+        return shown
 
     def _broken(self, obs: NDArray[Any], rewards: NDArray[Any], taken: NDArray[Any]) -> BrokenEnvError:
         bad = ~np.isfinite(obs).all(axis=1) | ~np.isfinite(rewards)
