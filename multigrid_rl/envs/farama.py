@@ -173,10 +173,8 @@ class _Zoo:
         self.env.close()
 
     def _by_name(self, told: Mapping[Any, Any]) -> dict[str, Any]:
-        if not self._renamed:
-            return dict(told)
         # A stranger keeps its name: whoever reads it says that there is no such agent.
-        return {self._names.get(agent, agent): its for agent, its in told.items()}
+        return {self._names.get(agent, agent): its for agent, its in told.items()} if self._renamed else dict(told)
 
 
 class Parallel(_Zoo):
@@ -209,11 +207,9 @@ class Parallel(_Zoo):
         return Happened(self._shown(seen, infos), self._turn(), self._by_name(paid), self._by_name(over))
 
     def _turn(self) -> tuple[str, ...]:
-        agents = self.env.agents
         if self._over:
-            self._over &= set(agents)
-            agents = [agent for agent in agents if agent not in self._over]
-        return tuple([self._names.get(agent, agent) for agent in agents])
+            self._over &= set(self.env.agents)
+        return tuple([self._names.get(agent, agent) for agent in self.env.agents if agent not in self._over])
 
     def _shown(self, seen: dict[Any, Any], infos: dict[Any, Any]) -> Shown:
         # What belongs to no agent may stand beside, as "common" does in PettingZoo's own test; who has ended may be

@@ -43,8 +43,6 @@ from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, MultiAgentSpe
 LOG = logging.getLogger(__name__)
 #: What an environment answers.
 ANSWERS = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
-#: The numbers among them.
-PAID = ("reward", "terminated", "truncated")
 
 
 def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> gymnasium.Env[Any, Any]:
@@ -138,7 +136,7 @@ def described(env_id: str, env_args: dict[str, Any]) -> Seat:
     told = any(LEGAL in said for said in (info, after))
     seat = seat_of(key, env.observation_space, env.action_space, told=told)
     env.close()
-    numbers = zip(PAID, (reward, *ended), strict=True)
+    numbers = zip(("reward", "terminated", "truncated"), (reward, *ended), strict=True)
     for call, seen, said, told_of in (("reset", obs, info, ()), ("step", again, after, numbers)):
         try:
             seat.read(seen, said, np.zeros(seat.size, np.float32))
@@ -284,9 +282,8 @@ class GymnasiumEnvs(SingleAgentEnvs):
         super().set_state({**state, "arrays": [*state["arrays"][:-1], self._obs]})  # beginning counted from zero
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-        count = self.num_envs
-        obs, rewards = np.empty(self._obs.shape), np.empty(count)
-        terminated, truncated = np.empty(count, np.bool_), np.empty(count, np.bool_)
+        obs, rewards = np.empty(self._obs.shape), np.empty(self.num_envs)
+        terminated, truncated = np.empty((2, self.num_envs), np.bool_)
         # As its space draws them: numpy's scalars and arrays; copies, as an environment may change what it was given.
         rows, plain = [*actions], self._plain
         given = rows if actions.ndim == 1 else actions.copy()
