@@ -27,6 +27,9 @@ EXTRA_OF = {"Box2D": "control", "mujoco": "control", "imageio": "control"} | dic
 #: Environment variable: seconds that one start or step of a stranger's environment may take; 0: as long as it likes.
 SECONDS = "MULTIGRID_RL_ENV_SECONDS"
 _PATIENCE = 120.0
+Array = NDArray[Any]
+#: A sum of squares of numbers that are float32, each of them.
+_SMALL = 1e76
 #: The highest bit of a seed, the sign of a number of 32 bits.
 _SIGN = 1 << 31
 
@@ -93,13 +96,7 @@ def reset_by(reset: Callable[..., Any], seed: int) -> Any:
         return reset(seed=seed - _SIGN)
 
 
-def step_of(
-    obs: NDArray[Any],
-    final: NDArray[Any],
-    rewards: NDArray[Any],
-    mask: NDArray[np.bool_],
-    ended: tuple[NDArray[np.bool_], NDArray[np.bool_]],
-) -> BatchedStep:
+def step_of(obs: Array, final: Array, rewards: Array, mask: Array, ended: tuple[Array, Array]) -> BatchedStep:
     """Return a step of one agent; ``ended`` (N,) says which episodes terminated, and which others were truncated."""
     terminated, truncated = ended
     return BatchedStep(
@@ -152,7 +149,7 @@ TRIED = 20
 
 def single(what: str, value: Any) -> Any:
     """Return a number, also one that stands in an array alone. Raises ``ConfigError``: it is none."""
-    if isinstance(value, int | float | np.number | np.bool_):
+    if isinstance(value, float) or isinstance(value, int | np.number | np.bool_):  # mostly the first, which is quick
         return value
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biuf":
@@ -294,6 +291,7 @@ class SingleAgentEnvs(Episodes):
         self.action_space = action_space
         self._first = first
         self._obs = np.zeros((num_envs, size), np.float32)
+        self._mask = np.ones((num_envs, 1), np.bool_)
 
     @abstractmethod
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -319,21 +317,19 @@ class SingleAgentEnvs(Episodes):
         obs, rewards, terminated, truncated = self._play(taken)
         self._returns[:, 0] += rewards
         self._length += 1
-        with np.errstate(over="ignore"):  # what is no float32 becomes inf, which the next line reports
-            self._obs = final = obs.astype(np.float32)
-        if not (np.isfinite(final).all() and np.isfinite(rewards).all()):
-            raise self._broken(final, rewards, taken)
+        # Where the squares' sum is small, all are finite; this takes a fifth of the time of looking at each.
+        small = float(np.vdot(obs, obs)) + float(np.vdot(rewards, rewards)) < _SMALL
+        self._obs = final = obs.astype(np.float32) if small else self._finite(obs, rewards, taken)
         if self.shaping is not None:
             try:
                 rewards = self.shaping(before, taken, final, rewards, self._infos)
             except ConfigError as error:
                 raise RunError(str(error)) from error
         done = terminated | truncated
-        if done.any():
+        if np.count_nonzero(done):
             self._finish(done)
         self._clock.lap("engine")
-        mask = np.ones((self.num_envs, 1), np.bool_)
-        return step_of(self._obs, final, rewards, mask, (terminated, truncated & ~terminated))
+        return step_of(self._obs, final, rewards, self._mask, (terminated, truncated & ~terminated))
 
     def _arrays(self) -> list[NDArray[Any]]:
         return [*super()._arrays(), self._obs]
@@ -342,15 +338,19 @@ class SingleAgentEnvs(Episodes):
         """Return actions (N, C) or (N, A) as the environment's own ``step`` takes them, one after the other."""
         return native(self.action_space, actions)
 
-    def _broken(self, obs: NDArray[Any], rewards: NDArray[Any], taken: NDArray[Any]) -> BrokenEnvError:
+    def _finite(self, obs: Array, rewards: Array, taken: Array) -> Array:
+        with np.errstate(over="ignore"):  # what is no float32 becomes inf, which the next line finds
+            obs = obs.astype(np.float32)
         bad = ~np.isfinite(obs).all(axis=1) | ~np.isfinite(rewards)
+        if not bad.any():
+            return obs
         k = int(np.flatnonzero(bad)[0])
         values, what = (rewards[k : k + 1], "a reward") if not np.isfinite(rewards[k]) else (obs[k], "an observation")
         value = values[~np.isfinite(values)][0]
         of = "" if np.isfinite(taken[k]).all() else ", for an action that is not finite either"
         where = f"environment {self._first + k}, step {self._length[k]} of its episode {self._episode[k] + 1}"
         got = f"{what} of {value} in {where}{of}"
-        return BrokenEnvError(expected(f"env_id={self.env_id}", "finite observations and rewards", got))
+        raise BrokenEnvError(expected(f"env_id={self.env_id}", "finite observations and rewards", got))
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
         seeds: dict[int, int] = {}

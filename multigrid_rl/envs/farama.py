@@ -118,7 +118,7 @@ class Choice(int):
 
 def _own(action: Any) -> Any:
     """Return an action that an environment may keep and write into."""
-    return action.copy() if isinstance(action, np.ndarray) else Choice(action)
+    return action.copy() if type(action) is np.ndarray else Choice(action)
 
 
 def _names(agents: Sequence[Any]) -> dict[Any, str]:
@@ -143,6 +143,7 @@ class _Zoo:
         self._names = _names(env.possible_agents)
         self._agents = {name: agent for agent, name in self._names.items()}
         self.agents = tuple(self._agents)
+        self._renamed = self._names.keys() != self._agents.keys()
         about = getattr(env, "metadata", {})
         modes, name = about.get("render_modes", ()), about.get("name")
         self._text = find(entries("texts"), name) if name in entries("texts") else None
@@ -173,7 +174,7 @@ class _Zoo:
 
     def _by_name(self, told: Mapping[Any, Any]) -> dict[str, Any]:
         # A stranger keeps its name: whoever reads it says that there is no such agent.
-        return {self._names.get(agent, agent): its for agent, its in told.items()}
+        return {self._names.get(agent, agent): its for agent, its in told.items()} if self._renamed else dict(told)
 
 
 class Parallel(_Zoo):
@@ -206,8 +207,9 @@ class Parallel(_Zoo):
         return Happened(self._shown(seen, infos), self._turn(), self._by_name(paid), self._by_name(over))
 
     def _turn(self) -> tuple[str, ...]:
-        self._over &= set(self.env.agents)
-        return tuple(self._names.get(agent, agent) for agent in self.env.agents if agent not in self._over)
+        if self._over:
+            self._over &= set(self.env.agents)
+        return tuple([self._names.get(agent, agent) for agent in self.env.agents if agent not in self._over])
 
     def _shown(self, seen: dict[Any, Any], infos: dict[Any, Any]) -> Shown:
         # What belongs to no agent may stand beside, as "common" does in PettingZoo's own test; who has ended may be

@@ -44,8 +44,6 @@ from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, MultiAgentSpe
 LOG = logging.getLogger(__name__)
 #: What an environment answers.
 ANSWERS = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
-#: The numbers among them.
-PAID = ("reward", "terminated", "truncated")
 
 
 def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> gymnasium.Env[Any, Any]:
@@ -111,7 +109,9 @@ def _built(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.
         kwargs[LIMIT] = most
     if render or "render_mode" in {*takes, *kwargs}:
         kwargs["render_mode"] = "rgb_array" if render else None
-    return gymnasium.make(replace(spec, kwargs=kwargs), max_episode_steps=most, disable_env_checker=True)
+    # Whether it is reset before it is stepped need not be asked at every step: it is.
+    spec = replace(spec, kwargs=kwargs, order_enforce=False)
+    return gymnasium.make(spec, max_episode_steps=most, disable_env_checker=True)
 
 
 def _parameters(entry_point: Any) -> Collection[str]:
@@ -137,7 +137,7 @@ def described(env_id: str, env_args: dict[str, Any]) -> Seat:
     told = any(LEGAL in said for said in (info, after))
     seat = seat_of(key, env.observation_space, env.action_space, told=told)
     env.close()
-    numbers = zip(PAID, (reward, *ended), strict=True)
+    numbers = zip(("reward", "terminated", "truncated"), (reward, *ended), strict=True)
     for call, seen, said, told_of in (("reset", obs, info, ()), ("step", again, after, numbers)):
         try:
             seat.read(seen, said, np.zeros(seat.size, np.float32))
@@ -215,8 +215,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
         # Not Gymnasium's SyncVectorEnv: it collects info dictionaries that are not read, a fifth of CartPole's time.
         self.envs = [make_env(env_id, env_args or {}) for _ in range(num_envs)]
         super().__init__(env_id, num_envs, about.acts, about.size, first)
-        vector = isinstance(about.seen, spaces.Box) and len(about.seen.shape) == 1
-        self._shape = about.seen.shape if vector and not (about.pixels or about.legal) else None
+        self._plain = about.plain
         self._played: list[list[Any]] = [[] for _ in range(num_envs)]
         self.reset(seed)
 
@@ -240,14 +239,9 @@ class GymnasiumEnvs(SingleAgentEnvs):
 
     def _show(self, obs: Any, info: Any, row: NDArray[Any]) -> None:
         """Write an observation into ``row`` (D,). Raises ``ConfigError``: it is not of its space."""
-        if self._shape is None:
-            self._about.read(obs, info, row)
-        elif np.shape(obs) == self._shape:  # numpy would stretch others
-            row[:] = obs
-        else:
-            raise ConfigError(expected("observation", f"shape {self._shape} of its space", np.shape(obs)))
         if LEGAL in info and not self._about.legal:
             raise ConfigError(expected(LEGAL, "from the first step of an episode on", "none there"))
+        self._about.read(obs, info, row)
 
     def get_state(self) -> dict[str, Any]:
         """Return the actions since each episode began: environments of strangers cannot be copied."""
@@ -278,15 +272,19 @@ class GymnasiumEnvs(SingleAgentEnvs):
         super().set_state({**state, "arrays": [*state["arrays"][:-1], self._obs]})  # beginning counted from zero
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-        count = self.num_envs
-        obs, rewards = np.empty(self._obs.shape), np.empty(count)
-        terminated, truncated = np.empty(count, np.bool_), np.empty(count, np.bool_)
+        obs, rewards = np.empty(self._obs.shape), np.empty(self.num_envs)
+        terminated, truncated = np.empty((2, self.num_envs), np.bool_)
         # As its space draws them: numpy's scalars and arrays; copies, as an environment may change what it was given.
-        given = enumerate(zip(self.envs, actions.copy(), actions, strict=True))
+        rows, plain = [*actions], self._plain
+        given = rows if actions.ndim == 1 else actions.copy()
         try:
-            for k, (env, action, kept) in given:
-                seen, reward, ended, cut, self._infos[k] = env.step(action)
-                self._show(seen, self._infos[k], obs[k])
+            for k, (env, action, kept) in enumerate(zip(self.envs, given, rows, strict=True)):
+                seen, reward, ended, cut, info = env.step(action)
+                self._infos[k] = info
+                if type(seen) is np.ndarray and seen.shape == plain and LEGAL not in info:
+                    obs[k] = seen
+                else:
+                    self._show(seen, info, obs[k])
                 rewards[k] = reward if isinstance(reward, float) else single("reward", reward)
                 terminated[k] = ended if isinstance(ended, bool) else single("terminated", ended)
                 truncated[k] = cut if isinstance(cut, bool) else single("truncated", cut)

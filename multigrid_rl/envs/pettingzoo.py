@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, reset_seed, single
 from multigrid_rl.envs.parts import SwappedParts
-from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Seat, begun, described, failed, open_game
+from multigrid_rl.envs.zoo import LEGAL, LIMIT, Game, Happened, How, Seat, begun, described, failed, open_game
 from multigrid_rl.metrics import ahead
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import mistake
@@ -83,6 +83,7 @@ class PettingZooEnvs(Episodes):
             self.games = [SwappedParts(game, swapped) for game in self.games]
         self._places = {seat: a for a, seat in enumerate(self.seats)}
         self._parts = {seat: about.parts for seat, about in self._about.items() if about.legal}
+        self._plain = {seat: about.plain for seat, about in self._about.items()}
         self._obs = {seat: np.zeros((num_envs, about.size), np.float32) for seat, about in self._about.items()}
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
         self.turn = np.zeros((num_envs, len(self.seats)), np.bool_)
@@ -153,7 +154,8 @@ class PettingZooEnvs(Episodes):
 
     def _over(self, n: int, now: Happened) -> tuple[bool, bool]:
         """Return whether the episode of game ``n`` is over, and whether it was cut; a time limit pays what is owed."""
-        self._was_cut[n] |= not all(now.ended.values())
+        if not all(now.ended.values()):
+            self._was_cut[n] = True
         late = self._late(n, now)
         for seat, paid in now.owed.items() if late else ():
             self._paid[n, self._places[seat]] += single("reward", paid)
@@ -161,7 +163,7 @@ class PettingZooEnvs(Episodes):
 
     def _late(self, n: int, now: Happened) -> bool:
         """Return whether the time limit cuts the episode of game ``n`` after this step."""
-        return bool(now.turn and self._length[n] + 1 >= self._most)
+        return bool(now.turn) and self._length.item(n) + 1 >= self._most
 
     def _shaped(self, before: dict[str, Array], chosen: dict[str, Array], rewards: Array, mask: Array) -> Array:
         """Return what is paid (N, A) by the training reward to who moved; to others nothing."""
@@ -230,14 +232,17 @@ class PettingZooEnvs(Episodes):
         Raises:
             BrokenEnvError: it fails, or its answer is none.
         """
-        game, before, seat = self.games[n], self.turn[n].copy() if self._steady else None, ""
+        game, seat = self.games[n], ""
         try:
             self._limit.calls += 1
             now: Happened = begun(game, given) if what == "reset" else game.play(given)
             # Who moved before sees by now what came of it: that is what a time limit goes on from.
-            others = now.others() if what == "step" and self._late(n, now) else {}
-            for seat, (obs, info) in {**others, **now.seen}.items():
-                self._about[seat].read(obs, info, self._obs[seat][n])
+            shown = {**now.others(), **now.seen} if what == "step" and self._late(n, now) else now.seen
+            for seat, (obs, info) in shown.items():
+                if type(obs) is np.ndarray and obs.shape == self._plain[seat] and LEGAL not in info:
+                    self._obs[seat][n] = obs
+                else:
+                    self._about[seat].read(obs, info, self._obs[seat][n])
                 if self.shaping is not None:
                     self._infos[n][seat] = info
             for seat, paid in now.paid.items() if what == "step" else ():
@@ -249,8 +254,8 @@ class PettingZooEnvs(Episodes):
             who = seat or (next(iter(given)) if what == "step" and len(given) == 1 else "")
             raise self._broken(n, f"{what}: {who}" if who else what, mistake(error)) from error
         self.turn[n] = [seat in now.turn for seat in self.seats]
-        if before is not None and what == "step" and (self.turn[n] & ~before).any():
-            late = self.seats[int(np.flatnonzero(self.turn[n] & ~before)[0])]
+        if self._steady and what == "step" and not given.keys() >= set(now.turn):
+            late = min(set(now.turn) - given.keys(), key=self.seats.index)
             wanted = f"a network without memory where agents come and go, as {late} does"
             raise BrokenEnvError(expected(f"env_id={self.env_id}: model", wanted, "one with memory"))
         return now

@@ -152,6 +152,12 @@ class Seat(NamedTuple):
         return shape if len(shape) == 3 else ()
 
     @property
+    def plain(self) -> tuple[int, ...] | None:
+        """Shape of an observation that :meth:`read` copies as it comes; ``None`` where it makes something of all."""
+        vector = isinstance(self.seen, spaces.Box) and len(self.seen.shape) == 1
+        return self.seen.shape if vector and not (self.pixels or self.legal) else None
+
+    @property
     def taken(self) -> dict[str, Any]:
         """The part of a card that says how the environment takes actions."""
         start = np.reshape(getattr(self.acts, "start", []), -1).tolist()

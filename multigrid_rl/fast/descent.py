@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.fast.adam import Adam, adam_step, clipped
 from multigrid_rl.fast.distinct import number
-from multigrid_rl.fast.loss import categorical_rows, gaussian_rows, shapes
+from multigrid_rl.fast.loss import as_read, categorical_rows, gaussian_rows, shapes
 from multigrid_rl.fast.towers import Towers, both_backward, both_forward
 from multigrid_rl.jit import float_inlined, float_shared, inlined
 from multigrid_rl.models.distributions import Distribution
@@ -92,7 +92,7 @@ def _descend(
         buffers: see :func:`descend`.
         row: the weights; the towers' are parts of them, and so are their gradients.
         factors: (M, 6) of :func:`adam_step`.
-        limits: weights of the loss (3,), largest norm of a gradient, largest divergence.
+        limits: weights of the loss (4,), largest norm of a gradient, largest divergence.
         told: become the loss's statistics (M, 6) and the norms (M,).
     """
     (first, second), (first_back, second_back) = towers
@@ -108,18 +108,18 @@ def _descend(
         inputs = (tokens[:count], numbers[:count])
         both_forward(inputs, kind, np.int64(2), first, second)  # not a constant, which would be a form of its own
         _outputs(count, distinct, (first[-1][-1], second[-1][-1]), extras, flat, values)
-        passed, weighting = (outputs, values, which), limits[:3]
+        passed, weighting = (outputs, values, which), limits[:4]
         if outputs.ndim == 3:
             categorical_rows(passed, rows, columns, weighting, by_outputs, by_values, parts, seats, sums[m])
         else:
             gaussian_rows(passed, rows, columns, weighting, by_outputs, by_values, parts, seats, sums[m])
         # Early stopping as in Spinning Up, with its factor: before the step, so that the policy never moves further
         # than where that was seen.
-        if sums[m, 3] > limits[4]:
+        if sums[m, 3] > limits[5]:
             return m
         _upstream(count, which, extras, (by_flat, by_values), (first_back[4][-1], second_back[4][-1]))
         both_backward(inputs, kind, first_back, second_back)
-        norms[m] = clipped(row.gradient, limits[3])
+        norms[m] = clipped(row.gradient, limits[4])
         adam_step(row.weights, row.gradient, row.mean, row.square, factors[m])
     return len(chosen)
 
@@ -146,7 +146,8 @@ def descend(
         row: the weights, of which all of the network's are parts.
         factors: (M, 6) of :func:`adam_step`.
     """
-    obs, *columns = rows[:6]
+    obs, *columns = rows[:7]
+    read, weights = as_read(columns, limits)
     batch, extras = towers.rows(obs)
     size, width = chosen.shape[1], distribution.outputs
     shape, (parts, seats) = shapes(size, distribution)
@@ -157,5 +158,5 @@ def descend(
     buffers = (flat, by_flat.reshape(shape), by_flat, *floats, parts, seats, tokens, numbers, *whole, seen)
     sums, norms = np.empty((len(chosen), 6), np.float32), np.empty(len(chosen), np.float32)
     arguments = towers.kind, towers.both(size), extras, flat.reshape(shape), buffers
-    taken = _descend(chosen, batch, tuple(columns), *arguments, row, factors, np.array(limits), (sums, norms))
+    taken = _descend(chosen, batch, read, *arguments, row, factors, weights, (sums, norms))
     return sums[: taken + 1], norms[:taken]

@@ -5,6 +5,7 @@ The equations of :func:`multigrid_rl.learn.losses.reference`, with their derivat
 
     L = -min(r A, clip(r, 1 - eps, 1 + eps) A) + c_v (V - V_target)^2 - c_e H(pi)
 
+Of values that moved further than a reach from what they were, the square is that of the reach, where that is larger.
 As ``d r / d log pi = r``, the first part's derivative by the log-probability is ``-r A``, or 0 where the clipped one is
 smaller.
 """
@@ -64,7 +65,7 @@ def _row(
 ) -> float:
     """Fill row ``b`` of ``by_values`` and ``parts``; returns the derivative by the log-probability ``chosen``."""
     # r = exp(log pi - log pi_old); the value's derivative is 2 c_v (V - V_target), and both are means: times `scale`.
-    _, _, logp, advantages, targets = columns
+    _, _, logp, advantages, targets, old = columns
     clip = weighting[0]
     ratio = np.exp(chosen - logp[row])
     surr1 = advantages[row] * ratio
@@ -77,6 +78,11 @@ def _row(
     parts[b, 4] = abs(ratio - 1.0) > clip
     parts[b, 5] = logp[row] - chosen  # k1 of the same page
     by_values[b] = 2.0 * weighting[1] * scale * error
+    moved, reach = value - old[row], weighting[3]
+    if abs(moved) > reach:
+        near = old[row] + (reach if moved > 0.0 else -reach) - targets[row]
+        if near * near > parts[b, 1]:
+            parts[b, 1], by_values[b] = near * near, 0.0
     # Where surr2 is smaller, the loss does not depend on the policy.
     return 0.0 if surr1 > surr2 else -surr1 * scale
 
@@ -98,8 +104,8 @@ def categorical_rows(
     Args:
         passed: logits (U, C, K), values (U,), and which row of both each of the ``B`` rows has.
         chosen: (B,) rows of the columns.
-        columns: actions (R, C), mask (R, C), log-probabilities, advantages and targets (R,).
-        weighting: clip, weight of the value loss, weight of the entropy.
+        columns: actions (R, C), mask (R, C), log-probabilities, advantages, targets and old values (R,).
+        weighting: clip, weight of the value loss, weight of the entropy, reach of the values.
         by_outputs: (B, C, K) become the gradients of the logits.
         by_values: (B,) become those of the values.
         parts: buffer (B, 6) for what is added up.
@@ -219,9 +225,16 @@ def ppo_gradient(
     by_outputs, by_values, sums = np.empty_like(outputs), np.empty_like(values), np.empty(6, np.float32)
     shape, buffers = shapes(len(outputs), distribution)
     every, rows_of = np.arange(len(outputs)), (gaussian_rows if len(shape) == 2 else categorical_rows)
-    passed, columns = (outputs.reshape(shape), values, every), tuple(rows[:5])
-    rows_of(passed, every, columns, np.array(weighting), by_outputs.reshape(shape), by_values, *buffers, sums)
+    passed, read = (outputs.reshape(shape), values, every), as_read(rows, weighting)
+    rows_of(passed, every, *read, by_outputs.reshape(shape), by_values, *buffers, sums)
     return by_outputs, by_values, sums
+
+
+def as_read(rows: Sequence[Any], weighting: Sequence[float]) -> tuple[tuple[Array, ...], Array]:
+    """Return columns and weights as kernels read them: old values bound the new ones where a loss reads them."""
+    *columns, old = (*rows, None)[:6]
+    reach = np.inf if old is None else weighting[0]
+    return (*columns, columns[-1] if old is None else old), np.array([*weighting[:3], reach, *weighting[3:]])
 
 
 def shapes(rows: int, distribution: Distribution) -> tuple[tuple[int, ...], tuple[Array, Array]]:
@@ -238,7 +251,7 @@ class _Loss(torch.autograd.Function):
     def forward(
         ctx: Any, outputs: Tensor, values: Tensor, rows: Any, distribution: Distribution, weighting: Sequence[float]
     ) -> tuple[Tensor, Tensor]:
-        columns = [column.numpy() for column in rows[:5]]
+        columns = [None if column is None else column.numpy() for column in rows]
         arrays = (outputs.detach().contiguous().numpy(), values.detach().contiguous().numpy())
         by_outputs, by_values, sums = map(torch.from_numpy, ppo_gradient(*arrays, columns, distribution, weighting))
         ctx.save_for_backward(by_outputs, by_values)

@@ -16,7 +16,7 @@ from multigrid_rl.fast.adam import Adam, adam_step, clipped
 from multigrid_rl.fast.descent import take
 from multigrid_rl.fast.distinct import add_up, number, numbered
 from multigrid_rl.fast.gru import GRU, Weights, arrays_of, backward, encode, encode_backward, forward
-from multigrid_rl.fast.loss import categorical_rows, shapes
+from multigrid_rl.fast.loss import as_read, categorical_rows, shapes
 from multigrid_rl.jit import float_shared, inlined, threads
 from multigrid_rl.models.distributions import Distribution
 from multigrid_rl.models.tokens import add_rows
@@ -59,7 +59,7 @@ def _descend(
         buffers: see :func:`descend`.
         row: the weights in one row, of which those of ``net`` are parts.
         factors: (M, 6) of :func:`adam_step`.
-        limits: weights of the loss (3,), largest norm of a gradient, largest divergence.
+        limits: weights of the loss (4,), largest norm of a gradient, largest divergence.
         told: become the loss's statistics (M, 6) and the norms (M,).
     """
     first, central, weights, gradients = net
@@ -80,9 +80,9 @@ def _descend(
         states = (inputs[:count], which, before, begins)
         forward(parts, states, (extra, central), weights, (by_hidden, by_critic), passed[0], (outputs, values[0]))
         found = (logits, values[1], where)
-        categorical_rows(found, rows[1], columns, limits[:3], by_rows, by_values, terms, seats, sums[m])
+        categorical_rows(found, rows[1], columns, limits[:4], by_rows, by_values, terms, seats, sums[m])
         # Early stopping before the step: see fast.descent.
-        if sums[m, 3] > limits[4]:
+        if sums[m, 3] > limits[5]:
             return m
         for b in range(len(where)):
             upstream[1][where[b], 0] = by_values[b]
@@ -97,7 +97,7 @@ def _descend(
         add_up(back[0][3], which, by_distinct)
         halves = (by_distinct[:count], by_encoded[:count])
         encode_backward(parts, tokens[:count], first, encoded[:count], halves, weights, gradients)
-        norms[m] = clipped(row.gradient, limits[3])
+        norms[m] = clipped(row.gradient, limits[4])
         adam_step(row.weights, row.gradient, row.mean, row.square, factors[m])
     return len(chosen)
 
@@ -140,7 +140,8 @@ def descend(
     gradients = arrays_of([None if weight is None else weight.grad for weight in net.flat])
     sums, norms = np.empty((len(chosen), 6), np.float32), np.empty(len(chosen), np.float32)
     whole = net.first, net.central[: extra.shape[1]], net.weights, gradients
-    steps_of = [column.reshape(games * steps, *column.shape[2:]) for column in columns]
+    read, weights = as_read(columns, limits)
+    steps_of = [column.reshape(games * steps, *column.shape[2:]) for column in read]
     arguments = (0,) * threads(), chosen, batch, tuple(steps_of), whole, buffers
-    taken = _descend(*arguments, row, factors, np.array(limits), (sums, norms))
+    taken = _descend(*arguments, row, factors, weights, (sums, norms))
     return sums[: taken + 1], norms[:taken]

@@ -117,8 +117,8 @@ class Losses(NamedTuple):
         return self.value_loss is not squared
 
     def compiled(self, distribution: Distribution) -> bool:
-        """Return whether ``fast.loss`` has them: PPO's, of most distributions."""
-        return self.objective is ppo and self.value_loss is squared and fast_loss.supports(distribution)
+        """Return whether ``fast.loss`` has them: PPO's with ours of the values, of most distributions."""
+        return self.objective is ppo and self.value_loss in VALUE_LOSSES.values() and fast_loss.supports(distribution)
 
 
 def loss_of(
@@ -141,7 +141,8 @@ def loss_of(
         The scalar loss, and its parts. A batch without an active row has loss 0 and no gradient.
     """
     if outputs.device.type == "cpu" and losses.compiled(distribution):
-        loss, sums = fast_loss.ppo_loss(outputs, values, rows, distribution, weighting)
+        read = rows if losses.reads_old_values else rows._replace(values=None)
+        loss, sums = fast_loss.ppo_loss(outputs, values, read, distribution, weighting)
         return loss, Statistics(*sums)
     return reference(outputs, values, rows, distribution, losses, weighting)
 

@@ -181,7 +181,7 @@ class Collector:
         return distribution.bounded(rollout.actions[t])
 
     def _store(self, t: int, step: BatchedStep) -> None:
-        cut = step.done & step.truncated
+        cut, over = step.done & step.truncated, np.count_nonzero(step.done)
         self._done[t] = step.done
         for name, rollout in self.rollouts.items():
             rollout.done[t] = step.done
@@ -192,12 +192,12 @@ class Collector:
             rollout.next_values[t] = 0.0
             memory = self._memory[name]
             # A time limit is no end of the task: what would have come counts (https://arxiv.org/abs/1712.00378).
-            if cut.any():
+            if over and cut.any():
                 final = step.final_observations[name][cut]
                 if self._passes[name] is None:
                     rollout.next_values[t, cut] = self._values(name, final, memory[torch.from_numpy(cut)])
                 self._finals[name].append(final)
-            if step.done.any() and memory.shape[1]:
+            if over and memory.shape[1]:
                 self._memory[name] = memory * torch.from_numpy(~step.done).unsqueeze(1)
         if not self._gaps:
             self._fresh = dict.fromkeys(self.agents, step.done)

@@ -235,7 +235,7 @@ class Update:
     def _together(self, name: str, found: Any, batch: Batch, chosen: NDArray[np.int64]) -> None:
         self.clock.lap("minibatch")
         adam, names = self.optimizers[name][0], (*Statistics._fields[:3], "grad_norm")
-        columns: Any = [batch.obs, *self._rows(batch)[:5], batch.memory, batch.starts]
+        columns: Any = [batch.obs, *self._rows(batch), batch.memory, batch.starts]
         limits = (*self._weighting(name), self.config.grad_clip, _stop_at(self.config.target_kl))
         sums, norms = found.descend(columns, chosen, self._distributions[name], limits, *adam.coming(len(chosen)))
         adam.taken(len(norms))

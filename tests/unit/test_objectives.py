@@ -20,6 +20,7 @@ from multigrid_rl.learn.losses import (
     policy_gradient,
     ppo,
     reference,
+    value_loss_of,
 )
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.text import ConfigError
@@ -97,6 +98,32 @@ def test_gaussian_policy_gradient_is_advantage_times_score():
     loss, _ = loss_of(outputs, torch.zeros(1), rows, distribution, Losses(policy_gradient), PLAIN)
     loss.backward()
     assert outputs.grad[0, :2].tolist() == pytest.approx([3 * 0.2718, 3 * -0.5437], abs=2e-4)
+
+
+@pytest.mark.parametrize(
+    "distribution", [Categorical((5, 5)), Gaussian([-1.0] * 2, [1.0] * 2, "clip")], ids=["choices", "numbers"]
+)
+def test_compiled_clipped_value_loss_is_that_of_torch(distribution):
+    generator = torch.Generator().manual_seed(2)
+    numbers = torch.randn(6, 512, generator=generator)
+    old, values = numbers[4], (numbers[4] + 0.4 * numbers[5]).requires_grad_()
+    outputs = torch.randn(512, distribution.outputs, generator=generator, requires_grad=True)
+    actions = torch.randint(0, 5, (512, 2), generator=generator)
+    mask = torch.rand(512, distribution.components, generator=generator) > 0.2
+    drawn = actions if isinstance(distribution, Categorical) else actions.float()
+    rows = Rows(drawn, mask, *numbers[:3], values=old)
+    assert (abs(values - old) > 0.2).float().mean() > 0.3
+    losses, found = Losses(value_loss=value_loss_of("clipped")), []
+    assert losses.compiled(distribution)
+    for function in (loss_of, reference):
+        loss, parts = function(outputs, values, rows, distribution, losses, WEIGHTING)
+        found.append((loss, torch.stack(parts), *torch.autograd.grad(loss, [outputs, values])))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
+    held, active = found[0][3] == 0, mask.any(1)
+    assert (held & active).any()
+    assert (~held & active & (abs(values - old) > 0.2)).any()
+    plain, _ = loss_of(outputs, values, rows, distribution, Losses(), WEIGHTING)
+    assert plain != found[0][0]
 
 
 # --- objectives by name
