@@ -147,9 +147,13 @@ def native(space: spaces.Space[Any], actions: NDArray[Any]) -> NDArray[Any]:
 TRIED = 20
 
 
+#: Most rewards are the first, which is found quickest.
+_NUMBERS = (float, int, np.number, np.bool_)
+
+
 def single(what: str, value: Any) -> Any:
     """Return a number, also one that stands in an array alone. Raises ``ConfigError``: it is none."""
-    if isinstance(value, float) or isinstance(value, int | np.number | np.bool_):  # mostly the first, which is quick
+    if isinstance(value, _NUMBERS):
         return value
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biuf":
