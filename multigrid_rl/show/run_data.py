@@ -19,7 +19,7 @@ from multigrid_rl.runs.players import check_env
 from multigrid_rl.runs.reader import Run, read_rows, read_run
 from multigrid_rl.show import EPISODES, GAMES
 from multigrid_rl.show.boards import GameDrawing
-from multigrid_rl.show.reference import Comparison, Reference, changes, compare, load_reference
+from multigrid_rl.show.reference import Reference, changes, load_reference
 from multigrid_rl.show.video import Shown, page_film
 from multigrid_rl.show.words import percent
 from multigrid_rl.text import ConfigError, expected, one_line
@@ -64,7 +64,6 @@ class RunReport:
     totals: dict[str, float]  # seconds of each ``timing/*_s`` metric over the whole run: "sample" and so on
     last: dict[str, Any]  # the last row of metrics.jsonl
     reference: Reference | None  # the recipe's curves
-    compared: dict[str, Comparison]  # the run against them, by metric
     changed: list[tuple[str, str, str]] | None  # key, here, in the recipe (without one: the default); None: unknown
     played: Any  # fresh games of its policy, or what ``tables.FILMS["page"]`` returns; None: there are none
     not_played: str = ""  # why there are none, where some were wanted
@@ -118,13 +117,10 @@ def read_report(
     rows = read_rows(folder / "metrics.jsonl")
     gates, held = _judged(run, rows)
     curves = load_reference(reference) if reference is not None else None
-    compared: dict[str, Comparison] = {}
-    with suppress(ConfigError):  # the run ended before the reference begins: nothing to compare yet
-        compared = {row.metric: row for row in compare(run, curves)} if curves is not None else {}
     timed = {name for row in rows for name in row if name.startswith("timing/") and name.endswith("_s")}
     totals = {name[len("timing/") : -len("_s")]: sum(row.get(name) or 0.0 for row in rows) for name in timed}
     changed = changes(run.config, run.config.get("experiment") if curves is None else curves.name)
-    found = RunReport(run, gates, held, totals, rows[-1], curves, compared, changed, played=None)
+    found = RunReport(run, gates, held, totals, rows[-1], curves, changed, played=None)
     return found if games == 0 else _with_games(found, games, films=films)
 
 
