@@ -112,14 +112,16 @@ def kind_of(path: Path, weights: Mapping[str, Array]) -> Kind:
     raise ConfigError(expected(f"import-policy: {path}", f"a policy of {', '.join(k.name for k in KINDS)}", got))
 
 
-class Policy(NamedTuple):
+class OutsidePolicy(NamedTuple):
     """A policy of another library as one of ours."""
 
     architecture: dict[str, Any]
     weights: dict[str, Tensor]
 
 
-def policy_of(path: Path, kind: Kind, weights: Mapping[str, Array], agent: AgentSpec, activation: str | None) -> Policy:
+def policy_of(
+    path: Path, kind: Kind, weights: Mapping[str, Array], agent: AgentSpec, activation: str | None
+) -> OutsidePolicy:
     """Return a player's network with the weights of a file.
 
     Args:
@@ -166,7 +168,7 @@ def policy_of(path: Path, kind: Kind, weights: Mapping[str, Array], agent: Agent
     network.load_state_dict(own)
     _check_bounds(key, weights, agent)
     _check_same(key, kind, weights, network, agent, bound)
-    return Policy(architecture, own)
+    return OutsidePolicy(architecture, own)
 
 
 def _check_bounds(key: str, weights: Mapping[str, Array], agent: AgentSpec) -> None:

@@ -211,7 +211,7 @@ def ranked_pairs(results: CupResults) -> list[PairResult]:
 # --- games
 
 
-class Shown(NamedTuple):
+class ShownGames(NamedTuple):
     """Games of a page."""
 
     pack: Pack  # what its script reads
@@ -229,7 +229,7 @@ def sides_of(game: GameRecord | ZooRecord, teams: Sequence[str] = ("red", "blue"
     return names[0], names[-1]
 
 
-def shown_games(results: CupResults, budget: int = GAMES_BYTES) -> Shown:
+def shown_games(results: CupResults, budget: int = GAMES_BYTES) -> ShownGames:
     """Pack the games, those of the best first. Raises ``ReplayError`` for a record that is not one whole game.
 
     Where ``budget`` bytes are not enough, every pairing gets a first game before any gets its second.
@@ -257,4 +257,4 @@ def shown_games(results: CupResults, budget: int = GAMES_BYTES) -> Shown:
     for row in sorted(packed):
         numbers.setdefault(sides_of(results.games[row[-1]], results.teams), len(pack.games))
         pack.games.append(packed[row])
-    return Shown(pack, numbers, len(results.games) - len(packed))
+    return ShownGames(pack, numbers, len(results.games) - len(packed))

@@ -25,7 +25,7 @@ from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.evaluation.sets import PRIVATE, check_ended, decisive, differences
 from multigrid_rl.files import data_root
 from multigrid_rl.gates import Gate
-from multigrid_rl.runs.reader import Array, Run, Series
+from multigrid_rl.runs.reader import Array, RunRecord, Series
 from multigrid_rl.text import ConfigError, expected, first_error, shown
 
 #: Points of a reference's grid: enough for a smooth line, few enough for a file that can be read.
@@ -107,7 +107,7 @@ class Reference(Strict):
 # --- building a reference
 
 
-def build_reference(runs: list[Run], name: str) -> Reference:
+def build_reference(runs: list[RunRecord], name: str) -> Reference:
     """Build reference curves out of finished runs that differ in nothing but the seed. Raises ``ConfigError``."""
     _check_alike(runs)
     first = runs[0]
@@ -145,7 +145,7 @@ def build_reference(runs: list[Run], name: str) -> Reference:
     )
 
 
-def _check_alike(runs: list[Run]) -> None:
+def _check_alike(runs: list[RunRecord]) -> None:
     if len(runs) < 2:
         raise ConfigError(expected("runs", "at least 2 with different seeds", len(runs)))
     first, paths = runs[0], dict[int, Path]()

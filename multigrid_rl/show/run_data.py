@@ -16,7 +16,7 @@ from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.players import check_env
-from multigrid_rl.runs.reader import Run, read_rows, read_run
+from multigrid_rl.runs.reader import RunRecord, read_rows, read_run
 from multigrid_rl.show import EPISODES, GAMES
 from multigrid_rl.show.boards import GameDrawing
 from multigrid_rl.show.reference import Reference, changes, load_reference
@@ -58,7 +58,7 @@ class OwnGames:
 class RunReport:
     """Content of a run's page."""
 
-    run: Run
+    run: RunRecord
     gates: list[dict[str, Any]]  # as in a verdict; of a run without one at its last report
     held: Moment | None  # when all gates were held together; None: never
     totals: dict[str, float]  # seconds of each ``timing/*_s`` metric over the whole run: "sample" and so on
@@ -161,7 +161,7 @@ def play_own_games(folder: Path, games: int, *, seed: int) -> OwnGames:
     return OwnGames(seed, own, rows, kept)
 
 
-def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:
+def _judged(run: RunRecord, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:
     """Return the gates and when all were held: from the verdict, or from the reports of a run that has none yet."""
     verdict = _provisional(run, rows) if run.verdict is None else run.verdict
     moment = ("env_steps_to_held", "policy_updates_to_held", "seconds_to_held")
@@ -173,7 +173,7 @@ def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]],
     return verdict["gates"], held
 
 
-def _provisional(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _provisional(run: RunRecord, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the verdict as training would give it at the last report."""
     try:
         config = RunConfig.model_validate(run.config)

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.runs.reader import Run, read_standings
+from multigrid_rl.runs.reader import RunRecord, read_standings
 from multigrid_rl.show.page import render
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.words import plural, short
 from multigrid_rl.text import ConfigError, one_line
 
 
-def standings(run: Run) -> list[dict[str, Any]]:
+def standings(run: RunRecord) -> list[dict[str, Any]]:
     """Return the opponents of a run that has several, those against whom it wins least first; none of any other run.
 
     Each has ``player``, ``since`` (steps after which it joined; ``None``: the start), ``win`` (share of the games won
