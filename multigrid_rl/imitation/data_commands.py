@@ -179,15 +179,15 @@ def import_policy(
         raise refused("scenario", "an environment of Gymnasium", config.scenario.name)
     weights = outside.read_weights(source)
     kind = outside.kind_of(source, weights)
-    policy = outside.policy_of(source, kind, weights, agent, activation)
+    architecture, own_weights = outside.policy_of(source, kind, weights, agent, activation)
     card = {
-        "name": output.name, "architecture": policy.architecture, **signature(agent, None),
+        "name": output.name, "architecture": architecture, **signature(agent, None),
         **({} if agent.own is None else agent.own.taken),
         "scenario": config.scenario.name, "env": env_signature(config.scenario), "seats": [agent.name],
         "provenance": {"command": f"import-policy, {kind.name}"},
     }  # fmt: skip
     with written_beside(output, "folder") as unfinished:
-        written = write_player(unfinished, policy.weights, card)
+        written = write_player(unfinished, own_weights, card)
     typer.echo(f"imported {output}: {kind.name}, {written.bytes:,} bytes, sha256 {written.sha256}")
     if kind.name.endswith("PPO"):
         typer.echo(
