@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from multigrid_rl.cli.app import console, one_thread, refused, written_beside
+from multigrid_rl.text import ConfigError
 
 
 def record(
@@ -29,7 +30,6 @@ def record(
     from multigrid_rl.players.cards import signature
     from multigrid_rl.runs.players import code_of_run, config_of, is_run, player_in_place_of
     from multigrid_rl.runs.provenance import versions
-    from multigrid_rl.text import ConfigError
     from multigrid_rl.trust import check_code
 
     one_thread()
@@ -122,7 +122,6 @@ def _import(source: str, output: Path, overrides: list[str], who: str | None) ->
     from multigrid_rl.imitation import demonstrations, interchange
     from multigrid_rl.players.cards import signature
     from multigrid_rl.runs.provenance import versions
-    from multigrid_rl.text import ConfigError
 
     config = compose(overrides)
     try:

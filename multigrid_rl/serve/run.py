@@ -19,6 +19,7 @@ from typing import NamedTuple
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
+from multigrid_rl.cli.app import one_thread
 from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.rllib.address import ADDRESS, unreachable
 from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster
@@ -250,7 +251,6 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
     Raises ``ConfigError``, ``PlayerError``: an unknown scenario or anchor.
     """
     # Torch takes seconds and much memory: pages come first, and do without.
-    from multigrid_rl.cli.app import one_thread  # noqa: PLC0415
     from multigrid_rl.competition.sandbox import check_not_bound  # noqa: PLC0415
     from multigrid_rl.serve.judge import Judge  # noqa: PLC0415
     from multigrid_rl.serve.worker import Worker  # noqa: PLC0415

@@ -8,7 +8,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 import yaml
 
+from multigrid_rl.cli.app import console, refused, written_beside
 from multigrid_rl.config.overrides import put
+from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
 
 
@@ -139,8 +141,6 @@ def import_mlagents(
     ] = None,
 ) -> None:
     """Make a recipe of ML-Agents' PPO settings: train scenario=walker experiment=RECIPE.yaml."""
-    from multigrid_rl.cli.app import console, refused, written_beside
-
     if output.suffix not in (".yaml", ".yml"):
         raise refused("--output", "a file .yaml", output)
     name, lines, recipe = translate(file, behavior, agents)
@@ -196,8 +196,6 @@ def translate(
 
 def _read(file: Path, behavior: str | None) -> tuple[str, dict[str, Any], list[str]]:
     """Return the name of a behaviour, its settings by dotted key, and the other parts of the file."""
-    from multigrid_rl.files import read_plain_yaml
-
     try:
         content = read_plain_yaml(file)
     except (OSError, ValueError) as error:
