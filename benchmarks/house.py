@@ -9,7 +9,8 @@ import ast
 import re
 import statistics
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,9 @@ _PRIVATE_OF_RAY = re.compile(r"\bray(?:\.\w+)*\._(?!_)\w+")
 #: Most modules and lines of ours that a module may import, itself included.
 CLOSURES = {"multigrid_rl.training.loop": (62, 10_500), "multigrid_rl.learn.update": (18, 3_200)}
 #: Most lines, modules and classes of the package; lines of a file and of a function.
-LINES, MODULES, CLASSES, FILE_LINES, FUNCTION_LINES = 48_780, 264, 489, 400, 74
+LINES, MODULES, CLASSES, FILE_LINES, FUNCTION_LINES = 48_523, 259, 488, 400, 74
+#: Most names of classes and of modules that several places define, and imports inside functions.
+SHARED_CLASSES, SHARED_MODULES, LATE_IMPORTS = 2, 15, 298
 
 
 class Module(NamedTuple):
@@ -89,6 +92,18 @@ def functions_of(modules: dict[str, Module]) -> list[int]:
     return sorted((node.end_lineno or node.lineno) - node.lineno + 1 for node in nodes)
 
 
+def shared(names: Iterable[str]) -> int:
+    """Return how many names occur more than once."""
+    return sum(count > 1 for count in Counter(names).values())
+
+
+def late_imports(tree: ast.Module) -> int:
+    """Return how many imports stand inside functions."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = {node for function in functions for node in ast.walk(function)}
+    return sum(isinstance(node, ast.Import | ast.ImportFrom) for node in inside)
+
+
 def comment_share(modules: dict[str, Module], rooms: tuple[str, ...]) -> tuple[float, float]:
     """Return the share of lines that are comments, and the URLs in a thousand lines."""
     chosen = [module for module in modules.values() if module.name.split(".")[1:2] in [[room] for room in rooms]]
@@ -118,8 +133,13 @@ def rows_of(package: Path) -> Iterator[tuple[str, float, float | None]]:
     yield "lines of the package", sum(module.lines for module in modules.values()), LINES
     yield "of them the core's", sum(module.lines for name, module in modules.items() if name not in addons), None
     yield "modules", len(modules), MODULES
-    classes = sum(isinstance(node, ast.ClassDef) for module in modules.values() for node in ast.walk(module.tree))
-    yield "classes", classes, CLASSES
+    nodes = [node for module in modules.values() for node in ast.walk(module.tree)]
+    classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+    yield "classes", len(classes), CLASSES
+    yield "names of classes that several places define", shared(classes), SHARED_CLASSES
+    files = [module.path.stem for module in modules.values() if not module.path.stem.startswith("__")]
+    yield "names of modules that several rooms have", shared(files), SHARED_MODULES
+    yield "imports inside functions", sum(late_imports(module.tree) for module in modules.values()), LATE_IMPORTS
     yield "lines of the longest file", max(module.lines for module in modules.values()), FILE_LINES
     lengths = functions_of(modules)
     yield "lines of a function, median", statistics.median(lengths), 7

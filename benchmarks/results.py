@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.tables import FRESH, table
 from multigrid_rl.config.scenario import env_factory
-from multigrid_rl.evaluation.evaluation import MODES, Part, evaluate
+from multigrid_rl.evaluation.evaluation import MODES, PlayedPart, evaluate
 from multigrid_rl.evaluation.seeds import ENOUGH, told_median
 from multigrid_rl.evaluation.targets import find_target, run_target
 from multigrid_rl.runs.players import run_player
@@ -168,7 +168,7 @@ def matches(run: Path, opponent: str) -> list[dict[str, Any]]:
     ]
 
 
-def outcomes(part: Part) -> dict[str, float]:
+def outcomes(part: PlayedPart) -> dict[str, float]:
     """Shares of games that the judged team won, drew and lost."""
     return {name: float((part.results == value).mean()) for name, value in (("win", 1), ("draw", 0), ("loss", -1))}
 

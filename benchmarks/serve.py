@@ -30,7 +30,7 @@ from multigrid_rl.serve.course import Course
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.rating import Met, Rated, ladder_of
-from multigrid_rl.serve.run import Place, place_of
+from multigrid_rl.serve.run import ServedFolder, place_of
 from multigrid_rl.serve.schema import HandIn
 
 BUNDLES = ("blue-rookie", "blue-adept", "blue-master")
@@ -58,7 +58,7 @@ class Served:
     """
 
     def __init__(self, course: Path, port: int, *options: str, database: str | None = None) -> None:
-        self.place: Place = place_of(course, database=database)
+        self.place: ServedFolder = place_of(course, database=database)
         command = [sys.executable, "-m", "multigrid_rl.cli.main", "serve", str(course), "--port", str(port), *options]
         self.port, self.command, self.log = port, command, course.parent / "log"
         self.queue: Queue

@@ -26,7 +26,7 @@ from sqlalchemy import create_engine, select, text, update
 from benchmarks.serve import Served, course_in
 from multigrid_rl.files import data_root
 from multigrid_rl.serve.queue import Queue
-from multigrid_rl.serve.schema import Game, HandIn, Job, Rating
+from multigrid_rl.serve.schema import HandIn, Job, Rating, StoredGame
 
 _BUNDLES = ("blue-rookie", "blue-adept", "blue-master")
 #: Without games among hand-ins equal files have equal ratings.
@@ -136,7 +136,9 @@ class Soak:
         queue = self.served.place.queue()
         with queue.reading() as session:
             rows = {row.id: row for row in session.scalars(select(HandIn).where(HandIn.person_id.is_not(None)))}
-            pairs = Counter(game.red_id for game in session.scalars(select(Game).where(Game.red_id.in_(rows))))
+            pairs = Counter(
+                game.red_id for game in session.scalars(select(StoredGame).where(StoredGame.red_id.in_(rows)))
+            )
             rated = {each.hand_in_id: (each.rating, each.low, each.high) for each in session.scalars(select(Rating))}
         found = [f"{n} was acknowledged and is lost" for n in self.acknowledged.keys() - rows.keys()]
         found += [f"{n} is {row.state}: {row.reason}" for n, row in rows.items() if row.state != "rated"]

@@ -129,16 +129,12 @@ class _KernelCache(FunctionCache):
             super().save_overload(sig, data)
 
 
-class _Threads(local):
-    count = 1
-
-
-_threads = _Threads()
+_threads = local()
 
 
 def threads() -> int:
     """Return how many threads this one shares the passes of networks with, itself included."""
-    return _threads.count
+    return getattr(_threads, "count", 1)
 
 
 def use_threads(count: int) -> None:
@@ -233,7 +229,7 @@ def shared(function: F, **extra: Any) -> F:
 
     @wraps(function)
     def call(*args: Any) -> Any:
-        return forms[_threads.count > 1](*args)
+        return forms[threads() > 1](*args)
 
     call.__dict__["forms"] = forms
     return cast(F, call)

@@ -141,7 +141,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadEntry:
     """What a policy's outputs may mean over bounded numbers: ``model.head``.
 
     Attributes:
@@ -177,14 +177,14 @@ NETWORKS: dict[str, Network] = {
 }
 
 #: What ``model.head`` may name.
-HEADS: dict[str, Head] = {
-    "gaussian": Head(None),
-    "deterministic": Head("multigrid_rl.models.heads:Deterministic", probability=False),
-    "mixture": Head("multigrid_rl.models.heads:Mixture", size=5),
-    "bins": Head("multigrid_rl.models.heads:Bins", size=20),
-    "diffusion": Head("multigrid_rl.models.heads:Diffusion", size=10, probability=False),
-    "tanh-gaussian": Head("multigrid_rl.models.squashed:TanhGaussian"),
-    "tanh-gaussian-clamped": Head("multigrid_rl.models.squashed:ClampedTanhGaussian"),
+HEADS: dict[str, HeadEntry] = {
+    "gaussian": HeadEntry(None),
+    "deterministic": HeadEntry("multigrid_rl.models.heads:Deterministic", probability=False),
+    "mixture": HeadEntry("multigrid_rl.models.heads:Mixture", size=5),
+    "bins": HeadEntry("multigrid_rl.models.heads:Bins", size=20),
+    "diffusion": HeadEntry("multigrid_rl.models.heads:Diffusion", size=10, probability=False),
+    "tanh-gaussian": HeadEntry("multigrid_rl.models.squashed:TanhGaussian"),
+    "tanh-gaussian-clamped": HeadEntry("multigrid_rl.models.squashed:ClampedTanhGaussian"),
 }
 
 #: Groups of metrics of episodes: ``metrics.MetricGroup`` with a function that computes them.
@@ -281,31 +281,31 @@ PREFLIGHTS: dict[str, str] = {
 #: Verbs of the command line, in the order of typical use.
 VERBS: dict[str, str] = {
     "train": "multigrid_rl.cli.train:train",
-    "search": "multigrid_rl.search.verbs:search",
+    "search": "multigrid_rl.search.search_command:search",
     "explain": "multigrid_rl.cli.explain:explain",
     "config": "multigrid_rl.cli.explain:config",
     "evaluate": "multigrid_rl.cli.evaluate:evaluate",
-    "report": "multigrid_rl.show.verbs:report",
-    "watch": "multigrid_rl.show.verbs:watch",
-    "video": "multigrid_rl.show.verbs:video",
-    "play": "multigrid_rl.show.verbs:play",
+    "report": "multigrid_rl.show.watch_commands:report",
+    "watch": "multigrid_rl.show.watch_commands:watch",
+    "video": "multigrid_rl.show.watch_commands:video",
+    "play": "multigrid_rl.show.watch_commands:play",
     "compare": "multigrid_rl.cli.compare:compare",
-    "export": "multigrid_rl.competition.verbs:export",
-    "inspect": "multigrid_rl.competition.verbs:inspect",
-    "grade": "multigrid_rl.competition.grade_verb:grade",
-    "cup": "multigrid_rl.competition.verbs:cup",
-    "serve": "multigrid_rl.serve.verbs:serve",
-    "check": "multigrid_rl.serve.verbs:check",
+    "export": "multigrid_rl.competition.cup_commands:export",
+    "inspect": "multigrid_rl.competition.cup_commands:inspect",
+    "grade": "multigrid_rl.competition.grade_command:grade",
+    "cup": "multigrid_rl.competition.cup_commands:cup",
+    "serve": "multigrid_rl.serve.serve_command:serve",
+    "check": "multigrid_rl.serve.serve_command:check",
     "submit": "multigrid_rl.serve.client:submit",
     "players": "multigrid_rl.cli.players:players",
     "freeze": "multigrid_rl.cli.players:freeze",
     "rate": "multigrid_rl.cli.players:rate",
-    "exploit": "multigrid_rl.league.verbs:exploit",
-    "record": "multigrid_rl.imitation.verbs:record",
-    "data": "multigrid_rl.imitation.verbs:data",
-    "import-mlagents": "multigrid_rl.walkers.verbs:import_mlagents",
-    "import-policy": "multigrid_rl.imitation.verbs:import_policy",
-    "doctor": "multigrid_rl.ops.verbs:doctor",
+    "exploit": "multigrid_rl.league.exploit_command:exploit",
+    "record": "multigrid_rl.imitation.data_commands:record",
+    "data": "multigrid_rl.imitation.data_commands:data",
+    "import-mlagents": "multigrid_rl.walkers.mlagents_command:import_mlagents",
+    "import-policy": "multigrid_rl.imitation.data_commands:import_policy",
+    "doctor": "multigrid_rl.ops.doctor_command:doctor",
 }
 
 

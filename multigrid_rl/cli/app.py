@@ -19,9 +19,9 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-from multigrid_rl.files import discard_output
+from multigrid_rl.files import discard_output, unfinished, write_whole
 from multigrid_rl.tables import VERBS, find, has
-from multigrid_rl.text import reason
+from multigrid_rl.text import ConfigError, expected, one_line, reason, shown, unknown
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -132,7 +132,6 @@ def _usage(error: Any) -> str:
     from multigrid_rl.config.compose import whole_key
     from multigrid_rl.config.overrides import named_elsewhere
     from multigrid_rl.config.recipes import GROUPS
-    from multigrid_rl.text import ConfigError, expected, unknown
 
     option = getattr(error, "option_name", None)
     if option is None or not getattr(error, "ctx", None):
@@ -153,8 +152,6 @@ def _usage(error: Any) -> str:
 
 def _plain(message: str) -> str:
     """Return what typer and pydantic say of an option's value in the form of all our messages."""
-    from multigrid_rl.text import expected
-
     if absent := re.match(r"Missing (?:option|argument) '([^']*)'", message):
         return expected(absent[1], "a value", "none")
     if not (wrong := re.match(r"Invalid value for '([^']*)': (?:Value error, )?(.*)", message)):
@@ -205,7 +202,6 @@ def _guarded(verb: Verb) -> Verb:
 def _input_error(error: Exception) -> typer.Exit | None:
     """Report an error of the input, or a run that failed; ``None`` for every other error."""
     from multigrid_rl.players.plain import PlayerError  # not from `cards`, which loads torch for a typing error
-    from multigrid_rl.text import ConfigError
     from multigrid_rl.types import RunError
 
     if isinstance(error, (ConfigError, PlayerError)):
@@ -242,8 +238,6 @@ def _internal_error(error: Exception) -> typer.Exit:
 
 
 def _report_failure(message: str, error: Exception) -> None:
-    from multigrid_rl.text import shown
-
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
     fail(shown(message, 500))
@@ -251,16 +245,12 @@ def _report_failure(message: str, error: Exception) -> None:
 
 def fail(message: object) -> typer.Exit:
     """Print one line to stderr; raise the result to leave with status 2."""
-    from multigrid_rl.text import one_line
-
     typer.echo(f"multigrid-rl: {one_line(message)}", err=True)
     return typer.Exit(2)
 
 
 def refused(key: object, wanted: str, got: object) -> typer.Exit:
     """Print the error of an option or argument; raise the result to leave with status 2."""
-    from multigrid_rl.text import expected
-
     return fail(expected(key, wanted, got))
 
 
@@ -300,8 +290,6 @@ def written_beside(output: Path, what: str = "file") -> Iterator[Path]:
         Exit: at once, if it exists already or cannot be made there.
         OSError: it cannot be written or renamed in the end; names a file.
     """
-    from multigrid_rl.files import unfinished
-
     with ExitStack() as stack:
         try:
             if output.exists():
@@ -322,9 +310,6 @@ def write_file(path: Path, content: bytes) -> None:
 
     Raises ``ConfigError``: it cannot be written.
     """
-    from multigrid_rl.files import write_whole
-    from multigrid_rl.text import ConfigError, expected
-
     try:
         write_whole(path, content)
     except OSError as error:
@@ -333,8 +318,6 @@ def write_file(path: Path, content: bytes) -> None:
 
 def refuse_to_overwrite(path: Path, *, force: bool, suffix: str = "") -> None:
     """Raise :class:`ConfigError` if ``path`` exists, unless ``force``, or does not end with ``suffix``."""
-    from multigrid_rl.text import ConfigError, expected
-
     if not path.name.lower().endswith(suffix):
         raise ConfigError(expected("--output", f"a file that ends with {suffix}", path))
     if path.exists() and not force:

@@ -13,6 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from multigrid_rl.cli.app import console
+from multigrid_rl.text import ConfigError
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
@@ -80,7 +83,6 @@ def explain(
     check_budget(config.train)
     # Below the first look: these load torch.
     from multigrid_rl.players.factories import MatchFactory, seat_players
-    from multigrid_rl.text import ConfigError
     from multigrid_rl.training.stages import check_memory, stages_of
 
     try:
@@ -111,8 +113,6 @@ def explain(
 
 def config() -> None:
     """List every key that `train` takes, with its default and what it means."""
-    from multigrid_rl.cli.app import console
-
     table = Table(box=None, pad_edge=False)
     for title, wide in (("key", True), ("default", False), ("meaning", False)):
         table.add_column(title, no_wrap=wide, overflow="fold")

@@ -14,7 +14,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator
 
-from multigrid_rl.competition.folders import Part, read_parts, sha256_of_parts
+from multigrid_rl.competition.folders import FolderPart, read_parts, sha256_of_parts
 from multigrid_rl.competition.messages import Asked, DoorsProtocol, check_ready, encoded
 from multigrid_rl.competition.process import AgentProcess, ProcessError, TooSlowError
 from multigrid_rl.competition.sandbox import Limits, sandboxed
@@ -78,7 +78,7 @@ class Agent:
         return self.file.name or self.folder.resolve().name
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[FolderPart, ...]:
         """All its files. Raises ``PlayerError`` as ``read_parts``."""
         return tuple(read_parts(self.folder))
 

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, deserialize
 
 from multigrid_rl.competition.agents import AGENT_FILE, is_agent
 from multigrid_rl.competition.bundle import load_team
-from multigrid_rl.competition.folders import Part, read_parts
+from multigrid_rl.competition.folders import FolderPart, read_parts
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
@@ -33,7 +33,7 @@ from multigrid_rl.types import GameSpec, Policy, SeatView
 from multigrid_rl.world.constants import ACTIONS, DONE
 
 
-class Bound(NamedTuple):
+class ErrorBound(NamedTuple):
     """A player that is less ``apart`` from another one, or more ``alike``, is a near copy."""
 
     apart: float  # 1 minus the correlation of log-probabilities; of an agent, how far it is from draws of them
@@ -41,7 +41,7 @@ class Bound(NamedTuple):
 
 
 #: Of a network and one of this project; of two hand-ins, as networks trained by one recipe are alike; of an agent.
-KNOWN, HAND_INS, ANSWERS = Bound(0.17, 0.82), Bound(0.06, 0.92), Bound(0.06, 0.92)
+KNOWN, HAND_INS, ANSWERS = ErrorBound(0.17, 0.82), ErrorBound(0.06, 0.92), ErrorBound(0.06, 0.92)
 #: Share of one action from which a player has learned nothing that could be copied.
 _UNTRAINED = 0.8
 #: Shared games of each player of the catalogue; an agent's own games that are kept; steps of both; fewest rows.
@@ -66,7 +66,7 @@ class Seen(NamedTuple):
         return Seen(self.tokens[:, :, columns], self.living[:, :, columns])
 
 
-class Answers(NamedTuple):
+class ProbeAnswers(NamedTuple):
     """What an agent's ``C`` seats saw, and its actions there."""
 
     seen: Seen
@@ -96,7 +96,7 @@ class Similar(NamedTuple):
         return f"{self.name} ({near if self.apart else 'the same'})"
 
 
-def watch(spec: Any, team: str, agent: Policy, games: int, seed: int) -> Answers | None:
+def watch(spec: Any, team: str, agent: Policy, games: int, seed: int) -> ProbeAnswers | None:
     """Let an agent play the first steps of as many games as in a pairing or an exam, but 200 at least.
 
     It plays ``team`` against scripted players; a fault of it ends the games. Returns what it answered before, in the
@@ -111,17 +111,17 @@ def watch(spec: Any, team: str, agent: Policy, games: int, seed: int) -> Answers
     # What it saw is what these actions lead to once more.
     match = match_of(spec, {}, _OWN_GAMES, seed=seed, auto_reset=False)
     rows = [dict(zip(spec.seats, step.T, strict=True)) for step in np.where(actions < 0, DONE, actions)]
-    return Answers(_seen(match, rows).of(spec, team), actions[:, :, _columns(spec, team)])
+    return ProbeAnswers(_seen(match, rows).of(spec, team), actions[:, :, _columns(spec, team)])
 
 
-def agent_fingerprint(parts: Iterable[Part]) -> Fingerprint:
+def agent_fingerprint(parts: Iterable[FolderPart]) -> Fingerprint:
     """Return the fingerprint of an agent: of all its files but the one with its name, wherever they lie."""
     files = [part for part in parts if part.kind == "file"]
     own = [part for part in files if part.path.name != AGENT_FILE and part.data] or files
     return Fingerprint(weights_of(files), frozenset(hashlib.sha256(part.data).hexdigest() for part in own))
 
 
-def weights_of(parts: Iterable[Part]) -> frozenset[str]:
+def weights_of(parts: Iterable[FolderPart]) -> frozenset[str]:
     """Return a hash for each file with tensors, of their numbers alone: names may have been changed."""
     found = set()
     for part in parts:
@@ -231,7 +231,7 @@ class Originals:
         parts = list(read_parts(folder))
         return agent_fingerprint(parts) if is_agent(folder) else self.of_networks(self._teams(folder), parts)
 
-    def of_networks(self, teams: Teams, parts: Iterable[Part]) -> Fingerprint:
+    def of_networks(self, teams: Teams, parts: Iterable[FolderPart]) -> Fingerprint:
         """Return the fingerprint of a bundle: its players for each team, and all its files."""
         scores = self._scores(teams)
         rows = [scores[:, :, seat][self._rows[:, :, seat]] for seat in range(len(self.spec.seats))]
@@ -239,7 +239,7 @@ class Originals:
         return Fingerprint(weights, choices=choices, scores=tuple(map(_standardised, rows)), teams=teams)
 
     def similar(
-        self, own: Fingerprint, others: Mapping[str, Fingerprint] = {}, watched: Mapping[str, Answers | None] = {}
+        self, own: Fingerprint, others: Mapping[str, Fingerprint] = {}, watched: Mapping[str, ProbeAnswers | None] = {}
     ) -> list[Similar]:
         """Return the players that this one is a copy of, or a near copy, the closest first.
 
@@ -298,7 +298,7 @@ def same_content(own: Fingerprint, other: Fingerprint) -> bool:
     return bool(own.weights & other.weights or (both and (own.files <= other.files or other.files <= own.files)))
 
 
-def _similar(name: str, apart: float, alike: float, bound: Bound) -> Similar | None:
+def _similar(name: str, apart: float, alike: float, bound: ErrorBound) -> Similar | None:
     return Similar(name, max(apart, 1e-6), alike) if apart < bound.apart or alike >= bound.alike else None
 
 

@@ -26,7 +26,7 @@ _PREFIX = "multigrid-rl-scratch-"
 _YOUNG_S = 60.0
 
 
-class Part(NamedTuple):
+class FolderPart(NamedTuple):
     """A file, folder or link of a hand-in."""
 
     path: Path  # relative to the folder
@@ -44,7 +44,7 @@ def folder_sha256(folder: Path) -> str:
     return sha256_of_parts(read_parts(folder))
 
 
-def sha256_of_parts(parts: Iterable[Part]) -> str:
+def sha256_of_parts(parts: Iterable[FolderPart]) -> str:
     """Return the hash of a folder that was read."""
     digest = hashlib.sha256()
     for part in parts:
@@ -53,7 +53,7 @@ def sha256_of_parts(parts: Iterable[Part]) -> str:
     return digest.hexdigest()
 
 
-def write_parts(parts: Iterable[Part], target: Path) -> None:
+def write_parts(parts: Iterable[FolderPart], target: Path) -> None:
     """Write what :func:`read_parts` has read into a new folder; programs stay programs. Raises ``OSError``."""
     target.mkdir(parents=True)
     for part in parts:
@@ -67,7 +67,7 @@ def write_parts(parts: Iterable[Part], target: Path) -> None:
             place.chmod(part.mode & 0o777 | 0o600)
 
 
-def read_parts(folder: Path) -> Iterator[Part]:
+def read_parts(folder: Path) -> Iterator[FolderPart]:
     """Yield everything in ``folder``, folders before what is in them.
 
     Raises:
@@ -98,17 +98,17 @@ def _cannot_read(error: OSError) -> NoReturn:
     raise PlayerError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
-def _part(path: Path, folder: Path) -> Part:
+def _part(path: Path, folder: Path) -> FolderPart:
     own = path.relative_to(folder)
     if not path.is_symlink():
         if path.is_dir():
-            return Part(own, "folder")
-        return Part(own, "file", read_plain_file(path, MAX_FOLDER_BYTES), path.stat().st_mode)
+            return FolderPart(own, "folder")
+        return FolderPart(own, "file", read_plain_file(path, MAX_FOLDER_BYTES), path.stat().st_mode)
     link = path.readlink()
     # An absolute one leads out of every copy of the folder.
     if link.is_absolute() or not Path(os.path.realpath(path)).is_relative_to(folder.resolve()):
         raise PlayerError(expected(path, "a link to what lies in the folder", shown(os.fsencode(link))))
-    return Part(own, "link", os.fsencode(link))
+    return FolderPart(own, "link", os.fsencode(link))
 
 
 class ScratchError(RunError):
@@ -143,7 +143,7 @@ class Scratch:
         lock(handle)
         self.close = weakref.finalize(self, _remove, self.path, handle)
 
-    def filled(self, name: str, parts: Iterable[Part] = ()) -> Path:
+    def filled(self, name: str, parts: Iterable[FolderPart] = ()) -> Path:
         """Return a new folder in this one, with a copy of ``parts`` in it. Raises :class:`ScratchError`: no room."""
         try:
             write_parts(parts, self.path / name)

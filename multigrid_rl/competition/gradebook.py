@@ -16,7 +16,7 @@ from multigrid_rl.competition.copies import Fingerprint, Originals, Similar
 from multigrid_rl.competition.cup.entries import filed_name, reason_of
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.grading import Examiner, Rubric
-from multigrid_rl.competition.handed_in import ZIP, HandIn
+from multigrid_rl.competition.handed_in import ZIP, HandedIn
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.files import json_text, safe_cell, write_whole
 from multigrid_rl.players.cards import PlayerError
@@ -66,7 +66,7 @@ def check_table(table: Path, folder: Path) -> None:
 
 
 def grade_class(
-    table: Path, hand_ins: list[HandIn], examiner: Examiner, show: Callable[[str, dict[str, Any], bool], None]
+    table: Path, hand_ins: list[HandedIn], examiner: Examiner, show: Callable[[str, dict[str, Any], bool], None]
 ) -> list[dict[str, Any]]:
     """Grade a class and write its table; unchanged hand-ins that were graded before are not played again.
 
@@ -112,7 +112,7 @@ def _with_key(home: Path, rubric: Rubric) -> Rubric:
     return rubric
 
 
-def _kept(home: Path, hand_in: HandIn) -> dict[str, Any] | None:
+def _kept(home: Path, hand_in: HandedIn) -> dict[str, Any] | None:
     """Return the result of an earlier session; ``None`` if the hand-in has changed or the file is damaged."""
     try:
         result = json.loads(_file(home, hand_in, RESULTS, ".json").read_bytes())
@@ -122,7 +122,7 @@ def _kept(home: Path, hand_in: HandIn) -> dict[str, Any] | None:
     return result if same else None
 
 
-def _graded(home: Path, hand_in: HandIn, examiner: Examiner) -> dict[str, Any]:
+def _graded(home: Path, hand_in: HandedIn, examiner: Examiner) -> dict[str, Any]:
     folder = hand_in.folder
     try:
         if hand_in.problem is not None:
@@ -139,11 +139,11 @@ def _graded(home: Path, hand_in: HandIn, examiner: Examiner) -> dict[str, Any]:
     return result
 
 
-def _file(home: Path, hand_in: HandIn, kind: str, suffix: str) -> Path:
+def _file(home: Path, hand_in: HandedIn, kind: str, suffix: str) -> Path:
     return home / kind / f"{filed_name(hand_in.name)}{suffix}"
 
 
-def _copies(hand_ins: list[HandIn], results: list[dict[str, Any]], originals: Originals) -> list[str]:
+def _copies(hand_ins: list[HandedIn], results: list[dict[str, Any]], originals: Originals) -> list[str]:
     """Return, for each hand-in, the other hand-ins and known players that it is a copy of."""
     fingerprints: dict[str, Fingerprint] = {}
     for hand_in in hand_ins:
@@ -192,7 +192,7 @@ def check_cells(check: dict[str, Any]) -> tuple[str, str, str, str]:
     return check["check"], f"{check['value']:.3f}", between, f"{check['points']:g} of {check['of']:g}{close}"
 
 
-def _csv(hand_ins: list[HandIn], results: list[dict[str, Any]], rubric: Rubric, copies: list[str]) -> str:
+def _csv(hand_ins: list[HandedIn], results: list[dict[str, Any]], rubric: Rubric, copies: list[str]) -> str:
     checks = [f"{exam.name}: {check}" for exam in rubric.exams for check in exam.checks]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")

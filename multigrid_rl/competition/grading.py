@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.competition.agents import AgentPlayer, is_agent
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
-from multigrid_rl.competition.copies import Answers, Originals, watch
+from multigrid_rl.competition.copies import Originals, ProbeAnswers, watch
 from multigrid_rl.competition.folders import folder_sha256
 from multigrid_rl.competition.likeness import Likeness
 from multigrid_rl.competition.measures import ENTROPY, Metered, known_metrics, measured
@@ -323,7 +323,7 @@ class Examiner:
             raise PlayerError(expected(bundle, wanted, kind))
         return program
 
-    def _watched(self, agent: Path) -> dict[str, Answers | None]:
+    def _watched(self, agent: Path) -> dict[str, ProbeAnswers | None]:
         """Let an agent play the first steps of as many games as in the first exam, for each team it is graded as."""
         rubric, first = self.rubric, self.rubric.exams[0]
         games = min(self.episodes(first), PROGRAM_EPISODES) // len(rubric.teams_of(first, self.sides))

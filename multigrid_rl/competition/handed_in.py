@@ -16,7 +16,7 @@ from multigrid_rl.competition.folders import (
     MAX_FOLDER_BYTES,
     MAX_FOLDER_FILES,
     OF_DESKTOPS,
-    Part,
+    FolderPart,
     ScratchError,
     inner_path,
     write_parts,
@@ -34,7 +34,7 @@ _MAX_UNPACKED = 2 * MAX_FOLDER_BYTES
 _MAX_LIST = 400 * MAX_FOLDER_FILES
 
 
-class HandIn(NamedTuple):
+class HandedIn(NamedTuple):
     """What one student has handed in."""
 
     name: str  # of the folder or file that was handed in
@@ -42,7 +42,7 @@ class HandIn(NamedTuple):
     problem: str | None = None  # why there is none
 
 
-def hand_ins(folder: Path, scratch: Path) -> list[HandIn]:
+def hand_ins(folder: Path, scratch: Path) -> list[HandedIn]:
     """Return everything in ``folder``, one hand-in for each folder and file, sorted; without hidden ones.
 
     Args:
@@ -62,12 +62,12 @@ def hand_ins(folder: Path, scratch: Path) -> list[HandIn]:
     return [hand_in(path, scratch / folder.resolve().name) for path in paths]
 
 
-def hand_in(path: Path, scratch: Path) -> HandIn:
+def hand_in(path: Path, scratch: Path) -> HandedIn:
     """Return what a student has handed in, which may be unpacked below ``scratch``. Raises ``ScratchError``."""
     try:
-        return HandIn(path.name, _found(path, scratch, _AROUND, _Room(_MAX_UNPACKED)))
+        return HandedIn(path.name, _found(path, scratch, _AROUND, _Room(_MAX_UNPACKED)))
     except PlayerError as error:
-        return HandIn(path.name, path, reason_of(error, path, path.name).replace(f"{scratch}/", ""))
+        return HandedIn(path.name, path, reason_of(error, path, path.name).replace(f"{scratch}/", ""))
 
 
 class _Room:
@@ -152,7 +152,7 @@ class _Bounded:
         return getattr(self.file, name)
 
 
-def _parts(path: Path, left: _Room) -> Iterator[Part]:
+def _parts(path: Path, left: _Room) -> Iterator[FolderPart]:
     """Yield folders and files of a zip file, folders before what is in them. Raises as :func:`_unpacked`."""
     with path.open("rb") as opened, zipfile.ZipFile(cast("IO[bytes]", bounded := _Bounded(opened))) as archive:
         bounded.most = None
@@ -170,7 +170,7 @@ def _parts(path: Path, left: _Room) -> Iterator[Part]:
             left.files -= len(new) + (not member.is_dir())
             if len(folders) + files > MAX_FOLDER_FILES or left.files < 0:
                 raise PlayerError(expected(path, f"at most {MAX_FOLDER_FILES} files", "more"))
-            yield from (Part(Path(each), "folder") for each in new)
+            yield from (FolderPart(Path(each), "folder") for each in new)
             if not member.is_dir():
                 with archive.open(member) as file:
                     data = file.read(room + 1)  # a few bytes may unpack to any number
@@ -178,7 +178,7 @@ def _parts(path: Path, left: _Room) -> Iterator[Part]:
                 left.left -= len(data)
                 if room < 0:
                     raise PlayerError(expected(path, f"at most {MAX_FOLDER_BYTES} bytes when unpacked", "more"))
-                yield Part(Path(name), "file", data, member.external_attr >> 16)
+                yield FolderPart(Path(name), "file", data, member.external_attr >> 16)
 
 
 def _check_member(path: Path, member: zipfile.ZipInfo) -> None:

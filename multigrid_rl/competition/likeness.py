@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.competition.copies import Fingerprint, Originals, Similar, Teams, same_content, weights_of
 from multigrid_rl.competition.cup.entries import teams_of
-from multigrid_rl.competition.folders import Part
+from multigrid_rl.competition.folders import FolderPart
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.frozen import FrozenPlayer
@@ -73,7 +73,7 @@ class Likeness(Originals):
     def _teams(self, folder: Path) -> Teams:
         return teams_of(folder, self.spec)[0]
 
-    def of_networks(self, teams: Teams, parts: Iterable[Part]) -> Fingerprint:
+    def of_networks(self, teams: Teams, parts: Iterable[FolderPart]) -> Fingerprint:
         """Return the fingerprint of a bundle: its players for each team, and all its files."""
         players = {seat: player for team in teams.values() for seat, player in team.items() if seat in self._views}
         choices = tuple(

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from multigrid_rl.competition.folders import Part, Scratch
+from multigrid_rl.competition.folders import FolderPart, Scratch
 from multigrid_rl.competition.sandbox import Limits, family_of, launched, parents_of_all, sandboxed
 from multigrid_rl.text import shown
 
@@ -74,7 +74,7 @@ class AgentProcess:
         ScratchError: there is no room for a copy.
     """
 
-    def __init__(self, command: Sequence[str], parts: Iterable[Part], limits: Limits, seed: int) -> None:
+    def __init__(self, command: Sequence[str], parts: Iterable[FolderPart], limits: Limits, seed: int) -> None:
         scratch = Scratch()  # first: without room for it the sandbox cannot be tried either
         in_sandbox = sandboxed()
         with ExitStack() as stack:

@@ -36,8 +36,8 @@ def load_scenario(name: str | os.PathLike[str]) -> ScenarioConfig:
 
 def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
-    expanded = expand_overrides(overrides)
-    return _validated(RunConfig, {**_compose(expanded.values), "experiment": expanded.recipe})
+    values, recipe = expand_overrides(overrides)
+    return _validated(RunConfig, {**_compose(values), "experiment": recipe})
 
 
 def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:

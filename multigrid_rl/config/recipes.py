@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -61,15 +61,8 @@ _IMITATING = tuple(f"train.{section}." for section in SECTIONS)
 _MAX_LEAVES = 1000
 
 
-class ExpandedOverrides(NamedTuple):
-    """What overrides stand for."""
-
-    values: dict[str, Any]  # dotted key -> value, those of the recipe first
-    recipe: str | None  # the recipe that they begin with: its name in ``configs/``, or its file as it was typed
-
-
-def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
-    """Return what ``key=value`` overrides stand for, with the recipe that they name or that their scenario has.
+def expand_overrides(overrides: list[str]) -> tuple[dict[str, Any], str | None]:
+    """Return the dotted keys and values that overrides stand for, and the recipe that they or their scenario name.
 
     Raises ``ConfigError``.
     """
@@ -83,7 +76,7 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
     named = typed.get("experiment", "")
     recipe = written(named) if "experiment" in typed else _own_recipe(settings)
     if recipe in ("none", "null"):
-        return ExpandedOverrides(settings, None)
+        return settings, None
     defaults = _canonical_names(recipe_values(recipe))
     home = defaults.get("scenario")
     scenario = settings.get("scenario", home)
@@ -96,7 +89,7 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
     used = "experiment" in typed or not defaults.keys() <= {"scenario", "train"}  # also where every value was changed
     # The recipe comes first: what was typed wins.
     rest = {key: value for key, value in defaults.items() if key not in settings}
-    return ExpandedOverrides({**rest, **settings}, recipe if used else None)
+    return {**rest, **settings}, recipe if used else None
 
 
 def _canonical_names(typed: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ BATCH = 4096
 
 
 @dataclass(frozen=True)
-class Part:
+class PlayedPart:
     """Episodes of one mode and side."""
 
     mode: Mode  # how the judged player acted; all others sampled actions
@@ -67,7 +67,7 @@ class Evaluation:
 
     target: Target
     seed: int  # with a game's number it decides everything random in it; modes and sides share seed and numbers
-    parts: tuple[Part, ...]  # one for each mode and side
+    parts: tuple[PlayedPart, ...]  # one for each mode and side
     seconds: float  # that playing took, start-up of games not counted
 
 
@@ -100,7 +100,7 @@ def evaluate(
     for mode, games, lineup in lineups:
         most = BATCH if lineup.numbered else games
         batches = (lineup.play(min(most, games - first), seed=seed, first=first) for first in range(0, games, most))
-        parts.append(Part(mode, lineup, tuple(batches)))
+        parts.append(PlayedPart(mode, lineup, tuple(batches)))
     return Evaluation(target, seed, tuple(parts), time.perf_counter() - began)
 
 
@@ -152,7 +152,7 @@ def report(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def summary(parts: Sequence[Part]) -> dict[str, Any]:
+def summary(parts: Sequence[PlayedPart]) -> dict[str, Any]:
     """Return shares and means of some parts together with 95 % intervals; parts of different sides may be mixed.
 
     Returns are those of the judged player's own seats, summed. Shares of wins are there where somebody can win.
@@ -193,7 +193,7 @@ def _mean(name: str, values: NDArray[Any]) -> dict[str, Any]:
     return {f"{name}_mean": mean, f"{name}_interval": [low, high]}
 
 
-def _columns_of(parts: Sequence[Part]) -> dict[str, Any]:
+def _columns_of(parts: Sequence[PlayedPart]) -> dict[str, Any]:
     """Return the metrics of groups that have columns of their own, for each of the judged player's seats and teams."""
     found: dict[str, list[NDArray[Any]]] = {}
     for part in parts:
@@ -207,7 +207,7 @@ def _columns_of(parts: Sequence[Part]) -> dict[str, Any]:
     return {"metrics": metrics} if metrics else {}
 
 
-def seat_returns(part: Part) -> dict[str, float]:
+def seat_returns(part: PlayedPart) -> dict[str, float]:
     """Return the mean return of each own seat."""
     means = part.table.returns.mean(axis=0)
     return {seat: float(means[column]) for seat, column in zip(part.lineup.own, part.own, strict=True)}
@@ -240,7 +240,7 @@ def episode_columns(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _columns(part: Part, evaluation: Evaluation) -> dict[str, NDArray[Any]]:
+def _columns(part: PlayedPart, evaluation: Evaluation) -> dict[str, NDArray[Any]]:
     table, games = part.table, part.table.episodes
     columns: dict[str, NDArray[Any]] = {
         "mode": np.full(games, part.mode),

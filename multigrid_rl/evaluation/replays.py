@@ -101,7 +101,7 @@ def _kind(game: Any) -> str:
 AnyRecord = Annotated[Annotated[GameRecord, Tag("board")] | Annotated[ZooRecord, Tag("other")], Discriminator(_kind)]
 
 
-class Replay(NamedTuple):
+class ReplayedGame(NamedTuple):
     """A game of ``T`` steps and ``A`` agents; frame 0 is the start, frame ``t`` the state after step ``t``."""
 
     cells: NDArray[np.uint8]  # (T + 1, 128) cell codes, agents not drawn in, index x * 8 + y
@@ -205,7 +205,7 @@ def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
         yield world, step
 
 
-def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | None = None) -> Replay:
+def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | None = None) -> ReplayedGame:
     """Play a record again and keep every frame.
 
     Args:
@@ -228,7 +228,7 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
             winner = int(step.winner[0])
     stacked = {name: np.stack(values) for name, values in {**shots, **moves}.items()}
     stacked["out"] = stacked["out"].astype(np.bool_)
-    return Replay(**stacked, actions=taken_actions(game), winner=winner)
+    return ReplayedGame(**stacked, actions=taken_actions(game), winner=winner)
 
 
 # --- files

@@ -17,7 +17,7 @@ from multigrid_rl.evaluation.seeds import (
     iqm_interval,
     permutation_p,
 )
-from multigrid_rl.runs.reader import Run, Series, read_run
+from multigrid_rl.runs.reader import RunRecord, Series, read_run
 from multigrid_rl.text import ConfigError, expected, shown
 
 #: Environment steps until all gates were held: from a run's verdict, not from its reports.
@@ -38,10 +38,10 @@ class RunSet:
     """Runs that are judged together; they should differ in nothing but the seed and, if there are several, scenario."""
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
 
     @property
-    def by_scenario(self) -> dict[str, list[Run]]:
+    def by_scenario(self) -> dict[str, list[RunRecord]]:
         """Runs of each scenario, in alphabetical order."""
         names = sorted({scenario_of(run) for run in self.runs})
         return {name: [run for run in self.runs if scenario_of(run) == name] for name in names}
@@ -104,14 +104,14 @@ def read_set(name: str, patterns: list[str]) -> RunSet:
     return RunSet(name, runs)
 
 
-def check_ended(run: Run) -> None:
+def check_ended(run: RunRecord) -> None:
     """Raise :class:`ConfigError` for a run that did not end by itself."""
     ended = run.verdict["ended"] if run.verdict else "no verdict.json"
     if ended not in ("held", "until"):
         raise ConfigError(expected(run.path, "a run that ended by itself", ended))
 
 
-def decisive(run: Run) -> dict[str, Any]:
+def decisive(run: RunRecord) -> dict[str, Any]:
     """Return what runs of one recipe have in common: configuration, commit and versions, without the seed."""
     config = {key: value for key, value in run.config.items() if key not in ("seed", *PRIVATE)}
     # Writing one run's results changes the checkout of the next: "+changes" alone makes no difference.
@@ -138,17 +138,17 @@ def check_sets(ours: RunSet, theirs: RunSet) -> None:
         raise ConfigError(expected("scenarios", f"those of {ours.name}, {names[0]}, in {theirs.name}, too", names[1]))
 
 
-def places_of(runs: Sequence[Run]) -> list[Path]:
+def places_of(runs: Sequence[RunRecord]) -> list[Path]:
     """Return the folders that hold the runs; of a single run its own, as another may lie beside it."""
     return [runs[0].path] if len(runs) == 1 else list(dict.fromkeys(run.path.parent for run in runs))
 
 
-def scenario_of(run: Run) -> str:
+def scenario_of(run: RunRecord) -> str:
     """Return the name of a run's scenario."""
     return str(run.config["scenario"]["name"])
 
 
-def seeds_of(runs: list[Run]) -> list[int]:
+def seeds_of(runs: list[RunRecord]) -> list[int]:
     """Return the seeds, sorted."""
     return sorted(run.config["seed"] for run in runs)
 
@@ -190,7 +190,7 @@ def _within_set(runs: RunSet) -> Iterator[str]:
                 break
 
 
-def _differing(one: Run, other: Run, most: int) -> str:
+def _differing(one: RunRecord, other: RunRecord, most: int) -> str:
     changes = differences(decisive(one), decisive(other))
     texts = [f"{key} {shown(str(a), _SHOWN_VALUE)} / {shown(str(b), _SHOWN_VALUE)}" for key, a, b in changes[:most]]
     return "; ".join(texts) + (f" and {len(changes) - most} more" if len(changes) > most else "")
@@ -204,12 +204,12 @@ def final_value(series: Series, window: int) -> float:
     return float(series.values[series.env_steps > series.env_steps[-1] - window].mean())
 
 
-def final_window(run: Run) -> int:
+def final_window(run: RunRecord) -> int:
     """Return over how many of its last environment steps a run's final value is a mean."""
     return min(FINAL_WINDOW, int(run.config["train"].get("until", run.env_steps)) // 10)
 
 
-def directions(runs: tuple[Run, ...]) -> dict[str, Literal["<=", ">="]]:
+def directions(runs: tuple[RunRecord, ...]) -> dict[str, Literal["<=", ">="]]:
     """Return metrics that all runs report, with the direction of their gate: the gates' own, then shares of wins.
 
     Environments of other packages have no seats and no wins: there it is the return of each agent.
@@ -220,7 +220,7 @@ def directions(runs: tuple[Run, ...]) -> dict[str, Literal["<=", ">="]]:
     return {metric: comparison for metric, comparison in metrics.items() if all(metric in run.series for run in runs)}
 
 
-def _wins(run: Run) -> set[str]:
+def _wins(run: RunRecord) -> set[str]:
     # One seat of each learning team: its mates win with it.
     seats = run.config["scenario"].get("seats", {})
     if not seats:
@@ -250,7 +250,7 @@ def _values(runs: RunSet, metric: str) -> Strata:
     return [np.array([_value(run, metric) for run in group], np.float64) for group in runs.by_scenario.values()]
 
 
-def _value(run: Run, metric: str) -> float:
+def _value(run: RunRecord, metric: str) -> float:
     if metric == HELD:
         steps = (run.verdict or {}).get(HELD)
         return math.inf if steps is None else float(steps)

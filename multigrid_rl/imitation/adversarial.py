@@ -125,7 +125,7 @@ class Discriminator(nn.Module):
         return penalty
 
 
-class Replay:
+class ImitationReplay:
     """A uniform sample of at most ``rows`` of all steps of a policy (reservoir: Vitter 1985, algorithm R).
 
     Args:
@@ -204,7 +204,7 @@ class Adversary:
         self.discriminator.normaliser.set_statistics(sample.mean(axis=0, dtype=np.float64), std)
         self._optimizer = torch.optim.Adam(self.discriminator.parameters(), config.lr)
         self._rng = np.random.default_rng(config.seed)
-        self._replay = Replay(config.replay, self._rng)
+        self._replay = ImitationReplay(config.replay, self._rng)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that the next rewards depend on."""

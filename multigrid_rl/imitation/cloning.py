@@ -14,7 +14,7 @@ from torch import Tensor
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.fast import forward
 from multigrid_rl.imitation.demonstrations import read_demonstrations
-from multigrid_rl.imitation.passes import Pairs, ShuffledReader
+from multigrid_rl.imitation.passes import LabelledPairs, ShuffledReader
 from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.rollout import Collector
@@ -207,7 +207,7 @@ class Cloning:
         with torch.no_grad():
             for name in self._networks:
                 parts = [
-                    self.losses(name, Pairs._make(c[k : k + _ROWS] for c in rows))
+                    self.losses(name, LabelledPairs._make(c[k : k + _ROWS] for c in rows))
                     for k in range(0, len(rows.obs), _ROWS)
                 ]
                 losses[name] = float(torch.cat(parts).mean())

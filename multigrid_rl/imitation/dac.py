@@ -22,7 +22,7 @@ from multigrid_rl.imitation.adversarial import AdversarialConfig, Adversary, Ste
 from multigrid_rl.imitation.demonstrations import Demonstrations
 from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.models.distributions import HALF_LOG_2PI
-from multigrid_rl.offpolicy.sac import Replay, Sac
+from multigrid_rl.offpolicy.sac import ReplayBuffer, Sac
 
 #: Standard deviation of the noise on what AIRL's discriminator sees of actions, whose bounds are -1 and 1.
 NOISE = 0.5
@@ -31,7 +31,7 @@ NOISE = 0.5
 class KeptAdversary(Adversary):
     """A discriminator that tells recorded steps from kept ones; see :class:`Adversary`."""
 
-    def learn_kept(self, replay: Replay) -> dict[str, float]:
+    def learn_kept(self, replay: ReplayBuffer) -> dict[str, float]:
         """Learn to tell recorded steps from random kept ones; loss and accuracy of the last gradient step."""
 
         def sample(count: int) -> Steps:

@@ -112,15 +112,10 @@ def kind_of(path: Path, weights: Mapping[str, Array]) -> Kind:
     raise ConfigError(expected(f"import-policy: {path}", f"a policy of {', '.join(k.name for k in KINDS)}", got))
 
 
-class Policy(NamedTuple):
-    """A policy of another library as one of ours."""
-
-    architecture: dict[str, Any]
-    weights: dict[str, Tensor]
-
-
-def policy_of(path: Path, kind: Kind, weights: Mapping[str, Array], agent: AgentSpec, activation: str | None) -> Policy:
-    """Return a player's network with the weights of a file.
+def policy_of(
+    path: Path, kind: Kind, weights: Mapping[str, Array], agent: AgentSpec, activation: str | None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the architecture of a player's network, and the weights of a file.
 
     Args:
         path: of the file, for messages.
@@ -166,7 +161,7 @@ def policy_of(path: Path, kind: Kind, weights: Mapping[str, Array], agent: Agent
     network.load_state_dict(own)
     _check_bounds(key, weights, agent)
     _check_same(key, kind, weights, network, agent, bound)
-    return Policy(architecture, own)
+    return architecture, own
 
 
 def _check_bounds(key: str, weights: Mapping[str, Array], agent: AgentSpec) -> None:

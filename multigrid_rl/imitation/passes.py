@@ -12,7 +12,7 @@ from multigrid_rl.text import ConfigError, expected
 Array = NDArray[Any]
 
 
-class Pairs(NamedTuple):
+class LabelledPairs(NamedTuple):
     """Observations and actions."""
 
     obs: Array  # (B, D)
@@ -54,15 +54,15 @@ class ShuffledReader:
         self.rows = int((self._stretches[:, 1] - self._stretches[:, 0]).sum())
         self._at: tuple[int, int] | None = None
 
-    def take(self, position: int, count: int) -> Pairs:
+    def take(self, position: int, count: int) -> LabelledPairs:
         """Return observations and actions of ``count`` rows, from number ``position`` of the endless order on."""
-        parts: list[Pairs] = []
+        parts: list[LabelledPairs] = []
         while count:
             first, obs, actions = self._around(position)
             part = slice(position - first, position - first + count)
-            parts.append(Pairs(obs[part], actions[part]))
+            parts.append(LabelledPairs(obs[part], actions[part]))
             position, count = position + len(parts[-1].obs), count - len(parts[-1].obs)
-        return parts[0] if len(parts) == 1 else Pairs._make(map(np.concatenate, zip(*parts, strict=True)))
+        return parts[0] if len(parts) == 1 else LabelledPairs._make(map(np.concatenate, zip(*parts, strict=True)))
 
     def _around(self, position: int) -> tuple[int, Array, Array]:
         """Return the position of the first row shuffled together with ``position``, and those rows."""
@@ -81,13 +81,13 @@ class ShuffledReader:
             self._at = (which, group)
         return which * self.rows + int(starts[group]), *self._rows
 
-    def held_out(self, most: int) -> Pairs | None:
+    def held_out(self, most: int) -> LabelledPairs | None:
         """Return observations and actions of at most ``most`` held-out rows; ``None`` if there are none."""
         if not len(self._out):
             return None
         rows = np.concatenate([np.arange(low, high) for low, high in self._out])
         rows = rows[:: -(-len(rows) // most)]
-        return Pairs(self.data.observations[rows], self.data.actions[rows])
+        return LabelledPairs(self.data.observations[rows], self.data.actions[rows])
 
     def moments(self) -> Moments:
         """Return mean and variance of the training observations."""

@@ -3,7 +3,8 @@
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -151,17 +152,10 @@ def _check_psi(key: str, name: str, steps: int) -> None:
     shape = (steps, 2)
     ended = np.eye(*shape, dtype=np.bool_)
     rewards, values = np.linspace(-1, 1, 2 * steps, dtype=np.float32).reshape(shape), np.ones(shape, np.float32)
-    found = own_weights(_Played(rewards, ended, ended), values, values, Estimator(0.9, 0.8, name))
+    batch: Any = SimpleNamespace(rewards=rewards, terminated=ended, done=ended)
+    found = own_weights(batch, values, values, Estimator(0.9, 0.8, name))
     for what, part in zip(("weights", "targets"), found, strict=True):
         _expect(f"{key}: {what}", torch.from_numpy(part), shape)
-
-
-class _Played(NamedTuple):
-    """Steps (T, N), as :func:`own_weights` reads them."""
-
-    rewards: Any
-    terminated: Any
-    done: Any
 
 
 def _check_signature(what: str, function: Callable[..., Any], arguments: str) -> None:

@@ -29,8 +29,8 @@ class CellActorCritic(nn.Module):
         super().__init__()
         categories, convolution = layout.observation, layout.name == "cnn"
         assert not isinstance(categories, int)
-        self.policy = _Tower(categories, layout.hidden, layout.outputs, convolution)
-        self.value = _Tower(categories, layout.hidden, 1, convolution)
+        self.policy = _CellTower(categories, layout.hidden, layout.outputs, convolution)
+        self.value = _CellTower(categories, layout.hidden, 1, convolution)
         for tower, gain in ((self.policy, 0.01), (self.value, 1.0)):
             tower.initialise(gain, layout.generator)
 
@@ -55,7 +55,7 @@ def build(layout: Layout) -> nn.Module:
     return CellActorCritic(layout)
 
 
-class _Tower(nn.Module):
+class _CellTower(nn.Module):
     def __init__(self, categories: Sequence[int], hidden: Sequence[int], outputs: int, convolution: bool) -> None:
         super().__init__()
         # Cells of a view mean the same wherever they are: one embedding for all of them learns from all of them.

@@ -28,7 +28,7 @@ _CHUNK_STEPS = 64
 _WIDE = math.atanh(3 / 7)
 
 
-class Replay:
+class ReplayBuffer:
     """The newest steps, one row each: observation, scaled action, reward, 1 unless it was the end, next observation.
 
     Args:
@@ -74,7 +74,7 @@ class Replay:
         self.rows[: self.count] = rows
 
 
-class Agent:
+class SoftAgent:
     """A policy with its critics, their slowly following copies, and the weight of the entropy.
 
     Args:
@@ -114,7 +114,7 @@ class Agent:
         )
         self._alpha_optimizer = FlatAdam(self._log_alpha)
         self._generator = generator
-        self.replay = Replay(self._options.buffer, self._width, self._actions)
+        self.replay = ReplayBuffer(self._options.buffer, self._width, self._actions)
 
     def schedule(self, lr: float, q_lr: float) -> None:
         """Set the step sizes."""
@@ -244,7 +244,9 @@ class Sac:
         device: torch.device,
     ) -> None:
         self._networks, self._train, self.clock = networks, train, Clock()
-        self.agents = {name: Agent(net, train, seed * 64 + k, device) for k, (name, net) in enumerate(networks.items())}
+        self.agents = {
+            name: SoftAgent(net, train, seed * 64 + k, device) for k, (name, net) in enumerate(networks.items())
+        }
         self.optimizers = {name: [agent.optimizer] for name, agent in self.agents.items()}
         self.schedule(0)
 

@@ -23,7 +23,7 @@ from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import ended_by
 from multigrid_rl.training.protocols import Sampler
-from multigrid_rl.training.run import Run, Stall
+from multigrid_rl.training.run import Stall, TrainingRun
 from multigrid_rl.training.stages import Stage, thread_tuner
 
 
@@ -70,7 +70,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
             GroupLearner(self.learner_group, stages[0].factory.specs),
             trainer.patience(settings.run),
         )
-        self.run = Run(stages, games, sampler, self._learner, None if patience is None else Stall(*patience))
+        self.run = TrainingRun(stages, games, sampler, self._learner, None if patience is None else Stall(*patience))
         if settings.run.init is not None and not settings.driven:
             self.run.begin_with(*find(STARTS, "player")(settings.run, stages[-1].factory.specs))
         self.row: dict[str, float | None] = {}

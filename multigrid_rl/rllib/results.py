@@ -100,7 +100,7 @@ def log_iteration(
 
     Args:
         metrics: the algorithm's.
-        run: :class:`~multigrid_rl.training.run.Run`, after its iteration.
+        run: :class:`~multigrid_rl.training.run.TrainingRun`, after its iteration.
         newest: (n, 1 + A) lengths and returns of the newest episodes before it.
         env_steps: that were played in it.
         window: episodes that means are over, at most: RLlib's ``metrics_num_episodes_for_smoothing``.

@@ -66,7 +66,7 @@ def tracker_named(name: str) -> Any:
     return kind
 
 
-class Board:
+class EventBoard:
     """Writes a run's rows as TensorBoard events.
 
     Args:
@@ -188,7 +188,7 @@ class RunFolder:
         self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger("multigrid_rl").addHandler(self._log)
         self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
-        self._board = Board(self.path / "tensorboard", first_step)
+        self._board = EventBoard(self.path / "tensorboard", first_step)
         for name in config.trackers:
             tracker = tracker_named(name)()
             tracker.begin(self.path, config.model_dump(mode="json"))

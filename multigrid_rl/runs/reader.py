@@ -124,7 +124,7 @@ class _Config(_RunFile):
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """What was read from a run folder.
 
     Attributes:
@@ -224,7 +224,7 @@ def opponent_hashes(run: Path) -> dict[str, str]:
     return {row["name"]: row["sha256"] for row in provenance["opponents"] if row["sha256"]}
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> RunRecord:
     """Read a run folder; a last line that a kill tore in two is left out. Raises ``ConfigError``."""
     if not (path / "metrics.jsonl").is_file():
         raise ConfigError(f"{path}: expected a run folder, got one without metrics.jsonl")
@@ -242,7 +242,7 @@ def read_run(path: Path) -> Run:
             if name != "env_steps" and value is not None:
                 points.setdefault(name, []).append((row["env_steps"], value))
     series = {name: Series(*np.array(rows, np.float64).T) for name, rows in points.items()}
-    return Run(path, config, provenance, verdict, series, int(reports[-1]["env_steps"]))
+    return RunRecord(path, config, provenance, verdict, series, int(reports[-1]["env_steps"]))
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -10,13 +10,13 @@ from collections.abc import Generator
 import numpy as np
 
 from multigrid_rl.search.outcomes import Outcome, Params, TrialSpec, ranked
-from multigrid_rl.search.settings import AshaSettings, PbtSettings, Settings, ThreeStageSettings
+from multigrid_rl.search.settings import AshaSettings, PbtSettings, SearchPart, ThreeStageSettings
 from multigrid_rl.search.space import Space
 
 Rounds = Generator[list[TrialSpec], list[Outcome], None]
 
 
-def plan_of(settings: Settings, space: Space, seed: int) -> Rounds:
+def plan_of(settings: SearchPart, space: Space, seed: int) -> Rounds:
     """Make the plan of a kind of search."""
     if isinstance(settings, ThreeStageSettings):
         return three_stage(settings, seed)

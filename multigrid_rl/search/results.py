@@ -106,7 +106,7 @@ def recipe_of(overrides: list[str]) -> dict[str, Any]:
 
     Raises ``ConfigError``: the recipe that they name cannot be read.
     """
-    settings = expand_overrides(overrides).values
+    settings, _ = expand_overrides(overrides)
     tree: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in GROUPS:

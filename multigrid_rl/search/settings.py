@@ -14,7 +14,7 @@ from multigrid_rl.search.space import OWN_KEYS, Space, load_space
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
 
 
-class Settings(Part):
+class SearchPart(Part):
     """What all kinds share."""
 
     kind: str
@@ -48,7 +48,7 @@ class Confirm(Part):
     until: int = Field(ge=1)
 
 
-class ThreeStageSettings(Settings):
+class ThreeStageSettings(SearchPart):
     """Broad, refine, confirm."""
 
     kind: Literal["three-stage"]
@@ -57,7 +57,7 @@ class ThreeStageSettings(Settings):
     confirm: Confirm
 
 
-class AshaSettings(Settings):
+class AshaSettings(SearchPart):
     """Optuna's TPE proposes (Bergstra et al. 2011), its asynchronous successive halving ends what lags behind.
 
     https://papers.nips.cc/paper/4443-algorithms-for-hyper-parameter-optimization, https://arxiv.org/abs/1810.05934
@@ -77,7 +77,7 @@ class AshaSettings(Settings):
         return self
 
 
-class PbtSettings(Settings):
+class PbtSettings(SearchPart):
     """Population based training (Jaderberg et al. 2017) with truncation selection."""
 
     kind: Literal["pbt"]
@@ -94,10 +94,10 @@ MAY_CHANGE = (
     *("train.lr", "train.lr_final", "train.entropy_coef", "train.entropy_final", "train.clip", "train.vf_coef"),
     *("train.gamma", "train.lam", "train.grad_clip", "train.epochs", "train.minibatch_size"),
 )
-_KINDS: dict[str, type[Settings]] = {"three-stage": ThreeStageSettings, "asha": AshaSettings, "pbt": PbtSettings}
+_KINDS: dict[str, type[SearchPart]] = {"three-stage": ThreeStageSettings, "asha": AshaSettings, "pbt": PbtSettings}
 
 
-def load_settings(name: str, changes: dict[str, Any]) -> Settings:
+def load_settings(name: str, changes: dict[str, Any]) -> SearchPart:
     """Read a ready-made search and change values of it.
 
     Args:
@@ -116,7 +116,7 @@ def load_settings(name: str, changes: dict[str, Any]) -> Settings:
     return parse_settings(kind, values)
 
 
-def parse_settings(kind: str, values: dict[str, Any]) -> Settings:
+def parse_settings(kind: str, values: dict[str, Any]) -> SearchPart:
     """Validate the values of a kind of search. Raises ``ConfigError``: a key or value that is not allowed."""
     if kind not in _KINDS:
         raise ConfigError(unknown("search.kind", kind, _KINDS))
@@ -132,7 +132,7 @@ class SearchRequest:
 
     name: str  # of the ready-made search
     seed: int  # of all its draws
-    settings: Settings
+    settings: SearchPart
     space: Space  # what varies, around which overrides
 
     @classmethod

@@ -41,7 +41,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class Course:
+class CourseClient:
     """A class server, at the address of its first page, as the student sees it whose token this is.
 
     Raises ``ConfigError``: an address to which a token should not go.
@@ -151,7 +151,7 @@ def submit(
         raise refused("--token", "a file with the token from the page My hand-ins", f"{token}: {error}") from error
     if not secret.isascii() or len(secret.split()) != 1:
         raise refused("--token", "a file with one token and nothing else", token)
-    course = Course(to, secret)
+    course = CourseClient(to, secret)
     number = course.send(packed(folder), f"{folder.resolve().stem}.zip")
     typer.echo(f"{course.url}/hand-in/{number}")
     told = ""

@@ -19,7 +19,7 @@ import ray
 from multigrid_rl.cli.app import one_thread
 from multigrid_rl.competition.cup.entries import Entry
 from multigrid_rl.competition.cup.folder import Pairing
-from multigrid_rl.competition.folders import Part, Scratch, write_parts
+from multigrid_rl.competition.folders import FolderPart, Scratch, write_parts
 from multigrid_rl.config.compose import compose
 from multigrid_rl.rllib.session import RayError, ray_session, reason_of
 from multigrid_rl.serve.course import Course
@@ -29,7 +29,7 @@ from multigrid_rl.serve.worker import Worker
 from multigrid_rl.types import RunError
 
 #: What is sent of an entry: its name, and its files, of which an anchor needs none.
-_Sent = tuple[str, tuple[Part, ...]]
+_Sent = tuple[str, tuple[FolderPart, ...]]
 #: Of a judge.
 _About = tuple[Course, Path, Path, dict[str, str]]
 Lanes = tuple[str, ...]

@@ -34,7 +34,7 @@ class Deadline(Strict):
         return self.at.timestamp() + 3600 * self.grace_h
 
 
-class Quota(Strict):
+class HandInQuota(Strict):
     """How many hand-ins a student has. What the server itself fails at costs none."""
 
     hand_ins: int = Field(default=20, ge=1)
@@ -51,7 +51,7 @@ class Public(Strict):
     replays: bool = True  # games of others
 
 
-class Limits(Strict):
+class CourseLimits(Strict):
     """What a program may use in one pairing; bundles are networks, and need none."""
 
     start_s: float = Field(default=5.0, gt=0)
@@ -81,8 +81,8 @@ class Course(Strict):
     rubric: str | None = None  # file beside this one, as of `multigrid-rl grade`
     roster: str = "roster.csv"
     deadlines: list[Deadline] = Field(default=[])
-    quota: Quota = Quota()
-    limits: Limits = Limits()
+    quota: HandInQuota = HandInQuota()
+    limits: CourseLimits = CourseLimits()
     public: Public = Public()
     #: Processes that play games of networks; as many again are there for programs.
     workers: int = Field(default=2, ge=1, le=MOST_WORKERS)

@@ -29,8 +29,8 @@ from multigrid_rl.serve.course import DAY_S, Course
 from multigrid_rl.serve.judge import Judge, Verdict
 from multigrid_rl.serve.queue import Queue, called
 from multigrid_rl.serve.rating import ladder_of
-from multigrid_rl.serve.run import Place, links_of, prepared
-from multigrid_rl.serve.schema import LADDER, Base, Game, HandIn, Person, Rating
+from multigrid_rl.serve.run import ServedFolder, links_of, prepared
+from multigrid_rl.serve.schema import LADDER, Base, HandIn, Person, Rating, StoredGame
 from multigrid_rl.serve.store import VERSION_KEY, check_version, make_tables
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected
@@ -43,10 +43,10 @@ _FINAL_S = 1e6
 _DATABASE, _FILES = "database.jsonl", ("uploads", "entries")
 
 
-class Asked(NamedTuple):
+class AdminContext(NamedTuple):
     """A course, its store, and the options of an action."""
 
-    place: Place
+    place: ServedFolder
     queue: Queue
     output: Path | None
     more: list[str]
@@ -74,7 +74,7 @@ def checked(path: Path, course: Course, beside: Path) -> Verdict:
 # --- verifying
 
 
-def verify(asked: Asked) -> dict[str, Any]:
+def verify(asked: AdminContext) -> dict[str, Any]:
     """Compute the ladder from all games and compare it; compare files with their hashes; replay pairings."""
     place, queue = asked.place, asked.queue
     judge = Judge(place.course, place.beside, place.home, queue.secrets())
@@ -83,7 +83,7 @@ def verify(asked: Asked) -> dict[str, Any]:
     with queue.reading() as session:
         kept = {r.hand_in_id: (r.rating, r.low, r.high, r.games) for r in session.scalars(select(Rating))}
         rows = {row.id: row for row in session.scalars(select(HandIn))}
-        games = list(session.scalars(select(Game).where(Game.series == LADDER)))
+        games = list(session.scalars(select(StoredGame).where(StoredGame.series == LADDER)))
     now = {number: tuple(found.get(number, ())) for number in kept}
     wrong = [f"rating of {called(rows[n])}: {kept[n]} kept, {now[n]} computed" for n in kept if now[n] != kept[n]]
     damaged, gone = _damaged(queue, list(rows.values()))
@@ -122,7 +122,7 @@ def _damaged(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int]]:
     return lines, gone
 
 
-def doctor(asked: Asked) -> dict[str, Any]:
+def doctor(asked: AdminContext) -> dict[str, Any]:
     """Say what is in the way: no sandbox, no room, overdue hand-ins, files of nobody, jobs that fail."""
     place, queue = asked.place, asked.queue
     health, problems = queue.health(), []
@@ -149,7 +149,7 @@ def doctor(asked: Asked) -> dict[str, Any]:
 # --- keeping
 
 
-def backup(asked: Asked) -> dict[str, Any]:
+def backup(asked: AdminContext) -> dict[str, Any]:
     """Write everything into one file: all tables as they are at one moment, all files, the course."""
     if asked.output is None or asked.output.exists():
         raise ConfigError(expected("--output", "a new file, such as course.tar.gz", asked.output))
@@ -169,7 +169,7 @@ def backup(asked: Asked) -> dict[str, Any]:
     return {"rows": rows, "bytes": asked.output.stat().st_size, "file": str(asked.output)}
 
 
-def _outside(place: Place, info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def _outside(place: ServedFolder, info: tarfile.TarInfo) -> tarfile.TarInfo | None:
     inner = Path(info.name).relative_to("course")  # brought back by hand
     earlier = len(inner.parts) == 1 and inner.suffix in (".gz", ".tgz")
     hidden = any(part.startswith(".") for part in inner.parts)
@@ -191,7 +191,7 @@ def _dumped(queue: Queue) -> Iterator[str]:
                 yield json.dumps([table.name, dict(row)]) + "\n"
 
 
-def restore(asked: Asked) -> dict[str, Any]:
+def restore(asked: AdminContext) -> dict[str, Any]:
     """Bring back a backup into an empty folder and database, of either kind."""
     if not asked.more:
         raise ConfigError(expected("FILE", "the file of a backup behind the course", "none"))
@@ -232,7 +232,7 @@ def _count_on(session: Any) -> None:
 # --- after the deadline
 
 
-def final(asked: Asked) -> dict[str, Any]:
+def final(asked: AdminContext) -> dict[str, Any]:
     """Play a cup of everybody's hand-in that counts, and the anchors, with fresh seeds; resumes as a cup."""
     place, queue, folder = asked.place, asked.queue, asked.output
     if folder is None:
@@ -263,12 +263,12 @@ def final(asked: Asked) -> dict[str, Any]:
     return {"entries": len(found), "pairings": len(played), "winner": outcome.table[0].name, "sha256": outcome.sha256}
 
 
-def _freeze(asked: Asked, *, frozen: bool) -> dict[str, Any]:
+def _freeze(asked: AdminContext, *, frozen: bool) -> dict[str, Any]:
     asked.queue.freeze(frozen)
     return {"frozen": frozen}
 
 
-def export(asked: Asked) -> dict[str, Any]:
+def export(asked: AdminContext) -> dict[str, Any]:
     """Write a table for another system."""
     from multigrid_rl.serve.desk import EXPORTS, GRADESCOPE, exported  # noqa: PLC0415 - it reads templates
 
@@ -283,14 +283,14 @@ def export(asked: Asked) -> dict[str, Any]:
     return {"file": str(path), "bytes": len(data)}
 
 
-def links(asked: Asked) -> str:
+def links(asked: AdminContext) -> str:
     """Return everybody's personal link, as a CSV."""
     found = links_of(asked.queue, asked.url)
     return csv_text([{"id": p.code, "name": p.name, "email": p.email, "link": link} for p, link in found])
 
 
 @contextmanager
-def opened(place: Place, *, empty: bool) -> Iterator[Queue]:
+def opened(place: ServedFolder, *, empty: bool) -> Iterator[Queue]:
     """Yield the store of a course that has begun, or an empty one. Raises ``ConfigError``: it has not begun."""
     if not empty and place.url.startswith("sqlite") and not Path(place.url.partition("///")[2]).exists():
         raise ConfigError(expected(place.home, "a course that was served", "none yet"))
@@ -302,7 +302,7 @@ def opened(place: Place, *, empty: bool) -> Iterator[Queue]:
         queue.engine.dispose()
 
 
-DEEDS: dict[str, Callable[[Asked], dict[str, Any] | str]] = {
+DEEDS: dict[str, Callable[[AdminContext], dict[str, Any] | str]] = {
     "verify": verify, "doctor": doctor, "backup": backup, "restore": restore, "final": final, "export": export,
     "links": links, "freeze": partial(_freeze, frozen=True), "thaw": partial(_freeze, frozen=False),
     "regrade": lambda asked: {"to_grade": asked.queue.again("grade")},

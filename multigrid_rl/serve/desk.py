@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from multigrid_rl.files import csv_text, safe_cell
 from multigrid_rl.serve.app import Ask, Page
-from multigrid_rl.serve.schema import Event, Game, HandIn, Person
+from multigrid_rl.serve.schema import Event, HandIn, Person, StoredGame
 from multigrid_rl.serve.store import Store
 from multigrid_rl.text import ConfigError, expected
 
@@ -62,7 +62,7 @@ def freeze(ask: Ask) -> Response:
 
 def appeal(ask: Ask) -> Response:
     """Let a game be played again."""
-    game, number = ask.found(Game, ask.form), ask.number("game", ask.form)
+    game, number = ask.found(StoredGame, ask.form), ask.number("game", ask.form)
     if number >= (games := len(json.loads(game.pairing)["outcomes"])):
         raise ConfigError(expected("game", f"0 to {games - 1}", number))
     ask.site.store.appeal(game.id, number, ask.me.id)

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
 from multigrid_rl.serve.app import Ask, Page, kept_page
-from multigrid_rl.serve.schema import STATES, Game, Grade, HandIn, Person, Rating
+from multigrid_rl.serve.schema import STATES, Grade, HandIn, Person, Rating, StoredGame
 from multigrid_rl.serve.store import RefusedError, Row, seen_by
 from multigrid_rl.serve.trust import KINDS
 from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
@@ -112,7 +112,7 @@ def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
     return sorted(found.values(), key=lambda row: (-row.first["games"] - row.second["games"], row.name))
 
 
-def _may_watch(ask: Ask, game: Game) -> bool:
+def _may_watch(ask: Ask, game: StoredGame) -> bool:
     both = [each for each in (game.red_id, game.blue_id) if each]
     public = ask.site.store.course.public.replays and {*both} <= ladder_of(ask).names.keys()
     return ask.teaches or public or any(ask.owns(ask.site.store.get(HandIn, each)) for each in both)
@@ -153,7 +153,7 @@ def match(ask: Ask) -> Response:
     from multigrid_rl.show.replay import replays  # noqa: PLC0415
     from multigrid_rl.show.video import page_film  # noqa: PLC0415
 
-    game = ask.found(Game)
+    game = ask.found(StoredGame)
     if not _may_watch(ask, game):
         raise HTTPException(404)
     names = {f"h{each}": _called(ask, each) for each in (game.red_id, game.blue_id) if each}

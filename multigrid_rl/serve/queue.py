@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
-from multigrid_rl.serve.schema import LADDER, Event, Game, Grade, HandIn, Job, Rating, Setting
+from multigrid_rl.serve.schema import LADDER, Event, Grade, HandIn, Job, Rating, Setting, StoredGame
 from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row, Store
 from multigrid_rl.types import RunError
 
@@ -44,7 +44,7 @@ class LostLeaseError(RunError):
     """Another worker has this job by now: what was found counts no more."""
 
 
-class Snapshot(NamedTuple):
+class QueueSnapshot(NamedTuple):
     """Everything that ratings follow from, at one moment."""
 
     games: list[Met]
@@ -203,9 +203,9 @@ class Queue(Store):
             session.get(Setting, "fixed", with_for_update=True)
             for red, blue, pairing in played:
                 what = {"series": LADDER, "red_id": red, "blue_id": blue, "side": pairing.side}
-                if session.scalar(select(Game.id).filter_by(**what)) is not None:
+                if session.scalar(select(StoredGame.id).filter_by(**what)) is not None:
                     continue
-                session.add(Game(**what, at=self.now(), pairing=pairing.model_dump_json()))
+                session.add(StoredGame(**what, at=self.now(), pairing=pairing.model_dump_json()))
                 ids = {pairing.red: red, pairing.blue: blue}
                 for name, seconds in pairing.seconds.items():
                     row = session.get_one(HandIn, ids[name])
@@ -225,7 +225,7 @@ class Queue(Store):
         """What ratings need of each pairing, by its number: games never change, and are read once."""
         return {}
 
-    def snapshot(self, *, rated: bool) -> Snapshot:
+    def snapshot(self, *, rated: bool) -> QueueSnapshot:
         """Return everything that ratings follow from; ``rated``: somebody wins."""
         from multigrid_rl.serve.rating import Met  # noqa: PLC0415 - see above
 
@@ -236,20 +236,20 @@ class Queue(Store):
             rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(plays))
             placed = [] if anchors_play else list(session.scalars(rows))
             # Last: who has played all first games by now has them among these, also where others write meanwhile.
-            ids = list(session.scalars(select(Game.id).where(Game.series == LADDER)))
+            ids = list(session.scalars(select(StoredGame.id).where(StoredGame.series == LADDER)))
             new = [number for number in ids if number not in self._met]
-            games = select(Game.id, Game.red_id, Game.blue_id, Game.pairing)
+            games = select(StoredGame.id, StoredGame.red_id, StoredGame.blue_id, StoredGame.pairing)
             for k in range(0, len(new), _AT_ONCE):  # with what is kept to look at they are large
-                for number, red, blue, text in session.execute(games.where(Game.id.in_(new[k : k + _AT_ONCE]))):
+                for number, red, blue, text in session.execute(games.where(StoredGame.id.in_(new[k : k + _AT_ONCE]))):
                     self._met[number] = Met.of(red, blue, json.loads(text), rated=rated)
-        return Snapshot([self._met[number] for number in ids], anchors, placed)
+        return QueueSnapshot([self._met[number] for number in ids], anchors, placed)
 
-    def rated(self, job: Job, of: Snapshot, ratings: dict[int, Rated]) -> None:
+    def rated(self, job: Job, of: QueueSnapshot, ratings: dict[int, Rated]) -> None:
         """Keep ratings; whoever had played all first games by then is on the ladder."""
 
         def more(session: Session) -> bool:
             session.get(Setting, "fixed", with_for_update=True)  # no games are added meanwhile, see `paired`
-            return session.scalar(select(func.count(Game.id)).where(Game.series == LADDER)) != len(of.games)
+            return session.scalar(select(func.count(StoredGame.id)).where(StoredGame.series == LADDER)) != len(of.games)
 
         with self.finishing(job, keep=more) as session:
             for number, (value, low, high, games) in ratings.items():
@@ -289,7 +289,9 @@ class Queue(Store):
         able = [r for r in rows if r.hand_in.seconds < self.course.limits.all_s and r.hand_in.faults < STRIKES]
         with self.reading() as session:
             ids = [row.hand_in.id for row in able]
-            pairs = select(Game.red_id, Game.blue_id).where(Game.red_id.in_(ids), Game.blue_id.in_(ids))
+            pairs = select(StoredGame.red_id, StoredGame.blue_id).where(
+                StoredGame.red_id.in_(ids), StoredGame.blue_id.in_(ids)
+            )
             met = {frozenset(pair) for pair in session.execute(pairs)}
             waiting = select(Job.hand_in_id, Job.other_id).where(Job.kind == "pair")
             met |= {frozenset(pair) for pair in session.execute(waiting)}
@@ -321,7 +323,7 @@ class Queue(Store):
             lanes = session.execute(select(Job.lane, func.count()).group_by(Job.lane)).all()
             overdue = session.scalar(select(func.count(HandIn.id)).where(HandIn.deadline > 0, HandIn.deadline < now))
             oldest = session.scalar(select(func.min(Job.at)).where(Job.worker == "", Job.lane != SLOW))
-            games = session.scalar(select(func.count(Game.id)))
+            games = session.scalar(select(func.count(StoredGame.id)))
             faults = session.scalar(select(func.count(Event.id)).where(Event.kind == "fault"))
         found = {f"hand_ins_{state}": float(count) for state, count in states}
         found |= {f"jobs_{lane}": float(count) for lane, count in lanes}
@@ -350,5 +352,5 @@ class Queue(Store):
     def appeal(self, game_id: int, number: int, by: int = 0) -> None:
         """Let game ``number`` of a pairing be played again; what was found is an event, and changes no rating."""
         with self.writing() as session:
-            self.want(session, "appeal", session.get_one(Game, game_id).red_id, game_id)
+            self.want(session, "appeal", session.get_one(StoredGame, game_id).red_id, game_id)
             self.note(session, "appeal", f"game {number} of pairing {game_id}", person=by)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
+from multigrid_rl.cli.app import one_thread
 from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.rllib.address import ADDRESS, unreachable
 from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster
@@ -39,7 +40,7 @@ _GIVE_BACK_S, _GROWN_MB = 3.0, 48.0
 _NICE = {BUNDLE: 1, PROGRAM: 3, SLOW: 10}
 
 
-class Place(NamedTuple):
+class ServedFolder(NamedTuple):
     """A course and where its things are."""
 
     course: Course
@@ -52,7 +53,7 @@ class Place(NamedTuple):
         return Queue(self.url, self.home, self.course)
 
 
-def place_of(path: Path, home: Path | None = None, database: str | None = None) -> Place:
+def place_of(path: Path, home: Path | None = None, database: str | None = None) -> ServedFolder:
     """Return the course in a file, by default with a folder of its name beside it, and SQLite there.
 
     Raises ``ConfigError``: the file cannot be used, or the folder cannot be made.
@@ -64,10 +65,10 @@ def place_of(path: Path, home: Path | None = None, database: str | None = None) 
     except OSError as error:
         raise ConfigError(expected(home, "a folder that can be made", error.strerror)) from error
     url = re.sub("^postgresql://", "postgresql+psycopg://", database or f"sqlite:///{home}/serve.db")
-    return Place(course, path.resolve().parent, home, url)
+    return ServedFolder(course, path.resolve().parent, home, url)
 
 
-def prepared(place: Place) -> Queue:
+def prepared(place: ServedFolder) -> Queue:
     """Return the store of a course, with its tables and people. Raises ``ConfigError``."""
     make_tables(place.url)
     queue = place.queue()
@@ -91,7 +92,7 @@ class _Slot:
 class Supervisor:
     """Starts children of a course and keeps them running; it has no thread and no connection of its own."""
 
-    place: Place
+    place: ServedFolder
     slots: list[_Slot] = field(default_factory=list)
     children: dict[int, _Slot] = field(default_factory=dict)
     ending: bool = False
@@ -230,7 +231,7 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-def serve_pages(place: Place, listening: socket.socket, url: str, *, behind_proxy: bool) -> None:
+def serve_pages(place: ServedFolder, listening: socket.socket, url: str, *, behind_proxy: bool) -> None:
     """Answer browsers until SIGTERM."""
     from multigrid_rl.serve import desk, pages, upload  # noqa: PLC0415 - the workers need none of it
     from multigrid_rl.serve.app import Site, application, server_of  # noqa: PLC0415
@@ -250,7 +251,6 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
     Raises ``ConfigError``, ``PlayerError``: an unknown scenario or anchor.
     """
     # Torch takes seconds and much memory: pages come first, and do without.
-    from multigrid_rl.cli.app import one_thread  # noqa: PLC0415
     from multigrid_rl.competition.sandbox import check_not_bound  # noqa: PLC0415
     from multigrid_rl.serve.judge import Judge  # noqa: PLC0415
     from multigrid_rl.serve.worker import Worker  # noqa: PLC0415
@@ -302,7 +302,7 @@ def _players(workers: str | None, usual: int) -> tuple[int, str | None]:
     return usual, workers
 
 
-def start(place: Place, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: str | None) -> None:
+def start(place: ServedFolder, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: str | None) -> None:
     """Answer browsers and play, until SIGTERM or Ctrl-C.
 
     It listens ``at`` a host and port, and browsers reach it by ``url``; ``behind_proxy``: a proxy on this machine says

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from multigrid_rl.competition.folders import read_parts, remove_tree, write_parts
 from multigrid_rl.serve.course import Course, Enrolled
 from multigrid_rl.serve.names import pseudonym
-from multigrid_rl.serve.schema import LADDER, Base, Event, Game, Grade, HandIn, Job, Person, Rating, Setting
+from multigrid_rl.serve.schema import LADDER, Base, Event, Grade, HandIn, Job, Person, Rating, Setting, StoredGame
 from multigrid_rl.text import ConfigError, expected, printable
 
 #: Seconds in which a state should be over; the pages show what is overdue.
@@ -364,10 +364,10 @@ class Store:
         """Return what happened to a hand-in, in order."""
         return self.all(select(Event).where(Event.hand_in_id == hand_in_id).order_by(Event.id))
 
-    def games_of(self, hand_in_id: int) -> list[Game]:
+    def games_of(self, hand_in_id: int) -> list[StoredGame]:
         """Return the pairings of a hand-in on the ladder, in the order in which they were played."""
-        own = (Game.red_id == hand_in_id) | (Game.blue_id == hand_in_id)
-        return self.all(select(Game).where(own, Game.series == LADDER).order_by(Game.id))
+        own = (StoredGame.red_id == hand_in_id) | (StoredGame.blue_id == hand_in_id)
+        return self.all(select(StoredGame).where(own, StoredGame.series == LADDER).order_by(StoredGame.id))
 
     def version(self) -> int:
         """Return a number that grows with every change that a page shows: the last event's."""

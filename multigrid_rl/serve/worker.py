@@ -18,7 +18,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import BEAT_S, LostLeaseError, Queue, called, log
 from multigrid_rl.serve.rating import ladder_of
-from multigrid_rl.serve.schema import Game, HandIn, Job
+from multigrid_rl.serve.schema import HandIn, Job, StoredGame
 from multigrid_rl.serve.store import BUNDLE, PROGRAM
 from multigrid_rl.text import ConfigError, one_line, printable
 from multigrid_rl.types import RunError
@@ -146,7 +146,7 @@ class Worker:
         self.queue.compared(job, self.judge.like(called(own), sorted(names)))
 
     def _appeal(self, job: Job) -> None:
-        game = self.queue.get(Game, job.other_id)
+        game = self.queue.get(StoredGame, job.other_id)
         assert game is not None
         found = self.judge.again(Pairing.model_validate_json(game.pairing)) or "the same again"
         with self.queue.finishing(job) as session:

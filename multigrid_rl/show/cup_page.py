@@ -1,4 +1,4 @@
-"""The page of a cup: payoffs, titles that state the conclusion, and a selection of games."""
+"""The page of a cup: the winner in one line, then tables, payoffs and a selection of games."""
 
 import json
 from collections import Counter
@@ -10,7 +10,7 @@ from multigrid_rl.evaluation.replays import GameRecord, ZooRecord
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, Scale, render
 from multigrid_rl.show.replay import Pack, TextPack
-from multigrid_rl.show.words import listed, percent, plural, short, spelled
+from multigrid_rl.show.words import listed, plural, short
 
 #: Bytes that packed games may take: with the tables of a dozen entries the page stays below 3 MB.
 GAMES_BYTES = 2_000_000
@@ -35,35 +35,29 @@ def cup_page(results: CupResults) -> str:
     first, other = results.teams
     by_name = {entry.name: _public(entry) for entry in results.entries}
     ranks = {row.name: f"rank {row.rank}" for row in results.standings}
-    ranks_of = [row.rank for row in results.standings]
     more = f"; {shown.left_out:,} more would have made this page too large" if shown.left_out else ""
     games = plural(len(shown.pack.games), "game")
-    troubled = sum(bool(entry.problem or entry.faults) for entry in results.entries)
     return render(
         "cup.html",
         kind=f"Cup \u00b7 {results.scenario}",
         title=cup_title(results),
-        lead=_lead(results),
+        lead="",
         cup=results,
         first=first,
         other=other,
-        standings_title=standings_title(results),
-        sharing=sum(ranks_of.count(rank) > 1 for rank in ranks_of),
         decided=_DECIDED,
         unranked=[by_name[name] for name in results.unranked],
         rating_scale=rating_scale(results.standings),
         made_with=", ".join(f"{name} {version}" for name, version in results.versions.items()),
-        payoff_title=side_sentence(list(red.values()), first, other),
+        points_of_first=sum(cell.points for cell in red.values()) / max(sum(cell.games for cell in red.values()), 1),
         names=[row.name for row in results.standings],
         both=pair_cells(results.pairs),
         red=red,
         blue=blue,
-        pairs_title=_pairs_title(results),
         pairs=ranked_pairs(results),
         share_scale=Scale(0, 1),
-        games_lead=f"For each pairing and each outcome, the game of median length. {games} in all{more}.",
+        games_lead=f"{games}, for each pairing and outcome the one of median length{more}.",
         shown=shown,
-        entries_title=f"{plural(len(results.entries), 'entry', 'entries')}, {spelled(troubled)} with faults",
         entries=[(by_name[name], f"{ranks.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names],
         met={name: [other for other in names if (name, other) in red.keys() | blue.keys()] for name in names},
         data=shown.pack.data() if shown.pack.games else None,
@@ -136,44 +130,6 @@ def leaderboard_title(rows: list[Earned]) -> str:
     if one.low > behind[0].high:
         return f"{one.name} earns most: {short(one.mean)}, {behind[0].name} {short(behind[0].mean)}"
     return f"{one.name} leads narrowly: {behind[0].name} may be as good"
-
-
-def _lead(results: CupResults) -> str:
-    if len(results.standings) < 2 or results.standings[1].rank == 1:
-        return ""
-    one, two = results.standings[:2]
-    ratings = (f"{row.rating:.0f} ({row.low:.0f} to {row.high:.0f})" for row in (one, two))
-    words = "do not overlap" if one.low > two.high else "overlap"
-    return f"Ratings {' and '.join(ratings)}: the 95% intervals {words}."
-
-
-def standings_title(results: CupResults) -> str:
-    """Return how many entries may be the best: those whose intervals overlap with that of the first."""
-    rows = results.standings
-    if not rows:
-        return "No entry has finished a game"
-    close = sum(row.high >= rows[0].low for row in rows)
-    return f"{spelled(close).capitalize()} may be the best" if close > 1 else "The lead is statistically significant"
-
-
-def side_sentence(cells: "list[Cell]", first: str = "red", other: str = "blue") -> str:
-    """Return which side has an advantage, over all games."""
-    games = sum(cell.games for cell in cells)
-    if not games:
-        return "No game was played"
-    share = sum(cell.points for cell in cells) / games
-    side, easier = (first, share) if share >= 0.5 else (other, 1 - share)
-    if easier < 0.52:
-        return f"Neither side has an advantage: {side} takes {percent(easier)} of the points"
-    return (
-        f"{side.capitalize() if side.isalpha() else side} has the advantage: it takes {percent(easier)} of the points"
-    )
-
-
-def _pairs_title(results: CupResults) -> str:
-    clear = sum(row.low > 0.5 or row.high < 0.5 for row in results.pairs if row.games)
-    played = sum(row.games > 0 for row in results.pairs)
-    return f"{clear} of {plural(played, 'pair')} {'has' if clear == 1 else 'have'} a significant winner"
 
 
 # --- payoffs
@@ -255,7 +211,7 @@ def ranked_pairs(results: CupResults) -> list[PairResult]:
 # --- games
 
 
-class Shown(NamedTuple):
+class ShownGames(NamedTuple):
     """Games of a page."""
 
     pack: Pack  # what its script reads
@@ -273,7 +229,7 @@ def sides_of(game: GameRecord | ZooRecord, teams: Sequence[str] = ("red", "blue"
     return names[0], names[-1]
 
 
-def shown_games(results: CupResults, budget: int = GAMES_BYTES) -> Shown:
+def shown_games(results: CupResults, budget: int = GAMES_BYTES) -> ShownGames:
     """Pack the games, those of the best first. Raises ``ReplayError`` for a record that is not one whole game.
 
     Where ``budget`` bytes are not enough, every pairing gets a first game before any gets its second.
@@ -301,4 +257,4 @@ def shown_games(results: CupResults, budget: int = GAMES_BYTES) -> Shown:
     for row in sorted(packed):
         numbers.setdefault(sides_of(results.games[row[-1]], results.teams), len(pack.games))
         pack.games.append(packed[row])
-    return Shown(pack, numbers, len(results.games) - len(packed))
+    return ShownGames(pack, numbers, len(results.games) - len(packed))

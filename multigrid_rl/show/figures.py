@@ -24,7 +24,7 @@ from multigrid_rl.cli.app import write_file
 from multigrid_rl.evaluation.seeds import bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate
-from multigrid_rl.runs.reader import Array, Run, Series
+from multigrid_rl.runs.reader import Array, RunRecord, Series
 from multigrid_rl.show.reference import Reference
 from multigrid_rl.show.words import plural, thousands
 
@@ -41,7 +41,7 @@ _SIDES: tuple[dict[str, Any], ...] = (
     {"color": BLUE, "linestyle": "-"},
     {"color": VERMILLION, "linestyle": (0, (5, 1.5))},
 )
-_Sides: TypeAlias = list[tuple[RunSet, list[Run]]]  # each with its runs of one scenario
+_Sides: TypeAlias = list[tuple[RunSet, list[RunRecord]]]  # each with its runs of one scenario
 #: Points of a comparison's curves, and panels; of several scenarios each gets its share of them.
 _POINTS, _MOST_PANELS = 151, 6
 

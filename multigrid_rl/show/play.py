@@ -143,7 +143,7 @@ def _mate(catalogue: Catalogue, wanted: str | None, usual: str, spec: Seats, sea
 # --- playing
 
 
-class Score(NamedTuple):
+class GameScore(NamedTuple):
     """Results so far, for the person."""
 
     won: int = 0
@@ -170,7 +170,7 @@ class Session:
         self.agent = spec.seats.index(others.seat)
         filled = {s for name in others.players for s in (spec.seats_of(name) or (name,))}
         self.persons = (others.seat, *(s for s in spec.seats if s not in filled and s != others.seat))
-        self.score = Score()
+        self.score = GameScore()
         self.records: list[GameRecord] = []
         self._start(0)
 
@@ -232,7 +232,7 @@ class Session:
         winner = int(self.world.outputs.winner[0])
         team = int(self.world.flags.team[self.agent])
         won, drawn, lost, unfinished = self.score
-        self.score = Score(won + (winner == team), drawn + (winner < 0), lost + (winner == 1 - team), unfinished)
+        self.score = GameScore(won + (winner == team), drawn + (winner < 0), lost + (winner == 1 - team), unfinished)
         result = "drawn" if winner < 0 else "won" if winner == team else "lost"
         label = f"{len(self.records) + 1}: {result} as {self.others.seat}"
         taken = np.stack(self._taken)  # (T, A)

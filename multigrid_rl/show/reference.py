@@ -1,4 +1,4 @@
-"""Reference curves: what a recipe's runs look like over seeds, and how one run compares with them. Pure but for files.
+"""Reference curves: what a recipe's runs look like over seeds. Pure but for files.
 
 A reference is made of several runs that differ in nothing but the seed: median, 10th to 90th percentile and range on
 one grid of environment steps. Runs end when their gates are held, so they have different lengths: behind its end a
@@ -12,7 +12,7 @@ import re
 import shlex
 import statistics
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
@@ -25,10 +25,8 @@ from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.evaluation.sets import PRIVATE, check_ended, decisive, differences
 from multigrid_rl.files import data_root
 from multigrid_rl.gates import Gate
-from multigrid_rl.runs.reader import Array, Run, Series
+from multigrid_rl.runs.reader import Array, RunRecord, Series
 from multigrid_rl.text import ConfigError, expected, first_error, shown
-
-End = Literal["better", "worse", "inside", "above", "below"]
 
 #: Points of a reference's grid: enough for a smooth line, few enough for a file that can be read.
 GRID_POINTS = 101
@@ -106,22 +104,10 @@ class Reference(Strict):
         return None if math.isinf(middle) else middle
 
 
-class Comparison(NamedTuple):
-    """One metric of a run against a reference."""
-
-    metric: str
-    gate: Gate | None
-    last: float  # value at the run's last report
-    median: float  # the reference's at that moment
-    end: End  # where `last` lies; better and worse as the gate compares, above and below without a gate
-    held: int | None  # environment steps until the gate was held; None: not held, or no gate
-    median_held: float | None
-
-
 # --- building a reference
 
 
-def build_reference(runs: list[Run], name: str) -> Reference:
+def build_reference(runs: list[RunRecord], name: str) -> Reference:
     """Build reference curves out of finished runs that differ in nothing but the seed. Raises ``ConfigError``."""
     _check_alike(runs)
     first = runs[0]
@@ -159,7 +145,7 @@ def build_reference(runs: list[Run], name: str) -> Reference:
     )
 
 
-def _check_alike(runs: list[Run]) -> None:
+def _check_alike(runs: list[RunRecord]) -> None:
     if len(runs) < 2:
         raise ConfigError(expected("runs", "at least 2 with different seeds", len(runs)))
     first, paths = runs[0], dict[int, Path]()
@@ -232,29 +218,3 @@ def load_reference(path: Path) -> Reference:
         raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(expected(path, "a file of reference curves", error)) from error
-
-
-# --- comparing
-
-
-def compare(run: Run, reference: Reference) -> list[Comparison]:
-    """Compare each metric that both have, gates first. Raises ``ConfigError``."""
-    if run.env_steps < reference.env_steps[0]:
-        wanted = f"reports from {reference.env_steps[0]} environment steps on, where {reference.name} begins"
-        raise ConfigError(expected(run.path, wanted, f"the last at {run.env_steps}"))
-    common = [metric for metric in reference.metrics if metric in run.series]
-    if not common:
-        raise ConfigError(f"{run.path}: expected reports with {', '.join(reference.metrics)}, got none")
-    return [_compare(run, reference, metric) for metric in common]
-
-
-def _compare(run: Run, reference: Reference, metric: str) -> Comparison:
-    series, band, gate = run.series[metric], reference.metrics[metric], reference.gate_of(metric)
-    grid = np.array(reference.env_steps, np.float64)
-    last, moment = float(series.values[-1]), series.env_steps[-1]
-    low, middle, high = (float(np.interp(moment, grid, curve)) for curve in (band.p10, band.median, band.p90))
-    end: End = "below" if last < low else "above" if last > high else "inside"
-    if gate is not None and end != "inside":
-        end = "better" if (end == "below") == (gate.comparison == "<=") else "worse"
-    held = (run.steps_to_held().get(metric), reference.median_to_held(metric)) if gate else (None, None)
-    return Comparison(metric, gate, last, middle, end, *held)

@@ -12,7 +12,7 @@ from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 from multigrid_rl.evaluation.replays import ReplayError, choose, read_games
 from multigrid_rl.evaluation.seeds import told_median
 from multigrid_rl.evaluation.sets import final_value, final_window
-from multigrid_rl.runs.reader import Run, read_run
+from multigrid_rl.runs.reader import RunRecord, read_run
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.figures import Chart, Line, save_best_responses
 from multigrid_rl.show.page import GENERATOR, render
@@ -125,7 +125,7 @@ def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool 
     return target
 
 
-def _seed_curves(runs: list[Run], metrics: list[str]) -> list[Chart]:
+def _seed_curves(runs: list[RunRecord], metrics: list[str]) -> list[Chart]:
     """Return a chart for each metric: the band over seeds, with the seeds that ended first and last."""
     try:
         reference = build_reference(runs, "seeds")

@@ -16,10 +16,10 @@ from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.players import check_env
-from multigrid_rl.runs.reader import Run, read_rows, read_run
+from multigrid_rl.runs.reader import RunRecord, read_rows, read_run
 from multigrid_rl.show import EPISODES, GAMES
 from multigrid_rl.show.boards import GameDrawing
-from multigrid_rl.show.reference import Comparison, Reference, changes, compare, load_reference
+from multigrid_rl.show.reference import Reference, changes, load_reference
 from multigrid_rl.show.video import Shown, page_film
 from multigrid_rl.show.words import percent
 from multigrid_rl.text import ConfigError, expected, one_line
@@ -58,13 +58,12 @@ class OwnGames:
 class RunReport:
     """Content of a run's page."""
 
-    run: Run
+    run: RunRecord
     gates: list[dict[str, Any]]  # as in a verdict; of a run without one at its last report
     held: Moment | None  # when all gates were held together; None: never
     totals: dict[str, float]  # seconds of each ``timing/*_s`` metric over the whole run: "sample" and so on
     last: dict[str, Any]  # the last row of metrics.jsonl
     reference: Reference | None  # the recipe's curves
-    compared: dict[str, Comparison]  # the run against them, by metric
     changed: list[tuple[str, str, str]] | None  # key, here, in the recipe (without one: the default); None: unknown
     played: Any  # fresh games of its policy, or what ``tables.FILMS["page"]`` returns; None: there are none
     not_played: str = ""  # why there are none, where some were wanted
@@ -118,13 +117,10 @@ def read_report(
     rows = read_rows(folder / "metrics.jsonl")
     gates, held = _judged(run, rows)
     curves = load_reference(reference) if reference is not None else None
-    compared: dict[str, Comparison] = {}
-    with suppress(ConfigError):  # the run ended before the reference begins: nothing to compare yet
-        compared = {row.metric: row for row in compare(run, curves)} if curves is not None else {}
     timed = {name for row in rows for name in row if name.startswith("timing/") and name.endswith("_s")}
     totals = {name[len("timing/") : -len("_s")]: sum(row.get(name) or 0.0 for row in rows) for name in timed}
     changed = changes(run.config, run.config.get("experiment") if curves is None else curves.name)
-    found = RunReport(run, gates, held, totals, rows[-1], curves, compared, changed, played=None)
+    found = RunReport(run, gates, held, totals, rows[-1], curves, changed, played=None)
     return found if games == 0 else _with_games(found, games, films=films)
 
 
@@ -165,7 +161,7 @@ def play_own_games(folder: Path, games: int, *, seed: int) -> OwnGames:
     return OwnGames(seed, own, rows, kept)
 
 
-def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:
+def _judged(run: RunRecord, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:
     """Return the gates and when all were held: from the verdict, or from the reports of a run that has none yet."""
     verdict = _provisional(run, rows) if run.verdict is None else run.verdict
     moment = ("env_steps_to_held", "policy_updates_to_held", "seconds_to_held")
@@ -177,7 +173,7 @@ def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]],
     return verdict["gates"], held
 
 
-def _provisional(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _provisional(run: RunRecord, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the verdict as training would give it at the last report."""
     try:
         config = RunConfig.model_validate(run.config)

@@ -1,5 +1,6 @@
-"""The page of a training run: its content, and titles that state the conclusion."""
+"""The page of a training run: its verdict in one line, then tables and curves."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from multigrid_rl.gates import Gate
@@ -7,20 +8,8 @@ from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import replays
 from multigrid_rl.show.run_data import RunReport, opponent_words, origin
-from multigrid_rl.show.standings import shown_standings
-from multigrid_rl.show.words import (
-    BEHAVIOURS,
-    OUTCOMES,
-    duration,
-    listed,
-    metric_title,
-    percent,
-    plural,
-    short,
-    spelled,
-    unit_of,
-    when_held,
-)
+from multigrid_rl.show.standings import standings
+from multigrid_rl.show.words import BEHAVIOURS, OUTCOMES, metric_title, percent, short, unit_of
 from multigrid_rl.text import one_line
 from multigrid_rl.world.events import BEHAVIOUR
 
@@ -72,21 +61,16 @@ def run_page(report: RunReport, *, live: bool = False) -> str:
         live=live,
         kind=f"Training run \u00b7 {run.config['scenario']['name']} \u00b7 seed {run.config['seed']}",
         title=verdict_title(report),
-        lead=verdict_lead(report),
+        lead=str(run.config["scenario"].get("description", "")),
         report=report,
         last={"policy_updates": 0, "episodes": 0, **report.last},
-        gates_title=gates_title(report.gates, ended=run.verdict is not None),
         holds=list({gate["hold"]: gate for gate in report.gates}.values()),
         curves=curves,
-        curves_title=_curves_title(report),
-        played_title=_played_title(report),
         not_played=one_line(report.not_played),
-        **shown_standings(run),
+        standings=standings(run),
         behaviour=behaviour,
-        behaviour_title=behaviour_title(report, seats),
         never=never,
         stages=_stages(report),
-        stages_title=_stages_title(report.totals),
         learner=_learner(report),
         origin=origin(report),
         opponents=[opponent_words(row) for row in run.provenance.get("opponents") or []],
@@ -98,89 +82,26 @@ def run_page(report: RunReport, *, live: bool = False) -> str:
 
 
 def verdict_title(report: RunReport) -> str:
-    """Return the page's title: which gates were held, and when."""
-    run, gates = report.run, report.gates
-    steps = f"{report.env_steps:,} steps"
+    """Return the page's title: how many gates were held, and when."""
+    run, gates, steps = report.run, report.gates, f"{report.env_steps:,} steps"
     if report.held is not None:
-        return f"Held {_all_of(len(gates))} after {report.held.env_steps:,} steps"
-    returns = [series for name, series in run.series.items() if name.startswith("return_mean/")]
-    if not gates and report.package is not None and len(returns) == 1:
-        return f"Played {steps} and ended at a return of {short(float(returns[0].values[-1]))}"
+        return f"Held all gates ({len(gates)}) after {report.held.env_steps:,} steps"
     if not gates:
-        return f"Played {steps}; there are no gates to hold"
-    held = f"{_some_of(sum(bool(gate['held']) for gate in gates), len(gates))} held"
+        return f"Played {steps} without gates"
+    held = f"{sum(bool(gate['held']) for gate in gates)} of {len(gates)} gates held after {steps}"
     if run.verdict is None:
-        return f"No verdict: {held} after {steps}"
-    if run.verdict["ended"] == "interrupted":
-        return f"Interrupted after {steps}, with {held}"
-    return f"{held.capitalize()} within {steps}"
-
-
-def _some_of(count: int, number: int) -> str:
-    if number == 1:
-        return "the gate" if count else "the gate not"
-    return f"{spelled(count) if count else 'none'} of {spelled(number)} gates"
-
-
-def _all_of(number: int) -> str:
-    return {1: "its gate", 2: "both gates"}.get(number, f"all {spelled(number)} gates")
-
-
-def verdict_lead(report: RunReport) -> str:
-    """Return how the run ended, for below the title."""
-    run = report.run
-    sentences = [str(run.config["scenario"].get("description", ""))]
-    missed = [gate for gate in report.gates if not gate["held"]]
-    if run.verdict is None:
-        sentences.append("The run is still going, or it was killed: this page shows its last report.")
-    elif run.verdict["ended"] == "until" and report.held is None and report.gates:
-        sentences.append(f"The budget ran out: {'; '.join(map(_missed, missed))}.")
-    elif report.held is not None and missed:
-        names = listed(gate["metric"] for gate in missed)
-        sentences.append(f"Training continued, and at its end {names} no longer held.")
-    return " ".join(part for part in sentences if part)
-
-
-def _missed(gate: dict[str, Any]) -> str:
-    if gate["value"] is None:
-        return f"{gate['metric']} had no value at the end"
-    if gate["met"]:
-        return f"{gate['metric']} met its bound at the end, but not yet over {gate['window']:,} steps"
-    distance = short(abs(gate["value"] - gate["bound"]))
-    return f"{gate['metric']} ended {distance} too {'high' if gate['comparison'] == '<=' else 'low'}"
-
-
-def gates_title(gates: list[dict[str, Any]], *, ended: bool) -> str:
-    """Return the title of the table of gates; ``ended``: there is a verdict."""
-    met, held = (sum(bool(gate[key]) for gate in gates) for key in ("met", "held"))
-    number = len(gates)
-    when = "at the end" if ended else "so far"
-    if held == number:
-        return "The gate is held" if number == 1 else f"{_all_of(number).capitalize()} are held {when}"
-    if number == 1:
-        return f"The gate is {'met, but not held' if met else 'not met'} {when}"
-    return f"{_some_of(held, number).capitalize()} held, {spelled(met) if met else 'none'} met {when}"
+        return f"No verdict yet: {held}"
+    return f"Interrupted: {held}" if run.verdict["ended"] == "interrupted" else held
 
 
 # --- curves
-
-
-def _curves_title(report: RunReport) -> str:
-    rows = [report.compared[gate["metric"]] for gate in report.gates if gate["metric"] in report.compared]
-    if not report.gates:
-        return f"Return and length of its {'games' if report.rivals else 'episodes'}"
-    if not rows:
-        return "How the gates were reached"
-    worse = [metric_title(row.metric).lower() for row in rows if row.end == "worse"]
-    seeds = "the recipe's seeds" if report.changed != [] else "the recipe's other seeds"
-    return f"It ends worse than {seeds} in {listed(worse)}" if worse else f"It ends as well as {seeds}, or better"
 
 
 def _gate_chart(report: RunReport, row: dict[str, Any]) -> Chart:
     metric, first, reference = row["metric"], row["first_held"], report.reference
     return Chart(
         title=metric_title(metric),
-        caption=gate_caption(report, row),
+        caption=_ends({"": row["value"]}),
         unit=_unit(report, metric),
         lines=(Line("this run", report.run.series[metric]),),
         x_max=report.run.env_steps,
@@ -189,18 +110,6 @@ def _gate_chart(report: RunReport, row: dict[str, Any]) -> Chart:
         under=(reference, metric) if reference is not None and metric in reference.metrics else None,
         steps=report.steps,
     )
-
-
-def gate_caption(report: RunReport, gate: dict[str, Any]) -> str:
-    """Return the sentence below a gate's curve."""
-    first, row = gate["first_held"], report.compared.get(gate["metric"])
-    value = "without a value" if gate["value"] is None else f"at {short(gate['value'])}"
-    text = f"Ends {value}, {'met' if gate['met'] else 'not met'}"
-    if row is None:
-        return f"{text}; {'held first at {:,} steps'.format(first['env_steps']) if first else 'never held'}."
-    place = {"better": "better than", "worse": "worse than"}.get(row.end, row.end)
-    when = f"first {when_held(first['env_steps'], row.median_held)}" if first else when_held(None, row.median_held)
-    return f"{text}; {when}. Its end is {place} the middle 80% of the recipe's seeds."
 
 
 def _plain_curves(report: RunReport) -> list[Chart]:
@@ -228,26 +137,14 @@ def _chart(
     """Return a chart of those metrics (name -> label of its line) that the run has; ``word`` precedes labels."""
     series = report.run.series
     lines = tuple(Line(label, series[name]) for name, label in metrics.items() if name in series)
-    ends = [float(line.series.values[-1]) for line in lines]
-    if share:
-        values = ", ".join(f"{percent(end)} {word}{line.label}" for end, line in zip(ends, lines, strict=True))
-        return Chart(title, f"At the end {values}.", unit, lines, report.run.env_steps, share=True, steps=report.steps)
-    names = [f" ({line.label})" if len(lines) > 1 else "" for line in lines]
-    values = listed(short(end) + name for end, name in zip(ends, names, strict=True))
-    return Chart(title, f"Ends at {values}.", unit, lines, report.run.env_steps, steps=report.steps)
+    ends = {f"{word}{line.label}" if len(lines) > 1 or share else "": float(line.series.values[-1]) for line in lines}
+    return Chart(title, _ends(ends, share=share), unit, lines, report.run.env_steps, share=share, steps=report.steps)
 
 
-def _played_title(report: RunReport) -> str:
-    if report.played is None:
-        return ""
-    row = report.played.rows[0]
-    if "win" in row:
-        low, high = (percent(end, 1) for end in row["win_interval"])
-        return f"In {plural(row['episodes'], 'fresh game')} it wins {percent(row['win'])} ({low} to {high})"
-    word = "game" if report.rivals else "episode"
-    count = f"{spelled(row['episodes'])} fresh {word}{'s'[: row['episodes'] != 1]}"
-    low, high = map(short, row["return_interval"])
-    return f"In {count} it returns {short(row['return_mean'])}" + ("" if low == "-" else f" ({low} to {high})")
+def _ends(values: Mapping[str, float | None], *, share: bool = False) -> str:
+    """Return the last values of a chart's lines, by their labels."""
+    texts = {name: "none" if v is None else percent(v) if share else short(v) for name, v in values.items()}
+    return "At the end: " + ", ".join(f"{name} {text}".strip() for name, text in texts.items())
 
 
 # --- behaviour
@@ -263,23 +160,6 @@ def _own_seats(report: RunReport) -> list[str]:
     teams = {seat: _team(report, seat) for seat in seats}
     team = "red" if "red" in teams.values() else next(iter(teams.values()), "")
     return [seat for seat in seats if teams[seat] == team]
-
-
-def behaviour_title(report: RunReport, seats: list[str]) -> str:
-    """Return how often, and how, the learning team wins at the last report."""
-    series = report.run.series
-    if not seats:
-        return ""
-    share = float(series[f"win/{seats[0]}"].values[-1])
-    door, eliminated = (
-        sum(float(s.values[-1]) for seat in seats if (s := series.get(f"behaviour/{seat}/{name}")) is not None)
-        for name in ("door_open", "eliminated_opponents")
-    )
-    how = ""
-    if share > 0.05 and max(door, eliminated) > 0:
-        how = ", mostly " + ("by elimination" if eliminated > door else "by its door")
-    who = seats[0] if len(seats) == 1 else _team(report, seats[0])
-    return f"At the end {who} wins {percent(share)} of the games{how}"
 
 
 def _team(report: RunReport, seat: str) -> str:
@@ -337,9 +217,3 @@ def _stages(report: RunReport) -> list[tuple[str, float, float, bool]]:
             inner = [(own.get(part, label), totals[part]) for part, label in parts.items() if part in totals]
             rows += [(label, seconds, seconds / whole, True) for label, seconds in inner if label]
     return rows
-
-
-def _stages_title(totals: dict[str, float]) -> str:
-    whole = sum(totals.get(name, 0.0) for name, _, _ in _STAGES)
-    spent, words = max((totals.get(name, 0.0), words) for name, words, _ in _STAGES[:2])
-    return f"{words} took {percent(spent / whole)} of {duration(whole)}" if whole else ""

@@ -3,17 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.runs.reader import Run, read_standings
+from multigrid_rl.runs.reader import RunRecord, read_standings
 from multigrid_rl.show.page import render
 from multigrid_rl.show.run_data import read_report
-from multigrid_rl.show.words import percent, plural, short
+from multigrid_rl.show.words import plural, short
 from multigrid_rl.text import ConfigError, one_line
 
-#: Most rows of a table of opponents: those against whom it wins least.
-_MOST = 24
 
-
-def standings(run: Run) -> list[dict[str, Any]]:
+def standings(run: RunRecord) -> list[dict[str, Any]]:
     """Return the opponents of a run that has several, those against whom it wins least first; none of any other run.
 
     Each has ``player``, ``since`` (steps after which it joined; ``None``: the start), ``win`` (share of the games won
@@ -29,19 +26,6 @@ def standings(run: Run) -> list[dict[str, Any]]:
         wins = {name: float(its.values[-1]) for name, its in met.items()}
         found = [{"player": k, "since": None, "win": win, "share": shares.get(k, 0.0)} for k, win in wins.items()]
     return sorted(found, key=lambda row: 2.0 if row["win"] is None else row["win"]) if len(found) > 1 else []
-
-
-def standings_title(rows: list[dict[str, Any]]) -> str:
-    """Return against whom it wins least."""
-    met = [row for row in rows if row["win"] is not None]
-    least = f"it wins least against {met[0]['player']}: {percent(met[0]['win'])}" if met else "none met yet"
-    return f"{plural(len(rows), 'opponent')}; {least}"
-
-
-def shown_standings(run: Run) -> dict[str, Any]:
-    """Return what ``run.html`` says of a run's opponents."""
-    rows = standings(run)
-    return {"standings": rows[:_MOST], "standings_title": standings_title(rows) if rows else ""}
 
 
 # --- searches

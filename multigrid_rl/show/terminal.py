@@ -14,7 +14,7 @@ from multigrid_rl.envs.zoo import described, open_game
 from multigrid_rl.evaluation.replays import ZooRecord, zoo_record
 from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.places import place_of
-from multigrid_rl.show.play import OtherPlayers, Score
+from multigrid_rl.show.play import GameScore, OtherPlayers
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import EpisodeTable
 
@@ -23,8 +23,8 @@ QUIT = "q"
 
 
 def terminal(
-    spec: ZooSpec, others: OtherPlayers, game_over: Callable[["Session"], None], *, seed: int, **options: Any
-) -> tuple["Session", Callable[[], None], str]:
+    spec: ZooSpec, others: OtherPlayers, game_over: Callable[["TerminalSession"], None], *, seed: int, **options: Any
+) -> tuple["TerminalSession", Callable[[], None], str]:
     """Begin to play in the terminal; returns the games, what plays them, and a hint. Entry of ``tables.PERSONS``.
 
     Raises:
@@ -40,11 +40,11 @@ def terminal(
             raise ValueError(expected(others.seat, "Discrete actions", acts))
     except ValueError as error:
         raise ConfigError(f"{error}: it cannot be played in the terminal") from error
-    session = Session(replace(spec, how="text"), others, seed=seed)
+    session = TerminalSession(replace(spec, how="text"), others, seed=seed)
     return session, lambda: session.run(game_over), f"{QUIT} quits"
 
 
-class Session:
+class TerminalSession:
     """One person's games, one after the other, against the same players. Game ``k`` follows from ``seed`` and ``k``.
 
     Args:
@@ -55,11 +55,11 @@ class Session:
 
     def __init__(self, spec: ZooSpec, others: OtherPlayers, *, seed: int) -> None:
         self.spec, self.others, self.seed, self.game = spec, others, seed, 0
-        self.score, self.result = Score(), ""
+        self.score, self.result = GameScore(), ""
         self.records: list[ZooRecord] = []
         self._about = described(spec.env_id, spec.env_args).seats
 
-    def run(self, game_over: Callable[["Session"], None]) -> None:
+    def run(self, game_over: Callable[["TerminalSession"], None]) -> None:
         """Play until the person quits; ``game_over`` is called after every game that has ended."""
         try:
             while True:
@@ -111,10 +111,10 @@ class Session:
         who, spec = place_of(self.spec).who(self.spec), self.spec
         returns, winner = table.returns[0].tolist(), int(table.winner[0])
         won, drawn, lost, _ = self.score
-        self.score = Score(won, drawn, lost)
+        self.score = GameScore(won, drawn, lost)
         own, how = who.team_names.index(spec.team_of(self.others.seat)), "played"
         if who.has_winner:
-            self.score = Score(won + (winner == own), drawn + (winner < 0), lost + (winner not in (own, -1)))
+            self.score = GameScore(won + (winner == own), drawn + (winner < 0), lost + (winner not in (own, -1)))
             how = "drawn" if winner < 0 else "won" if winner == own else "lost"
         label = f"{len(self.records) + 1}: {how} as {self.others.seat}"
         about = {"label": label, "seed": self.seed, "game": self.game, "players": self.others.names}

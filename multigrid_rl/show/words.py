@@ -6,8 +6,6 @@ from pathlib import Path
 
 from multigrid_rl.metrics import glossary, matches
 
-_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-
 #: Titles of metrics; the part after the first slash is appended.
 _TITLES = {
     "episode_len_mean": "Episode length",
@@ -34,11 +32,6 @@ BEHAVIOURS = {
 }
 #: Metrics of results, and what became of the game.
 OUTCOMES = {"win": "won", "draw": "drawn", "defeat": "lost"}
-
-
-def spelled(number: int) -> str:
-    """Return ``four``, or ``31``."""
-    return _WORDS[number] if 0 <= number < len(_WORDS) else f"{number:,}"
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:
@@ -109,19 +102,6 @@ def metric_title(metric: str) -> str:
 def bound(comparison: str, value: float) -> str:
     """Return ``at most 20``."""
     return f"{'at most' if comparison == '<=' else 'at least'} {value:g}"
-
-
-def when_held(held: int | None, median: float | None) -> str:
-    """Return when a run held what the recipe's median seed held after ``median`` steps; ``None``: never."""
-    if held is None and median is None:
-        return "never held (nor by the recipe's median seed)"
-    if held is None:
-        return f"never held (the recipe's median seed: {median:,.0f} steps)"
-    if median is None:
-        return f"held at {held:,} steps (the recipe's median seed never held it)"
-    later = held / median - 1
-    place = "as soon as" if abs(later) < 0.005 else f"{abs(later):.0%} {'later' if later > 0 else 'sooner'} than"
-    return f"held at {held:,} steps, {place} the recipe's median seed ({median:,.0f})"
 
 
 def unit_of(metric: str) -> str:

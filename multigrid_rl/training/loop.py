@@ -22,7 +22,7 @@ from multigrid_rl.tables import ENGINES, STARTS, find, load
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.kernels import warm_up
 from multigrid_rl.training.protocols import Engine
-from multigrid_rl.training.run import Run
+from multigrid_rl.training.run import TrainingRun
 from multigrid_rl.training.stages import Stage, card_of, stages_of, thread_tuner
 from multigrid_rl.types import RunError
 
@@ -68,7 +68,7 @@ def train(
     with find(ENGINES, "session")(config), ExitStack() as stack:
         engine: Engine = find(ENGINES, "rllib")(config, stages)
         stack.callback(engine.stop)
-        run: Run = engine.run
+        run: TrainingRun = engine.run
         if (league := stages[-1].scenario.league) is not None:
             run.league = load(league.pool)(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
         row, ended, divergence = folder.last_row(), None, Divergence(folder.path, config.train.objective)
@@ -108,7 +108,9 @@ def train(
     return verdict
 
 
-def verdict_of(run: Run, config: RunConfig, folder: RunFolder, row: dict[str, Any], ended: str) -> dict[str, Any]:
+def verdict_of(
+    run: TrainingRun, config: RunConfig, folder: RunFolder, row: dict[str, Any], ended: str
+) -> dict[str, Any]:
     """Return what a run achieved, as in ``verdict.json``; ``row`` is its last one."""
     report = run.last_report()
     return {
@@ -146,7 +148,7 @@ def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
     return True
 
 
-def ended_by(config: RunConfig, run: Run) -> str | None:
+def ended_by(config: RunConfig, run: TrainingRun) -> str | None:
     """Return what ends a run after its last iteration: ``held``, ``until``, ``plateau`` or nothing."""
     last_stage = run.stage == len(run.stages) - 1
     # In this order: a run whose gates are held with its last batch has held them, and not just spent its budget.
@@ -207,7 +209,7 @@ def checkpoint(engine: Engine, config: RunConfig, folder: RunFolder) -> None:
         raise RunError(f"{error.filename or root}: {error.strerror or error}: old checkpoints stay") from error
 
 
-def advance_league(run: Run, config: RunConfig, folder: RunFolder) -> None:
+def advance_league(run: TrainingRun, config: RunConfig, folder: RunFolder) -> None:
     """Add a snapshot to the league and redraw its opponents, if there is a league and it is time.
 
     Raises:
@@ -221,7 +223,7 @@ def advance_league(run: Run, config: RunConfig, folder: RunFolder) -> None:
         raise RunError(f"{reason}: no snapshot at step {run.env_steps:,}; those before it are whole") from error
 
 
-def _export(target: Path, run: Run, config: RunConfig, folder: RunFolder) -> dict[str, str]:
+def _export(target: Path, run: TrainingRun, config: RunConfig, folder: RunFolder) -> dict[str, str]:
     """Write every network as a player below ``target``; returns their sha256 by module.
 
     Raises ``DivergedError``: weights are not finite; nothing was written.

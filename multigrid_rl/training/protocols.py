@@ -87,7 +87,7 @@ class Learner(Protocol):
 class Engine(Protocol):
     """What holds sampler and learner, keeps their state, and takes the iterations of its ``run``."""
 
-    run: Any  # a ``training.run.Run``, which knows this module
+    run: Any  # a ``training.run.TrainingRun``, which knows this module
     row: dict[str, Any]  # metrics of the last iteration, by name
 
     def train(self) -> Any:

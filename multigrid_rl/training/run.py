@@ -51,7 +51,7 @@ class Stall:
             self.lowest = min(mean, self.lowest)
 
 
-class Run:
+class TrainingRun:
     """Samples, learns and counts, whichever way its experience comes.
 
     Args:

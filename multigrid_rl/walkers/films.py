@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import reset_by, reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory, make_env
-from multigrid_rl.evaluation.evaluation import MODES, Mode, Part, evaluate, summary
+from multigrid_rl.evaluation.evaluation import MODES, Mode, PlayedPart, evaluate, summary
 from multigrid_rl.evaluation.replays import check_game
 from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Target, find_target
 from multigrid_rl.text import ConfigError, expected
@@ -65,7 +65,7 @@ def play_own_episodes(folder: Path, episodes: int, *, seed: int) -> OwnEpisodes:
     return OwnEpisodes(seed, agents, [{"mode": part.mode, **summary([part])} for part in parts], chosen)
 
 
-def _recorded(target: Target, numbers: range, *, seed: int, mode: Mode) -> Part:
+def _recorded(target: Target, numbers: range, *, seed: int, mode: Mode) -> PlayedPart:
     """Play the first episode of each of the environments ``numbers`` of ``seed``, and keep what was done.
 
     Raises:
@@ -76,10 +76,10 @@ def _recorded(target: Target, numbers: range, *, seed: int, mode: Mode) -> Part:
     lineup = target.lineup(target.team, greedy=mode == "argmax")
     batches = (numbers[k : k + SIDE_BY_SIDE] for k in range(0, len(numbers), SIDE_BY_SIDE))
     played = (lineup.play(len(batch), seed=seed, first=batch.start, keep=True) for batch in batches)
-    return Part(mode, lineup, tuple(played))
+    return PlayedPart(mode, lineup, tuple(played))
 
 
-def recordings_of(part: Part, seed: int) -> list[Recording]:
+def recordings_of(part: PlayedPart, seed: int) -> list[Recording]:
     """Return the episodes of a part whose actions were kept, in the order of their environments."""
     return [
         Recording(played.first + k, reset_seed(seed, played.first + k, 0), [_plain(a) for a in actions[:steps]], total)

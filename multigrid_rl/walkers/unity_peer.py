@@ -124,7 +124,7 @@ def side_channels(engine: Mapping[str, float], parameters: Mapping[str, float]) 
     return b"".join(channel.bytes_le + struct.pack("<i", len(data)) + data for channel, data in sent)
 
 
-class _Threads(ThreadPoolExecutor):
+class _PeerThreads(ThreadPoolExecutor):
     """Serves each call in a daemon thread: at exit Python joins the threads of a pool first, then calls ``atexit``.
 
     A thread of the pool waits for an answer until :meth:`UnityPeer.close`, which ``atexit`` calls: neither would end.
@@ -174,7 +174,7 @@ class UnityPeer:
             self._exchange, self._message.FromString, self._message.SerializeToString
         )
         options = [("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
-        self._server = grpc.server(_Threads(), options=options)
+        self._server = grpc.server(_PeerThreads(), options=options)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {"Exchange": handler}),))
         try:
             self._server.add_insecure_port(f"localhost:{port}")

@@ -19,7 +19,7 @@ from bundles import bundle, vouch
 from commands import call, complaint
 from multigrid_rl.competition import grading
 from multigrid_rl.competition.bundle import load_team
-from multigrid_rl.competition.grade_verb import rubric_file
+from multigrid_rl.competition.grade_command import rubric_file
 from multigrid_rl.competition.grading import Check, Examiner, read_rubric
 from multigrid_rl.competition.measures import Metered
 from multigrid_rl.config.compose import load_scenario

@@ -167,4 +167,4 @@ def test_cup_without_finished_games_has_tables(tmp_path):
     assert (found.standings, found.unranked) == ([], ["a", "b"])
     write_results(found, [pairing("a", "b", "rrrr")], tmp_path)
     assert (tmp_path / "standings.csv").read_text().startswith("rank,name,rating")
-    assert "No entry has finished a game" in cup_page(found)
+    assert "No entry was ranked" in cup_page(found)

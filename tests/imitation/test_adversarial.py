@@ -16,7 +16,7 @@ from multigrid_rl.imitation.adversarial import (
     AdversarialConfig,
     AdversarialUpdate,
     Discriminator,
-    Replay,
+    ImitationReplay,
     Steps,
     encoded,
 )
@@ -283,7 +283,7 @@ def numbered(first: int, count: int) -> Steps:
 def test_replay_samples_steps_uniformly():
     counts = np.zeros(100)
     for seed in range(2000):
-        replay = Replay(10, np.random.default_rng(seed))
+        replay = ImitationReplay(10, np.random.default_rng(seed))
         for first, count in ((0, 7), (7, 7), (14, 80), (94, 6)):
             replay.add(numbered(first, count))
         kept = replay.kept.ended.numpy().astype(int)

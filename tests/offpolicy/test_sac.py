@@ -15,7 +15,7 @@ from multigrid_rl.learn.batches import Batch, Paths, estimate
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.offpolicy.sac import Replay, Sac
+from multigrid_rl.offpolicy.sac import ReplayBuffer, Sac
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
@@ -71,12 +71,12 @@ def test_kept_steps_are_what_was_played():
 
 
 def test_newest_steps_take_the_place_of_the_oldest():
-    replay = Replay(4, 1, 1)
+    replay = ReplayBuffer(4, 1, 1)
     for first in (0, 3):
         replay.add(torch.arange(first, first + 3).float()[:, None].expand(3, 5))
     assert replay.count == 4
     assert replay.rows[:, 0].tolist() == [4.0, 5.0, 2.0, 3.0]
-    other = Replay(4, 1, 1)
+    other = ReplayBuffer(4, 1, 1)
     other.set_state(replay.get_state())
     for both in (replay, other):
         both.add(torch.full((1, 5), 8.0))
@@ -86,7 +86,7 @@ def test_newest_steps_take_the_place_of_the_oldest():
 
 @pytest.mark.parametrize(("capacity", "kept"), [(3, [4, 5, 6]), (8, [2, 3, 4, 5, 6])])
 def test_another_buffer_takes_over_the_newest_steps(capacity, kept):
-    old, new = Replay(5, 1, 1), Replay(capacity, 1, 1)
+    old, new = ReplayBuffer(5, 1, 1), ReplayBuffer(capacity, 1, 1)
     for k in range(7):
         old.add(torch.full((1, 5), float(k)))
     new.set_state(old.get_state())

@@ -20,8 +20,8 @@ from multigrid_rl.rllib import algorithm as algorithms
 from multigrid_rl.runs.checkpoints import newest_good
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.reader import read_run
+from multigrid_rl.search import search_command as verb
 from multigrid_rl.search import trial, tuning
-from multigrid_rl.search import verbs as verb
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome
 from multigrid_rl.search.tuning import SearchRun, search

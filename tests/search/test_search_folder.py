@@ -14,7 +14,7 @@ from rich.console import Console
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.search import verbs as verb
+from multigrid_rl.search import search_command as verb
 from multigrid_rl.search.folder import STUDY, SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Score, TrialSpec
 from multigrid_rl.search.results import recipe_of, result_of, winning_command, write_result

@@ -68,7 +68,7 @@ def test_a_folder_is_handed_in_and_followed(site, agent, tmp_path):
 def test_what_broke_off_is_resumed(site, agent, monkeypatch):
     monkeypatch.setattr(client, "_PIECE", 200)
     monkeypatch.setattr(client, "_AGAIN_S", (0.01, 0.01))
-    course, archive, sent = client.Course(site.url, token_of(site, "s1")), client.packed(agent), []
+    course, archive, sent = client.CourseClient(site.url, token_of(site, "s1")), client.packed(agent), []
     assert client.packed(agent) == archive  # the same folder, the same archive
     true = course._opener.open
 
@@ -128,14 +128,14 @@ def test_reasons_are_told(site, agent, tmp_path):
         client.packed(agent)
     site.store.freeze(True)
     with pytest.raises(ConfigError, match="frozen"):
-        client.Course(site.url, token_of(site, "s2")).send(b"PK")
+        client.CourseClient(site.url, token_of(site, "s2")).send(b"PK")
     site.store.freeze(False)
 
 
 def test_a_token_goes_nowhere_else(monkeypatch):
     for url in ("http://example.org", "ftp://localhost", "localhost:8080", "http://localhost.example.org"):
         with pytest.raises(ConfigError, match="https"):
-            client.Course(url, "x")
+            client.CourseClient(url, "x")
     asked = []
 
     class Elsewhere(http.server.BaseHTTPRequestHandler):
@@ -153,7 +153,7 @@ def test_a_token_goes_nowhere_else(monkeypatch):
     thread.start()
     try:
         with pytest.raises(ConfigError, match="answered 302"):
-            client.Course(f"http://127.0.0.1:{server.server_port}", "x").ask("/")
+            client.CourseClient(f"http://127.0.0.1:{server.server_port}", "x").ask("/")
         assert asked == [("/", "Bearer x")]
     finally:
         server.shutdown()
@@ -161,7 +161,7 @@ def test_a_token_goes_nowhere_else(monkeypatch):
         server.server_close()
     monkeypatch.setattr(client, "_AGAIN_S", (0.01,))
     with pytest.raises(RunError, match="does not answer"):
-        client.Course(f"http://127.0.0.1:{server.server_port}", "x").ask("/")
+        client.CourseClient(f"http://127.0.0.1:{server.server_port}", "x").ask("/")
 
 
 def test_an_archive_keeps_which_files_are_programs(agent):

@@ -16,8 +16,8 @@ import yaml
 
 from multigrid_rl.serve import desk, pages, upload
 from multigrid_rl.serve.app import _AROUND
-from multigrid_rl.serve.course import Course, Quota
-from multigrid_rl.serve.verbs import serve
+from multigrid_rl.serve.course import Course, HandInQuota
+from multigrid_rl.serve.serve_command import serve
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -87,7 +87,7 @@ def test_variables_are_set_where_they_are_read():
 
 def test_the_proxy_lets_the_largest_upload_through():
     most = int(re.search(r"max_size (\d+)MB", CADDYFILE)[1]) * 1e6
-    quota = max(bound.le for bound in Quota.model_fields["megabytes"].metadata if hasattr(bound, "le"))
+    quota = max(bound.le for bound in HandInQuota.model_fields["megabytes"].metadata if hasattr(bound, "le"))
     assert most >= quota * 1e6 + _AROUND
 
 

@@ -13,7 +13,7 @@ from multigrid_rl.competition.cup.entries import entry_in
 from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.files import data_root
-from multigrid_rl.serve.course import Course, Limits
+from multigrid_rl.serve.course import Course, CourseLimits
 from multigrid_rl.serve.judge import Judge, Verdict
 from multigrid_rl.serve.schema import HandIn, Job
 from multigrid_rl.serve.worker import Worker
@@ -76,7 +76,7 @@ def test_what_is_late_is_tried_again_and_costs_nothing_on_a_busy_machine(store, 
 def test_programs_on_a_cluster_play_and_fail_as_here(tmp_path):
     from multigrid_rl.serve.cluster import FarJudge  # noqa: PLC0415 - a second
 
-    patient = Limits(start_s=300, step_s=300, total_s=2000, all_s=9000)
+    patient = CourseLimits(start_s=300, step_s=300, total_s=2000, all_s=9000)
     about = Course(anchors=["random", "beside"], program_games=4, limits=patient), tmp_path, tmp_path, SECRETS
     agent = data_root() / "examples" / "agents" / "python"
     for name in ("beside", "broken"):

@@ -14,7 +14,7 @@ from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.scripted import Hunter, RandomPlayer
-from multigrid_rl.show.play import Score, Session, find_other_players, find_seat, save_games
+from multigrid_rl.show.play import GameScore, Session, find_other_players, find_seat, save_games
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
@@ -43,7 +43,7 @@ def test_win_counts():
         assert (caption.step, game.steps) == (k, k)
     assert game.over
     assert caption.result.startswith("red wins ")
-    assert game.score == Score(won=1)
+    assert game.score == GameScore(won=1)
     assert str(game.score) == "1 game: 1 won, 0 drawn, 0 lost"
 
 
@@ -51,23 +51,23 @@ def test_loss_and_draw_count():
     game = session(Hunter(SPEC))
     while not game.over:
         game.step(c.DONE)
-    assert game.score == Score(lost=1)
+    assert game.score == GameScore(lost=1)
     assert game.out
     short = session(spec=GameSpec(max_steps=3))
     for _ in range(3):
         short.step(c.LEFT)
     assert short.over
-    assert short.score == Score(drawn=1)
+    assert short.score == GameScore(drawn=1)
 
 
 def test_restart_begins_next_game():
     game = session()
     game.restart()
-    assert (game.game, game.score) == (1, Score())  # nothing had been played
+    assert (game.game, game.score) == (1, GameScore())  # nothing had been played
     game.step(c.LEFT)
     game.restart()
     assert (game.game, game.steps, game.over) == (2, 0, False)
-    assert game.score == Score(unfinished=1)
+    assert game.score == GameScore(unfinished=1)
     win(game)
     game.restart()
     game.leave()

@@ -1,4 +1,4 @@
-"""Reference curves: built from runs of different lengths, kept as text, compared with a run, drawn to a file."""
+"""Reference curves: built from runs of different lengths, kept as text, told from a recipe's values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.runs.reader import ALL_GATES, read_run
-from multigrid_rl.show.reference import build_reference, changes, compare, load_reference, save_reference
+from multigrid_rl.show.reference import build_reference, changes, load_reference, save_reference
 from multigrid_rl.text import ConfigError
 from run_folders import three_seeds, write_seed
 
@@ -122,30 +122,6 @@ def test_shipped_references_are_valid_and_named_by_recipe():
     for file in (folder / "curves").glob("*.json"):
         assert load_reference(file).name == file.stem
         assert file.stem in names_in("experiment")
-
-
-# --- comparing
-
-
-def test_run_is_compared_metric_by_metric(runs, tmp_path):
-    reference = reference_of(runs)
-    good = write_seed(
-        tmp_path, "good", seed=9, lengths=[44, 32, 5, 5], returns=[44, 32, -1, -1], held=360, ended="until"
-    )
-    rows = {row.metric: row for row in compare(read_run(good), reference)}
-    length, earned, wins = (rows[name] for name in ("episode_len_mean", "return_mean/red_0", "win/red_0"))
-    assert (length.last, length.end) == (5.0, "better")  # shorter is better
-    assert earned.end == "worse"  # less is worse
-    assert (wins.end, wins.gate) == ("inside", None)
-    assert (length.median, length.held, length.median_held) == (24.0, 360, 300)
-
-
-def test_a_run_that_ends_before_its_reference_begins_is_not_compared(runs, tmp_path):
-    shorter = write_seed(tmp_path, "shorter", seed=9, lengths=[99], every=50)
-    with pytest.raises(
-        ConfigError, match=r"expected reports from 100 environment steps on, .*1v1.*, got the last at 50"
-    ):
-        compare(read_run(shorter), reference_of(runs))
 
 
 def test_values_changed_from_a_recipe_are_named():

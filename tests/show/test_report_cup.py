@@ -19,9 +19,7 @@ from multigrid_rl.show.cup_page import (
     ranked_pairs,
     shown_games,
     side_cells,
-    side_sentence,
     sides_of,
-    standings_title,
     turned,
 )
 from multigrid_rl.show.page import Scale, templates
@@ -60,13 +58,10 @@ def test_title_names_winner_and_certainty(cup):
     one, two, three = (row.name for row in cup.standings)
     clear = rated(cup, (1, 1100, 1080, 1120), (2, 1000, 980, 1020), (3, 900, 880, 920))
     assert cup_title(clear) == f"{one} wins, 100 rating points ahead of {two}"
-    assert standings_title(clear) == "The lead is statistically significant"
     close = rated(cup, (1, 1010, 990, 1030), (2, 1000, 980, 1020), (3, 900, 880, 920))
     assert cup_title(close) == f"{one} wins narrowly: {two} may be as strong"
-    assert standings_title(close) == "Two may be the best"
     shared = rated(cup, (1, 1000, 990, 1030), (1, 1000, 980, 1020), (1, 1000, 880, 1020))
     assert cup_title(shared) == f"{one}, {two} and {three} share the first place"
-    assert "Three entries share a rank with another" in cup_page(shared)
 
 
 def test_page_has_every_section(cup):
@@ -106,13 +101,6 @@ def test_cell_colour_follows_share_and_bold_certainty():
     assert "&ndash;" in parts().matrix(["a", "b"], {("a", "b"): Cell(0, 0, 0)}, "c", ("", ""))  # not played
 
 
-def test_side_advantage_counts_all_games():
-    assert side_sentence([Cell(60, 0, 40)]) == "Red has the advantage: it takes 60% of the points"
-    assert side_sentence([Cell(40, 0, 60)]) == "Blue has the advantage: it takes 60% of the points"
-    assert side_sentence([Cell(5, 90, 5)]).startswith("Neither side has an advantage")
-    assert side_sentence([]) == "No game was played"
-
-
 def test_interval_below_scale_is_marked():
     assert "far below" in parts().interval(-300, -310, -290, Scale(900, 1100))
     assert "far below" not in parts().interval(1000, 990, 1010, Scale(900, 1100))
@@ -142,7 +130,6 @@ def test_escapes_names_and_reasons_of_entries(hostile):
 
 def test_forfeits_show_their_reasons(hostile):
     text = cup_page(hostile)
-    assert f"{len(hostile.entries)} entries, five with faults" in text
     assert text.count('class="problem"') == len(EVILS)
     matrix = text.partition('<table class="matrix">')[2].partition("</table>")[0]
     assert [name in matrix for name in ("hunter", "it says")] == [True, False]

@@ -15,7 +15,7 @@ from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show.reference import build_reference, save_reference
 from multigrid_rl.show.report import write_run_report
 from multigrid_rl.show.run_data import read_report
-from multigrid_rl.show.run_page import run_page, verdict_title
+from multigrid_rl.show.run_page import run_page
 from multigrid_rl.text import ConfigError
 from report_runs import EVIL
 from run_folders import Story, write_run
@@ -34,34 +34,14 @@ def heading(text: str) -> str:
 @pytest.mark.parametrize(
     ("story", "title", "parts"),
     [
-        (Story(), "Held all four gates after 184,320 steps", ["All four gates are held at the end"]),
-        (
-            Story(reports=30, good_from=99, ended="until"),
-            "None of four gates held within 122,880 steps",
-            [
-                "None of four gates held, none met at the end",
-                "episode_len_mean ended 40 too high; return_mean/red_0 ended 1.8 too low",
-                "&cross; not met",
-            ],
-        ),
-        (
-            Story(reports=30, good_from=25, ended="until"),
-            "None of four gates held within 122,880 steps",
-            ["met its bound at the end, but not yet over 100,000 steps", "&check; met"],
-        ),
-        (Story(reports=5, ended="interrupted"), "Interrupted after 20,480 steps, with none of four gates held", []),
-        (Story(ended=None), "Held all four gates after 184,320 steps", ["still going, or it was killed"]),
-        (Story(ended=None, torn=True), "Held all four gates after 184,320 steps", ["still going, or it was killed"]),
-        (
-            Story(reports=10, ended=None),
-            "No verdict: none of four gates held after 40,960 steps",
-            ["None of four gates held, none met so far"],
-        ),
-        (
-            Story(overrides=("scenario.gates=[]",), ended="until"),
-            "Played 245,760 steps; there are no gates to hold",
-            [],
-        ),
+        (Story(), "Held all gates (4) after 184,320 steps", ["&check; held"]),
+        (Story(reports=30, good_from=99, ended="until"), "0 of 4 gates held after 122,880 steps", ["&cross; not met"]),
+        (Story(reports=30, good_from=25, ended="until"), "0 of 4 gates held after 122,880 steps", ["&check; met"]),
+        (Story(reports=5, ended="interrupted"), "Interrupted: 0 of 4 gates held after 20,480 steps", []),
+        (Story(ended=None), "Held all gates (4) after 184,320 steps", []),
+        (Story(ended=None, torn=True), "Held all gates (4) after 184,320 steps", []),
+        (Story(reports=10, ended=None), "No verdict yet: 0 of 4 gates held after 40,960 steps", []),
+        (Story(overrides=("scenario.gates=[]",), ended="until"), "Played 245,760 steps without gates", []),
     ],
     ids=["held", "missed", "met", "interrupted", "killed", "torn", "running", "no gates"],
 )
@@ -69,7 +49,7 @@ def test_page_reports_gate_outcomes(story, title, parts, tmp_path):
     text = page_of(tmp_path / "run", story)
     assert heading(text) == title
     assert [part for part in parts if part not in text] == []
-    assert ('id="gates"' in text) is ("no gates" not in title)
+    assert ('id="gates"' in text) is ("without gates" not in title)
     assert 'id="games"' not in text
     assert len(text) < 400_000
 
@@ -79,8 +59,8 @@ def test_killed_run_with_unknown_configuration_has_curves(tmp_path):
     config = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(config + "new_key: 1\n")
     text = run_page(read_report(folder))
-    assert "there are no gates to hold" in heading(text)
-    assert "At the end red_0 wins 95% of the games, mostly by elimination" in text
+    assert "without gates" in heading(text)
+    assert "At the end: won 95%" in text
     assert "The policy could not be played" in text
 
 
@@ -102,7 +82,6 @@ def test_run_of_other_environment_is_not_played(tmp_path):
 
 def test_run_without_gates_has_curves(tmp_path):
     text = page_of(tmp_path / "run", Story(overrides=("scenario.gates=[]",), ended="until"))
-    assert "Return and length of its games" in text
     assert [title for title in ("Return", "Episode length") if f"<h3>{title}</h3>" not in text] == []
     assert "reward per game" in text
     assert ">gate<" not in text
@@ -153,15 +132,13 @@ def test_draws_reference_curves(tmp_path):
     box, first = re.search(r'viewBox="([^"]+)"><path class="band" d="M [\d.-]+ ([\d.-]+)', text).groups()
     assert float(box.split()[1]) <= float(first) <= float(box.split()[1]) + float(box.split()[3])  # it can be seen
     assert 'class="band"' in text
-    assert "the recipe's median seed" in html.unescape(text)
+    assert "Median seed of the recipe" in text
     assert all(f"<h3>{name}</h3>" in text for name in ("KL divergence of an update", "Share of steps beyond the clip"))
 
 
 def test_draws_shipped_reference_curves(tmp_path):
     reference = data_root() / "configs" / "recipe" / "curves" / "1v1.json"
-    assert "the middle 80% of the recipe's seeds" in html.unescape(
-        page_of(tmp_path / "run", Story(), reference=reference)
-    )
+    assert "of the recipe 1v1, with their median" in page_of(tmp_path / "run", Story(), reference=reference)
 
 
 def test_escapes_command_and_commit(tmp_path):
@@ -176,7 +153,7 @@ def test_draws_wins_by_opponent_for_mixtures(tmp_path):
     rows = [dict(data["rows"]) for data in found if data["label"] == "Games won by red, by opponent"]
     assert [list(row) for row in rows] == [["hunter", "random", "./a/b", EVIL], ["idle"]]
     assert set(rows[0]["random"]) == {0.1}
-    assert "At the end 0% against hunter, 10% against random, 20% against ./a/b, 30% against &lt;script&gt;" in text
+    assert "At the end: against hunter 0%, against random 10%, against ./a/b 20%, against &lt;script&gt;" in text
     assert EVIL not in text
     assert "by opponent" not in page_of(tmp_path / "run", Story())
 
@@ -249,15 +226,6 @@ def test_reading_changes_nothing(tmp_path):
         assert path.read_bytes() == (folder / path.name).read_bytes()
 
 
-def test_titles_count_gates_in_words(tmp_path):
-    report = read_report(write_run(tmp_path / "run"), games=0)
-    titles = []
-    for number in (1, 2, 3):
-        report.gates[:] = report.gates[:1] * number
-        titles.append(verdict_title(report).partition(" after")[0])
-    assert titles == ["Held its gate", "Held both gates", "Held all three gates"]
-
-
 def test_timing_totals_cover_whole_run(tmp_path):
     report = read_report(write_run(tmp_path / "run"), games=0)
     assert report.totals["learn"] == pytest.approx(60 * 0.3)
@@ -265,17 +233,13 @@ def test_timing_totals_cover_whole_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "table", "seeds"),
-    [
-        ((), False, "the recipe's other seeds"),
-        (("train.lr=0.002", "scenario.seats.blue_0=random"), True, "the recipe's seeds"),
-    ],
+    ("overrides", "table"),
+    [((), False), (("train.lr=0.002", "scenario.seats.blue_0=random"), True)],
     ids=["as the recipe says", "other values"],
 )
-def test_lists_changes_from_recipe(overrides, table, seeds, tmp_path):
+def test_lists_changes_from_recipe(overrides, table, tmp_path):
     reference = data_root() / "configs" / "recipe" / "curves" / "1v1.json"
     text = html.unescape(page_of(tmp_path / "run", Story(overrides=overrides), reference=reference))
-    assert f"{seeds}" in re.search(r"It ends (as well as|worse than) (the recipe's (other )?seeds)", text)[0]
     assert ("Changed from the recipe 1v1" in text) is table
     rows = re.findall(r"<code>([\w.]+)</code></th><td[^>]*>(.*?)</td><td[^>]*>(.*?)</td></tr>", text)
     changed = [("scenario.seats.blue_0", "random", "blue-rookie"), ("train.lr", "0.002", "0.001")]

@@ -47,7 +47,7 @@ def test_a_league_is_a_table_with_the_hardest_first(tmp_path):
         ["random", "the start", "90%", "20%"],
         ["step_000004096", "4,096 steps", "not met yet", "0%"],
     ]
-    assert "3 opponents; it wins least against step_000002048: 25%" in page
+    assert "3 opponents</h2>" in page
     (folder / "standings.json").write_text(json.dumps({"players": [{**players[0], "win": 7}]}))
     with pytest.raises(ConfigError, match=r"standings\.json: players\.0\.win: expected"):
         read_report(folder, games=0) and standings(read_run(folder))

@@ -13,7 +13,7 @@ import yaml
 
 from commands import call
 from doc_blocks import PAGES, ROOT, Block, Shell, all_blocks, blocks_of
-from multigrid_rl.competition.grade_verb import rubric_file
+from multigrid_rl.competition.grade_command import rubric_file
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 

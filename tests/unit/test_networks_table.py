@@ -8,7 +8,7 @@ import pytest
 from composing import compose
 from multigrid_rl import tables
 from multigrid_rl.config.network import ModelConfig
-from multigrid_rl.tables import Head, Network
+from multigrid_rl.tables import HeadEntry, Network
 from multigrid_rl.text import ConfigError
 from tiny_runs import tiny_run
 
@@ -49,7 +49,7 @@ def from_outside(tmp_path, monkeypatch):
     (tmp_path / "outside_networks.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(tables.NETWORKS, "counting", Network("outside_networks:Counting"))
-    monkeypatch.setitem(tables.HEADS, "narrow", Head("outside_networks:Narrow", size=2))
+    monkeypatch.setitem(tables.HEADS, "narrow", HeadEntry("outside_networks:Narrow", size=2))
     return tmp_path
 
 

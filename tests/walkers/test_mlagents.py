@@ -10,7 +10,7 @@ import yaml
 from commands import call, complaint
 from multigrid_rl.config.compose import compose
 from multigrid_rl.text import ConfigError
-from multigrid_rl.walkers.verbs import translate
+from multigrid_rl.walkers.mlagents_command import translate
 
 
 def ppo(*numbers, normalize=False, lambd=0.95):

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from multigrid_rl.competition.agents import AGENT_FILE, Agent, AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import bundle_sha256, check_programs, load_team, read_cards
-from multigrid_rl.competition.copies import Answers, Originals, agent_fingerprint, watch
-from multigrid_rl.competition.folders import Part, read_parts
+from multigrid_rl.competition.copies import Originals, ProbeAnswers, agent_fingerprint, watch
+from multigrid_rl.competition.folders import FolderPart, read_parts
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, DESCRIPTIONS, Catalogue
@@ -58,7 +58,7 @@ class Entry:
     #: It is a player of the catalogue itself.
     known: Unkept[bool] = field(default=False, compare=False)
     #: All its files, kept in memory: agents can write anywhere, and every entry plays as handed in.
-    files: Unkept[tuple[Part, ...]] = field(default=(), compare=False, repr=False)
+    files: Unkept[tuple[FolderPart, ...]] = field(default=(), compare=False, repr=False)
     agent: Unkept[Agent | None] = field(default=None, compare=False, repr=False)
     #: Frozen players by team, of each as ``load_team`` returns them.
     players: Unkept[dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
@@ -199,10 +199,10 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     return checked
 
 
-def _watched(entry: Entry, config: CupConfig) -> dict[str, Answers | None]:
+def _watched(entry: Entry, config: CupConfig) -> dict[str, ProbeAnswers | None]:
     """Let an agent play the first steps of as many games as the cup has, for each team."""
     config = replace(config, limits=config.limits.watched)
-    found: dict[str, Answers | None] = {}
+    found: dict[str, ProbeAnswers | None] = {}
     for team in config.sides:
         with suppress(PlayerFaultError, *UNREADABLE), kill_descendants(), entry.players_of(config, team) as players:
             (player,) = players.values()

@@ -18,7 +18,7 @@ from multigrid_rl.text import ConfigError, unknown
 
 if TYPE_CHECKING:
     from multigrid_rl.competition.grading import Examiner
-    from multigrid_rl.competition.handed_in import HandIn
+    from multigrid_rl.competition.handed_in import HandedIn
 
 #: Folders of our rubrics, which have names.
 RUBRICS = ("configs/grade", "docs/assignments/rubrics")
@@ -89,7 +89,7 @@ def rubric_file(named: Path) -> Path:
     return file
 
 
-def _grade_one(found: HandIn, examiner: Examiner, output: Path | None) -> None:
+def _grade_one(found: HandedIn, examiner: Examiner, output: Path | None) -> None:
     from multigrid_rl.players.cards import PlayerError
 
     if "seed" not in examiner.rubric.model_fields_set:
@@ -112,7 +112,7 @@ def _grade_one(found: HandIn, examiner: Examiner, output: Path | None) -> None:
         raise typer.Exit(1)
 
 
-def _grade_class(hand_ins: list[HandIn], examiner: Examiner, table: Path) -> None:
+def _grade_class(hand_ins: list[HandedIn], examiner: Examiner, table: Path) -> None:
     from multigrid_rl.competition.gradebook import FEEDBACK, grade_class
 
     screen, began, rules = console(120), time.perf_counter(), examiner.rubric

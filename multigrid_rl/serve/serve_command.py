@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused
-from multigrid_rl.competition.verbs import Trusted
+from multigrid_rl.competition.cup_commands import Trusted
 from multigrid_rl.text import unknown
 from multigrid_rl.trust import trusting_agents
 
@@ -75,7 +75,7 @@ def serve(
 
         one_thread()
         with ended_by_signals(), deeds.opened(place, empty=action == "restore") as queue:
-            asked = deeds.Asked(place, queue, output, rest[1:], every, url or f"http://localhost:{port}")
+            asked = deeds.AdminContext(place, queue, output, rest[1:], every, url or f"http://localhost:{port}")
             told = deeds.DEEDS[action](asked)
     if isinstance(told, str):
         typer.echo(told, nl=False)

@@ -8,7 +8,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 import yaml
 
+from multigrid_rl.cli.app import console, refused, written_beside
 from multigrid_rl.config.overrides import put
+from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
 
 
@@ -121,7 +123,7 @@ _BESIDE = {
 _TOP = ("behaviors", "default_settings")
 
 
-class Line(NamedTuple):
+class TranslatedLine(NamedTuple):
     """Conversion of one key."""
 
     key: str
@@ -139,8 +141,6 @@ def import_mlagents(
     ] = None,
 ) -> None:
     """Make a recipe of ML-Agents' PPO settings: train scenario=walker experiment=RECIPE.yaml."""
-    from multigrid_rl.cli.app import console, refused, written_beside
-
     if output.suffix not in (".yaml", ".yml"):
         raise refused("--output", "a file .yaml", output)
     name, lines, recipe = translate(file, behavior, agents)
@@ -163,7 +163,9 @@ def import_mlagents(
         beside.write_text(header + yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
 
 
-def translate(file: Path, behavior: str | None = None, agents: int | None = None) -> tuple[str, list[Line], Any]:
+def translate(
+    file: Path, behavior: str | None = None, agents: int | None = None
+) -> tuple[str, list[TranslatedLine], Any]:
     """Return the name of a behaviour, the conversion of each of its keys, and the recipe.
 
     Raises:
@@ -171,11 +173,11 @@ def translate(file: Path, behavior: str | None = None, agents: int | None = None
     """
     name, settings, others = _read(file, behavior)
     values: dict[str, Any] = {}
-    lines: dict[str, Line] = {}
+    lines: dict[str, TranslatedLine] = {}
     for key, value in settings.items():
         section = next((prefix for prefix in _SECTIONS if f"{key}.".startswith(f"{prefix}.")), None)
         if section is not None:
-            lines[section] = Line(section, "", *_SECTIONS[section])
+            lines[section] = TranslatedLine(section, "", *_SECTIONS[section])
             continue
         if key not in _RULES:
             raise ConfigError(_unknown(f"{file}: {name}.{key}", key))
@@ -187,15 +189,13 @@ def translate(file: Path, behavior: str | None = None, agents: int | None = None
     for key in settings:
         if key in values:
             status, words = outcomes.get(key, ("left out", _RULES[key].why))
-            lines[key] = Line(key, settings[key], status, words)
-    lines |= {key: Line(key, "...", "left out", _BESIDE[key]) for key in others}
+            lines[key] = TranslatedLine(key, settings[key], status, words)
+    lines |= {key: TranslatedLine(key, "...", "left out", _BESIDE[key]) for key in others}
     return name, list(lines.values()), recipe
 
 
 def _read(file: Path, behavior: str | None) -> tuple[str, dict[str, Any], list[str]]:
     """Return the name of a behaviour, its settings by dotted key, and the other parts of the file."""
-    from multigrid_rl.files import read_plain_yaml
-
     try:
         content = read_plain_yaml(file)
     except (OSError, ValueError) as error:

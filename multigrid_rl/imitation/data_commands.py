@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from multigrid_rl.cli.app import console, one_thread, refused, written_beside
+from multigrid_rl.text import ConfigError
 
 
 def record(
@@ -29,7 +30,6 @@ def record(
     from multigrid_rl.players.cards import signature
     from multigrid_rl.runs.players import code_of_run, config_of, is_run, player_in_place_of
     from multigrid_rl.runs.provenance import versions
-    from multigrid_rl.text import ConfigError
     from multigrid_rl.trust import check_code
 
     one_thread()
@@ -122,7 +122,6 @@ def _import(source: str, output: Path, overrides: list[str], who: str | None) ->
     from multigrid_rl.imitation import demonstrations, interchange
     from multigrid_rl.players.cards import signature
     from multigrid_rl.runs.provenance import versions
-    from multigrid_rl.text import ConfigError
 
     config = compose(overrides)
     try:
@@ -179,15 +178,15 @@ def import_policy(
         raise refused("scenario", "an environment of Gymnasium", config.scenario.name)
     weights = outside.read_weights(source)
     kind = outside.kind_of(source, weights)
-    policy = outside.policy_of(source, kind, weights, agent, activation)
+    architecture, own_weights = outside.policy_of(source, kind, weights, agent, activation)
     card = {
-        "name": output.name, "architecture": policy.architecture, **signature(agent, None),
+        "name": output.name, "architecture": architecture, **signature(agent, None),
         **({} if agent.own is None else agent.own.taken),
         "scenario": config.scenario.name, "env": env_signature(config.scenario), "seats": [agent.name],
         "provenance": {"command": f"import-policy, {kind.name}"},
     }  # fmt: skip
     with written_beside(output, "folder") as unfinished:
-        written = write_player(unfinished, policy.weights, card)
+        written = write_player(unfinished, own_weights, card)
     typer.echo(f"imported {output}: {kind.name}, {written.bytes:,} bytes, sha256 {written.sha256}")
     if kind.name.endswith("PPO"):
         typer.echo(
