@@ -263,6 +263,7 @@ def test_modules_of_ours_stand_beside_those_of_any_algorithm(kind):
         module(**foreign, player="blue-rookie", seet="blue_0")
 
 
+@pytest.mark.slow
 def test_a_frozen_player_plays_against_dqn():
     frozen = RLModuleSpec(FrozenPlayer, model_config={"player": "blue-rookie"})
     buffer = {"type": "MultiAgentPrioritizedEpisodeReplayBuffer", "capacity": 500, "alpha": 0.6, "beta": 0.4}

@@ -53,6 +53,7 @@ def test_other_seeds_are_refused_in_one_line(text):
         seeds_of(text)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_costs_its_own_call(found, tmp_path):
     came = carried_out([2, -1, 0, 3], tmp_path, at_once=1)
     assert came == {
@@ -63,6 +64,7 @@ def test_a_process_that_dies_costs_its_own_call(found, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_call_that_cannot_be_read_fails_instead_of_waiting_for_ever(found, tmp_path):
     came = carried_out([Unreadable(), 2], tmp_path, at_once=1)
     assert came["2"] == ("returned", 4)
@@ -76,6 +78,7 @@ def test_an_interruption_ends_what_goes_on_and_begins_nothing(found, tmp_path):
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow
 def test_a_call_does_not_begin_whose_starter_left_while_it_was_loaded(tmp_path):
     (tmp_path / "slow_to_load.py").write_text(
         "import pathlib, time\ntime.sleep(2)\ndef call(path, tell):\n    pathlib.Path(path).touch()\n"
@@ -100,6 +103,7 @@ def trained(tmp_path_factory):
     return folder, run("train", *TINY, "seeds=5,8", f"run_dir={folder}")
 
 
+@pytest.mark.slow
 def test_each_seed_is_the_run_that_it_is_alone(trained, tmp_path):
     folder, done = trained
     assert done.exit_code == 0, done.stderr
@@ -149,6 +153,7 @@ def test_a_folder_of_other_runs_is_left_alone(trained, tmp_path):
         assert (done.exit_code, "run_dir: expected a new folder, or one of seeds" in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 def test_children_end_with_their_parent_and_go_on_later(number, tmp_path):
     folder = tmp_path / "ended"
