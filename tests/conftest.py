@@ -135,7 +135,8 @@ def _chance(monkeypatch) -> None:
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch) -> None:
     """No second core unless a test asks for it: others test there, and kernels would be compiled twice."""
-    monkeypatch.setattr("multigrid_rl.training.stages.available_cpus", lambda: 1)
+    for module in ("stages", "kernels"):
+        monkeypatch.setattr(f"multigrid_rl.training.{module}.available_cpus", lambda: 1)
 
 
 def _compile_the_game() -> None:
