@@ -92,6 +92,7 @@ def own(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "seats", "members", "team"),
     [

@@ -120,6 +120,7 @@ def test_every_scenario_is_registered(scenario):
     assert env.render().shape == (256, 512, 3)
 
 
+@pytest.mark.slow
 def test_an_eliminated_agent_leaves_and_the_others_play_on():
     env = RedBlueDoors({"scenario": "2v2-deathmatch"})
     rng, left = np.random.default_rng(1), 0

@@ -64,6 +64,7 @@ def test_rejects_torch_files_with_other_content(tmp_path, capsys, content, messa
     assert capsys.readouterr().out == ""  # nothing of it was executed
 
 
+@pytest.mark.slow
 def test_rejects_inconsistent_torch_files(tmp_path, monkeypatch):
     file, out = tmp_path / "x.pt", tmp_path / "demo"
 

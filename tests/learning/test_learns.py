@@ -76,17 +76,20 @@ def test_convolutions_learn_to_beat_idle(tmp_path, learning):
     learning.check("return", last["return_mean/red_0"], above=0.8)
 
 
+@pytest.mark.slow
 def test_central_critics_learn_together(tmp_path, learning):
     last = learned(tmp_path, learning, "scenario=2v2", "scheme=ctde", *IDLE)[-1]
     learning.check("return", last["team_return_mean/red"], above=1.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", pytest.param("attention", marks=pytest.mark.long)])
 def test_joint_action_learns(tmp_path, learning, model):
     last = learned(tmp_path, learning, "scenario=2v2", *IDLE, f"model={model}")[-1]
     learning.check("return", last["team_return_mean/red"], above=1.5)
 
 
+@pytest.mark.slow
 def test_shared_network_learns(tmp_path, learning):
     last = learned(tmp_path, learning, "scenario=2v2", "scheme=dtde", "shared=true", *IDLE)[-1]
     learning.check("return", last["team_return_mean/red"], above=1.5)

@@ -43,6 +43,7 @@ def trained(tmp_path_factory):
 # --- play
 
 
+@pytest.mark.slow
 def test_person_types_actions_and_wrong_ones_are_asked_again(tmp_path, trained):
     file = tmp_path / "mine.json"
     every = "".join(f"{k}\n" for k in range(9))

@@ -72,6 +72,7 @@ def test_a_call_that_cannot_be_read_fails_instead_of_waiting_for_ever(found, tmp
     assert "invalid literal for int()" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_an_interruption_ends_what_goes_on_and_begins_nothing(found, tmp_path):
     began = time.monotonic()
     assert carried_out([10, 10.5, 2], tmp_path, at_once=1, interrupted=lambda: time.monotonic() - began > 3) == {}
