@@ -145,6 +145,7 @@ def test_bad_words_are_refused_before_anything_runs(words, said, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_of_other_runs_is_left_alone(trained, tmp_path):
     folder, _ = trained
     other = run("train", *TINY, "train.lr=0.01", "seeds=5,8", f"run_dir={folder}")
