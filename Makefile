@@ -47,7 +47,7 @@ RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/
 # Each start would compile Ray's and torch's sources again, 8 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train search evaluate cup report test faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-pufferlib bench-control bench-world bench-faces docs pictures explain results study fingerprints players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-pufferlib bench-control bench-world bench-faces docs pictures explain results study fingerprints players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -90,7 +90,10 @@ report: $(READY)  ## make report RUN=runs/mine: one HTML page of a run, or of a 
 players: $(READY)  ## who can sit at the table, and how strong they are
 	$(BIN)/multigrid-rl players
 
-test: $(DEV)  ## all tests that belong to every change (3 to 8 minutes on 2 cores), one process more than cores, at most 4
+test: $(DEV)  ## the tests of every change (4 to 5 minutes on 2 cores), one process more than cores, at most 4
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long and not slow" $(ARGS)
+
+test-all: $(DEV)  ## those and the dear ones that prove what rarely breaks, as CI does
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 faults: $(DEV)  ## every fault test and all others that take long: lost nodes, clusters by hand, kills at many moments

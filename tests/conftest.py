@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
+from lacking import pytest_terminal_summary  # noqa: F401 - pytest finds its hooks here
+
 # Before anybody imports torch, for subprocesses and Ray's workers, too: threads of several at a time only fight.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # `make test ARGS=... lr=...` hands its own words down to every make that a test starts.
@@ -133,7 +135,8 @@ def _chance(monkeypatch) -> None:
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch) -> None:
     """No second core unless a test asks for it: others test there, and kernels would be compiled twice."""
-    monkeypatch.setattr("multigrid_rl.training.stages.available_cpus", lambda: 1)
+    for module in ("stages", "kernels"):
+        monkeypatch.setattr(f"multigrid_rl.training.{module}.available_cpus", lambda: 1)
 
 
 def _compile_the_game() -> None:

@@ -15,8 +15,9 @@ from multigrid_rl.types import UniformSource
 _INSIDE = 1 - 1e-6
 #: Of Gauss-Hermite quadrature over a draw.
 _NODES, _WEIGHTS = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(9))
-#: Of the trapezoidal rule, for a function with a bend, which the largest deviations make a sharp one.
-_STEPS = torch.linspace(-4.5, 4.5, 31)
+#: Of the trapezoidal rule, for a function with a bend, which the largest deviations make a sharp one. Of the CPU: a
+#: player's shapes alone may be asked for, on no device, where this module is imported.
+_STEPS = torch.linspace(-4.5, 4.5, 31, device="cpu")
 _SHARES = torch.softmax(-0.5 * _STEPS.square(), 0)
 
 

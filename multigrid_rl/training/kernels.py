@@ -139,15 +139,14 @@ class Helper:
             Thread(target=self._follow, args=(self._process,), daemon=True).start()
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
-        with suppress(OSError):  # it has ended: this process compiles alone
+        with suppress(OSError), process:  # it has ended: this process compiles alone
             process.stdin.write(self._config)  # type: ignore[union-attr]
             process.stdin.close()  # type: ignore[union-attr]
-        for line in process.stdout or ():
-            if line.decode().strip() == _NEXT:
-                self._ready.release()
-            else:
-                self.compiled()
-        process.wait()
+            for line in process.stdout or ():
+                if line.decode().strip() == _NEXT:
+                    self._ready.release()
+                else:
+                    self.compiled()
 
     def compiled(self) -> None:
         """Count one more."""

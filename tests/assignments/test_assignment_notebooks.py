@@ -22,8 +22,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # ray warns about its own fut
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "assignments").glob("*.ipynb"))
 #: Steps of training; elsewhere three batches of the game of doors.
 FEW = {"3-policy-gradients": 2_000, "4-imitation": 8_192, "5-walker": 5_080}
-#: Six runs of HalfCheetah, each played out to be judged.
-LONG = {"4-imitation"}
+#: The fourth: six runs of HalfCheetah, each played out to be judged.
+MARKS = {"3-policy-gradients": pytest.mark.slow, "4-imitation": pytest.mark.long, "5-walker": pytest.mark.slow}
 
 
 def cells_of(path):
@@ -50,7 +50,7 @@ def run(path, module):
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=pytest.mark.long if path.stem in LONG else ()) for path in NOTEBOOKS],
+    [pytest.param(path, marks=MARKS.get(path.stem, ())) for path in NOTEBOOKS],
     ids=lambda path: path.stem,
 )
 def test_a_notebook_runs_twice(path, tmp_path, monkeypatch):

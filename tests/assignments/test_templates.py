@@ -169,6 +169,7 @@ def test_what_was_filled_in_trains_as_the_command_line_says(tmp_path, monkeypatc
             assert mine[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-5), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["log_prob", pytest.param("mse", marks=pytest.mark.long)])
 def test_what_the_cloning_program_writes_is_a_player(tmp_path, loss):
     recorded = call("record", "cheetah-expert", "scenario=halfcheetah", "--steps", 2000, "-o", tmp_path / "demos")

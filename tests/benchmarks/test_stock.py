@@ -13,7 +13,8 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.rllib.build import algorithm_config
 from tiny_runs import TINY
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
+# Ray and tensorboard warn about their own future at every start.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 TEAM = ["scenario=2v2-deathmatch", "scenario.game.max_steps=30"]
 

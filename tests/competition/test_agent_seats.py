@@ -141,6 +141,7 @@ def _rubric(**exam):
     return Rubric(scenario="1v1", pass_points=1, exams=[{"name": "one", "episodes": 100, "checks": checks, **exam}])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not available")
 def test_grades_agent_only_in_sandbox(tmp_path, monkeypatch):
     folder = tmp_path / "forward"

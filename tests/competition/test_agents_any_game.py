@@ -330,6 +330,7 @@ class Sharp(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_own_network_is_exported_as_an_agent(tmp_path, monkeypatch):
     (tmp_path / "own_sharp.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)

@@ -258,6 +258,7 @@ def test_other_games_provide_views_to_compare(scenario, tmp_path):
     assert similar[0].apart > 0
 
 
+@pytest.mark.slow
 def test_cup_names_copies_and_rejects_catalogue_copies(tmp_path, originals):
     copied(tmp_path / "renamed")
     copied(tmp_path / "near", 0.03)

@@ -73,6 +73,7 @@ def test_finished_cup_is_not_replayed(unbroken, entries):
     assert {name: (output / name).read_bytes() for name in TABLES} == before
 
 
+@pytest.mark.slow
 def test_killed_cup_resumes_to_same_tables(unbroken, entries, tmp_path):
     output = tmp_path / "killed"
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "cup", str(entries), "--games", "40", "-o", str(output)]
@@ -96,6 +97,7 @@ def test_killed_cup_resumes_to_same_tables(unbroken, entries, tmp_path):
         assert (output / name).read_bytes() == (unbroken[0] / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_late_entry_plays_only_missing_pairings(unbroken, entries, tmp_path):
     late = tmp_path / "late"
     shutil.copytree(unbroken[0], late)

@@ -44,6 +44,7 @@ def cup(played, tmp_path) -> Path:
     return Path(shutil.copytree(played, tmp_path / "cup"))
 
 
+@pytest.mark.slow
 def test_cup_folder_suffices(cup):
     before = {path: path.read_bytes() for path in cup.rglob("*") if path.is_file()}
     result = call("cup", "verify", cup, "--all")

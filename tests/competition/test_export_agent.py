@@ -92,6 +92,7 @@ def own(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "seats", "members", "team"),
     [
@@ -115,6 +116,7 @@ def test_agent_acts_as_its_network(own, name, seats, members, team, tmp_path):
     assert len(np.unique(played[0])) > 4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not available")
 def test_agent_is_graded_and_inspected_without_its_module(own, tmp_path, monkeypatch):
     own("Wide")

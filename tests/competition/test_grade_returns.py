@@ -138,6 +138,7 @@ def test_player_of_another_environment_gets_no_points(entries, tmp_path):
     assert "does not fit this environment" in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_is_graded_and_entropy_only_where_a_check_names_it(tmp_path, head):
     config = compose(["scenario=gymnasium", "scenario.env_id=Pendulum-v1"])

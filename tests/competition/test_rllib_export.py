@@ -96,6 +96,7 @@ def acts_alike(folder, module, seat="red_0", scenario="1v1", observation="flat")
         np.testing.assert_allclose(values, source.compute_values(batch).numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_stock_ppo_is_exported_inspected_and_plays_in_a_cup(trained, tmp_path):
     done = export(trained, "--seat", "red_0", "-o", tmp_path / "entries" / "mine")
     assert done.exit_code == 0, done.output
@@ -114,6 +115,7 @@ def test_stock_ppo_is_exported_inspected_and_plays_in_a_cup(trained, tmp_path):
     assert about["mine"].startswith("mlp for red_0 of 1v1, unknown training steps")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "observation"),
     [
@@ -131,6 +133,7 @@ def test_networks_that_can_be_expressed(config, observation, tmp_path):
     acts_alike(tmp_path / "mine", folder / MODULES / "red", observation=observation)
 
 
+@pytest.mark.slow
 def test_a_run_of_ours_that_rllib_saved(tmp_path):
     algorithm = config("1v1", "train.num_envs=8", "train.num_steps=16", "train.minibatch_size=128", seed=1).build_algo()
     algorithm.train()

@@ -120,6 +120,7 @@ def test_every_scenario_is_registered(scenario):
     assert env.render().shape == (256, 512, 3)
 
 
+@pytest.mark.slow
 def test_an_eliminated_agent_leaves_and_the_others_play_on():
     env = RedBlueDoors({"scenario": "2v2-deathmatch"})
     rng, left = np.random.default_rng(1), 0
@@ -263,6 +264,7 @@ def test_modules_of_ours_stand_beside_those_of_any_algorithm(kind):
         module(**foreign, player="blue-rookie", seet="blue_0")
 
 
+@pytest.mark.slow
 def test_a_frozen_player_plays_against_dqn():
     frozen = RLModuleSpec(FrozenPlayer, model_config={"player": "blue-rookie"})
     buffer = {"type": "MultiAgentPrioritizedEpisodeReplayBuffer", "capacity": 500, "alpha": 0.6, "beta": 0.4}

@@ -144,6 +144,7 @@ def test_one_setting_serves_several_algorithms():
     assert callback().keeper.last is None
 
 
+@pytest.mark.slow
 def test_stock_ppo_on_cartpole_is_judged(capsys):
     gates = [Gate(RETURN, ">=", 9, window=200), Gate("learners/default_policy/entropy", "<=", 1, window=200)]
     made = (

@@ -141,6 +141,7 @@ def stubborn(tmp_path):
         process.stderr.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "number"), [("cup", signal.SIGTERM), pytest.param("inspect", signal.SIGHUP, marks=pytest.mark.long)]
 )
@@ -154,6 +155,7 @@ def test_terminated_referee_leaves_no_process_or_folder(verb, number, stubborn, 
     assert not list((tmp_path / "tmp").iterdir())
 
 
+@pytest.mark.slow
 def test_agent_ends_with_killed_referee(stubborn, tmp_path, monkeypatch):
     process, agent = stubborn("cup")
     process.kill()

@@ -65,6 +65,7 @@ def once(collector, dac, env_steps: int):
     return dac.learn({AGENT: batch}, env_steps, {AGENT: [collector.paths()[AGENT]]})[AGENT]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "batches", "bound"), [(ASKED, 120, 0.15), (AIRL, 240, 0.4)], ids=["gail", "airl"])
 def test_imitates_what_was_shown_not_what_is_paid(learning, asked, batches, bound):
     collector, net, dac = parts(learning.seed, asked)
@@ -157,6 +158,7 @@ def demo(tmp_path_factory):
     return pusher(tmp_path_factory.mktemp("demos"), 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [[], BY_AIRL], ids=["gail", "airl"])
 def test_run_resumes_number_for_number(demo, tmp_path, kind):
     run = [*PENDULUM, f"data={demo}", "seed=3", *kind]

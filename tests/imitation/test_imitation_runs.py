@@ -135,6 +135,7 @@ DAGGER = ["train=dagger", "expert=key-runner", "train.cloning.play_every=2048", 
           "train.lr_final=null"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_expert_teaches_recurrent_network_and_run_resumes(tmp_path):
     run_training(["scenario=1v1", *DAGGER, f"run_dir={tmp_path / 'whole'}", "train.until=3072"])
     run_training(["scenario=1v1", *DAGGER, f"run_dir={tmp_path / 'short'}", "train.until=1536"])

@@ -184,6 +184,7 @@ def refused(path, where: str, said: str) -> None:
     assert not (path.parent / "out").exists()
 
 
+@pytest.mark.slow
 def test_files_that_are_none_of_tensors_are_refused_in_a_line(tmp_path, capfd):
     """By the process that reads them."""
     for name, content in {"evil.pt": pickle.dumps(Evil()), "text.pt": b"no torch file"}.items():
@@ -211,6 +212,7 @@ def test_files_that_are_no_policy_are_refused_in_a_line(here, tmp_path):
         refused(tmp_path / name, where, said)
 
 
+@pytest.mark.slow
 def test_expert_returns_of_a_data_file_are_kept(tmp_path):
     rows = {"observations": torch.randn(50, OBS), "actions": torch.zeros(50, ACTIONS)}
     torch.save({**rows, "mean_reward": np.float64(-151.5), "std_reward": np.float64(12.0)}, tmp_path / "demos.pt")

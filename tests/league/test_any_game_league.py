@@ -42,6 +42,7 @@ def test_exact_exploitability_of_random_play_is_what_openspiel_says(scenario, kn
     assert found.exploitability == pytest.approx(pyspiel.nash_conv(game, pyspiel.UniformRandomPolicy(game)) / 2)
 
 
+@pytest.mark.slow
 def test_learned_bound_of_a_trained_player_stays_below_the_exact_one(tmp_path):
     run, found = tmp_path / "run", tmp_path / "found"
     trained = call("train", "scenario=kuhn", *TINY, "train.until=4000", f"run_dir={run}")

@@ -37,6 +37,7 @@ def fitted(head: str | None, steps: int, seed: int = 0):
     return net, ours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "steps"), [("mixture", 300), ("bins", 300), ("diffusion", 1500), ("gaussian", 300), ("deterministic", 300)]
 )

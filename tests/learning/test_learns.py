@@ -57,6 +57,7 @@ def test_gaussian_learns_pendulum_swing_up(tmp_path, learning):
     learning.check("return", last["return_mean/agent_0"], above=-700)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "above", "below"),
     [("gru", 0.95, 1.01), pytest.param("lstm", 0.95, 1.01, marks=pytest.mark.long), ("mlp", 0.25, 0.75)],
@@ -75,22 +76,26 @@ def test_convolutions_learn_to_beat_idle(tmp_path, learning):
     learning.check("return", last["return_mean/red_0"], above=0.8)
 
 
+@pytest.mark.slow
 def test_central_critics_learn_together(tmp_path, learning):
     last = learned(tmp_path, learning, "scenario=2v2", "scheme=ctde", *IDLE)[-1]
     learning.check("return", last["team_return_mean/red"], above=1.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", pytest.param("attention", marks=pytest.mark.long)])
 def test_joint_action_learns(tmp_path, learning, model):
     last = learned(tmp_path, learning, "scenario=2v2", *IDLE, f"model={model}")[-1]
     learning.check("return", last["team_return_mean/red"], above=1.5)
 
 
+@pytest.mark.slow
 def test_shared_network_learns(tmp_path, learning):
     last = learned(tmp_path, learning, "scenario=2v2", "scheme=dtde", "shared=true", *IDLE)[-1]
     learning.check("return", last["team_return_mean/red"], above=1.5)
 
 
+@pytest.mark.slow
 def test_mixture_of_opponents_is_beaten_one_by_one(tmp_path, learning):
     seats = "scenario.seats.blue_0=random:1,idle:1"
     last = learned(tmp_path, learning, "scenario=1v1", seats, "train.until=125000")[-1]
@@ -98,6 +103,7 @@ def test_mixture_of_opponents_is_beaten_one_by_one(tmp_path, learning):
         learning.check(opponent, last[f"win_against/red_0/{opponent}"], above=0.8)
 
 
+@pytest.mark.slow
 def test_self_play_leaves_earlier_selves_behind(tmp_path, learning):
     last = learned(tmp_path, learning, "scenario=1v1-selfplay", "train.until=450000")[-1]
     assert last["league/size"] >= 2
@@ -105,6 +111,7 @@ def test_self_play_leaves_earlier_selves_behind(tmp_path, learning):
     learning.check("return", last["return_mean/red_0"], above=0.8)
 
 
+@pytest.mark.slow
 def test_asked_expert_teaches_what_it_does(tmp_path, learning):
     # The teacher, who sees the board, wins 99 % against blue-rookie; chance 13 %.
     overrides = ("scenario=1v1", "train=dagger", "expert=key-runner", "train.until=50000")
@@ -131,6 +138,7 @@ def pushes(tmp_path):
     return tmp_path / "demo"
 
 
+@pytest.mark.slow
 def test_gail_earns_reward_that_it_never_saw(tmp_path, monkeypatch, learning, pushes):
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
     overrides = (

@@ -140,6 +140,7 @@ def test_weight_of_entropy_moves_towards_target():
     assert sac.agents[AGENT].learn(3)["alpha"] == pytest.approx(0.2)
 
 
+@pytest.mark.slow
 def test_critics_learn_what_an_ended_step_pays():
     # Nothing comes after it: the value is the reward, whatever the policy.
     sac, net, _, factory = learner(learning_starts=1)
@@ -168,6 +169,7 @@ def test_finds_the_best_action(learning):
 
 
 # A buffer that fills up, and one that a longer run would have larger if it went by the budget.
+@pytest.mark.slow
 @pytest.mark.parametrize("buffer", [300, 100_000])
 def test_run_resumes_number_for_number(tmp_path, buffer):
     run = [*SMALL, "train.num_steps=8", f"train.sac.buffer={buffer}", "seed=3"]

@@ -24,7 +24,8 @@ from multigrid_rl.runs.provenance import versions
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.stages import stages_of
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # ray warns about its own future at every start
+# Ray warns about its own future at every start.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 EACH = {"num_cpus": 2, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 

@@ -22,6 +22,7 @@ def silent_port():
         yield taken.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_doctor_passes_sound_machine():
     done = call("doctor", "--json", "--patience", "240")
     assert done.exit_code == 0, done.output

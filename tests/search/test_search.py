@@ -111,6 +111,7 @@ def test_ends_with_status_1_when_all_trials_fail(tmp_path, monkeypatch):
     assert not (tmp_path / "all" / "winner.yaml").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("session")
 def test_tune_isolates_trials_and_names_failed(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "1")

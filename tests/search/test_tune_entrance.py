@@ -86,6 +86,7 @@ def test_optuna_proposes(tmp_path):
     assert all(1e-4 <= size <= 1e-2 for size in sizes)
 
 
+@pytest.mark.slow
 def test_trial_ends_when_its_gates_are_held(tmp_path):
     gates = "scenario.gates=[{metric: return_mean/*, at_least: 5, window: 1}]"
     (result,) = tuner(tmp_path, space(gates, lr=1e-3), GateStopper()).fit()

@@ -69,6 +69,7 @@ def last(result):
     return json.loads(result.output.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_verify_computes_the_same_and_finds_what_was_changed(course):
     result = call("serve", "verify", course)
     assert result.exit_code == 0, result.output
@@ -131,6 +132,7 @@ def test_a_backup_of_a_newer_version_is_refused(course, tmp_path, monkeypatch):
     assert "expected version 0002 (go on with the multigrid-rl that made it), got 0003" in said
 
 
+@pytest.mark.slow
 def test_final_cup_has_fresh_seeds_and_verifies(course, tmp_path):
     folder = tmp_path / "final"
     result = call("serve", "final", course, "-o", folder)
@@ -176,6 +178,7 @@ def test_doctor_finds_what_is_in_the_way(course):
     assert "77: of a hand-in that was never received" in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bundle", "damaged", "zip", "agent"])
 def test_check_at_home_says_what_the_server_says(course, tmp_path, kind, monkeypatch):
     monkeypatch.setattr("multigrid_rl.serve.judge.CHECK_S", 2_000.0)  # of busy machines

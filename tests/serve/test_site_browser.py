@@ -103,6 +103,7 @@ def test_a_students_whole_way(browser, site, tmp_path):
         assert page.get_by_role("link", name="My hand-ins").count() == 0
 
 
+@pytest.mark.slow
 def test_an_instructors_whole_way(browser, site):
     work(site.store)
     with visited(browser, site, "i1") as page:
@@ -123,6 +124,7 @@ def test_an_instructors_whole_way(browser, site):
         assert "game 7 of pairing" in page.locator("#events").inner_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

@@ -71,6 +71,7 @@ def test_what_is_late_is_tried_again_and_costs_nothing_on_a_busy_machine(store, 
     assert (row.state, row.counts, len(checks)) == ("refused", not load, 6 if load else 3)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not installed, or does not work here")
 @pytest.mark.usefixtures("session")
 def test_programs_on_a_cluster_play_and_fail_as_here(tmp_path):

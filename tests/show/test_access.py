@@ -51,6 +51,7 @@ def opened(browser, address, name, **options):
     assert events == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "looks",
     [
@@ -87,6 +88,7 @@ def test_page_is_there_at_once(browser, request, tmp_path, name):
     assert min(times) <= AT_ONCE, times
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["watch", "play"])
 def test_served_page_is_used_by_keyboard_alone(browser, request, tmp_path, name):
     with address_of(name, request, tmp_path) as address, opened(browser, address, name) as page:

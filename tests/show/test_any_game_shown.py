@@ -43,6 +43,7 @@ def trained(tmp_path_factory):
 # --- play
 
 
+@pytest.mark.slow
 def test_person_types_actions_and_wrong_ones_are_asked_again(tmp_path, trained):
     file = tmp_path / "mine.json"
     every = "".join(f"{k}\n" for k in range(9))
@@ -170,6 +171,7 @@ def test_page_steps_through_texts(trained):
     assert "doorShape" not in page  # nothing of the board's script
 
 
+@pytest.mark.slow
 def test_page_is_stepped_through_in_a_browser(browser, trained):
     file = trained / "report.html"
     if not file.exists():
@@ -188,6 +190,7 @@ def test_page_is_stepped_through_in_a_browser(browser, trained):
     page.close()
 
 
+@pytest.mark.slow
 def test_page_with_films_of_what_draws_pictures_and_without_of_what_draws_nothing(tmp_path):
     few = ["scenario.report_episodes=5", "train.until=1000", "train.num_envs=8", "train.minibatch_size=128"]
     tiny_run(tmp_path / "spread", "scenario=simple-spread", *few, "train.lr_final=null")
@@ -230,6 +233,7 @@ def test_decisions_alone_are_recorded_with_all_they_are_paid(tmp_path, trained):
     assert set(data.rewards.nonzero()[0]) <= set(np.flatnonzero(data.terminated))
 
 
+@pytest.mark.slow
 def test_clones_and_labels_of_a_game_with_turns(tmp_path, trained):
     folder, few = tmp_path / "demos", ["train.minibatch_size=128", "train.num_envs=8", "train.num_steps=64"]
     assert run("record", trained, "--steps", 2000, "--mode", "argmax", "-o", folder)[0] == 0

@@ -87,6 +87,7 @@ def in_kernel(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_kernel_shows_one_output_for_a_run(path, in_kernel):
     """Lines before it, one text that is replaced, lines after it and the cell's value; nothing on stderr."""

@@ -115,6 +115,7 @@ def test_play_and_pause(visit, run_file):
     assert step(page) == stopped >= 2
 
 
+@pytest.mark.slow
 def test_agent_panels(visit, run_file):
     page = visit(run_file)
     assert page.locator(".panel").count() == 4
@@ -129,6 +130,7 @@ def test_agent_panels(visit, run_file):
     assert "<b>red_0</b>" in text
 
 
+@pytest.mark.slow
 def test_moments_jump_to_their_step(visit, run_file):
     page = visit(run_file)
     moment = page.locator(".moments button").nth(2)
@@ -138,6 +140,7 @@ def test_moments_jump_to_their_step(visit, run_file):
     assert moment.get_attribute("aria-current") == "step"
 
 
+@pytest.mark.slow
 def test_game_selection(visit, run_file):
     page = visit(run_file)
     games = page.get_by_role("combobox", name="Game", exact=True)
@@ -149,6 +152,7 @@ def test_game_selection(visit, run_file):
     assert len(lengths) > 1
 
 
+@pytest.mark.slow
 def test_speed_controls(visit, run_file):
     page = visit(run_file)
     board = page.get_by_role("group", name="Board")
@@ -161,6 +165,7 @@ def test_speed_controls(visit, run_file):
     assert speed.input_value() == "1"
 
 
+@pytest.mark.slow
 def test_live_region_is_silent_while_playing(visit, run_file):
     page = visit(run_file)
     status = page.get_by_role("status")
@@ -179,6 +184,7 @@ def test_live_region_is_silent_while_playing(visit, run_file):
     assert status.inner_text().startswith(f"Step {step(page)} of ")
 
 
+@pytest.mark.slow
 def test_no_autoplay_with_reduced_motion(visit, run_file):
     page = visit(run_file, reduced_motion="reduce")
     page.wait_for_timeout(900)
@@ -186,6 +192,7 @@ def test_no_autoplay_with_reduced_motion(visit, run_file):
     assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
 
 
+@pytest.mark.slow
 def test_hides_fields_of_view(visit, run_file):
     page = visit(run_file)
     assert page.locator(".sight").first.is_visible()
@@ -196,6 +203,7 @@ def test_hides_fields_of_view(visit, run_file):
 # --- curves and tables
 
 
+@pytest.mark.slow
 def test_curve_readout_by_keyboard(visit, run_file):
     page = visit(run_file)
     curve = page.get_by_role("slider", name="Episode length, by environment steps")
@@ -208,6 +216,7 @@ def test_curve_readout_by_keyboard(visit, run_file):
     assert "8,192 steps" in page.locator(".readout").first.inner_text()
 
 
+@pytest.mark.slow
 def test_curve_readout_by_pointer(visit, run_file):
     page = visit(run_file)
     area = page.locator(".area").first
@@ -216,6 +225,7 @@ def test_curve_readout_by_pointer(visit, run_file):
     assert "122,880 steps" in page.locator(".readout").first.inner_text()
 
 
+@pytest.mark.slow
 def test_result_links_open_their_game(visit, cup_file):
     page = visit(cup_file)
     page.locator("article summary").first.click()
@@ -229,6 +239,7 @@ def test_result_links_open_their_game(visit, cup_file):
     assert page.evaluate("document.activeElement.className") == "stage"
 
 
+@pytest.mark.slow
 def test_filters_games_by_entry(visit, long_cup_file):
     page = visit(long_cup_file)
     entry = page.get_by_role("combobox", name="Entry", exact=True)
@@ -243,6 +254,7 @@ def test_filters_games_by_entry(visit, long_cup_file):
 # --- everybody
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run_file", "cup_file"])
 def test_controls_are_focusable_and_named(visit, request, name):
     page = visit(request.getfixturevalue(name))
@@ -274,6 +286,7 @@ def test_controls_are_focusable_and_named(visit, request, name):
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run_file", "cup_file"])
 def test_fits_phone_width(visit, request, name):
     page = visit(request.getfixturevalue(name), **PHONE)
@@ -288,6 +301,7 @@ def test_fits_phone_width(visit, request, name):
     assert min(size["width"], size["height"]) >= 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run_file", "cup_file"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_contrast(visit, request, name, scheme):
@@ -313,6 +327,7 @@ CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_dark_colour_scheme(visit, run_file):
     colours = [
         visit(run_file, color_scheme=scheme).evaluate("getComputedStyle(document.body).backgroundColor")
@@ -346,12 +361,14 @@ def test_policy_blocks_injected_markup(browser, cup_file, tmp_path):
     page.close()
 
 
+@pytest.mark.slow
 def test_page_without_javascript(visit, cup_file):
     page = visit(cup_file, java_script_enabled=False)
     assert "The replay needs JavaScript" in page.locator("#games").inner_text()
     assert page.locator("#payoff table").count() == 3
 
 
+@pytest.mark.slow
 def test_page_without_decompression_shows_notice(browser, cup_file):
     page = browser.new_page()
     page.add_init_script("delete window.DecompressionStream")

@@ -248,6 +248,7 @@ def test_game_goes_on_for_who_watches():
 # --- in a real browser
 
 
+@pytest.mark.slow
 def test_play_page_by_keyboard_and_touch(browser):
     game = session(seed=4)
     plan = plan_of(game)
@@ -274,6 +275,7 @@ def test_play_page_by_keyboard_and_touch(browser):
         page.close()
 
 
+@pytest.mark.slow
 def test_page_of_a_run_changes_in_place(browser, tmp_path):
     folder = write_run(tmp_path / "run")
     rows = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)

@@ -36,7 +36,13 @@ def _sections() -> dict[str, tuple[dict[str, str], list[str]]]:
     return found
 
 
-@pytest.mark.parametrize("heading", _sections())
+#: Its page is a walk through a dozen commands.
+_DEAR = "From an installed game to a cup of three"
+
+
+@pytest.mark.parametrize(
+    "heading", [pytest.param(heading, marks=pytest.mark.slow if heading == _DEAR else ()) for heading in _sections()]
+)
 def test_snippets_run_in_empty_folder(heading, tmp_path, monkeypatch):
     files, lines = _sections()[heading]
     monkeypatch.chdir(tmp_path)

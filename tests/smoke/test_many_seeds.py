@@ -55,6 +55,7 @@ def test_other_seeds_are_refused_in_one_line(text):
         seeds_of(text)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_costs_its_own_call(found, tmp_path):
     came = carried_out([2, -1, 0, 3], tmp_path, at_once=1)
     assert came == {
@@ -65,6 +66,7 @@ def test_a_process_that_dies_costs_its_own_call(found, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_call_that_cannot_be_read_fails_instead_of_waiting_for_ever(found, tmp_path):
     came = carried_out([Unreadable(), 2], tmp_path, at_once=1)
     assert came["2"] == ("returned", 4)
@@ -72,12 +74,14 @@ def test_a_call_that_cannot_be_read_fails_instead_of_waiting_for_ever(found, tmp
     assert "invalid literal for int()" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_an_interruption_ends_what_goes_on_and_begins_nothing(found, tmp_path):
     began = time.monotonic()
     assert carried_out([10, 10.5, 2], tmp_path, at_once=1, interrupted=lambda: time.monotonic() - began > 3) == {}
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow
 def test_a_call_does_not_begin_whose_starter_left_while_it_was_loaded(tmp_path):
     (tmp_path / "slow_to_load.py").write_text(
         "import pathlib, time\ntime.sleep(2)\ndef call(path, tell):\n    pathlib.Path(path).touch()\n"
@@ -102,6 +106,7 @@ def trained(tmp_path_factory):
     return folder, run("train", *TINY, "seeds=5,8", f"run_dir={folder}")
 
 
+@pytest.mark.slow
 def test_each_seed_is_the_run_that_it_is_alone(trained, tmp_path):
     folder, done = trained
     assert done.exit_code == 0, done.stderr
@@ -157,6 +162,7 @@ def test_bad_words_are_refused_before_anything_runs(words, said, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_of_other_runs_is_left_alone(trained, tmp_path):
     folder, _ = trained
     other = run("train", *TINY, "train.lr=0.01", "seeds=5,8", f"run_dir={folder}")
@@ -166,6 +172,7 @@ def test_a_folder_of_other_runs_is_left_alone(trained, tmp_path):
         assert (done.exit_code, "run_dir: expected a new folder, or one of seeds" in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 def test_children_end_with_their_parent_and_go_on_later(number, tmp_path):
     folder = tmp_path / "ended"

@@ -124,6 +124,7 @@ def test_it_is_short_brings_its_own_algorithm_and_has_both_phases():
     assert rollout < learning
 
 
+@pytest.mark.slow
 def test_as_a_command_it_tells_a_line_for_each_iteration():
     done = subprocess.run(
         [sys.executable, FILE, "--until", "8192"], capture_output=True, text=True, timeout=120, check=True

@@ -34,6 +34,7 @@ def example(name):
     return module
 
 
+@pytest.mark.slow
 def test_there_are_ten_of_fewer_than_sixty_lines():
     files = sorted(EXAMPLES.glob("*.py"))
     assert len(files) == 10
@@ -53,12 +54,14 @@ def test_custom_env():
     assert min(runners["agent_episode_returns_mean"].values()) < -0.02
 
 
+@pytest.mark.slow
 def test_curriculum():
     module = example("curriculum")
     module.Curriculum.ENOUGH = -100.0
     assert module.main(3, 400)["level"] in {1, 2}
 
 
+@pytest.mark.slow
 def test_self_play():
     module = example("self_play")
     module.SelfPlay.EVERY = 1
@@ -71,6 +74,7 @@ def test_custom_rl_module():
     assert "red" in example("custom_rl_module").main(1, 200)["learners"]
 
 
+@pytest.mark.slow
 def test_evaluation_workers():
     result = example("evaluation_workers").main(2, 200, 2)
     assert result["evaluation"]["env_runners"]["num_episodes"] >= 2
@@ -102,6 +106,7 @@ def test_stock_ppo_as_the_page_builds_it():
     names["algorithm"].stop()
 
 
+@pytest.mark.slow
 def test_tune_pbt(tmp_path):
     results = example("tune_pbt").main(*TINY, trials=2, iterations=3, every=1, folder=os.fspath(tmp_path))
     assert not results.errors

@@ -12,6 +12,8 @@ from multigrid_rl.rllib import GateCallback, GateStopper, MultigridAlgorithm, co
 from multigrid_rl.text import ConfigError
 from tests.tiny_runs import TINY
 
+pytestmark = pytest.mark.slow
+
 
 def test_tune_draws_stops_records_and_restores(session, tmp_path):
     made = config("1v1", *TINY, "seed=5", "train.until=1024").callbacks(GateCallback(every_s=None))

@@ -167,6 +167,7 @@ def test_wrong_driver_weights_end_run():
             iterated(algorithm)
 
 
+@pytest.mark.slow
 def test_env_runners_play_driver_games_and_resume(session, local, tmp_path, cores):
     with built("cluster.num_env_runners=2") as algorithm:
         row = iterated(algorithm)

@@ -23,6 +23,7 @@ def two_cores(monkeypatch):
     monkeypatch.setattr(settings, "cpu_quota", lambda: None)
     monkeypatch.setattr(cores, "most_threads", lambda: 2)
     monkeypatch.setattr(cores, "use_threads", lambda count: None)
+    play.now = time.monotonic() + 1000.0
 
 
 def team(*overrides: str) -> ThreadTuner:
@@ -56,9 +57,6 @@ def play(ours: ThreadTuner, seconds: float, free: float = 2.0, iterations: int =
     for _ in range(iterations):
         play.now += seconds
         ours._adjust(seconds, free, play.now)
-
-
-play.now = time.monotonic() + 1000.0
 
 
 def test_uses_two_threads_if_free_and_faster():

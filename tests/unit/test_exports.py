@@ -89,6 +89,7 @@ def outputs_of(network, agent, critic_space=None):
         return network.sequence(obs[:, None], torch.zeros(5, network.state_size), starts)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pairs", "least"), [(BOARDS, 25), (VECTORS, 5), (NUMBERS, 12)], ids=["boards", "vectors", "numbers"]
 )

@@ -16,7 +16,10 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.tables import VERBS
 from multigrid_rl.training import screen as live
 
-SHELLS = [shell for shell in ("sh", "bash", "zsh") if shutil.which(shell)]
+SHELLS = [
+    pytest.param(shell, marks=pytest.mark.skipif(shutil.which(shell) is None, reason=f"{shell} is not installed"))
+    for shell in ("sh", "bash", "zsh")
+]
 _BEGIN = r"(?:\.venv/bin/)?(?:multigrid-rl (?:{})\b|make [a-z])".format("|".join(VERBS))
 _INLINE = re.compile(rf"(?<!`)`({_BEGIN}[^`]*)`(?!`)")
 #: What takes the place of a program: it prints its words, each ended by a zero byte.

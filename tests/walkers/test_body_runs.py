@@ -10,6 +10,7 @@ from tiny_runs import rows_of, tiny_run, without_time
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
 
+@pytest.mark.slow
 def test_body_run_resumes_exactly(tmp_path):
     """Episodes of these cut hoppers end within and between batches."""
     hopper = [

@@ -39,6 +39,7 @@ def test_broken_unity_run_keeps_checkpoint_and_resumes(tmp_path):
     assert call("report", run).exit_code == 0
 
 
+@pytest.mark.slow
 def test_finished_process_ends_and_tells_unity_to_quit(tmp_path):
     walker = FakeWalker(port := free_port(), shape=(243,))
     walker.start()

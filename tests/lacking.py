@@ -1,0 +1,49 @@
+"""The end of a run of tests: what was skipped here, how often, and what would enable it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+#: What would enable it, by what the reason of a skip says.
+ENABLED_BY = {
+    "bubblewrap": "apt-get install bubblewrap",
+    "Chromium": "apt-get install chromium",
+    "zsh": "apt-get install zsh",
+    "Postgres": "apt-get install postgresql",
+    "systemd": "apt-get install systemd",
+    "psycopg": "make setup EXTRAS=postgres",
+    "extra serve": "make setup EXTRAS=serve",
+    "onnx": "make setup EXTRAS=onnx",
+    "minari": "make setup EXTRAS=minari",
+    "mlflow": "make setup EXTRAS=mlflow",
+    "wandb": "make setup EXTRAS=wandb",
+    "mujoco": "make setup EXTRAS=control",
+    "pyspiel|mpe2|magent2|pettingzoo|module": "make setup EXTRAS=games",
+    "axe|nbclient|nbformat|ipykernel": "make setup EXTRAS=dev",
+    "tomllib|Python": "make test PYTHON=python3.11 VENV=.venv-3.11",
+    "GPU": "a GPU and make setup TORCH=gpu",
+    "one CPU|one thread": "two cores",
+    "Linux|process table|kernel tells": "Linux",
+    "kernels are not kept": "a checkout that may be written to",
+    "left out": "a checkout with all add-ons",
+}
+
+
+def enabled_by(reason: str) -> str | None:
+    """The command, or what the machine would need; None where nobody said."""
+    return next((what for says, what in ENABLED_BY.items() if re.search(says, reason)), None)
+
+
+def summary(reasons: list[str]) -> list[str]:
+    """A line for each reason, the most frequent first."""
+    counted = Counter(reason.removeprefix("Skipped: ") for reason in reasons).most_common()
+    return [f"{count:5} {reason}: {enabled_by(reason) or 'nothing is known to enable it'}" for reason, count in counted]
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if not hasattr(report, "wasxfail")]
+    if skipped:
+        terminalreporter.write_sep("=", "skipped here, and what would enable it")
+        for line in summary([report.longrepr[2] for report in skipped]):
+            terminalreporter.write_line(line)
