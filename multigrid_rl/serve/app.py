@@ -12,7 +12,8 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader
+from jinja2 import ChoiceLoader, Environment, PackageLoader, pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -188,10 +189,13 @@ def environment() -> Environment:
     return found.overlay(loader=ChoiceLoader([PackageLoader("multigrid_rl.serve"), found.loader]))  # type: ignore[list-item]
 
 
-def when(at: float) -> Markup:
-    """Return a moment in words, in UTC as all of the server's."""
+@pass_context
+def when(context: Context, at: float) -> Markup:
+    """Return a moment in words, in the class's own time zone and in UTC."""
     moment = datetime.fromtimestamp(at, timezone.utc)
-    return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(), moment.strftime("%d %b %H:%M:%S UTC"))
+    own = moment.astimezone(context["course"].zone)
+    text = f"{own:%d %b %H:%M:%S %Z}" + (f" ({moment:%d %b %H:%M} UTC)" if own.utcoffset() else "")
+    return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(), text)
 
 
 @lru_cache(maxsize=1)

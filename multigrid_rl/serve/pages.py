@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
 from multigrid_rl.serve.app import Ask, Page, kept_page
+from multigrid_rl.serve.deadlines import counted
 from multigrid_rl.serve.schema import STATES, Game, Grade, HandIn, Person, Rating
 from multigrid_rl.serve.store import RefusedError, Row, seen_by
 from multigrid_rl.serve.trust import KINDS
@@ -17,7 +18,7 @@ from multigrid_rl.text import expected, shown
 
 DONE = ("rated", "refused")
 #: What a program is told of a hand-in.
-_TOLD = ("state", "state_at", "reason", "log", "deadline", "late_days", "sha256")
+_TOLD = ("state", "state_at", "reason", "log", "deadline", "sha256")
 #: Letters of a pairing's results, by what they are from the view of its first side; forfeited are games of either.
 _LETTERS = {"win": "Rb", "draw": "D", "loss": "rB", "games": "RbDrB", "forfeited": "rb"}
 _TURNED = str.maketrans("RrBb", "BbRr")
@@ -181,12 +182,18 @@ def match(ask: Ask) -> Response:
 def mine(ask: Ask) -> Response:
     """Show somebody's hand-ins, and where to hand in."""
     store, now = ask.site.store, ask.site.store.now()
-    rows, quota = store.history(ask.me.id), store.course.quota
-    used = sum(own.counts and own.at > now - 3600 * quota.per_h for own, _, _ in rows)
+    rows, course, code = store.history(ask.me.id), store.course, ask.me.code
+    used = sum(own.counts and own.at > now - 3600 * course.quota.per_h for own, _, _ in rows)
+    missed = {own.id: course.missed(own.at, code) for own, _, _ in rows}
+    stands: dict[int, list[str]] = {}
+    for each in course.deadlines:
+        found = counted(rows, course, each, code)
+        if found.own is not None:
+            stands.setdefault(found.own[0].id, []).append(each.name)
     return ask.page(
-        "mine.html", "My hand-ins", rows=rows, left=max(quota.hand_ins - used, 0), quota=quota,
-        due=store.course.due(now), late=store.course.late_days(now), url=ask.site.url,
-        frozen=bool(store.setting("frozen")),
+        "mine.html", "My hand-ins", rows=rows, left=max(course.quota.hand_ins - used, 0), quota=course.quota,
+        due=[(each, course.end(each, code)) for each in course.deadlines], missed=missed, stands=stands,
+        url=ask.site.url, frozen=bool(store.setting("frozen")), late=course.late, penalty=course.penalty,
     )  # fmt: skip
 
 
@@ -199,6 +206,9 @@ def hand_in(ask: Ask) -> Response:
     done = row.state in DONE
     if ask.by_program:
         told = {key: getattr(row, key) for key in _TOLD}
+        author = ask.site.store.get(Person, row.person_id) if row.person_id else None
+        missed = ask.site.store.course.missed(row.at, author.code) if author else None
+        told |= {"late_days": missed[1] if missed else 0}
         told |= {"hand_in": row.id, "done": done and (rating is not None or row.state == "refused")}
         told |= {key: getattr(rating, key) for key in ("rating", "low", "high", "games")} if rating else {}
         return JSONResponse(told)
