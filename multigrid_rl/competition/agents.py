@@ -134,7 +134,8 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
     Attributes:
         members: number of seats ``C`` that it acts for: with several the key of ``play_games`` is the team.
         answers: steps that it answered in these games.
-        thought_s: seconds that its answers took.
+        started_s: seconds of its own that its start took.
+        thought_s: seconds of its own that its answers took, and reading them here.
         hears: rewards are told to it, see :meth:`hear`.
         says: the protocol; its ``debug`` is what the last answer said about itself.
         notes: what answers said about themselves, by game and step.
@@ -162,7 +163,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
 
     def _forget(self) -> None:
         self.answers = 0
-        self.thought_s = 0.0
+        self.started_s = self.thought_s = 0.0
         self.notes: dict[int, dict[int, str]] = {}
         self._notes, self._step = 0, -1
         self._games = 0
@@ -185,7 +186,8 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         message = encoded(self.says.hello(self.scenario, games, self.seed))
         try:
             self._process = AgentProcess(self.agent.file.command, self.agent.parts, self.limits, self.seed)
-            check_ready(self._process.ask(message, self.limits.start_s + self._process.began - time.monotonic()))
+            check_ready(self._process.ask(message, self.limits.start_s))
+            self.started_s = self._process.took_s
         except TooSlowError as error:
             raise self._failed("start", f"not ready within {self.limits.start_s:g} s") from error
         except (ProcessError, OSError) as error:
@@ -253,10 +255,13 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         assert self._process is not None
         message = self._ended() + self.says.act(asked)
         left = self.limits.total_s - self.thought_s
-        begin = time.monotonic()
+        began = time.thread_time()
         try:
-            line = self._process.ask(message, min(self.limits.step_s, left))
-            self.thought_s += time.monotonic() - begin
+            try:
+                line = self._process.ask(message, min(self.limits.step_s, left))
+            finally:
+                self.thought_s += self._process.took_s
+                began = time.thread_time()
             actions = self.says.read(line, asked)
             self._note(asked)
         except TooSlowError as error:
@@ -265,6 +270,8 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             raise self._failed(f"step {self.answers}", reason) from error
         except (ProcessError, RecursionError) as error:  # of an answer that nests as deep as can be read
             raise self._failed(f"step {self.answers}", error) from error
+        finally:
+            self.thought_s += time.thread_time() - began
         self.answers += 1
         return actions
 
@@ -274,10 +281,10 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self._notes += len(asked.games)
         if said is None or self._notes > _MOST_NOTES:
             return
-        each = said if isinstance(said, list) and len(said) == len(asked.games) else [said] * len(asked.games)
-        for game, words in zip(asked.games.tolist(), each, strict=True):
-            text = words if isinstance(words, str) else json.dumps(words)
-            self.notes.setdefault(game, {})[self._step] = shown(text, _NOTE)
+        alone = isinstance(said, list) and len(said) == len(asked.games)
+        texts = [_said(words) for words in (said if alone else [said])]
+        for game, text in zip(asked.games.tolist(), texts if alone else texts * len(asked.games), strict=True):
+            self.notes.setdefault(game, {})[self._step] = text
 
     def _ended(self) -> bytes:
         """Return the message about games that ended since the last one; nothing if none did."""
@@ -293,6 +300,10 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             self._process = None
         self._fault = PlayerFaultError(self.name, f"{when}: {reason}", getattr(reason, "words", ""))
         return self._fault
+
+
+def _said(words: Any) -> str:
+    return shown(words if isinstance(words, str) else json.dumps(words), _NOTE)
 
 
 class SeatedAgent(AgentPlayer):

@@ -56,9 +56,9 @@ class Public(Strict):
 
 
 class Limits(Strict):
-    """What a program may use in one pairing; bundles are networks, and need none."""
+    """What a program may use of its own time in one pairing; bundles are networks, and need none."""
 
-    start_s: float = Field(default=5.0, gt=0)
+    start_s: float = Field(default=10.0, gt=0)
     step_s: float = Field(default=2.0, gt=0)
     total_s: float = Field(default=30.0, gt=0)
     memory_mb: int = Field(default=1024, ge=16)
@@ -88,7 +88,7 @@ class Course(Strict):
     teams: dict[str, list[str]] = Field(default={})  # ids of the roster, by the team's name
     extensions: list[Extension] = Field(default=[])
     #: What comes after the last deadline: it is not taken; or counts where it has more points than what was on time,
-    #: without the percent of ``penalty`` for each begun day; or is told beside what was on time, and counts for nothing.
+    #: without the percent of ``penalty`` for each begun day; or is told beside what was on time, and does not count.
     late: Literal["refuse", "penalty", "beside"] = "beside"
     penalty: float = Field(default=10.0, ge=0, le=100)
     time_zone: str = "UTC"  # in which pages show times, beside UTC: Europe/Berlin

@@ -24,7 +24,8 @@ from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.serve.course import Course
 from multigrid_rl.text import ConfigError, expected, printable
 
-#: Games against itself, and against the rookie from each side; their seeds are no secret. Seconds for all of them.
+#: Games against itself, and against the rookie from each side; their seeds are no secret. Seconds for a
+#: program's answers in all of them.
 CHECK_GAMES, CHECK_SEED, CHECK_S = 10, 36, 10.0
 #: How many times as many games anchors play among themselves.
 ANCHOR_GAMES = 10
@@ -38,8 +39,7 @@ class Verdict:
     problem: str | None  # why it does not play, in a line
     kind: str = ""  # of the entry
     sha256: str = ""  # of its files
-    seconds: float = 0.0  # that a program took
-    late: bool = False  # it took too long, which may be this machine's fault
+    seconds: float = 0.0  # that a program's answers took, its starts apart
 
     @property
     def log(self) -> str:
@@ -134,18 +134,16 @@ class Judge:
         lines, spent, able = [f"{kind}: {entry.about}"], 0.0, False
         own = [] if self.alone else [Meeting(entry, entry, "" if len(config.sides) <= 2 else config.sides[0])]
         for each in [*own, *meetings([entry] if self.alone else [entry, rookie], config)]:
-            left = min(CHECK_S - spent, config.limits.start_s), min(CHECK_S - spent, config.limits.total_s)
-            limits = replace(config.limits, start_s=max(left[0], 0.1), total_s=max(left[1], 0.1))
+            limits = replace(config.limits, total_s=max(min(CHECK_S - spent, config.limits.total_s), 0.1))
             pairing = play_pairing(*each[:2], replace(config, limits=limits), each.side)
-            spent += pairing.seconds.get(entry.name, 0.0)
+            spent += pairing.seconds.get(entry.name, 0.0) - pairing.starts.get(entry.name, 0.0)
             line = _told(each, pairing, entry, config)
             if pairing.out:  # a role that it lacks
                 lines.append(line)
                 continue
             if pairing.reason is not None:
-                late = any(words in pairing.reason for words in ("not ready within", "no answer within", "more than"))
                 line += f" ({CHECK_S:g} s for all first games)" if spent > CHECK_S / 2 else ""
-                return Verdict(tuple(lines), line, entry.kind, str(entry.sha256), spent, late)
+                return Verdict(tuple(lines), line, entry.kind, str(entry.sha256), spent)
             able = True
             lines.append(line)
         return Verdict(tuple(lines), None if able else "it plays no side", entry.kind, str(entry.sha256), spent)

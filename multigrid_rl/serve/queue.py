@@ -30,6 +30,8 @@ ATTEMPTS, BACKOFF_S = 25, 0.2
 _AT_ONCE = 100
 #: Pairings with forfeited games after which a program meets nobody any more.
 STRIKES = 3
+#: What is noted of a program whose job took far too long.
+STUCK = "stuck"
 #: Seconds for its check, and for all of its answers, from which a program has the lane of what is slow.
 SLOW_CHECK_S, SLOW_S = 5.0, 20.0
 
@@ -155,6 +157,29 @@ class Queue(Store):
             for job in held:
                 job.worker, job.lease_until = "", 0.0
             return len(held)
+
+    def stuck(self, job: Job) -> None:
+        """Note that the worker of a job ends, as it took far too long; the second time that is its program's fault.
+
+        Of two programs it is the one in whose jobs it happened more often.
+        """
+        with self._held(job) as (session, row):
+            who = [session.get(HandIn, number) for number in (job.hand_in_id, job.other_id) if job.kind != "appeal"]
+            programs = [each for each in who if each is not None and each.kind != "frozen" and each.person_id]
+            if row is None or not programs:
+                return
+            for each in programs:
+                self.note(session, STUCK, f"job {job.id}", hand_in=each.id)
+            session.flush()
+            ours = select(Event).where(Event.kind == STUCK, Event.hand_in_id.in_([each.id for each in programs]))
+            notes = list(session.scalars(ours))
+            if sum(note.text == f"job {job.id}" for note in notes) > len(programs):
+                times = Counter(note.hand_in_id for note in notes)
+                worst = max(programs, key=lambda each: times[each.id])
+                session.delete(row)
+                worst.faults += STRIKES
+                if worst.state in ("checking", "placing"):
+                    self._refuse(session, worst, "its games took far too long, twice")
 
     def _give_up(self, session: Session, job: Job) -> None:
         session.delete(job)

@@ -13,9 +13,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.gradebook import feedback
-from multigrid_rl.cores import available_cpus
+from multigrid_rl.competition.process import WAITING
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.serve.judge import Judge
+from multigrid_rl.serve.judge import CHECK_S, Judge
 from multigrid_rl.serve.queue import BEAT_S, LostLeaseError, Queue, called, log
 from multigrid_rl.serve.rating import ladder_of
 from multigrid_rl.serve.schema import Game, HandIn, Job
@@ -27,9 +27,6 @@ from multigrid_rl.types import RunError
 _POLL_S, _SUGGEST_S = 0.1, 1.0
 #: Seconds after which a worker that is still at a job is killed; of a pair what programs may take is added.
 _MOST_S = {"check": 60.0, "pair": 120.0, "rate": 300.0, "grade": 1800.0, "copies": 600.0, "appeal": 600.0}
-#: Times that a program is checked until it is believed to be too slow, also with more than so many processes for each
-#: core, when its refusal uses no quota.
-_LATE, _LATE_BUSY, _BUSY = 3, 6, 2
 #: What the server is to blame for: the disk, the database, the machine, a rubric, files that it has kept.
 _OURS = (SQLAlchemyError, OSError, RunError, MemoryError, PlayerError, ConfigError)
 
@@ -82,14 +79,16 @@ class Worker:
         return True
 
     def _programs_s(self, job: Job) -> float:
-        """Return the seconds that programs may take in a job, beside the usual ones."""
+        """Return the seconds that programs may keep a job waiting, beside the usual ones."""
         bounds, sides = self.judge.course.limits, 2 * len(self.judge.config.sides)
+        if job.kind == "check":
+            return WAITING * (2 * sides * bounds.start_s + CHECK_S)
         if job.kind == "grade":
             with suppress(*_OURS):  # a rubric that cannot be read is what the job will say
                 its = self.judge.examiner  # watched first, at most for two teams, then each side of each exam
                 sides = 2 + sum(len(its.rubric.teams_of(exam, its.sides)) for exam in its.rubric.exams)
-                return sides * (its.limits.start_s + its.limits.total_s)
-        return sides * 2 * (bounds.start_s + bounds.total_s) if job.kind == "pair" else 0.0
+                return WAITING * sides * (its.limits.start_s + its.limits.total_s)
+        return WAITING * sides * 2 * (bounds.start_s + bounds.total_s) if job.kind == "pair" else 0.0
 
     def _row(self, hand_in_id: int) -> HandIn:
         with self.queue.reading() as session:
@@ -107,14 +106,10 @@ class Worker:
             self.queue.to_programs(job)
             return
         found = self.judge.check(entry)
-        busy = os.getloadavg()[0] > _BUSY * available_cpus()
-        if found.late and job.attempts < (_LATE_BUSY if busy else _LATE):  # perhaps others kept it waiting
-            self.queue.put_back(job, printable(str(found.problem)))
-            return
         if found.problem is None:
             self.queue.checked(job, found.kind, found.sha256, found.log, found.seconds)
         else:
-            self.queue.refused(job, found.problem, found.log, found.kind, counts=not (found.late and busy))
+            self.queue.refused(job, found.problem, found.log, found.kind)
 
     def _pair(self, job: Job) -> None:
         rows = [self._row(number) for number in (job.hand_in_id, job.other_id) if number]
@@ -170,6 +165,8 @@ def _beating(queue: Queue, job: Job, most_s: float) -> Iterator[None]:
         while not over.wait(BEAT_S):
             if time.monotonic() - began > most_s:
                 log("stuck", job=job.id, kind=job.kind)
+                with suppress(SQLAlchemyError, OSError):
+                    queue.stuck(job)
                 os.kill(os.getpid(), signal.SIGKILL)
             with suppress(SQLAlchemyError, OSError):
                 if not queue.beat(job):
