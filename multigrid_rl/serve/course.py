@@ -84,6 +84,7 @@ class Course(Strict):
     counts: Literal["latest", "best"] = "latest"  # which of a student's hand-ins stands on the ladder
     rubric: str | None = None  # file beside this one, as of `multigrid-rl grade`
     roster: str = "roster.csv"
+    earlier: str | None = None  # folder beside this file, with earlier years' hand-ins, to find copies of
     deadlines: list[Deadline] = Field(default=[])
     teams: dict[str, list[str]] = Field(default={})  # ids of the roster, by the team's name
     extensions: list[Extension] = Field(default=[])

@@ -3,19 +3,19 @@
 ``multigrid-rl check`` at home and the server call the same :func:`check`, in the same games.
 """
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 from multigrid_rl.competition.copies import Fingerprint, Originals
 from multigrid_rl.competition.cup.cup import check_agents, forfeited, play_pairing
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, by_name, entry_in
+from multigrid_rl.competition.cup.entries import CupConfig, Entry, by_name, entry_in, watched_in
 from multigrid_rl.competition.cup.folder import Meeting, Pairing, meetings, scenario_of
 from multigrid_rl.competition.folders import Scratch, read_parts, remove_tree, write_parts
 from multigrid_rl.competition.grading import Examiner, examiner_of, originals_of, read_rubric
-from multigrid_rl.competition.handed_in import hand_in
+from multigrid_rl.competition.handed_in import hand_in, hand_ins
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.files import unfinished
 from multigrid_rl.players.alone import game_of
@@ -23,6 +23,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.serve.course import Course
 from multigrid_rl.text import ConfigError, expected, printable
+from multigrid_rl.trust import agents_trusted
 
 #: Games against itself, and against the rookie from each side; their seeds are no secret. Seconds for a
 #: program's answers in all of them.
@@ -201,19 +202,37 @@ class Judge:
         rubric = read_rubric(path)
         if "seed" not in rubric.model_fields_set:
             rubric = rubric.model_copy(update={"seed": self._rubric_seed})
-        return examiner_of(rubric, path.parent, [])
+        with self._earlier() as folders:
+            return examiner_of(rubric, path.parent, folders)
+
+    @contextmanager
+    def _earlier(self) -> Iterator[list[Path]]:
+        """Yield the folders of earlier years' hand-ins. Raises ``PlayerError``: there are none."""
+        with closing(Scratch()) as scratch:
+            named = self.course.earlier
+            found = hand_ins(self.beside / named, scratch.path) if named is not None else []
+            yield [each.folder for each in found if each.problem is None]
 
     @cached_property
     def originals(self) -> Originals:
-        """Players of the project, which hand-ins may be copies of."""
-        return originals_of(self.scenario, self.config.spec)
+        """Players of the project, and earlier years' hand-ins, which hand-ins may be copies of."""
+        with self._earlier() as folders:
+            return originals_of(self.scenario, self.config.spec, folders)
 
     def like(self, name: str, others: Sequence[str]) -> str:
         """Return the players that an entry is like: of the project, and of other hand-ins, by what they are called."""
-        return "; ".join(map(str, self.originals.similar(self.print_of(name), {o: self.print_of(o) for o in others})))
+        entry, watched = self.entry(name), {}
+        if entry.kind == "external" and self.originals.watches and not agents_trusted():
+            watched = watched_in(entry, self.config)
+        # What a program answered is compared with networks themselves, which are too large to be kept.
+        prints = {other: (self._whole_print if watched else self.print_of)(other) for other in others}
+        return "; ".join(map(str, self.originals.similar(self.print_of(name), prints, watched)))
 
     def _print(self, name: str) -> Fingerprint:
-        return self.originals.fingerprint(self._folder(name))._replace(teams=None)
+        return self._whole_print(name)._replace(teams=None)
+
+    def _whole_print(self, name: str) -> Fingerprint:
+        return self.originals.fingerprint(self._folder(name))
 
 
 def _told(meeting: Meeting, pairing: Pairing, entry: Entry, config: CupConfig) -> str:

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
+from multigrid_rl.competition.copies import NOT_ORIGINAL, CopyError
 from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.gradebook import feedback
 from multigrid_rl.competition.process import WAITING
@@ -18,7 +20,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.serve.judge import CHECK_S, Judge
 from multigrid_rl.serve.queue import BEAT_S, LostLeaseError, Queue, called, log
 from multigrid_rl.serve.rating import ladder_of
-from multigrid_rl.serve.schema import Game, HandIn, Job
+from multigrid_rl.serve.schema import Game, HandIn, Job, Person
 from multigrid_rl.serve.store import BUNDLE, PROGRAM
 from multigrid_rl.text import ConfigError, one_line, printable
 from multigrid_rl.types import RunError
@@ -131,13 +133,16 @@ class Worker:
         try:
             result = examiner.grade(folder)
         except PlayerError as error:
-            result = examiner.refused(folder, _without(error, folder))
+            told = NOT_ORIGINAL if isinstance(error, CopyError) else None
+            result = examiner.refused(folder, _without(error, folder), told)
         self.queue.graded(job, result, json.dumps(result, allow_nan=False), feedback(result))
 
     def _copies(self, job: Job) -> None:
         own = self._row(job.hand_in_id)
-        others = [row.hand_in for row in self.queue.ladder() if row.plays]
-        names = {called(row) for row in others if row.person_id != own.person_id}
+        # What was handed in again since, too: somebody else may have the old one.
+        query = select(HandIn).join(Person, Person.id == HandIn.person_id).where(HandIn.state == "rated")
+        query = query.where(HandIn.person_id != own.person_id, ~Person.forgotten)
+        names = [called(row) for row in self.queue.all(query)]
         self.queue.compared(job, self.judge.like(called(own), sorted(names)))
 
     def _appeal(self, job: Job) -> None:

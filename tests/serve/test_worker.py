@@ -79,8 +79,10 @@ def test_what_a_busy_machine_kept_waiting_is_tried_again_and_is_nobodys_fault(st
 def test_program_whose_job_hangs_twice_is_at_fault_and_no_other(store, adept):
     do_all(Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES))
     rows = [store.hand_in(store.person_by_code(code).id, adept) for code in ("s1", "s2")]
-    for _ in rows:
-        store.checked(store.claim("w", LANES), "external", "a" * 64, "ok")
+    checks = [store.claim(f"w{k}", LANES) for k, _ in enumerate(rows)]
+    for job in checks:
+        assert job.kind == "check"
+        store.checked(job, "external", "a" * 64, "ok")
     hung = None
     while hung is None or store.get(Job, hung.id):
         job = store.claim("w", LANES)

@@ -124,7 +124,7 @@ def _met(pairing: Pairing, entries: list[Entry]) -> Meeting:
 
 
 def repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
-    """Return whether a pairing can be replayed: what an agent forfeits depends on wall-clock time."""
+    """Return whether a pairing can be replayed: what an agent forfeits depends on its time."""
     agents = {entry.name for entry in entries if entry.kind == "external"}
     return pairing.reason is None or not agents & pairing.names
 

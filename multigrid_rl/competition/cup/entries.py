@@ -182,7 +182,7 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     prints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
     agents = [entry for entry in entries if entry.kind == "external"]
     prints |= {entry.name: agent_fingerprint(entry.files) for entry in agents}
-    watched = {entry.name: _watched(entry, config) for entry in agents if originals.watches and not agents_trusted()}
+    watched = {entry.name: watched_in(entry, config) for entry in agents if originals.watches and not agents_trusted()}
     checked = []
     for entry in entries:
         if entry.name not in prints or entry.known:
@@ -198,7 +198,7 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     return checked
 
 
-def _watched(entry: Entry, config: CupConfig) -> dict[str, Answers | None]:
+def watched_in(entry: Entry, config: CupConfig) -> dict[str, Answers | None]:
     """Let an agent play the first steps of as many games as the cup has, for each team."""
     config = replace(config, limits=config.limits.watched)
     found: dict[str, Answers | None] = {}
