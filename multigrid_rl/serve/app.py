@@ -28,7 +28,7 @@ from starlette.routing import Route
 from multigrid_rl import __version__
 from multigrid_rl.competition.folders import MAX_FOLDER_FILES
 from multigrid_rl.players.plain import PlayerError
-from multigrid_rl.serve.guard import Guard, patient_protocol
+from multigrid_rl.serve.guard import CONNECTIONS, Guard, patient_protocol
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.schema import HandIn, Person
 from multigrid_rl.serve.store import Kept, RefusedError
@@ -324,8 +324,9 @@ def server_of(app: Any, *, behind_proxy: bool = False) -> Any:
     """
     import uvicorn  # noqa: PLC0415 - it takes a while
 
+    http = patient_protocol(most=None if behind_proxy else CONNECTIONS)  # a proxy's address is everybody's
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", http=patient_protocol(), limit_concurrency=1000,
+        app, log_level="warning", access_log=False, lifespan="off", http=http, limit_concurrency=1000,
         timeout_graceful_shutdown=5, timeout_keep_alive=30, server_header=False, proxy_headers=behind_proxy,
         forwarded_allow_ips="*" if behind_proxy else "",
     )  # fmt: skip

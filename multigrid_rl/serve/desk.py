@@ -54,8 +54,9 @@ def desk(ask: Ask) -> Response:
     queue = store.queue()
     return ask.page(
         "desk.html", "Desk", health=store.health(), queue=queue[:_MOST], waiting=len(queue), copies=copies,
-        refused=refused, overdue=overdue, events=events, people=store.people(), frozen=bool(store.setting("frozen")),
-        exports=[*EXPORTS, GRADESCOPE], deadlines=[each.name for each in store.course.deadlines] or [""],
+        surprises=store.surprises(), refused=refused, overdue=overdue, events=events, people=store.people(),
+        frozen=bool(store.setting("frozen")), exports=[*EXPORTS, GRADESCOPE],
+        deadlines=[each.name for each in store.course.deadlines] or [""],
     )  # fmt: skip
 
 

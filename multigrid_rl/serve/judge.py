@@ -180,7 +180,8 @@ class Judge:
     def again(self, pairing: Pairing) -> str:
         """Play a pairing again; returns in words what differs, or nothing."""
         red, blue = self.entry(pairing.red), self.entry(pairing.blue) if pairing.blue else None
-        now = play_pairing(red, blue, replace(self.config, games=len(pairing.outcomes)), pairing.side)
+        config = replace(self.config, games=len(pairing.outcomes))
+        now = play_pairing(red, blue, config, pairing.side, mixed=pairing.mixed)
         wrong = [k for k, pair in enumerate(zip(pairing.outcomes, now.outcomes, strict=True)) if len({*pair}) > 1]
         if wrong:
             k = wrong[0]

@@ -1,5 +1,6 @@
 """Pages of a class server: the ladder, entries and their matches, one's own hand-ins."""
 
+import hashlib
 import json
 from collections import Counter
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ class Ladder(NamedTuple):
     hidden: dict[int, int]  # hand-in -> how many rows before it are not shown
     names: dict[int, str]  # hand-in -> what it is called
     own: int  # hand-in of who looks; 0: none
+    mark: str  # of all of it
 
 
 def ladder_of(ask: Ask) -> Ladder:
@@ -52,21 +54,27 @@ def ladder_of(ask: Ask) -> Ladder:
         own = next((row.hand_in.id for row in seen if row.person and row.person.id == who), 0)
         by_name = ask.teaches or course.public.names == "names"
         names = {row.hand_in.id: row.person.name if by_name and row.person else row.title for row in seen}
-        return Ladder(seen, hidden, names, own)
+        told = [(row.hand_in.id, names[row.hand_in.id], *row[3:]) for row in seen]
+        mark = hashlib.sha256(json.dumps([told, sorted(hidden.items())]).encode()).hexdigest()[:12]
+        return Ladder(seen, hidden, names, own, mark)
 
     found: Ladder = ask.site.kept(("ladder", who), make)
     return found
 
 
 def ladder(ask: Ask) -> Response:
-    """Show the ladder, or its table alone."""
-    template = "table.html" if "part" in ask.request.query_params else "ladder.html"
+    """Show the ladder, or its table alone; nothing where it is as before: nobody loses their place on the page."""
+    part = ask.request.query_params.get("part")
+    found = ladder_of(ask)
+    if part == found.mark:
+        return Response(status_code=204)
 
     def make() -> bytes:
-        found = ladder_of(ask)
         students = sum(row.person is not None for row in found.rows) + sum(found.hidden.values())
         lead = f"Ratings follow from all games at once, in whatever order they were played. {students} on the ladder."
-        content: dict[str, Any] = {"ladder": found, "scale": Scale.around(found.rows)}
+        content: dict[str, Any] = {"ladder": found, "scale": Scale.around(found.rows), "mark": found.mark}
+        content["above"] = max((row.rating for row in found.rows if row.person is None), default=float("inf"))
+        template = "ladder.html" if part is None else "table.html"
         return bytes(ask.page(template, ask.site.store.course.title, lead=lead, **content).body)
 
     return kept_page(ask, make)
@@ -171,7 +179,7 @@ def match(ask: Ask) -> Response:
     script = "texts.js" if shown_games.get("scripts") == TEXT_SCRIPTS else "replay.js"
     return ask.page(
         "match.html", " against ".join(names.values()), data=shown_games["data"], films=films, script=script,
-        game=game, pairing=pairing,
+        game=game, pairing=pairing, why=ask.teaches or pairing.at_fault in ours,
         lead=f"{plural(len(kept), 'game')} to look at, of {len(pairing.outcomes)} that were played.",
     )  # fmt: skip
 

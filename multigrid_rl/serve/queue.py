@@ -30,6 +30,8 @@ ATTEMPTS, BACKOFF_S = 25, 0.2
 _AT_ONCE = 100
 #: Pairings with forfeited games after which a program meets nobody any more.
 STRIKES = 3
+#: Setting with ratings from games against anchors alone, in JSON.
+BY_ANCHORS = "by_anchors"
 #: What is noted of a program whose job took far too long.
 STUCK = "stuck"
 #: Seconds for its check, and for all of its answers, from which a program has the lane of what is slow.
@@ -269,14 +271,17 @@ class Queue(Store):
                     self._met[number] = Met.of(red, blue, json.loads(text), rated=rated)
         return Snapshot([self._met[number] for number in ids], anchors, placed)
 
-    def rated(self, job: Job, of: Snapshot, ratings: dict[int, Rated]) -> None:
-        """Keep ratings; whoever had played all first games by then is on the ladder."""
+    def rated(
+        self, job: Job, of: Snapshot, ratings: dict[int, Rated], by_anchors: dict[int, Rated] | None = None
+    ) -> None:
+        """Keep ratings, and those from games against anchors alone; who had played all first games is on the ladder."""
 
         def more(session: Session) -> bool:
             session.get(Setting, "fixed", with_for_update=True)  # no games are added meanwhile, see `paired`
             return session.scalar(select(func.count(Game.id)).where(Game.series == LADDER)) != len(of.games)
 
         with self.finishing(job, keep=more) as session:
+            session.merge(Setting(key=BY_ANCHORS, value=json.dumps(by_anchors or {})))
             for number, (value, low, high, games) in ratings.items():
                 session.merge(Rating(hand_in_id=number, rating=value, low=low, high=high, games=games))
             for row in session.scalars(select(HandIn).where(HandIn.id.in_(of.placed), HandIn.state == "placing")):
@@ -295,6 +300,12 @@ class Queue(Store):
             values |= {"at": self.now(), "result": text, "feedback": feedback}
             session.merge(Grade(hand_in_id=job.hand_in_id, **values))
             self.note(session, "graded", hand_in=job.hand_in_id)
+
+    def surprises(self) -> list[tuple[Row, list[float]]]:
+        """Return who is rated beyond the interval from games against anchors alone, and that rating with its ends."""
+        alone = json.loads(self.setting(BY_ANCHORS) or "{}")
+        found = [(row, alone.get(str(row.hand_in.id))) for row in self.ladder() if row.person is not None]
+        return [(row, its) for row, its in found if its and not its[1] <= row.rating <= its[2]]
 
     def compared(self, job: Job, same_as: str) -> None:
         """Keep what a hand-in is like."""

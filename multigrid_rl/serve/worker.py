@@ -126,7 +126,9 @@ class Worker:
     def _rate(self, job: Job) -> None:
         wins = self.judge.config.rated
         shot = self.queue.snapshot(rated=wins)
-        self.queue.rated(job, shot, ladder_of(shot.games, shot.anchors, rated=wins))
+        alone = [met for met in shot.games if {met.red, met.blue} & {*shot.anchors}]
+        by_anchors = ladder_of(alone, shot.anchors, rated=wins)
+        self.queue.rated(job, shot, ladder_of(shot.games, shot.anchors, rated=wins), by_anchors)
 
     def _grade(self, job: Job) -> None:
         examiner, folder = self.judge.examiner, self.queue.entry_folder(job.hand_in_id)

@@ -150,7 +150,7 @@ def play_again(
     number = len(pairings) if most is None else min(most, len(pairings))
     for before in random.SystemRandom().sample(pairings, number):
         red, blue, side = _met(before, entries)
-        now = play_pairing(red, blue, config, side)
+        now = play_pairing(red, blue, config, side, mixed=before.mixed)
         rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
         wrong = [game for game, (one, other) in enumerate(zip(*rows, strict=True)) if one != other]
         if wrong:
@@ -160,8 +160,10 @@ def play_again(
             yield before, "" if games[0] == games[1] else "the games kept for replay differ"
 
 
-def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = "") -> Pairing:
+def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = "", *, mixed: bool = True) -> Pairing:
     """Play all games of a pairing. An entry that fails, or cannot play its side, forfeits the unfinished games.
+
+    ``mixed``: agents are told the games by other numbers than in all other pairings, as by boards that they know.
 
     Raises:
         ScratchError: this machine has no room for an agent's files; no entry forfeits for that.
@@ -174,7 +176,7 @@ def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = 
     with ExitStack() as stack:
         if "external" in {entry.kind for entry, _ in meeting.teams(config)}:
             stack.enter_context(kill_descendants())
-        players, failed = _seated(meeting, config, stack, starts)
+        players, failed = _seated(meeting, config, stack, starts, mixed=mixed)
         if failed:
             return _timed(forfeited(red, blue, config, failed, side), seconds, starts)
         try:
@@ -186,7 +188,7 @@ def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = 
         for player in players.values():
             if isinstance(player, AgentPlayer):
                 seconds[player.name] += player.thought_s
-    pairing = _pairing(meeting, config, played)
+    pairing = _pairing(meeting, config, played).model_copy(update={"mixed": mixed and bool(seconds)})
     agents = [player for player in players.values() if isinstance(player, AgentPlayer) and player.notes]
     return _timed(pairing.model_copy(update={"kept": [_noted(game, agents) for game in pairing.kept]}), seconds, starts)
 
@@ -198,14 +200,15 @@ def _noted(game: Any, agents: list[AgentPlayer]) -> Any:
 
 
 def _seated(
-    meeting: Meeting, config: CupConfig, stack: ExitStack, starts: dict[str, float]
+    meeting: Meeting, config: CupConfig, stack: ExitStack, starts: dict[str, float], *, mixed: bool
 ) -> tuple[dict[str, Policy], dict[str, str]]:
     """Start the players of all sides, and add what that took agents to ``starts``; returns also who failed, and why."""
     players: dict[str, Policy] = {}
+    names = " ".join([config.agents_key, meeting.red.name, meeting.blue.name if meeting.blue else "", meeting.side])
     for entry, team in meeting.teams(config):
         begin_s, reason = time.perf_counter(), None
         try:
-            own = stack.enter_context(entry.players_of(config, team))
+            own = stack.enter_context(entry.players_of(config, team, names if mixed else ""))
             starts.update({p.name: starts[p.name] + p.started_s for p in own.values() if isinstance(p, AgentPlayer)})
             players |= own
         except PlayerFaultError as error:
