@@ -311,6 +311,11 @@ def test_rubric_may_reject_known_players(tmp_path):
     assert "got a copy of before/anna (the same)" in rows["berta"]
     assert "blue-master (100%" in rows["thief"]
     assert "copy" not in rows["caro"]
+    # Whom it is like is the instructor's to know.
+    told = [(table.with_suffix("") / "feedback" / f"{name}.md").read_text() for name in ("berta", "thief")]
+    for text in told:
+        assert "not original: talk to your instructor" in text
+        assert not any(words in text for words in ("anna", "blue-master", "% of its"))
 
 
 @pytest.mark.parametrize(("wanted", "other"), [("bundle", "an agent"), ("agent", "a bundle")])

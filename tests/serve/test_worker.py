@@ -147,3 +147,35 @@ def test_an_appeal_belongs_to_a_hand_in_and_names_its_game(store, adept):
     assert (job.hand_in_id, job.other_id) == (game.red_id, game.id)
     do_all(worker)
     assert any("the same again" in event.text for event in store.events(game.red_id))
+
+
+def test_hand_in_is_compared_with_what_others_handed_in_before_their_last_one(store, clock, adept, monkeypatch):
+    worker = Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES)
+    first, last = (store.hand_in(store.person_by_code("s1").id, adept) for _ in range(2))
+    do_all(worker)
+    asked = []
+    monkeypatch.setattr(worker.judge, "like", lambda name, others: asked.append((name, others)) or "")
+    mine = store.hand_in(store.person_by_code("s2").id, adept)
+    do_all(worker)
+    assert asked == [(f"h{mine.id}", [f"h{first.id}", f"h{last.id}"])]
+
+
+def test_program_is_compared_on_the_server_by_what_it_answers_and_with_earlier_years(store, tmp_path, monkeypatch):
+    from multigrid_rl.competition.bundle import load_team  # noqa: PLC0415
+    from multigrid_rl.competition.copies import watch  # noqa: PLC0415
+
+    shutil.copytree(data_root() / "checkpoints" / "blue-adept", tmp_path / "last-year" / "anna")
+    course = store.course.model_copy(update={"earlier": "last-year"})
+    judge = Judge(course, tmp_path, store.home, store.secrets())
+    assert "last-year/anna" in judge.originals.players
+    folder = store.home / "entries" / "h7"
+    shutil.copytree(data_root() / "examples" / "agents" / "python", folder)
+    (folder / "agent.py").write_text("# nobody's words")
+    spec = judge.config.spec
+    (player,) = load_team(data_root() / "checkpoints" / "blue-adept", spec, "red").values()
+    answers = {"red": watch(spec, "red", player, 200, 7)}
+    monkeypatch.setattr("multigrid_rl.serve.judge.watched_in", lambda entry, config: answers)
+    monkeypatch.setattr("multigrid_rl.serve.judge.agents_trusted", lambda: False)
+    found = judge.like("h7", [])
+    assert "blue-adept" in found
+    assert "last-year/anna" in found
