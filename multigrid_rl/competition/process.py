@@ -129,28 +129,31 @@ class AgentProcess:
             ProcessError: one that is too long or several lines, or its end.
         """
         self._signal(signal.SIGCONT)
-        before, asleep = self._usage.computed(), 0.0
+        before, asleep = self._usage.computed_s, 0.0
         try:
             self._pump(_NOTHING, 0.0)
             if self._inbox:
                 raise unexpected("output", "nothing before it is asked", shown(bytes(self._inbox)))
-            rest, begin = memoryview(message), time.monotonic()
-            while rest or b"\n" not in self._inbox:
-                if self._usage.computed() - before + asleep >= seconds:
-                    raise TooSlowError
-                if time.monotonic() - begin >= WAITING * seconds:
+            rest, begin, answered = memoryview(message), time.monotonic(), False
+            while not answered:
+                looked = time.monotonic()
+                if looked - begin >= WAITING * seconds:
                     raise BusyError(f"no answer within {WAITING * seconds:g} s, as the machine was too busy")
-                got, left = len(self._inbox), len(rest)
                 rest = self._pump(rest, _LOOK_S)
-                if (got, left) == (len(self._inbox), len(rest)) and not self._usage.computes():
-                    asleep += _LOOK_S  # and not what passed: who is kept waiting here may be this process
+                answered = not rest and b"\n" in self._inbox
                 if (excess := self._usage.excess()) is not None:
                     raise ProcessError(excess)
                 if len(self._inbox) > MAX_LINE:
                     raise unexpected("answer", f"at most {MAX_LINE} bytes", "more")
+                if not answered and not self._usage.computes():
+                    asleep += min(time.monotonic() - looked, _LOOK_S)  # what passed may be this process's own waiting
+                if not answered and self._usage.computed() - before + asleep >= seconds:
+                    raise TooSlowError
         finally:
             self._signal(signal.SIGSTOP)
             self.took_s = self._usage.computed() - before + asleep
+        if self.took_s >= seconds:
+            raise TooSlowError
         line, _, more = bytes(self._inbox).partition(b"\n")
         if more:
             raise unexpected("answer", "one line", f"{shown(more)} behind it")
@@ -266,6 +269,7 @@ class Usage:
 
     Attributes:
         found: what there was too much of, in words.
+        computed_s: what :meth:`computed` returned last.
         watched: of all agents that run.
     """
 
@@ -276,7 +280,7 @@ class Usage:
         self.found: str | None = None
         self._next = 0.0
         self._pids = {pid}
-        self._total, self._computed = 0.0, 0.0
+        self._total, self.computed_s = 0.0, 0.0
         self._reserve = _free_memory() // 10
         self.watched.add(self)
 
@@ -293,9 +297,9 @@ class Usage:
     def computed(self) -> float:
         """Return the seconds that its processes have computed. What ends and nobody waits for is lost."""
         total = sum(map(_computed, self._pids))
-        self._computed += max(total - self._total, 0.0)
+        self.computed_s += max(total - self._total, 0.0)
         self._total = total
-        return self._computed
+        return self.computed_s
 
     def computes(self) -> bool:
         """Return whether one of its threads computes, or waits for a core."""

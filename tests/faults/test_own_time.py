@@ -85,7 +85,10 @@ def test_machine_that_is_busy_takes_no_time_of_an_agent(tmp_path):
         assert player.thought_s < 3 * quiet + 0.3
 
 
-@pytest.mark.parametrize("how", ["time.sleep(60)", "\n  while True: pass", "subprocess.run(['sleep', '60'])"])
+TRICKLES = "\n  while True: sys.stdout.write('x'); sys.stdout.flush(); time.sleep(0.015)"
+
+
+@pytest.mark.parametrize("how", ["time.sleep(60)", "\n  while True: pass", "subprocess.run(['sleep', '60'])", TRICKLES])
 def test_sleeping_and_computing_are_an_agents_own_time(how, tmp_path):
     code = "import subprocess\n" + ACT + " " + how
     with kill_descendants(), player_of(agent_of(tmp_path / "a", code), replace(LIMITS, step_s=0.5)) as player:
