@@ -136,7 +136,8 @@ class Judge:
         own = [] if self.alone else [Meeting(entry, entry, "" if len(config.sides) <= 2 else config.sides[0])]
         for each in [*own, *meetings([entry] if self.alone else [entry, rookie], config)]:
             limits = replace(config.limits, total_s=max(min(CHECK_S - spent, config.limits.total_s), 0.1))
-            pairing = play_pairing(*each[:2], replace(config, limits=limits), each.side)
+            # Its games are no secret, and the same at home, where it has another name.
+            pairing = play_pairing(*each[:2], replace(config, limits=limits), each.side, mixed=False)
             spent += pairing.seconds.get(entry.name, 0.0) - pairing.starts.get(entry.name, 0.0)
             line = _told(each, pairing, entry, config)
             if pairing.out:  # a role that it lacks

@@ -177,11 +177,14 @@ def _handed_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
     entry = entry_in(path, config)
     if entry.problem is None or path.is_symlink() or not (path.is_dir() or path.suffix.lower() == ZIP):
         return entry
-    found = hand_in(path, scratch / filed_name(path.name))
-    name = path.stem if path.suffix.lower() == ZIP else path.name
-    if found.problem is not None or found.folder == path:
-        return replace(entry, problem=found.problem or entry.problem)
-    return entry_in(found.folder, config, name)
+    zipped = path.suffix.lower() == ZIP
+    try:
+        found = hand_in(path, scratch / filed_name(path.name))
+    except UNREADABLE:
+        return entry
+    if found.problem is None:
+        return entry_in(found.folder, config, path.stem if zipped else path.name)
+    return replace(entry, problem=printable(found.problem)) if zipped else entry
 
 
 def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *, refuse: bool) -> list[Entry]:
