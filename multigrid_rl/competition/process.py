@@ -134,20 +134,22 @@ class AgentProcess:
             self._pump(_NOTHING, 0.0)
             if self._inbox:
                 raise unexpected("output", "nothing before it is asked", shown(bytes(self._inbox)))
-            rest, begin, answered = memoryview(message), time.monotonic(), False
-            while not answered:
+            rest, begin, over = memoryview(message), time.monotonic(), False
+            while not over:
                 looked = time.monotonic()
                 if looked - begin >= WAITING * seconds:
                     raise BusyError(f"no answer within {WAITING * seconds:g} s, as the machine was too busy")
                 rest = self._pump(rest, _LOOK_S)
-                answered = not rest and b"\n" in self._inbox
+                sleeps = (rest or b"\n" not in self._inbox) and not self._usage.computes()
+                if sleeps:
+                    rest = self._pump(rest, 0.0)  # as it does when it has just answered
+                over = not rest and b"\n" in self._inbox
                 if (excess := self._usage.excess()) is not None:
                     raise ProcessError(excess)
                 if len(self._inbox) > MAX_LINE:
                     raise unexpected("answer", f"at most {MAX_LINE} bytes", "more")
-                if not answered and not self._usage.computes():
-                    asleep += min(time.monotonic() - looked, _LOOK_S)  # what passed may be this process's own waiting
-                if not answered and self._usage.computed() - before + asleep >= seconds:
+                asleep += time.monotonic() - looked if sleeps and not over else 0.0
+                if not over and self._usage.computed() - before + asleep >= seconds:
                     raise TooSlowError
         finally:
             self._signal(signal.SIGSTOP)
