@@ -1,5 +1,6 @@
 """An agent: its folder, and the player in a process of its own (docs/agents)."""
 
+import hashlib
 import json
 import os
 import time
@@ -132,9 +133,11 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         seed: sent to the agent, for what it draws; by default from a hash of its files.
 
     Attributes:
+        mixing: what the numbers of games that it is told are mixed by, as boards have the same ones in all pairings.
         members: number of seats ``C`` that it acts for: with several the key of ``play_games`` is the team.
         answers: steps that it answered in these games.
-        thought_s: seconds that its answers took.
+        started_s: seconds of its own that its start took.
+        thought_s: seconds of its own that its answers took, and reading them here.
         hears: rewards are told to it, see :meth:`hear`.
         says: the protocol; its ``debug`` is what the last answer said about itself.
         notes: what answers said about themselves, by game and step.
@@ -157,15 +160,16 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self.hears = self.says.hears
         # Nothing that it could know the games by: they follow from seeds that it is not sent.
         self.seed = int(agent.sha256[:8], 16) if seed is None else seed
+        self.mixing = ""
         self._process: AgentProcess | None = None
         self._forget()
 
     def _forget(self) -> None:
         self.answers = 0
-        self.thought_s = 0.0
+        self.started_s = self.thought_s = 0.0
         self.notes: dict[int, dict[int, str]] = {}
         self._notes, self._step = 0, -1
-        self._games = 0
+        self._games, self._told = 0, np.zeros(0, np.intp)
         self._known: set[int] = set()  # games that it was asked about and whose end it was not yet sent
         self._over: list[tuple[int, NDArray[np.float64]]] = []  # their numbers, and the rewards not yet told
         self._owed = np.zeros((0, self.members))
@@ -180,12 +184,13 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         """
         self.close()
         self._forget()
-        self._games = games
+        self._games, self._told = games, self._numbers(games)
         self._owed = np.zeros((games, self.members))
         message = encoded(self.says.hello(self.scenario, games, self.seed))
         try:
             self._process = AgentProcess(self.agent.file.command, self.agent.parts, self.limits, self.seed)
-            check_ready(self._process.ask(message, self.limits.start_s + self._process.began - time.monotonic()))
+            check_ready(self._process.ask(message, self.limits.start_s))
+            self.started_s = self._process.took_s
         except TooSlowError as error:
             raise self._failed("start", f"not ready within {self.limits.start_s:g} s") from error
         except (ProcessError, OSError) as error:
@@ -206,9 +211,14 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         if self.answers or self._fault is not None:
             self.close()
             self._forget()
-        self._games = games
+        self._games, self._told = games, self._numbers(games)
         self._owed = np.zeros((games, self.members))
         return np.arange(games)
+
+    def _numbers(self, games: int) -> NDArray[np.intp]:
+        """Return the numbers (N,) that the agent is told of games."""
+        drawn = hashlib.sha256(self.mixing.encode()).digest()
+        return np.random.default_rng([*drawn]).permutation(games) if self.mixing else np.arange(games)
 
     def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Return the numbers of the games (N,) when those in ``done`` (N,) are over."""
@@ -240,52 +250,59 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self._step += 1
         turn = np.ones((len(state), self.members), np.bool_) if view.turn is None else view.turn
         rows = np.flatnonzero((state >= 0) & turn.any(axis=1))
+        rows = rows[np.argsort(self._told[state[rows]], kind="stable")]
         actions = np.tile(self.says.idle, (len(state), 1))
         if len(rows):
             games = state[rows]
-            asked = Asked(self.answers, games, view.tokens[rows], turn[rows], self._owed[games])
+            asked = Asked(self.answers, self._told[games], view.tokens[rows], turn[rows], self._owed[games])
             self._owed[games] = np.where(asked.turn, 0.0, asked.rewards)
-            actions[rows] = self._ask(asked)
+            actions[rows] = self._ask(asked, games)
             self._known.update(games.tolist())
         return (actions[:, 0] if actions.shape[1] == 1 else actions), state
 
-    def _ask(self, asked: Asked) -> NDArray[Any]:
+    def _ask(self, asked: Asked, games: NDArray[np.intp]) -> NDArray[Any]:
         assert self._process is not None
         message = self._ended() + self.says.act(asked)
         left = self.limits.total_s - self.thought_s
-        begin = time.monotonic()
+        began = time.thread_time()
         try:
-            line = self._process.ask(message, min(self.limits.step_s, left))
-            self.thought_s += time.monotonic() - begin
+            try:
+                line = self._process.ask(message, min(self.limits.step_s, left))
+            finally:
+                self.thought_s += self._process.took_s
+                began = time.thread_time()
             actions = self.says.read(line, asked)
-            self._note(asked)
+            self._note(games)
         except TooSlowError as error:
             each, total = self.limits.step_s, self.limits.total_s
             reason = f"more than {total:g} s for all answers" if left < each else f"no answer within {each:g} s"
             raise self._failed(f"step {self.answers}", reason) from error
         except (ProcessError, RecursionError) as error:  # of an answer that nests as deep as can be read
             raise self._failed(f"step {self.answers}", error) from error
+        finally:
+            self.thought_s += time.thread_time() - began
         self.answers += 1
         return actions
 
-    def _note(self, asked: Asked) -> None:
+    def _note(self, games: NDArray[np.intp]) -> None:
         """Keep what an answer says about itself: a list as long as its games for each of them, all else for all."""
         said = self.says.debug
-        self._notes += len(asked.games)
+        self._notes += len(games)
         if said is None or self._notes > _MOST_NOTES:
             return
-        each = said if isinstance(said, list) and len(said) == len(asked.games) else [said] * len(asked.games)
-        for game, words in zip(asked.games.tolist(), each, strict=True):
-            text = words if isinstance(words, str) else json.dumps(words)
-            self.notes.setdefault(game, {})[self._step] = shown(text, _NOTE)
+        alone = isinstance(said, list) and len(said) == len(games)
+        texts = [_said(words) for words in (said if alone else [said])]
+        for game, text in zip(games.tolist(), texts if alone else texts * len(games), strict=True):
+            self.notes.setdefault(game, {})[self._step] = text
 
     def _ended(self) -> bytes:
         """Return the message about games that ended since the last one; nothing if none did."""
         over, self._over = self._over, []
         if not over:
             return b""
+        over.sort(key=lambda each: self._told[each[0]])
         games, rewards = zip(*over, strict=True)
-        return encoded(self.says.end(list(games), np.stack(rewards)))
+        return encoded(self.says.end(self._told[list(games)].tolist(), np.stack(rewards)))
 
     def _failed(self, when: str, reason: object) -> PlayerFaultError:
         if self._process is not None:
@@ -293,6 +310,10 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             self._process = None
         self._fault = PlayerFaultError(self.name, f"{when}: {reason}", getattr(reason, "words", ""))
         return self._fault
+
+
+def _said(words: Any) -> str:
+    return shown(words if isinstance(words, str) else json.dumps(words), _NOTE)
 
 
 class SeatedAgent(AgentPlayer):

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, deserialize
 
 from multigrid_rl.competition.agents import AGENT_FILE, is_agent
 from multigrid_rl.competition.bundle import load_team
+from multigrid_rl.competition.explained import explained
 from multigrid_rl.competition.folders import FolderPart, read_parts
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
@@ -32,26 +33,30 @@ from multigrid_rl.trust import strangers
 from multigrid_rl.types import GameSpec, Policy, SeatView
 from multigrid_rl.world.constants import ACTIONS, DONE
 
-
-class ErrorBound(NamedTuple):
-    """A player that is less ``apart`` from another one, or more ``alike``, is a near copy."""
-
-    apart: float  # 1 minus the correlation of log-probabilities; of an agent, how far it is from draws of them
-    alike: float  # share of equal likeliest actions; of an agent, of likeliest actions that it took
-
-
-#: Of a network and one of this project; of two hand-ins, as networks trained by one recipe are alike; of an agent.
-KNOWN, HAND_INS, ANSWERS = ErrorBound(0.17, 0.82), ErrorBound(0.06, 0.92), ErrorBound(0.06, 0.92)
+#: Of a network the share of decisions that are nearly those of players of this project, together; of another hand-in,
+#: and of two of them, as networks trained by one recipe are alike.
+KNOWN, HAND_IN, TWO = 0.53, 0.8, 0.85
+#: Correlation of log-probabilities from which a decision is nearly the same; share of decisions that a player adds to
+#: those of others to be named.
+_NEAR, _ADDS = 0.95, 0.1
+#: How far an agent may be from draws of players that explain at least so many of its decisions, see ``explained.py``.
+APART, EXPLAINED = 0.05, 0.7
+#: What a student is told; whose player it is like is the instructor's to know.
+NOT_ORIGINAL = "not original: talk to your instructor"
 #: Share of one action from which a player has learned nothing that could be copied.
 _UNTRAINED = 0.8
 #: Shared games of each player of the catalogue; an agent's own games that are kept; steps of both; fewest rows.
-_GAMES, _OWN_GAMES, STEPS, _FEWEST = 64, 200, 24, 200
-_SEED, _BINS = 20_261_122, 5
-_LEAST = np.float32(np.log(1e-12))
+_GAMES, _OWN_GAMES, STEPS, _FEWEST = 64, 400, 24, 200
+_SEED = 20_261_122
+_LEAST = np.float32(np.log(1e-30))
 #: Agents that are handed out as examples, in an installed package as well.
 _EXAMPLES = "examples/agents"
 
 Teams = Mapping[str, Mapping[str, Policy]]
+
+
+class CopyError(PlayerError):
+    """A hand-in is refused as a copy; the message is the instructor's."""
 
 
 class Seen(NamedTuple):
@@ -79,7 +84,7 @@ class Fingerprint(NamedTuple):
     weights: frozenset[str]  # hash of the tensors in each safetensors file
     files: frozenset[str] = frozenset()  # hash of each file of an agent
     choices: tuple[NDArray[Any], ...] = ()  # (rows,) of each seat: the likeliest action but ``done``
-    scores: tuple[NDArray[np.float32], ...] = ()  # (rows * actions,) of each seat: log-probabilities, standardised
+    scores: tuple[NDArray[np.float32], ...] = ()  # (rows, actions) of each seat: log-probabilities, standardised
     teams: Teams | None = None  # the networks themselves
 
 
@@ -87,8 +92,10 @@ class Similar(NamedTuple):
     """A player that another one is the same as, or similar to."""
 
     name: str
-    apart: float  # 0 for the same content
-    alike: float = 1.0  # share of equal likeliest actions
+    apart: (
+        float  # 0 for the same content; the share of decisions that nobody explains, of an agent see ``explained.py``
+    )
+    alike: float = 1.0  # share of decisions that it explains
 
     def __str__(self) -> str:
         """Return for example ``blue-master (99% of its actions, 1.20% apart)``."""
@@ -155,32 +162,15 @@ def _choices(scores: NDArray[np.float32]) -> NDArray[np.int8]:
 
 
 def _standardised(scores: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return scores (rows, actions) flat, of length 1: their scalar product is a correlation, whatever their scale."""
+    """Return scores (rows, actions) but of ``done``, of length 1 in each row: products are correlations."""
+    scores = np.delete(scores, DONE, axis=-1)
     centred = scores - scores.mean(axis=1, keepdims=True)  # a softmax does not see it
-    centred -= centred.mean(axis=0)  # what does not depend on what is seen
-    return np.asarray(centred.ravel() / max(float(np.linalg.norm(centred)), 1e-9), np.float32)
+    return np.asarray(centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-9), np.float32)
 
 
-def _equal(one: NDArray[np.int8], other: NDArray[np.int8]) -> float:
-    """Return the share of equal choices; 0 where there are none, or one of the two always does the same."""
-    counts = [np.bincount(choices).max(initial=0) for choices in (one, other)]
-    return 0.0 if not len(one) or max(counts) > _UNTRAINED * len(one) else float((one == other).mean())
-
-
-def _bias(actions: NDArray[np.int8], scores: NDArray[np.float32]) -> float:
-    """Return how far actions (rows,) are from draws of the probabilities (rows, actions).
-
-    The calibration error (https://arxiv.org/abs/1706.04599): half the sum of the differences between how often an
-    action was taken and how often that was to be expected, over rows in which it is about equally probable.
-    """
-    probs = np.exp(scores)
-    excess = np.eye(len(ACTIONS))[actions] - probs
-    parts = [
-        abs(excess[rows, action].sum())
-        for action in range(len(ACTIONS))
-        for rows in np.array_split(np.argsort(probs[:, action], kind="stable"), _BINS)
-    ]
-    return float(sum(parts) / (2 * max(len(actions), 1)))
+def _learned(choices: NDArray[np.int8]) -> bool:
+    """Return whether there are choices, and not nearly always the same one."""
+    return bool(len(choices)) and np.bincount(choices).max() <= _UNTRAINED * len(choices)
 
 
 class Originals:
@@ -249,11 +239,12 @@ class Originals:
             watched: what the agent whose fingerprint it is answered, by the team that it played.
         """
         pairs = {**others, **self.players}
-        found = [self._near(name, own, other) for name, other in pairs.items()]
+        found = [Similar(name, 0.0) for name, other in pairs.items() if same_content(own, other)]
+        found += self._near(own, pairs)
         for team, answers in watched.items():
-            found += [] if answers is None else self._answered_like(team, *answers)
+            found += [] if answers is None else self._answered_like(team, *answers, pairs)
         best: dict[str, Similar] = {}
-        for player in sorted(filter(None, found), key=lambda player: (player.apart, -player.alike, player.name)):
+        for player in sorted(found, key=lambda player: (player.apart, -player.alike, player.name)):
             best.setdefault(player.name, player)
         return list(best.values())
 
@@ -268,38 +259,59 @@ class Originals:
             result[:, :, _columns(self.spec, team)] = _asked(players, self.spec.seats_of(team), seen)
         return result
 
-    def _near(self, name: str, own: Fingerprint, other: Fingerprint) -> Similar | None:
-        if same_content(own, other):
-            return Similar(name, 0.0)
-        # The closest seat: a player may be its author's own on one side, and another's on the other.
-        apart = 1 - max((float(a @ b) for a, b in zip(own.scores, other.scores, strict=False)), default=0.0)
-        alike = max(map(_equal, own.choices, other.choices), default=0.0)
-        return _similar(name, apart, alike, KNOWN if name in self.known else HAND_INS)
+    def _near(self, own: Fingerprint, pairs: Mapping[str, Fingerprint]) -> list[Similar]:
+        """Return whose decisions a network's are nearly, row by row: it may be another's in some of them alone."""
+        found = []
+        # Seat by seat: a player may be its author's own on one side, and another's on the other.
+        for seat in range(len(own.scores)):
+            if not _learned(own.choices[seat]):
+                continue
+            near = {
+                name: np.einsum("ra,ra->r", own.scores[seat], its.scores[seat]) > _NEAR
+                for name, its in pairs.items()
+                if len(its.scores) > seat and _learned(its.choices[seat])
+            }
+            found += _covering({name: rows for name, rows in near.items() if name in self.known}, len(near), KNOWN)
+            found += _covering(near, 1, HAND_IN) or _covering(near, 2, TWO)
+        return found
 
-    def _answered_like(self, team: str, seen: Seen, actions: NDArray[np.int8]) -> list[Similar | None]:
-        """Compare the networks with an agent's answers in its own games."""
+    def _answered_like(
+        self, team: str, seen: Seen, actions: NDArray[np.int8], pairs: Mapping[str, Fingerprint]
+    ) -> list[Similar]:
+        """Compare networks with an agent's answers in its own games: those of this project together, others alone."""
         seats = self.spec.seats_of(team)
-        networks = {name: its.teams for name, its in self.players.items() if its.teams is not None}
-        scores = {name: _asked(teams[team], seats, seen) for name, teams in networks.items()}
+        scores = {name: _asked(its.teams[team], seats, seen) for name, its in pairs.items() if its.teams is not None}
         rows = seen.living & _contested([_choices(scores[name]) for name in self._ladder], seen.living)
         if rows.sum() < _FEWEST:
             return []
-        found = []
-        for name, its in scores.items():
-            moved = rows & (actions != DONE)
-            alike, apart = _equal(_choices(its[moved]), actions[moved]), _bias(actions[rows], its[rows])
-            found.append(_similar(name, apart, alike, ANSWERS))
+        groups = [seen.tokens[rows][:, -2].astype(np.intp), np.nonzero(rows)[0]]  # headings, steps
+        known, found = [name for name in scores if name in self.known], []
+        for names in filter(None, [known, *([name] for name in scores if name not in self.known)]):
+            its = explained(actions[rows], [scores[name][rows] for name in names], groups if names is known else [])
+            if its.apart < APART and its.shares.sum() >= EXPLAINED:
+                told = zip(names, its.shares.tolist(), strict=True)
+                found += [Similar(name, max(its.apart, 1e-6), share) for name, share in told if share >= _ADDS]
         return found
+
+
+def _covering(near: Mapping[str, NDArray[np.bool_]], most: int, bound: float) -> list[Similar]:
+    """Return the players, at most so many, who cover a share of decisions above a bound, each with what it adds."""
+    left, found = dict(near), dict[str, float]()
+    covered = np.zeros_like(next(iter(near.values()))) if near else np.zeros(0, np.bool_)
+    while left and len(found) < most:
+        name = max(left, key=lambda name: int((left[name] & ~covered).sum()))
+        adds = float((left[name] & ~covered).mean())
+        if adds < _ADDS:
+            break
+        found[name], covered = adds, covered | left.pop(name)
+    apart = 1.0 - float(covered.mean()) if len(covered) else 1.0
+    return [Similar(name, max(apart, 1e-6), adds) for name, adds in found.items()] if 1 - apart >= bound else []
 
 
 def same_content(own: Fingerprint, other: Fingerprint) -> bool:
     """Return whether two have weights, or the files of an agent, in common."""
     both = own.files and other.files
     return bool(own.weights & other.weights or (both and (own.files <= other.files or other.files <= own.files)))
-
-
-def _similar(name: str, apart: float, alike: float, bound: ErrorBound) -> Similar | None:
-    return Similar(name, max(apart, 1e-6), alike) if apart < bound.apart or alike >= bound.alike else None
 
 
 def _contested(chosen: list[NDArray[np.int8]], living: NDArray[np.bool_]) -> NDArray[np.bool_]:

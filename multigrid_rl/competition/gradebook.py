@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from multigrid_rl.competition.bundle import folder_kind
-from multigrid_rl.competition.copies import Fingerprint, Originals, Similar
+from multigrid_rl.competition.copies import NOT_ORIGINAL, CopyError, Fingerprint, Originals, Similar
 from multigrid_rl.competition.cup.entries import filed_name, reason_of
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.grading import Examiner, Rubric
@@ -132,7 +132,8 @@ def _graded(home: Path, hand_in: HandedIn, examiner: Examiner) -> dict[str, Any]
         if not result["problem"]:  # what failed is played again
             result["files_sha256"] = files
     except PlayerError as error:
-        result = examiner.refused(folder, reason_of(error, folder, hand_in.name))
+        told = NOT_ORIGINAL if isinstance(error, CopyError) else None
+        result = examiner.refused(folder, reason_of(error, folder, hand_in.name), told)
     # The result comes last: where there is one, there is everything.
     write_whole(_file(home, hand_in, FEEDBACK, ".md"), feedback(result).encode())
     write_whole(_file(home, hand_in, RESULTS, ".json"), json_text(result).encode())

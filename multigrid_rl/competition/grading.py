@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.competition.agents import AgentPlayer, is_agent
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
-from multigrid_rl.competition.copies import Originals, ProbeAnswers, watch
+from multigrid_rl.competition.copies import CopyError, Originals, ProbeAnswers, watch
 from multigrid_rl.competition.folders import folder_sha256
 from multigrid_rl.competition.likeness import Likeness
 from multigrid_rl.competition.measures import ENTROPY, Metered, known_metrics, measured
@@ -262,7 +262,7 @@ class Examiner:
         watched = self._watched(bundle) if program and self.originals.watches else {}
         copies = self.originals.similar(self.originals.fingerprint(bundle), watched=watched)
         if copies and rubric.refuse_known:
-            raise PlayerError(expected(bundle, "an original player", f"a copy of {copies[0]}"))
+            raise CopyError(expected(bundle, "an original player", f"a copy of {', '.join(map(str, copies))}"))
         began = time.perf_counter()
         try:
             with kill_descendants() if program else nullcontext():

@@ -178,9 +178,8 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
         seed, seats = secrets.randbits(32), spec.seats_of(team)
         with kill_descendants(), AgentPlayer(agent, spec, seats, limits, scenario=scenario, seed=seed) as player:
             try:
-                begin = time.monotonic()
                 player.start(GAMES)
-                started = time.monotonic() - begin
+                started = player.started_s
                 played = _games(spec, {team: player}, team)
                 if played.fault is not None:
                     raise played.fault

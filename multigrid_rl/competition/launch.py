@@ -16,9 +16,18 @@ import sys
 #: The signal that a process gets when its parent ends; no program gains rights by being run; which calls are refused.
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 38, 22
 _SECCOMP_MODE_FILTER = 2
-#: Of each kind of processor its number in ``linux/audit.h``, and calls that take memory which belongs to no process, so
-#: that nobody can count it: ``memfd_create``, ``memfd_secret``, ``shmget``, ``msgget``.
-_REFUSED = {"x86_64": (0xC000003E, (319, 447, 29, 68)), "aarch64": (0xC00000B7, (279, 447, 194, 186))}
+#: Of each kind of processor its number in ``linux/audit.h``, and numbers of calls.
+_PROCESSORS = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+#: Calls that take memory which belongs to no process, so that nobody can count it, and one that makes any call unseen:
+#: ``memfd_create``, ``memfd_secret``, ``shmget``, ``msgget``, ``io_uring_setup``. They are not permitted.
+_REFUSED = {"x86_64": (319, 447, 29, 68, 425), "aarch64": (279, 447, 194, 186, 425)}
+#: Calls that do nothing: ``setsid`` and ``setpgid``, so that whoever is not asked can be stopped, all at once.
+_IDLE = {"x86_64": (112, 109), "aarch64": (157, 154)}
+#: ``socket`` and ``socketpair``: of Unix alone, and netlink, by which bubblewrap itself makes the network; and
+#: ``setsockopt``, which could let more wait in them.
+_SOCKETS, _SIZES = {"x86_64": (41, 53), "aarch64": (198, 199)}, {"x86_64": 54, "aarch64": 208}
+_FAMILIES, _BUFFERS = (1, 16), (7, 8)
+_ALLOWED, _ANSWER, _NOT_PERMITTED, _NO_CONNECTION = 0x7FFF0000, 0x00050000, 1, 111
 _X32 = 0x3FFFFFFF  # without the bit that marks x86_64's other way to make a call
 _OPEN_FILES = 256
 
@@ -26,11 +35,12 @@ _OPEN_FILES = 256
 def main() -> None:
     """Limit address space (bytes), size of files (bytes) and processor time (seconds), then run the command."""
     memory, size, seconds, referee = map(int, sys.argv[1:5])
+    command = sys.argv[5:]
     with contextlib.suppress(OSError, AttributeError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != referee:
             sys.exit(1)  # it was killed before this was said
-        refuse_calls()
+        refuse_calls(contained=command[0] == "bwrap")
     bounds = {
         resource.RLIMIT_AS: memory,
         resource.RLIMIT_FSIZE: size,
@@ -44,7 +54,6 @@ def main() -> None:
             resource.setrlimit(kind, (bound, bound))
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)  # this interpreter ignores them; a shell's tools count on them
-    command = sys.argv[5:]
     try:
         os.execvp(command[0], command)
     except (OSError, ValueError) as error:
@@ -52,21 +61,36 @@ def main() -> None:
         sys.exit(127)  # what a shell says for a command that it cannot run
 
 
-def refuse_calls() -> None:
-    """Refuse this process and all that it starts the calls in :data:`_REFUSED`, as far as the processor is known."""
-    if os.uname().machine not in _REFUSED:
+def refuse_calls(*, contained: bool) -> None:
+    """Refuse this process and all that it starts calls, as far as the processor is known; sockets if ``contained``."""
+    kind = os.uname().machine
+    if kind not in _PROCESSORS:
         return
-    processor, calls = _REFUSED[os.uname().machine]
-    count = len(calls)
     # A program for the kernel: code, jump if equal, jump if not, operand. Loads are of ``struct seccomp_data``.
-    program = [(0x20, 0, 0, 4), (0x15, 0, count + 3, processor), (0x20, 0, 0, 0), (0x54, 0, 0, _X32)]
-    program += [(0x15, count - k, 0, call) for k, call in enumerate(calls)]
-    program += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)]  # allowed; "operation not permitted"
+    program = [(0x20, 0, 0, 4), (0x15, 1, 0, _PROCESSORS[kind]), _answer(_NOT_PERMITTED)]
+    program += [(0x20, 0, 0, 0), (0x54, 0, 0, _X32)]
+    answers = dict.fromkeys(_REFUSED[kind], _NOT_PERMITTED) | dict.fromkeys(_IDLE[kind], 0)
+    for call, error in answers.items():
+        program += [(0x15, 0, 1, call), _answer(error)]
+    if contained:
+        # Behind the call's number its arguments begin at byte 16, eight bytes each.
+        families = [(0x15, len(_FAMILIES) - k, 0, family) for k, family in enumerate(_FAMILIES)]
+        checks = [(0x20, 0, 0, 16), *families, _answer(_NO_CONNECTION), (0x06, 0, 0, _ALLOWED)]
+        for call in _SOCKETS[kind]:
+            program += [(0x15, 0, len(checks), call), *checks]
+        buffers = [(0x15, len(_BUFFERS) - k, 0, option) for k, option in enumerate(_BUFFERS)]
+        program += [(0x15, 0, len(buffers) + 3, _SIZES[kind]), (0x20, 0, 0, 32), *buffers]
+        program += [(0x06, 0, 0, _ALLOWED), _answer(0)]
+    program += [(0x06, 0, 0, _ALLOWED)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
     whole = struct.pack("HP", len(program), ctypes.addressof(code))
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(whole), 0, 0)
+
+
+def _answer(error: int) -> tuple[int, int, int, int]:
+    return 0x06, 0, 0, _ANSWER | error
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.competition.copies import Fingerprint, Originals, Similar, Teams, same_content, weights_of
+from multigrid_rl.competition.copies import Fingerprint, Originals, Similar, Teams, weights_of
 from multigrid_rl.competition.cup.entries import teams_of
 from multigrid_rl.competition.folders import FolderPart
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
@@ -96,12 +96,14 @@ class Likeness(Originals):
         rows /= space.high - space.low if isinstance(space, spaces.Box) else space.nvec - 1
         return rows if rows.std(axis=0).max() >= _MOVES else rows[:0]
 
-    def _near(self, name: str, own: Fingerprint, other: Fingerprint) -> Similar | None:
-        if same_content(own, other):
-            return Similar(name, 0.0)
+    def _near(self, own: Fingerprint, pairs: Mapping[str, Fingerprint]) -> list[Similar]:
+        found = {name: self._equal(own, other) for name, other in pairs.items()}
+        return [Similar(name, max(1 - alike, 1e-6), alike) for name, alike in found.items() if alike >= _ALIKE]
+
+    @staticmethod
+    def _equal(own: Fingerprint, other: Fingerprint) -> float:
         pairs = [(a, b) for a, b in zip(own.choices, other.choices, strict=False) if len(a) and a.shape == b.shape]
-        alike = max((float((np.abs(a - b) <= _EQUAL).all(axis=1).mean()) for a, b in pairs), default=0.0)
-        return Similar(name, max(1 - alike, 1e-6), alike) if alike >= _ALIKE else None
+        return max((float((np.abs(a - b) <= _EQUAL).all(axis=1).mean()) for a, b in pairs), default=0.0)
 
 
 def _by_order(outputs: NDArray[Any], legal: NDArray[np.bool_]) -> NDArray[np.intp]:

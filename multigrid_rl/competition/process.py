@@ -1,5 +1,7 @@
 """An external agent's process: lines to it and from it, each within a time limit, and nothing left of it afterwards.
 
+Time is its own: what its processes compute, and sleep while it is asked. It stands still while it is not.
+
 It is held within limits of time, memory, processes, files and output: against accidents. Against malice it has a
 sandbox, see ``sandbox.py``: no network, and no sight of this machine's files and processes.
 """
@@ -12,7 +14,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +22,7 @@ from typing import Any, ClassVar
 from multigrid_rl.competition.folders import FolderPart, Scratch
 from multigrid_rl.competition.sandbox import Limits, family_of, launched, parents_of_all, sandboxed
 from multigrid_rl.text import shown
+from multigrid_rl.types import RunError
 
 #: An answer may take so many bytes, its end of line included: 50 times what 200 games of a team of two need.
 MAX_LINE = 1_000_000
@@ -27,9 +30,15 @@ _NOTHING = memoryview(b"")
 _CHUNK = 65_536
 _STDERR_TAIL = 4_096  # bytes of stderr that are kept
 _CHECK_S = 0.1  # between two checks of what it uses, which take some milliseconds each
+_LOOK_S = 0.02  # between two looks whether it computes or sleeps
+#: What is not late by the agent's own time is waited for so many times as long; then the machine was too busy.
+WAITING = 5
+_TICKS = os.sysconf("SC_CLK_TCK")
 _GRACE_S = 0.5  # to leave by itself after "bye", and to be found dead after its output ended
 _MEMORY = Path("/proc/meminfo")
 _BY_SIGNAL = 128
+#: What may wait in an open file, a socket or a pipe, which no process owns; so many files count for nothing.
+_FILE_BYTES, _FREE_FILES = 212_992, 64
 #: Of all its processes together: it may start a thousand of which each keeps within the limits of one.
 MAX_PROCESSES, MAX_THREADS, MAX_FILES = 64, 1_024, 20_000
 
@@ -53,7 +62,11 @@ def unexpected(key: str, wanted: str, got: object) -> ProcessError:
 
 
 class TooSlowError(ProcessError):
-    """The process did not answer in time."""
+    """The process did not answer within its own time."""
+
+
+class BusyError(RunError):
+    """A process had no time of its own: the machine was too busy, or kept from it. Nobody is at fault."""
 
 
 class AgentProcess:
@@ -67,7 +80,7 @@ class AgentProcess:
 
     Attributes:
         pid: of the process that all its others come from.
-        began: when it was started, by ``time.monotonic``.
+        took_s: seconds of its own that the last answer took.
 
     Raises:
         PlayerError: there is no sandbox, and it is not trusted.
@@ -80,7 +93,6 @@ class AgentProcess:
         with ExitStack() as stack:
             stack.callback(scratch.close)
             folder, home = scratch.filled("agent", parts), scratch.filled("home")
-            self.began = time.monotonic()
             self._process = subprocess.Popen(
                 launched(command, folder, limits, in_sandbox=in_sandbox),
                 stdin=subprocess.PIPE,
@@ -88,11 +100,12 @@ class AgentProcess:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 cwd=folder,
-                env=_environment(str(home), seed),
+                env=_environment(str(home), seed, in_sandbox=in_sandbox),
                 start_new_session=True,
             )
             stack.pop_all()
         self.pid = self._process.pid
+        self.took_s = 0.0
         self._in_sandbox = in_sandbox
         self._usage = Usage(self.pid, limits)
         pipes: tuple[Any, Any, Any] = (self._process.stdin, self._process.stdout, self._process.stderr)
@@ -108,31 +121,51 @@ class AgentProcess:
         self._end = weakref.finalize(self, _end, self._process, self._selector, scratch, self._usage)
 
     def ask(self, message: bytes, seconds: float) -> bytes:
-        """Write ``message`` and return the next line of the answer, without its end.
+        """Write ``message`` and return the next line of the answer, without its end; afterwards the process is stopped.
 
         Raises:
-            TooSlowError: no answer within ``seconds``.
+            TooSlowError: no answer within ``seconds`` of its own.
+            BusyError: nor within :data:`WAITING` times as many by the clock.
             ProcessError: one that is too long or several lines, or its end.
         """
-        deadline = time.monotonic() + seconds
-        self._pump(_NOTHING, 0.0)
-        if self._inbox:
-            raise unexpected("output", "nothing before it is asked", shown(bytes(self._inbox)))
-        rest = memoryview(message)
-        while rest or b"\n" not in self._inbox:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TooSlowError
-            rest = self._pump(rest, min(left, _CHECK_S))
-            if (excess := self._usage.excess()) is not None:
-                raise ProcessError(excess)
-            if len(self._inbox) > MAX_LINE:
-                raise unexpected("answer", f"at most {MAX_LINE} bytes", "more")
+        self._signal(signal.SIGCONT)
+        before, asleep = self._usage.computed_s, 0.0
+        try:
+            self._pump(_NOTHING, 0.0)
+            if self._inbox:
+                raise unexpected("output", "nothing before it is asked", shown(bytes(self._inbox)))
+            rest, begin, over = memoryview(message), time.monotonic(), False
+            while not over:
+                looked = time.monotonic()
+                if looked - begin >= WAITING * seconds:
+                    raise BusyError(f"no answer within {WAITING * seconds:g} s, as the machine was too busy")
+                rest = self._pump(rest, _LOOK_S)
+                sleeps = (rest or b"\n" not in self._inbox) and not self._usage.computes()
+                if sleeps:
+                    rest = self._pump(rest, 0.0)  # as it does when it has just answered
+                over = not rest and b"\n" in self._inbox
+                if (excess := self._usage.excess()) is not None:
+                    raise ProcessError(excess)
+                if len(self._inbox) > MAX_LINE:
+                    raise unexpected("answer", f"at most {MAX_LINE} bytes", "more")
+                asleep += time.monotonic() - looked if sleeps and not over else 0.0
+                if not over and self._usage.computed() - before + asleep >= seconds:
+                    raise TooSlowError
+        finally:
+            self._signal(signal.SIGSTOP)
+            self.took_s = self._usage.computed() - before + asleep
+        if self.took_s >= seconds:
+            raise TooSlowError
         line, _, more = bytes(self._inbox).partition(b"\n")
         if more:
             raise unexpected("answer", "one line", f"{shown(more)} behind it")
         self._inbox.clear()
         return line
+
+    def _signal(self, number: int) -> None:
+        """Send a signal to all its processes: none leaves their group, see ``launch.py``."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
 
     def close(self, farewell: bytes = b"") -> None:
         """End the process and everything that it started. With a ``farewell`` it may leave by itself first."""
@@ -144,6 +177,7 @@ class AgentProcess:
 
     def _send_shutdown(self, farewell: bytes) -> None:
         deadline = time.monotonic() + _GRACE_S
+        self._signal(signal.SIGCONT)
         try:
             rest = self._pump(memoryview(farewell), 0.0)
             if not rest:
@@ -203,9 +237,11 @@ class AgentProcess:
         return ProcessError(how, f": {shown(lines[-1], 200)}" if lines else "")
 
 
-def _environment(home: str, seed: int) -> dict[str, str]:
+def _environment(home: str, seed: int, *, in_sandbox: bool) -> dict[str, str]:
     # First the folder of this interpreter: an agent's `python3` is then the one that has the packages of this project.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    # A sandbox has the system's folders alone, and whose others there are is nobody's business.
+    others = "/usr/local/bin:/usr/bin:/bin" if in_sandbox else os.environ.get("PATH", os.defpath)
+    path = os.pathsep.join([str(Path(sys.executable).parent), others])
     return {
         "PATH": path,
         "LANG": "C.UTF-8",
@@ -235,6 +271,7 @@ class Usage:
 
     Attributes:
         found: what there was too much of, in words.
+        computed_s: what :meth:`computed` returned last.
         watched: of all agents that run.
     """
 
@@ -244,6 +281,8 @@ class Usage:
         self.pid, self.limits = pid, limits
         self.found: str | None = None
         self._next = 0.0
+        self._pids = {pid}
+        self._total, self.computed_s = 0.0, 0.0
         self._reserve = _free_memory() // 10
         self.watched.add(self)
 
@@ -257,13 +296,25 @@ class Usage:
                 self._end_largest()
         return self.found
 
+    def computed(self) -> float:
+        """Return the seconds that its processes have computed. What ends and nobody waits for is lost."""
+        total = sum(map(_computed, self._pids))
+        self.computed_s += max(total - self._total, 0.0)
+        self._total = total
+        return self.computed_s
+
+    def computes(self) -> bool:
+        """Return whether one of its threads computes, or waits for a core."""
+        return any(b") R " in status for pid in self._pids for status in _statuses(f"/proc/{pid}/task"))
+
     def _excess(self) -> str | None:
-        pids = self._processes()
+        pids = self._pids = self._processes()
         if len(pids) > MAX_PROCESSES:
             return f"more than {MAX_PROCESSES} processes"
         if sum(map(_threads, pids)) > MAX_THREADS:
             return f"more than {MAX_THREADS} threads"
-        if sum(map(_memory, pids)) > self.limits.memory_mb * 2**20:
+        waiting = _FILE_BYTES * max(sum(map(_open_files, pids)) - _FREE_FILES, 0)
+        if sum(map(_memory, pids)) + waiting > self.limits.memory_mb * 2**20:
             return f"more than {self.limits.memory_mb} MB of memory in all processes"
         size, files = _within(pids, self.limits.disk_mb * 2**20)
         if size > self.limits.disk_mb * 2**20:
@@ -289,6 +340,20 @@ def _free_memory() -> int:
     return 0
 
 
+def _computed(pid: int) -> float:
+    """Return the seconds that a process, and those of its children for which it has waited, have computed."""
+    with suppress(OSError):  # it left
+        times = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:15]
+        return sum(map(int, times)) / _TICKS
+    return 0.0
+
+
+def _statuses(tasks: str) -> Iterator[bytes]:
+    with suppress(OSError):  # it left
+        for task in os.listdir(tasks):  # noqa: PTH208 - see above
+            yield Path(tasks, task, "stat").read_bytes()
+
+
 def _threads(pid: int) -> int:
     with suppress(OSError):  # it left
         return len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - thousands of them
@@ -305,6 +370,12 @@ def _memory(pid: int) -> int:
             return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         pass  # it left
+    return 0
+
+
+def _open_files(pid: int) -> int:
+    with suppress(OSError):  # it left
+        return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - see above
     return 0
 
 

@@ -110,7 +110,7 @@ def bwrap_command(command: Sequence[str], folder: Path, disk_mb: int) -> list[st
     """
     # Namespaces of its own for users, processes, network and the rest; everything in it ends with this process.
     arguments = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--uid", _NOBODY, "--gid", _NOBODY]
-    arguments += ["--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "agent"]
+    arguments += ["--die-with-parent", "--as-pid-1", "--hostname", "agent"]
     arguments += ["--perms", "1777", "--size", str(disk_mb * 2**20), "--tmpfs", _OWN]
     made: set[Path] = set()
     for path, readable in _places().items():

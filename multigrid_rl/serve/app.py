@@ -12,7 +12,8 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader
+from jinja2 import ChoiceLoader, Environment, PackageLoader, pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -27,7 +28,7 @@ from starlette.routing import Route
 from multigrid_rl import __version__
 from multigrid_rl.competition.folders import MAX_FOLDER_FILES
 from multigrid_rl.players.plain import PlayerError
-from multigrid_rl.serve.guard import Guard, patient_protocol
+from multigrid_rl.serve.guard import CONNECTIONS, Guard, patient_protocol
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.schema import HandIn, Person
 from multigrid_rl.serve.store import Kept, RefusedError
@@ -188,10 +189,13 @@ def environment() -> Environment:
     return found.overlay(loader=ChoiceLoader([PackageLoader("multigrid_rl.serve"), found.loader]))  # type: ignore[list-item]
 
 
-def when(at: float) -> Markup:
-    """Return a moment in words, in UTC as all of the server's."""
+@pass_context
+def when(context: Context, at: float) -> Markup:
+    """Return a moment in words, in the class's own time zone and in UTC."""
     moment = datetime.fromtimestamp(at, timezone.utc)
-    return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(), moment.strftime("%d %b %H:%M:%S UTC"))
+    own = moment.astimezone(context["course"].zone)
+    text = f"{own:%d %b %H:%M:%S %Z}" + (f" ({moment:%d %b %H:%M} UTC)" if own.utcoffset() else "")
+    return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(), text)
 
 
 @lru_cache(maxsize=1)
@@ -320,8 +324,9 @@ def server_of(app: Any, *, behind_proxy: bool = False) -> Any:
     """
     import uvicorn  # noqa: PLC0415 - it takes a while
 
+    http = patient_protocol(most=None if behind_proxy else CONNECTIONS)  # a proxy's address is everybody's
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", http=patient_protocol(), limit_concurrency=1000,
+        app, log_level="warning", access_log=False, lifespan="off", http=http, limit_concurrency=1000,
         timeout_graceful_shutdown=5, timeout_keep_alive=30, server_header=False, proxy_headers=behind_proxy,
         forwarded_allow_ips="*" if behind_proxy else "",
     )  # fmt: skip

@@ -6,12 +6,13 @@ import re
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AwareDatetime, Field, ValidationError, field_validator, model_validator
 
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.files import read_plain_yaml
-from multigrid_rl.text import ConfigError, expected, first_error, printable
+from multigrid_rl.text import ConfigError, expected, first_error, printable, unknown
 
 DAY_S = 86_400.0
 MAX_ROSTER_BYTES = 2_000_000
@@ -28,10 +29,13 @@ class Deadline(Strict):
     #: Hours in which a hand-in still is on time.
     grace_h: float = Field(default=0.0, ge=0)
 
-    @property
-    def end(self) -> float:
-        """Seconds since 1970 until which a hand-in is on time."""
-        return self.at.timestamp() + 3600 * self.grace_h
+
+class Extension(Strict):
+    """More days for a student, or each member of a team."""
+
+    of: str = Field(min_length=1)  # an id of the roster, or a name of ``teams``
+    deadline: str | None = None  # its name; all deadlines by default
+    days: float = Field(gt=0, le=3650)
 
 
 class HandInQuota(Strict):
@@ -52,9 +56,9 @@ class Public(Strict):
 
 
 class CourseLimits(Strict):
-    """What a program may use in one pairing; bundles are networks, and need none."""
+    """What a program may use of its own time in one pairing; bundles are networks, and need none."""
 
-    start_s: float = Field(default=5.0, gt=0)
+    start_s: float = Field(default=10.0, gt=0)
     step_s: float = Field(default=2.0, gt=0)
     total_s: float = Field(default=30.0, gt=0)
     memory_mb: int = Field(default=1024, ge=16)
@@ -80,7 +84,15 @@ class Course(Strict):
     counts: Literal["latest", "best"] = "latest"  # which of a student's hand-ins stands on the ladder
     rubric: str | None = None  # file beside this one, as of `multigrid-rl grade`
     roster: str = "roster.csv"
+    earlier: str | None = None  # folder beside this file, with earlier years' hand-ins, to find copies of
     deadlines: list[Deadline] = Field(default=[])
+    teams: dict[str, list[str]] = Field(default={})  # ids of the roster, by the team's name
+    extensions: list[Extension] = Field(default=[])
+    #: What comes after the last deadline: it is not taken; or counts where it has more points than what was on time,
+    #: without the percent of ``penalty`` for each begun day; or is told beside what was on time, and does not count.
+    late: Literal["refuse", "penalty", "beside"] = "beside"
+    penalty: float = Field(default=10.0, ge=0, le=100)
+    time_zone: str = "UTC"  # in which pages show times, beside UTC: Europe/Berlin
     quota: HandInQuota = HandInQuota()
     limits: CourseLimits = CourseLimits()
     public: Public = Public()
@@ -93,6 +105,27 @@ class Course(Strict):
     @classmethod
     def _in_order(cls, value: list[Deadline]) -> list[Deadline]:
         return sorted(value, key=lambda deadline: deadline.at)
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError("expected a name such as Europe/Berlin") from error
+        return value
+
+    @model_validator(mode="after")
+    def _deadlines_fit(self) -> "Course":
+        names = [deadline.name for deadline in self.deadlines]
+        if len({*names}) < len(names):
+            raise ValueError(expected("deadlines", "each name once", ", ".join(names)))
+        for one in self.extensions:
+            if one.deadline is not None and one.deadline not in names:
+                raise ValueError(unknown("extensions: deadline", one.deadline, names))
+        if self.late == "penalty" and self.rubric is None:
+            raise ValueError(expected("late", "refuse or beside where there is no rubric, and so no points", "penalty"))
+        return self
 
     @model_validator(mode="after")
     def _rookie_is_an_anchor(self) -> "Course":
@@ -114,14 +147,30 @@ class Course(Strict):
         """The anchor that each hand-in meets first."""
         return self.rookie or self.anchors[0]
 
-    def due(self, at: float) -> Deadline | None:
-        """Return the deadline that a hand-in at ``at`` (seconds since 1970) is for: the next, or the last one."""
-        return next((each for each in self.deadlines if at <= each.end), self.deadlines[-1] if self.deadlines else None)
+    @cached_property
+    def zone(self) -> ZoneInfo:
+        """The class's own time zone."""
+        return ZoneInfo(self.time_zone)
 
-    def late_days(self, at: float) -> int:
-        """Return how many days a hand-in at ``at`` is late, begun ones counted; 0: on time, or no deadline."""
-        due = self.due(at)
-        return 0 if due is None or at <= due.end else int(-(-(at - due.at.timestamp()) // DAY_S))
+    def _given(self, deadline: Deadline, code: str) -> float:
+        """Return the seconds by which a deadline was extended for the student with this id: the most that fits."""
+        whose = {code, *(team for team, members in self.teams.items() if code in members)}
+        fits = [one.days for one in self.extensions if one.of in whose and one.deadline in (None, deadline.name)]
+        return DAY_S * max(fits, default=0.0)
+
+    def end(self, deadline: Deadline, code: str) -> float:
+        """Return the second since 1970 until which a hand-in of a student is on time."""
+        return deadline.at.timestamp() + self._given(deadline, code) + 3600 * deadline.grace_h
+
+    def late_days(self, at: float, deadline: Deadline, code: str) -> int:
+        """Return how many days a hand-in at ``at`` is late, begun ones counted; 0: on time."""
+        late = at - deadline.at.timestamp() - self._given(deadline, code)
+        return 0 if late <= 3600 * deadline.grace_h else int(-(-late // DAY_S))
+
+    def missed(self, at: float, code: str) -> tuple[Deadline, int] | None:
+        """Return the last deadline that was over at ``at``, and by how many days; ``None``: none was."""
+        late = [(each, self.late_days(at, each, code)) for each in self.deadlines]
+        return next((one for one in reversed(late) if one[1]), None)
 
 
 class Enrolled(NamedTuple):

@@ -136,7 +136,7 @@ def doctor(asked: AdminContext) -> dict[str, Any]:
             problems.append(f"{path}: of a hand-in that was never received, can be removed")
     often = [job for job in queue.queue() if job.attempts > 3]
     problems += [f"job {job.id} ({job.kind}) was begun {job.attempts} times" for job in often]
-    ends = [each.end for each in place.course.deadlines]
+    ends = [each.at.timestamp() for each in place.course.deadlines]
     if ends and queue.now() > max(ends) + DAY_S * place.course.keep_days:
         problems.append(f"{place.home}: keep_days={place.course.keep_days} after the last deadline are over")
     if health["overdue"]:
@@ -278,7 +278,7 @@ def export(asked: AdminContext) -> dict[str, Any]:
     path = asked.output or Path(name)
     if path.exists():
         raise ConfigError(expected("--output", "a new file", path))
-    data = exported(asked.queue, name)
+    data = exported(asked.queue, name, *asked.more[1:])
     path.write_bytes(data)
     return {"file": str(path), "bytes": len(data)}
 

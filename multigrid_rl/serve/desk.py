@@ -11,9 +11,11 @@ from starlette.responses import RedirectResponse, Response
 
 from multigrid_rl.files import csv_text, safe_cell
 from multigrid_rl.serve.app import Ask, Page
+from multigrid_rl.serve.course import Course, Deadline
+from multigrid_rl.serve.deadlines import counted
 from multigrid_rl.serve.schema import Event, HandIn, Person, StoredGame
 from multigrid_rl.serve.store import Store
-from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.text import ConfigError, expected, unknown
 
 #: Rows of each table.
 _MOST = 50
@@ -22,15 +24,18 @@ _TOLD = ("fault", "appeal", "setting", "grade again", "check again", "copies aga
 _OF_GRADE = ("points", "of", "feedback")
 _FIRST = ("id", "name", "pseudonym", "hand_in", "state", "late_days", "rank")
 _ROUNDED = ("rating", "low", "high")
+#: Of what came after the deadline.
+_LATE = ("late_hand_in", "late_by", "late_rating", "late_points")
 #: Tables for other systems: what stands in each of their columns.
 EXPORTS = {
-    "ladder.csv": {key: key for key in (*_FIRST, *_ROUNDED, "points", "of", "sha256")},
+    "ladder.csv": {key: key for key in (*_FIRST, *_ROUNDED, "points", "of", "sha256", *_LATE)},
     "moodle.csv": {
         "ID number": "id", "Full name": "name", "Email address": "email", "Grade": "points", "Late days": "late_days",
-        "Feedback comments": "feedback",
+        "Feedback comments": "feedback", "Late grade": "late_points", "Late by days": "late_by",
     },
     "canvas.csv": {
         "Student": "name", "ID": "", "SIS User ID": "id", "SIS Login ID": "email", "Section": "", "Ladder": "points",
+        "Ladder, late": "late_points",
     },
 }  # fmt: skip
 GRADESCOPE = "gradescope.zip"
@@ -49,8 +54,9 @@ def desk(ask: Ask) -> Response:
     queue = store.queue()
     return ask.page(
         "desk.html", "Desk", health=store.health(), queue=queue[:_MOST], waiting=len(queue), copies=copies,
-        refused=refused, overdue=overdue, events=events, people=store.people(), frozen=bool(store.setting("frozen")),
-        exports=[*EXPORTS, GRADESCOPE],
+        surprises=store.surprises(), refused=refused, overdue=overdue, events=events, people=store.people(),
+        frozen=bool(store.setting("frozen")), exports=[*EXPORTS, GRADESCOPE],
+        deadlines=[each.name for each in store.course.deadlines] or [""],
     )  # fmt: skip
 
 
@@ -94,22 +100,39 @@ def link(ask: Ask) -> Response:
 # --- tables for other systems
 
 
-def results(store: Store) -> list[dict[str, Any]]:
-    """Return everybody's result, of the hand-in on the ladder or of the newest one; what there is not is left out."""
-    rows = {row.person.id: row for row in store.ladder() if row.person is not None}
-    found = []
+def _due(course: Course, name: str | None) -> Deadline | None:
+    """Return the deadline of a name, the last one by default. Raises ``ConfigError``: there is no such deadline."""
+    found = {each.name: each for each in course.deadlines}
+    if name and name not in found:
+        raise ConfigError(unknown("deadline", name, found))
+    return found[name] if name else course.deadlines[-1] if found else None
+
+
+def results(store: Store, deadline: str | None = None) -> list[dict[str, Any]]:
+    """Return everybody's result for a deadline: of what counts, and apart of what was late; what there is not lacks."""
+    due, found = _due(store.course, deadline), []
     for person in store.people():
         if person.role != "student" or person.forgotten:
             continue
         told: dict[str, Any] = {"id": person.code, "name": person.name}
         told |= {"email": person.email, "pseudonym": person.pseudonym}
-        own, row = store.history(person.id), rows.get(person.id)
-        chosen = next((each for each in own if row and each[0].id == row.hand_in.id), own[0] if own else None)
-        if chosen is not None:
-            hand_in, _, grade = chosen
-            told |= {"hand_in": hand_in.id, "state": hand_in.state, "late_days": hand_in.late_days}
-            told |= {"sha256": hand_in.sha256} | {key: getattr(grade, key) for key in _OF_GRADE if grade}
-        found.append(told | {key: getattr(row, key) for key in ("rank", *_ROUNDED) if row})
+        its = counted(store.history(person.id), store.course, due, person.code)
+        if its.own is not None:
+            hand_in, rating, grade = its.own
+            told |= {"hand_in": hand_in.id, "state": hand_in.state, "sha256": hand_in.sha256}
+            told |= {"late_days": its.days if its.own is its.late else 0}
+            told |= {key: getattr(grade, key) for key in _OF_GRADE if grade}
+            told |= {"points": its.points} if grade else {}
+            told |= {key: getattr(rating, key) for key in _ROUNDED if rating and hand_in.state == "rated"}
+        if its.late is not None:
+            hand_in, rating, grade = its.late
+            told |= {"late_hand_in": hand_in.id, "late_by": its.days}
+            told |= {"late_rating": round(rating.rating, 1)} if rating else {}
+            told |= {"late_points": grade.points} if grade else {}
+        found.append(told)
+    rated = sorted((one for one in found if "rating" in one), key=lambda one: (-one["rating"], one["hand_in"]))
+    for rank, one in enumerate(rated, 1):
+        one["rank"] = rank
     return found
 
 
@@ -128,20 +151,25 @@ def gradescope(one: dict[str, Any]) -> dict[str, Any]:
     told = {"score": one.get("points", 0.0), "visibility": "visible", "stdout_visibility": "hidden"}
     if "feedback" in one:
         told |= {"output": one["feedback"], "output_format": "text"}
+    if "late_by" in one:
+        told["extra_data"] = {key: one.get(key) for key in ("late_days", *_LATE)}
     if "rating" in one:
         told["leaderboard"] = [{"name": "Rating", "value": round(one["rating"])}]
     return told
 
 
-def exported(store: Store, name: str) -> bytes:
-    """Return a table of :data:`EXPORTS`, or for Gradescope a zip file with ``ID/results.json``."""
-    found = results(store)
+def exported(store: Store, name: str, deadline: str | None = None) -> bytes:
+    """Return a table of :data:`EXPORTS`, or for Gradescope a zip file with ``ID/results.json``, for a deadline."""
+    found = results(store, deadline)
     if name != GRADESCOPE:
         return _table(name, found).encode()
-    file = io.BytesIO()
+    file, folders = io.BytesIO(), set[str]()
     with zipfile.ZipFile(file, "w") as archive:
         for one in found:
             folder = "".join(c if c.isalnum() or c in "._-@" else "_" for c in one["id"]).strip(".") or "_"
+            while folder in folders:  # of another id
+                folder += "_"
+            folders.add(folder)
             archive.writestr(f"{folder}/results.json", json.dumps(gradescope(one), indent=1))
     return file.getvalue()
 
@@ -153,7 +181,8 @@ def export(ask: Ask) -> Response:
         raise HTTPException(404)
     kind = "application/zip" if name == GRADESCOPE else "text/csv"
     disposition = {"content-disposition": f'attachment; filename="{name}"'}
-    return Response(exported(ask.site.store, name), media_type=kind, headers=disposition)
+    data = exported(ask.site.store, name, ask.request.query_params.get("deadline"))
+    return Response(data, media_type=kind, headers=disposition)
 
 
 #: What instructors see, and do.

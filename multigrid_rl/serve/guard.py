@@ -27,6 +27,8 @@ HEADERS = {
 #: Bytes of a request that brings no files, and seconds in which one must have arrived.
 SMALL = 64_000
 PATIENCE_S = 20.0
+#: Connections that an address may have at once: a browser has six.
+CONNECTIONS = 50
 #: Bytes a second below which an upload is not waited for, beyond :data:`PATIENCE_S`.
 SLOWEST = 8_000
 
@@ -96,9 +98,23 @@ class Guard:
         return counted
 
 
-def patient_protocol(patience_s: float = PATIENCE_S) -> Any:
-    """Return uvicorn's protocol, but for connections that send no whole head of a request in time: they are closed."""
+def _bounded(own: list[Any], most: int | None) -> list[Any]:
+    """Return connections of an address; of too many the oldest that asks nothing is closed, the new one if all ask."""
+    if most is None or len(own) <= most:
+        return own
+    idle = next(each for each in own if each._idle())
+    idle.transport.close()
+    return [each for each in own if each is not idle]
+
+
+def patient_protocol(patience_s: float = PATIENCE_S, most: int | None = CONNECTIONS) -> Any:
+    """Return uvicorn's protocol, but for connections that send no whole head of a request in time: they are closed.
+
+    An address may have so many at once as ``most`` says.
+    """
     from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415 - an extra
+
+    of: dict[str, list[Any]] = {}  # connections of each address, the oldest first
 
     class Patient(H11Protocol):
         """Closes a connection that has not asked for anything in time, at first or after its last request."""
@@ -108,7 +124,15 @@ def patient_protocol(patience_s: float = PATIENCE_S) -> Any:
         def connection_made(self, transport: Any) -> None:
             """Begin to wait for the first request."""
             super().connection_made(transport)
+            self.whose = (transport.get_extra_info("peername") or ("",))[0]
+            of[self.whose] = _bounded([*of.get(self.whose, []), self], most)
             self._wait()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            """Count it no longer."""
+            super().connection_lost(exc)
+            left = [each for each in of.pop(self.whose, []) if each is not self]
+            of.update({self.whose: left} if left else {})
 
         def data_received(self, data: bytes) -> None:
             """Take what has come; begin to wait where it is the beginning of a request and no more."""

@@ -3,19 +3,19 @@
 ``multigrid-rl check`` at home and the server call the same :func:`check`, in the same games.
 """
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 from multigrid_rl.competition.copies import Fingerprint, Originals
 from multigrid_rl.competition.cup.cup import check_agents, forfeited, play_pairing
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, by_name, entry_in
+from multigrid_rl.competition.cup.entries import CupConfig, Entry, by_name, entry_in, watched_in
 from multigrid_rl.competition.cup.folder import Meeting, Pairing, meetings, scenario_of
 from multigrid_rl.competition.folders import Scratch, read_parts, remove_tree, write_parts
 from multigrid_rl.competition.grading import Examiner, examiner_of, originals_of, read_rubric
-from multigrid_rl.competition.handed_in import hand_in
+from multigrid_rl.competition.handed_in import hand_in, hand_ins
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.files import unfinished
 from multigrid_rl.players.alone import game_of
@@ -23,8 +23,10 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.serve.course import Course
 from multigrid_rl.text import ConfigError, expected, printable
+from multigrid_rl.trust import agents_trusted
 
-#: Games against itself, and against the rookie from each side; their seeds are no secret. Seconds for all of them.
+#: Games against itself, and against the rookie from each side; their seeds are no secret. Seconds for a
+#: program's answers in all of them.
 CHECK_GAMES, CHECK_SEED, CHECK_S = 10, 36, 10.0
 #: How many times as many games anchors play among themselves.
 ANCHOR_GAMES = 10
@@ -38,8 +40,7 @@ class Verdict:
     problem: str | None  # why it does not play, in a line
     kind: str = ""  # of the entry
     sha256: str = ""  # of its files
-    seconds: float = 0.0  # that a program took
-    late: bool = False  # it took too long, which may be this machine's fault
+    seconds: float = 0.0  # that a program's answers took, its starts apart
 
     @property
     def log(self) -> str:
@@ -134,18 +135,17 @@ class Judge:
         lines, spent, able = [f"{kind}: {entry.about}"], 0.0, False
         own = [] if self.alone else [Meeting(entry, entry, "" if len(config.sides) <= 2 else config.sides[0])]
         for each in [*own, *meetings([entry] if self.alone else [entry, rookie], config)]:
-            left = min(CHECK_S - spent, config.limits.start_s), min(CHECK_S - spent, config.limits.total_s)
-            limits = replace(config.limits, start_s=max(left[0], 0.1), total_s=max(left[1], 0.1))
-            pairing = play_pairing(*each[:2], replace(config, limits=limits), each.side)
-            spent += pairing.seconds.get(entry.name, 0.0)
+            limits = replace(config.limits, total_s=max(min(CHECK_S - spent, config.limits.total_s), 0.1))
+            # Its games are no secret, and the same at home, where it has another name.
+            pairing = play_pairing(*each[:2], replace(config, limits=limits), each.side, mixed=False)
+            spent += pairing.seconds.get(entry.name, 0.0) - pairing.starts.get(entry.name, 0.0)
             line = _told(each, pairing, entry, config)
             if pairing.out:  # a role that it lacks
                 lines.append(line)
                 continue
             if pairing.reason is not None:
-                late = any(words in pairing.reason for words in ("not ready within", "no answer within", "more than"))
                 line += f" ({CHECK_S:g} s for all first games)" if spent > CHECK_S / 2 else ""
-                return Verdict(tuple(lines), line, entry.kind, str(entry.sha256), spent, late)
+                return Verdict(tuple(lines), line, entry.kind, str(entry.sha256), spent)
             able = True
             lines.append(line)
         return Verdict(tuple(lines), None if able else "it plays no side", entry.kind, str(entry.sha256), spent)
@@ -181,7 +181,8 @@ class Judge:
     def again(self, pairing: Pairing) -> str:
         """Play a pairing again; returns in words what differs, or nothing."""
         red, blue = self.entry(pairing.red), self.entry(pairing.blue) if pairing.blue else None
-        now = play_pairing(red, blue, replace(self.config, games=len(pairing.outcomes)), pairing.side)
+        config = replace(self.config, games=len(pairing.outcomes))
+        now = play_pairing(red, blue, config, pairing.side, mixed=pairing.mixed)
         wrong = [k for k, pair in enumerate(zip(pairing.outcomes, now.outcomes, strict=True)) if len({*pair}) > 1]
         if wrong:
             k = wrong[0]
@@ -203,19 +204,37 @@ class Judge:
         rubric = read_rubric(path)
         if "seed" not in rubric.model_fields_set:
             rubric = rubric.model_copy(update={"seed": self._rubric_seed})
-        return examiner_of(rubric, path.parent, [])
+        with self._earlier() as folders:
+            return examiner_of(rubric, path.parent, folders)
+
+    @contextmanager
+    def _earlier(self) -> Iterator[list[Path]]:
+        """Yield the folders of earlier years' hand-ins. Raises ``PlayerError``: there are none."""
+        with closing(Scratch()) as scratch:
+            named = self.course.earlier
+            found = hand_ins(self.beside / named, scratch.path) if named is not None else []
+            yield [each.folder for each in found if each.problem is None]
 
     @cached_property
     def originals(self) -> Originals:
-        """Players of the project, which hand-ins may be copies of."""
-        return originals_of(self.scenario, self.config.spec)
+        """Players of the project, and earlier years' hand-ins, which hand-ins may be copies of."""
+        with self._earlier() as folders:
+            return originals_of(self.scenario, self.config.spec, folders)
 
     def like(self, name: str, others: Sequence[str]) -> str:
         """Return the players that an entry is like: of the project, and of other hand-ins, by what they are called."""
-        return "; ".join(map(str, self.originals.similar(self.print_of(name), {o: self.print_of(o) for o in others})))
+        entry, watched = self.entry(name), {}
+        if entry.kind == "external" and self.originals.watches and not agents_trusted():
+            watched = watched_in(entry, self.config)
+        # What a program answered is compared with networks themselves, which are too large to be kept.
+        prints = {other: (self._whole_print if watched else self.print_of)(other) for other in others}
+        return "; ".join(map(str, self.originals.similar(self.print_of(name), prints, watched)))
 
     def _print(self, name: str) -> Fingerprint:
-        return self.originals.fingerprint(self._folder(name))._replace(teams=None)
+        return self._whole_print(name)._replace(teams=None)
+
+    def _whole_print(self, name: str) -> Fingerprint:
+        return self.originals.fingerprint(self._folder(name))
 
 
 def _told(meeting: Meeting, pairing: Pairing, entry: Entry, config: CupConfig) -> str:

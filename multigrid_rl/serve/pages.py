@@ -1,5 +1,6 @@
 """Pages of a class server: the ladder, entries and their matches, one's own hand-ins."""
 
+import hashlib
 import json
 from collections import Counter
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
 from multigrid_rl.serve.app import Ask, Page, kept_page
+from multigrid_rl.serve.deadlines import counted
 from multigrid_rl.serve.schema import STATES, Grade, HandIn, Person, Rating, StoredGame
 from multigrid_rl.serve.store import RefusedError, Row, seen_by
 from multigrid_rl.serve.trust import KINDS
@@ -17,7 +19,7 @@ from multigrid_rl.text import expected, shown
 
 DONE = ("rated", "refused")
 #: What a program is told of a hand-in.
-_TOLD = ("state", "state_at", "reason", "log", "deadline", "late_days", "sha256")
+_TOLD = ("state", "state_at", "reason", "log", "deadline", "sha256")
 #: Letters of a pairing's results, by what they are from the view of its first side; forfeited are games of either.
 _LETTERS = {"win": "Rb", "draw": "D", "loss": "rB", "games": "RbDrB", "forfeited": "rb"}
 _TURNED = str.maketrans("RrBb", "BbRr")
@@ -33,6 +35,7 @@ class Ladder(NamedTuple):
     hidden: dict[int, int]  # hand-in -> how many rows before it are not shown
     names: dict[int, str]  # hand-in -> what it is called
     own: int  # hand-in of who looks; 0: none
+    mark: str  # of all of it
 
 
 def ladder_of(ask: Ask) -> Ladder:
@@ -51,21 +54,27 @@ def ladder_of(ask: Ask) -> Ladder:
         own = next((row.hand_in.id for row in seen if row.person and row.person.id == who), 0)
         by_name = ask.teaches or course.public.names == "names"
         names = {row.hand_in.id: row.person.name if by_name and row.person else row.title for row in seen}
-        return Ladder(seen, hidden, names, own)
+        told = [(row.hand_in.id, names[row.hand_in.id], *row[3:]) for row in seen]
+        mark = hashlib.sha256(json.dumps([told, sorted(hidden.items())]).encode()).hexdigest()[:12]
+        return Ladder(seen, hidden, names, own, mark)
 
     found: Ladder = ask.site.kept(("ladder", who), make)
     return found
 
 
 def ladder(ask: Ask) -> Response:
-    """Show the ladder, or its table alone."""
-    template = "table.html" if "part" in ask.request.query_params else "ladder.html"
+    """Show the ladder, or its table alone; nothing where it is as before: nobody loses their place on the page."""
+    part = ask.request.query_params.get("part")
+    found = ladder_of(ask)
+    if part == found.mark:
+        return Response(status_code=204)
 
     def make() -> bytes:
-        found = ladder_of(ask)
         students = sum(row.person is not None for row in found.rows) + sum(found.hidden.values())
         lead = f"Ratings follow from all games at once, in whatever order they were played. {students} on the ladder."
-        content: dict[str, Any] = {"ladder": found, "scale": Scale.around(found.rows)}
+        content: dict[str, Any] = {"ladder": found, "scale": Scale.around(found.rows), "mark": found.mark}
+        content["above"] = max((row.rating for row in found.rows if row.person is None), default=float("inf"))
+        template = "ladder.html" if part is None else "table.html"
         return bytes(ask.page(template, ask.site.store.course.title, lead=lead, **content).body)
 
     return kept_page(ask, make)
@@ -170,7 +179,7 @@ def match(ask: Ask) -> Response:
     script = "texts.js" if shown_games.get("scripts") == TEXT_SCRIPTS else "replay.js"
     return ask.page(
         "match.html", " against ".join(names.values()), data=shown_games["data"], films=films, script=script,
-        game=game, pairing=pairing,
+        game=game, pairing=pairing, why=ask.teaches or pairing.at_fault in ours,
         lead=f"{plural(len(kept), 'game')} to look at, of {len(pairing.outcomes)} that were played.",
     )  # fmt: skip
 
@@ -181,12 +190,18 @@ def match(ask: Ask) -> Response:
 def mine(ask: Ask) -> Response:
     """Show somebody's hand-ins, and where to hand in."""
     store, now = ask.site.store, ask.site.store.now()
-    rows, quota = store.history(ask.me.id), store.course.quota
-    used = sum(own.counts and own.at > now - 3600 * quota.per_h for own, _, _ in rows)
+    rows, course, code = store.history(ask.me.id), store.course, ask.me.code
+    used = sum(own.counts and own.at > now - 3600 * course.quota.per_h for own, _, _ in rows)
+    missed = {own.id: course.missed(own.at, code) for own, _, _ in rows}
+    stands: dict[int, list[str]] = {}
+    for each in course.deadlines:
+        found = counted(rows, course, each, code)
+        if found.own is not None:
+            stands.setdefault(found.own[0].id, []).append(each.name)
     return ask.page(
-        "mine.html", "My hand-ins", rows=rows, left=max(quota.hand_ins - used, 0), quota=quota,
-        due=store.course.due(now), late=store.course.late_days(now), url=ask.site.url,
-        frozen=bool(store.setting("frozen")),
+        "mine.html", "My hand-ins", rows=rows, left=max(course.quota.hand_ins - used, 0), quota=course.quota,
+        due=[(each, course.end(each, code)) for each in course.deadlines], missed=missed, stands=stands,
+        url=ask.site.url, frozen=bool(store.setting("frozen")), late=course.late, penalty=course.penalty,
     )  # fmt: skip
 
 
@@ -199,6 +214,9 @@ def hand_in(ask: Ask) -> Response:
     done = row.state in DONE
     if ask.by_program:
         told = {key: getattr(row, key) for key in _TOLD}
+        author = ask.site.store.get(Person, row.person_id) if row.person_id else None
+        missed = ask.site.store.course.missed(row.at, author.code) if author else None
+        told |= {"late_days": missed[1] if missed else 0}
         told |= {"hand_in": row.id, "done": done and (rating is not None or row.state == "refused")}
         told |= {key: getattr(rating, key) for key in ("rating", "low", "high", "games")} if rating else {}
         return JSONResponse(told)

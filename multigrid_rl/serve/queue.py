@@ -30,6 +30,10 @@ ATTEMPTS, BACKOFF_S = 25, 0.2
 _AT_ONCE = 100
 #: Pairings with forfeited games after which a program meets nobody any more.
 STRIKES = 3
+#: Setting with ratings from games against anchors alone, in JSON.
+BY_ANCHORS = "by_anchors"
+#: What is noted of a program whose job took far too long.
+STUCK = "stuck"
 #: Seconds for its check, and for all of its answers, from which a program has the lane of what is slow.
 SLOW_CHECK_S, SLOW_S = 5.0, 20.0
 
@@ -156,6 +160,29 @@ class Queue(Store):
                 job.worker, job.lease_until = "", 0.0
             return len(held)
 
+    def stuck(self, job: Job) -> None:
+        """Note that the worker of a job ends, as it took far too long; the second time that is its program's fault.
+
+        Of two programs it is the one in whose jobs it happened more often.
+        """
+        with self._held(job) as (session, row):
+            who = [session.get(HandIn, number) for number in (job.hand_in_id, job.other_id) if job.kind != "appeal"]
+            programs = [each for each in who if each is not None and each.kind != "frozen" and each.person_id]
+            if row is None or not programs:
+                return
+            for each in programs:
+                self.note(session, STUCK, f"job {job.id}", hand_in=each.id)
+            session.flush()
+            ours = select(Event).where(Event.kind == STUCK, Event.hand_in_id.in_([each.id for each in programs]))
+            notes = list(session.scalars(ours))
+            if sum(note.text == f"job {job.id}" for note in notes) > len(programs):
+                times = Counter(note.hand_in_id for note in notes)
+                worst = max(programs, key=lambda each: times[each.id])
+                session.delete(row)
+                worst.faults += STRIKES
+                if worst.state in ("checking", "placing"):
+                    self._refuse(session, worst, "its games took far too long, twice")
+
     def _give_up(self, session: Session, job: Job) -> None:
         session.delete(job)
         row = session.get(HandIn, job.hand_in_id) if job.kind in ("check", "pair") else None
@@ -244,14 +271,17 @@ class Queue(Store):
                     self._met[number] = Met.of(red, blue, json.loads(text), rated=rated)
         return QueueSnapshot([self._met[number] for number in ids], anchors, placed)
 
-    def rated(self, job: Job, of: QueueSnapshot, ratings: dict[int, Rated]) -> None:
-        """Keep ratings; whoever had played all first games by then is on the ladder."""
+    def rated(
+        self, job: Job, of: QueueSnapshot, ratings: dict[int, Rated], by_anchors: dict[int, Rated] | None = None
+    ) -> None:
+        """Keep ratings, and those from games against anchors alone; who had played all first games is on the ladder."""
 
         def more(session: Session) -> bool:
             session.get(Setting, "fixed", with_for_update=True)  # no games are added meanwhile, see `paired`
             return session.scalar(select(func.count(StoredGame.id)).where(StoredGame.series == LADDER)) != len(of.games)
 
         with self.finishing(job, keep=more) as session:
+            session.merge(Setting(key=BY_ANCHORS, value=json.dumps(by_anchors or {})))
             for number, (value, low, high, games) in ratings.items():
                 session.merge(Rating(hand_in_id=number, rating=value, low=low, high=high, games=games))
             for row in session.scalars(select(HandIn).where(HandIn.id.in_(of.placed), HandIn.state == "placing")):
@@ -270,6 +300,12 @@ class Queue(Store):
             values |= {"at": self.now(), "result": text, "feedback": feedback}
             session.merge(Grade(hand_in_id=job.hand_in_id, **values))
             self.note(session, "graded", hand_in=job.hand_in_id)
+
+    def surprises(self) -> list[tuple[Row, list[float]]]:
+        """Return who is rated beyond the interval from games against anchors alone, and that rating with its ends."""
+        alone = json.loads(self.setting(BY_ANCHORS) or "{}")
+        found = [(row, alone.get(str(row.hand_in.id))) for row in self.ladder() if row.person is not None]
+        return [(row, its) for row, its in found if its and not its[1] <= row.rating <= its[2]]
 
     def compared(self, job: Job, same_as: str) -> None:
         """Keep what a hand-in is like."""

@@ -70,9 +70,15 @@ def place_of(path: Path, home: Path | None = None, database: str | None = None) 
 
 def prepared(place: ServedFolder) -> Queue:
     """Return the store of a course, with its tables and people. Raises ``ConfigError``."""
+    roster, course = read_roster(place.beside / place.course.roster), place.course
+    codes = [one.code for one in roster]
+    extended = [one.of for one in course.extensions if one.of not in course.teams]
+    for code in [*extended, *(code for members in course.teams.values() for code in members)]:
+        if code not in codes:  # else nobody would be told that it extends nothing
+            raise ConfigError(expected("extensions, teams", "ids of the roster, or a team", code))
     make_tables(place.url)
     queue = place.queue()
-    queue.sync(read_roster(place.beside / place.course.roster))
+    queue.sync(roster)
     return queue
 
 

@@ -50,7 +50,7 @@ class HandIn(Base):
     log: Mapped[str] = mapped_column(Text, default="")  # the end of what the check printed, or a program wrote
     kind: Mapped[str] = mapped_column(String(20), default="")  # frozen, external, scripted; empty before the check
     sha256: Mapped[str] = mapped_column(String(64), default="")  # of its files
-    late_days: Mapped[int] = mapped_column(default=0)
+    late_days: Mapped[int] = mapped_column(default=0)  # when it came; what counts is computed when it is read
     counts: Mapped[bool] = mapped_column(default=True)  # against the quota
     seconds: Mapped[float] = mapped_column(default=0.0)  # that a program's starts and answers took
     faults: Mapped[int] = mapped_column(default=0)  # pairings in which it forfeited games

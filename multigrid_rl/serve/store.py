@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from itertools import combinations
+from itertools import accumulate, combinations
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from multigrid_rl.competition.folders import read_parts, remove_tree, write_parts
 from multigrid_rl.serve.course import Course, Enrolled
+from multigrid_rl.serve.deadlines import Own, counted
 from multigrid_rl.serve.names import pseudonym
 from multigrid_rl.serve.schema import LADDER, Base, Event, Grade, HandIn, Job, Person, Rating, Setting, StoredGame
 from multigrid_rl.text import ConfigError, expected, printable
@@ -308,11 +309,15 @@ class Store:
             raise RefusedError("expected somebody of the roster, got nobody")
         if (frozen := session.get(Setting, FROZEN)) is not None and frozen.value:
             raise RefusedError("the course is frozen: nothing is taken any more")
+        deadlines = self.course.deadlines
+        late = self.course.late_days(now, deadlines[-1], person.code) if deadlines else 0
+        if late and self.course.late == "refuse":
+            raise RefusedError(f"{deadlines[-1].name} is over: nothing is taken any more")
         mine = (HandIn.person_id == person_id, HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
         used = session.scalar(select(func.count(HandIn.id)).where(*mine)) or 0
         if used >= quota.hand_ins:
             raise RefusedError(expected("hand-ins", f"at most {quota.hand_ins} in {quota.per_h:g} hours", used + 1))
-        row = HandIn(person_id=person_id, name=name, at=now, state_at=now, late_days=self.course.late_days(now))
+        row = HandIn(person_id=person_id, name=name, at=now, state_at=now, late_days=late)
         session.add(row)
         session.flush()
         self.move(session, row, "received")
@@ -336,29 +341,35 @@ class Store:
 
     # --- what pages show
 
-    def history(self, person_id: int) -> list[tuple[HandIn, Rating | None, Grade | None]]:
+    def history(self, person_id: int) -> list[Own]:
         """Return all hand-ins of a person, the newest first, with rating and grade if there are any."""
-        query = select(HandIn, Rating, Grade).outerjoin(Rating, Rating.hand_in_id == HandIn.id)
-        query = query.outerjoin(Grade, Grade.hand_in_id == HandIn.id).where(HandIn.person_id == person_id)
+        return [own for own, _ in self._owned(HandIn.person_id == person_id)]
+
+    def _owned(self, *which: Any) -> list[tuple[Own, Person | None]]:
+        query = select(HandIn, Rating, Grade, Person).outerjoin(Rating, Rating.hand_in_id == HandIn.id)
+        query = query.outerjoin(Grade, Grade.hand_in_id == HandIn.id).outerjoin(Person, Person.id == HandIn.person_id)
         with self.reading() as session:
-            return [(own, rating, grade) for own, rating, grade in session.execute(query.order_by(HandIn.id.desc()))]
+            found = session.execute(query.where(*which).order_by(HandIn.id.desc()))
+            return [((row, rating, grade), person) for row, rating, grade, person in found]
 
     def ladder(self) -> list[Row]:
-        """Return the ladder, the best first: of everybody the hand-in that counts, and the anchors."""
-        query = select(HandIn, Person, Rating).join(Rating, Rating.hand_in_id == HandIn.id)
-        query = query.where(HandIn.state == "rated")  # not who has met some anchors alone
-        with self.reading() as session:
-            found = session.execute(query.outerjoin(Person, Person.id == HandIn.person_id)).all()
-        best = self.course.counts == "best"
-        chosen: dict[int, Any] = {}
-        for row in sorted(found, key=lambda row: (row[2].rating, row[0].id) if best else row[0].id):
-            chosen[row[0].person_id or -row[0].id] = row  # the last one stays
-        rows = sorted(chosen.values(), key=lambda row: (-row[2].rating, row[0].id))
-        ladder, rank = list[Row](), 1
-        for hand_in, person, its in rows:
-            ladder.append(Row(rank, hand_in, person, its.rating, its.low, its.high, its.games))
-            rank += person is not None
-        return ladder
+        """Return the ladder, the best first: of everybody the hand-in that counts, and the anchors.
+
+        Where nothing was on time for the last deadline, what was late stands there.
+        """
+        everybody: dict[int, tuple[list[Own], Person | None]] = {}
+        # Not who has met some anchors alone.
+        for own, person in self._owned(HandIn.state == "rated", Rating.hand_in_id.is_not(None)):
+            everybody.setdefault(own[0].person_id or -own[0].id, ([], person))[0].append(own)
+        last, rows = self.course.deadlines[-1] if self.course.deadlines else None, list[Row]()
+        for owned, person in everybody.values():
+            found = counted(owned, self.course, last, person.code if person else "")
+            hand_in, its, _ = found.own or found.late or owned[0]
+            if its is not None:
+                rows.append(Row(1, hand_in, person, its.rating, its.low, its.high, its.games))
+        rows.sort(key=lambda row: (-row.rating, row.hand_in.id))
+        people = accumulate((row.person is not None for row in rows), initial=1)
+        return [row._replace(rank=rank) for row, rank in zip(rows, people, strict=False)]
 
     def events(self, hand_in_id: int) -> list[Event]:
         """Return what happened to a hand-in, in order."""

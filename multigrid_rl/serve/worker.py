@@ -8,17 +8,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
+from multigrid_rl.competition.copies import NOT_ORIGINAL, CopyError
 from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.gradebook import feedback
-from multigrid_rl.cores import available_cpus
+from multigrid_rl.competition.process import WAITING
 from multigrid_rl.files import json_text
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.serve.judge import Judge
+from multigrid_rl.serve.judge import CHECK_S, Judge
 from multigrid_rl.serve.queue import BEAT_S, LostLeaseError, Queue, called, log
 from multigrid_rl.serve.rating import ladder_of
-from multigrid_rl.serve.schema import HandIn, Job, StoredGame
+from multigrid_rl.serve.schema import HandIn, Job, Person, StoredGame
 from multigrid_rl.serve.store import BUNDLE, PROGRAM
 from multigrid_rl.text import ConfigError, one_line, printable
 from multigrid_rl.types import RunError
@@ -27,9 +29,6 @@ from multigrid_rl.types import RunError
 _POLL_S, _SUGGEST_S = 0.1, 1.0
 #: Seconds after which a worker that is still at a job is killed; of a pair what programs may take is added.
 _MOST_S = {"check": 60.0, "pair": 120.0, "rate": 300.0, "grade": 1800.0, "copies": 600.0, "appeal": 600.0}
-#: Times that a program is checked until it is believed to be too slow, also with more than so many processes for each
-#: core, when its refusal uses no quota.
-_LATE, _LATE_BUSY, _BUSY = 3, 6, 2
 #: What the server is to blame for: the disk, the database, the machine, a rubric, files that it has kept.
 _OURS = (SQLAlchemyError, OSError, RunError, MemoryError, PlayerError, ConfigError)
 
@@ -82,14 +81,16 @@ class Worker:
         return True
 
     def _programs_s(self, job: Job) -> float:
-        """Return the seconds that programs may take in a job, beside the usual ones."""
+        """Return the seconds that programs may keep a job waiting, beside the usual ones."""
         bounds, sides = self.judge.course.limits, 2 * len(self.judge.config.sides)
+        if job.kind == "check":
+            return WAITING * (2 * sides * bounds.start_s + CHECK_S)
         if job.kind == "grade":
             with suppress(*_OURS):  # a rubric that cannot be read is what the job will say
                 its = self.judge.examiner  # watched first, at most for two teams, then each side of each exam
                 sides = 2 + sum(len(its.rubric.teams_of(exam, its.sides)) for exam in its.rubric.exams)
-                return sides * (its.limits.start_s + its.limits.total_s)
-        return sides * 2 * (bounds.start_s + bounds.total_s) if job.kind == "pair" else 0.0
+                return WAITING * sides * (its.limits.start_s + its.limits.total_s)
+        return WAITING * sides * 2 * (bounds.start_s + bounds.total_s) if job.kind == "pair" else 0.0
 
     def _row(self, hand_in_id: int) -> HandIn:
         with self.queue.reading() as session:
@@ -107,14 +108,10 @@ class Worker:
             self.queue.to_programs(job)
             return
         found = self.judge.check(entry)
-        busy = os.getloadavg()[0] > _BUSY * available_cpus()
-        if found.late and job.attempts < (_LATE_BUSY if busy else _LATE):  # perhaps others kept it waiting
-            self.queue.put_back(job, printable(str(found.problem)))
-            return
         if found.problem is None:
             self.queue.checked(job, found.kind, found.sha256, found.log, found.seconds)
         else:
-            self.queue.refused(job, found.problem, found.log, found.kind, counts=not (found.late and busy))
+            self.queue.refused(job, found.problem, found.log, found.kind)
 
     def _pair(self, job: Job) -> None:
         rows = [self._row(number) for number in (job.hand_in_id, job.other_id) if number]
@@ -129,20 +126,25 @@ class Worker:
     def _rate(self, job: Job) -> None:
         wins = self.judge.config.rated
         shot = self.queue.snapshot(rated=wins)
-        self.queue.rated(job, shot, ladder_of(shot.games, shot.anchors, rated=wins))
+        alone = [met for met in shot.games if {met.red, met.blue} & {*shot.anchors}]
+        by_anchors = ladder_of(alone, shot.anchors, rated=wins)
+        self.queue.rated(job, shot, ladder_of(shot.games, shot.anchors, rated=wins), by_anchors)
 
     def _grade(self, job: Job) -> None:
         examiner, folder = self.judge.examiner, self.queue.entry_folder(job.hand_in_id)
         try:
             result = examiner.grade(folder)
         except PlayerError as error:
-            result = examiner.refused(folder, _without(error, folder))
+            told = NOT_ORIGINAL if isinstance(error, CopyError) else None
+            result = examiner.refused(folder, _without(error, folder), told)
         self.queue.graded(job, result, json_text(result), feedback(result))
 
     def _copies(self, job: Job) -> None:
         own = self._row(job.hand_in_id)
-        others = [row.hand_in for row in self.queue.ladder() if row.plays]
-        names = {called(row) for row in others if row.person_id != own.person_id}
+        # What was handed in again since, too: somebody else may have the old one.
+        query = select(HandIn).join(Person, Person.id == HandIn.person_id).where(HandIn.state == "rated")
+        query = query.where(HandIn.person_id != own.person_id, ~Person.forgotten)
+        names = [called(row) for row in self.queue.all(query)]
         self.queue.compared(job, self.judge.like(called(own), sorted(names)))
 
     def _appeal(self, job: Job) -> None:
@@ -170,6 +172,8 @@ def _beating(queue: Queue, job: Job, most_s: float) -> Iterator[None]:
         while not over.wait(BEAT_S):
             if time.monotonic() - began > most_s:
                 log("stuck", job=job.id, kind=job.kind)
+                with suppress(SQLAlchemyError, OSError):
+                    queue.stuck(job)
                 os.kill(os.getpid(), signal.SIGKILL)
             with suppress(SQLAlchemyError, OSError):
                 if not queue.beat(job):

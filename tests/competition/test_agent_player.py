@@ -294,3 +294,20 @@ def test_documented_limits_are_defaults():
         ("memory-mb", limits.memory_mb, "MB"),
     ):
         assert f"| {value:g} {unit} | `--{name}` |" in page
+
+
+def test_games_are_told_by_other_numbers_in_each_pairing_and_the_same_ones_again(tmp_path):
+    told = {}
+    for name, mixing in (("one", "key a b"), ("again", "key a b"), ("two", "key a c"), ("plain", "")):
+        agent, messages = recorder_of(tmp_path / name)
+        with player_of(agent) as player:
+            player.mixing = mixing
+            play(player, 8)
+        acts = [message for message in messages() if message["type"] == "act"]
+        assert [game["game"] for game in acts[0]["games"]] == list(range(8))
+        told[name] = [game["seats"] for game in acts[0]["games"]]
+        over = [game for message in messages() if message["type"] == "end" for game in message["games"]]
+        assert sorted(over) == list(range(8))
+    assert told["one"] == told["again"]
+    assert told["plain"] not in (told["one"], told["two"])
+    assert told["one"] != told["two"]

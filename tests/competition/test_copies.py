@@ -19,7 +19,7 @@ from bundles import bundle, edit, vouch
 from commands import call
 from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
-from multigrid_rl.competition.copies import ANSWERS, HAND_INS, KNOWN, Originals, agent_fingerprint, watch
+from multigrid_rl.competition.copies import APART, EXPLAINED, HAND_IN, KNOWN, TWO, Originals, agent_fingerprint, watch
 from multigrid_rl.competition.cup.cup import forfeited
 from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.competition.cup.standings import results
@@ -312,6 +312,11 @@ def test_rubric_may_reject_known_players(tmp_path):
     assert "got a copy of before/anna (the same)" in rows["berta"]
     assert "blue-master (100%" in rows["thief"]
     assert "copy" not in rows["caro"]
+    # Whom it is like is the instructor's to know.
+    told = [(table.with_suffix("") / "feedback" / f"{name}.md").read_text() for name in ("berta", "thief")]
+    for text in told:
+        assert "not original: talk to your instructor" in text
+        assert not any(words in text for words in ("anna", "blue-master", "% of its"))
 
 
 @pytest.mark.parametrize(("wanted", "other"), [("bundle", "an agent"), ("agent", "a bundle")])
@@ -386,9 +391,9 @@ def test_instructor_page_is_accurate():
     counted = f"{MAX_PROCESSES} processes, {MAX_THREADS:,} threads"
     own = f"{counted}, `--memory-mb` for all together, {Limits().disk_mb} MB, {MAX_FILES:,} files"
     assert own in page
-    for bound in (KNOWN, HAND_INS, ANSWERS):
-        assert f"| {1 - bound.apart:.2f}" in page or f"| {bound.apart:.2f}" in page
-        assert f"| {bound.alike:.0%}".replace("%", " %") in page
+    for bound in (KNOWN, HAND_IN, TWO, EXPLAINED):
+        assert f"| {bound:.0%}".replace("%", " %") in page
+    assert f"{APART}" in page
     assert KEY_FILE in page
     for verb in ("cup", "grade"):
         message = call(verb, "--help").output

@@ -255,3 +255,22 @@ def test_folder_removal_never_raises_or_follows_links(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert (tmp_path / "mine" / "kept").exists()
     remove_tree(folder)
+
+
+@pytest.mark.parametrize("around", ["zip", "wrapper", "zip in a wrapper", "zip of a folder in folders"])
+def test_cup_opens_what_a_platform_puts_around_an_entry(around, tmp_path):
+    source = data_root() / "checkpoints" / "blue-rookie"
+    (tmp_path / "in").mkdir()
+    if around == "zip":
+        shutil.make_archive(str(tmp_path / "in" / "bob"), "zip", source)
+    elif around == "wrapper":
+        shutil.copytree(source, tmp_path / "in" / "bob" / "mine")
+    elif around == "zip in a wrapper":
+        (tmp_path / "in" / "bob").mkdir()
+        shutil.make_archive(str(tmp_path / "in" / "bob" / "mine"), "zip", source)
+    else:
+        shutil.copytree(source, tmp_path / "deep" / "some" / "mine")
+        shutil.make_archive(str(tmp_path / "in" / "bob"), "zip", tmp_path / "deep")
+    entry = found(tmp_path / "in", "random")["bob"]
+    assert (entry.kind, entry.problem) == ("frozen", None)
+    assert entry.players

@@ -131,7 +131,7 @@ def test_agent_failing_in_play_forfeits_with_reason(played, name):
         ("wrong-shape", "shape"),
         ("nan", "finite numbers"),
         ("no-card", "neither card.json nor agent.yaml"),
-        ("zipped.zip", "got a file"),
+        ("zipped.zip", "expected a zip file that can be read"),
     ],
 )
 def test_unplayable_bundle_is_listed_with_reason(played, name, reason):

@@ -235,3 +235,29 @@ def test_broken_bubblewrap_means_no_sandbox(tmp_path, monkeypatch):
     assert not sandbox.bwrap_available()
     monkeypatch.undo()
     sandbox.bwrap_available.cache_clear()
+
+
+def test_what_waits_in_sockets_counts_and_other_families_than_unix_are_none(tmp_path):
+    code = """
+import socket
+def tried(*kind):
+    try: socket.socket(*kind).close()
+    except OSError: return "refused"
+    return "made"
+def act(message):
+    one, _ = socket.socketpair()
+    before = one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_000_000)
+    same = one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == before
+    kinds = (socket.AF_UNIX, 1), (socket.AF_INET, 2), (socket.AF_INET6, 1), (38, 5, 0), (40, 1), (17, 3)
+    sys.exit(" ".join([tried(*kind) for kind in kinds] + [str(same)]))
+"""
+    assert fault_of(tmp_path / "a", code).endswith(": made refused refused refused refused refused True")
+    hoards = """def act(message):
+  import socket
+  for _ in range(4):
+    if os.fork() == 0: held = [socket.socketpair() for _ in range(120)]; time.sleep(60)
+  time.sleep(60)"""
+    small = replace(LIMITS, memory_mb=128)
+    with kill_descendants(), player_of(agent_of(tmp_path / "b", hoards), small) as player:
+        assert play(player).fault.reason.endswith("more than 128 MB of memory in all processes")

@@ -243,7 +243,7 @@ def test_a_changed_rubric_is_read_by_who_runs(course):
     assert judge.examiner.rubric.pass_points == 6
     bounds = judge.examiner.limits
     worker = Worker(place.queue(), judge, "w", LANES)
-    assert worker._programs_s(Job(kind="grade")) == 3 * (bounds.start_s + bounds.total_s)  # watched as two, and red
+    assert worker._programs_s(Job(kind="grade")) == 15 * (bounds.start_s + bounds.total_s)  # watched as two, and red
     worker.queue.engine.dispose()
 
 

@@ -105,3 +105,13 @@ def test_returns_are_the_rating_where_nobody_wins():
 def test_intervals_are_students():
     known = {1: 12.706, 2: 4.303, 3: 3.182, 9: 2.262, 99: 1.984}  # of any table
     assert students(np.array([*known])) == pytest.approx([*known.values()], rel=0.002)
+
+
+def test_friends_who_lose_on_purpose_do_not_lift_a_rating_from_anchors_alone():
+    rng = np.random.default_rng(2)
+    strengths = STRENGTHS | {4: 1100.0} | dict.fromkeys((6, 7, 8), 1100.0)
+    games = met(rng, strengths, against_anchors(strengths))
+    lost = [Met(4, k, side, "R" * 100) for k in (6, 7, 8) for side in ("", "other")]
+    every, alone = ladder_of([*games, *lost], ANCHORS)[4], ladder_of(games, ANCHORS)[4]
+    assert every.value > alone.high + 40
+    assert alone.low < 1100 < alone.high

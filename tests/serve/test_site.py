@@ -14,6 +14,8 @@ import pytest
 
 from multigrid_rl.competition.handed_in import hand_in
 from multigrid_rl.serve import desk, pages
+from multigrid_rl.serve.queue import BY_ANCHORS
+from multigrid_rl.serve.schema import Game, Rating, Setting
 from sites import AGENT, EVIL, Client, course_of, served, work
 
 
@@ -363,3 +365,49 @@ def test_a_piece_of_an_upload_is_no_whole_upload(site, store):
         {"Authorization": f"Bearer {token}", "Content_Range": "bytes 0-1999999/3000000"},
     )
     assert Client(site).ask("PUT", path, bytes(2_000_000), **headers)[0] == 413
+
+
+def test_table_is_sent_where_it_changed_alone_and_links_have_names_of_their_own(site, store):
+    ada = Client(site, "s1")
+    page = ada.get("/")[1]
+    mark = re.search(r'hx-get="/\?part=([0-9a-f]+)"', page)[1]
+    assert ada.get(f"/?part={mark}")[0] == 204
+    status, part, _ = ada.get("/?part=0")
+    assert (status, 'id="entry-' in part, "<html" in part) == (200, True, False)
+
+
+def test_who_is_above_all_fixed_players_is_told_so_and_fixed_ones_have_no_empty_interval(site, store):
+    with store.writing() as session:
+        rows = store.ladder()
+        best, anchor = (
+            session.get_one(Rating, row.hand_in.id) for row in (rows[0], next(r for r in rows if not r.person))
+        )
+        best.rating, best.low, best.high = 3000.0, 2900.0, 3100.0
+        anchor.low = anchor.high = anchor.rating
+        store.note(session, "ladder")
+    page = Client(site, "i1").get("/")[1]
+    assert "above all fixed players" in page
+    assert f"{anchor.rating:.0f} to {anchor.rating:.0f}" not in page
+
+
+def test_last_words_of_a_failed_program_are_for_its_author_and_the_desk(site, store):
+    row = next(row for row in store.ladder() if row.person)
+    game = store.games_of(row.hand_in.id)[0]
+    told = json.loads(game.pairing)
+    side = "r" if game.red_id == row.hand_in.id else "b"
+    told |= {"reason": "step 3: exited: my secret words", "outcomes": side * len(told["outcomes"])}
+    with store.writing() as session:
+        session.get_one(Game, game.id).pairing = json.dumps(told)
+    for client, reads in ((Client(site, row.person.code), True), (Client(site, "i1"), True), (Client(site), False)):
+        page = client.get(f"/match/{game.id}")[1]
+        assert ("Games were forfeited" in page, "my secret words" in page) == (True, reads)
+
+
+def test_who_was_lifted_beyond_the_anchors_interval_stands_on_the_desk(site, store):
+    row = next(row for row in store.ladder() if row.person)
+    with store.writing() as session:
+        alone = {row.hand_in.id: [row.rating - 300, row.rating - 350, row.rating - 250, 40]}
+        session.merge(Setting(key=BY_ANCHORS, value=json.dumps(alone)))
+    page = Client(site, "i1").get("/desk")[1]
+    assert "Surprises" in page
+    assert [found.hand_in.id for found, _ in store.surprises()] == [row.hand_in.id]

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from multigrid_rl.serve import guard
 from multigrid_rl.serve.guard import Guard, patient_protocol
 from multigrid_rl.serve.trust import Pace, Signer, same_site
 
@@ -183,3 +184,23 @@ def test_slow_requests_hold_nobody_up(port):
     assert seconds < 0.5
     for each in held:
         each.close()
+
+
+def test_connections_of_one_address_are_bounded_and_idle_ones_go_first():
+    closed = []
+
+    class Talk:
+        def __init__(self, name, asks):
+            self.name, self.asks, self.transport = name, asks, self
+
+        def _idle(self):
+            return not self.asks
+
+        def close(self):
+            closed.append(self.name)
+
+    own = []
+    for k in range(8):
+        own = guard._bounded([*own, Talk(k, asks=k in (0, 2))], 3)
+    assert ([each.name for each in own], closed) == ([0, 2, 7], [1, 3, 4, 5, 6])
+    assert len(guard._bounded([*own, *own], None)) == 6

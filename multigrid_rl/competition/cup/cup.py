@@ -4,7 +4,7 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from multigrid_rl.competition.agents import AgentPlayer
 from multigrid_rl.competition.cup.entries import UNREADABLE, CupConfig, Entry, reason_of
 from multigrid_rl.competition.cup.folder import Meeting, Pairing, begin, begun, blamed, load_pairing, meetings
+from multigrid_rl.competition.process import BusyError
 from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
 from multigrid_rl.evaluation.replays import GameRecord, ZooRecord, record
 from multigrid_rl.files import write_whole
@@ -24,6 +25,8 @@ from multigrid_rl.types import Policy, RunError
 
 #: Pairings that an entry may forfeit before it is out of the cup: an agent that hangs would cost hours.
 STRIKES = 3
+#: Times that a pairing is played until a machine is given up that is too busy; the cup can be resumed.
+BUSY_TRIES = 3
 #: Reason for agents that may have killed the cup; without mark and pairing file the pairing is played again.
 KILLED = "the cup was killed while it played this"
 
@@ -88,12 +91,20 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
             else:
                 # By memory that is not its own an agent may kill the cup from within a sandbox, too.
                 with begun(path) if "external" in {entry.kind for entry in players} else nullcontext():
-                    pairing = play_pairing(red, blue, config, side)
+                    pairing = _patiently(meeting, config)
             conduct.add(pairing)
             write_whole(path, pairing.model_dump_json().encode())
         pairings.append(pairing)
         show(number, len(pairs), pairing, path not in before)
     return pairings
+
+
+def _patiently(meeting: Meeting, config: CupConfig) -> Pairing:
+    """Play a pairing, again where the machine was too busy for it. Raises ``BusyError``: it stays too busy."""
+    for _ in range(BUSY_TRIES - 1):
+        with suppress(BusyError):
+            return play_pairing(*meeting[:2], config, meeting.side)
+    return play_pairing(*meeting[:2], config, meeting.side)
 
 
 def check_agents(entries: list[Entry]) -> None:
@@ -113,7 +124,7 @@ def _met(pairing: Pairing, entries: list[Entry]) -> Meeting:
 
 
 def repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
-    """Return whether a pairing can be replayed: what an agent forfeits depends on wall-clock time."""
+    """Return whether a pairing can be replayed: what an agent forfeits depends on its time."""
     agents = {entry.name for entry in entries if entry.kind == "external"}
     return pairing.reason is None or not agents & pairing.names
 
@@ -139,7 +150,7 @@ def play_again(
     number = len(pairings) if most is None else min(most, len(pairings))
     for before in random.SystemRandom().sample(pairings, number):
         red, blue, side = _met(before, entries)
-        now = play_pairing(red, blue, config, side)
+        now = play_pairing(red, blue, config, side, mixed=before.mixed)
         rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
         wrong = [game for game, (one, other) in enumerate(zip(*rows, strict=True)) if one != other]
         if wrong:
@@ -149,35 +160,37 @@ def play_again(
             yield before, "" if games[0] == games[1] else "the games kept for replay differ"
 
 
-def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = "") -> Pairing:
+def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = "", *, mixed: bool = True) -> Pairing:
     """Play all games of a pairing. An entry that fails, or cannot play its side, forfeits the unfinished games.
+
+    ``mixed``: agents are told the games by other numbers than in all other pairings, as by boards that they know.
 
     Raises:
         ScratchError: this machine has no room for an agent's files; no entry forfeits for that.
-        RunError: a game in which two entries met broke.
+        RunError: a game in which two entries met broke; ``BusyError``: the machine was too busy for an agent.
     """
     meeting = Meeting(red, blue, side)
     if lacks := lacking(meeting, config):
         return forfeited(red, blue, config, lacks, side).model_copy(update={"out": True})
-    seconds: dict[str, float] = defaultdict(float)
+    seconds, starts = defaultdict[str, float](float), defaultdict[str, float](float)
     with ExitStack() as stack:
         if "external" in {entry.kind for entry, _ in meeting.teams(config)}:
             stack.enter_context(kill_descendants())
-        players, failed = _seated(meeting, config, stack, seconds)
+        players, failed = _seated(meeting, config, stack, starts, mixed=mixed)
         if failed:
-            return _timed(forfeited(red, blue, config, failed, side), seconds)
+            return _timed(forfeited(red, blue, config, failed, side), seconds, starts)
         try:
             played = play_games(config.spec, players, config.games, seed=config.seed)
         except RunError as error:
-            if blue is not None:
+            if blue is not None or isinstance(error, BusyError):
                 raise
             return forfeited(red, blue, config, {red.name: str(error)})
         for player in players.values():
             if isinstance(player, AgentPlayer):
                 seconds[player.name] += player.thought_s
-    pairing = _pairing(meeting, config, played)
+    pairing = _pairing(meeting, config, played).model_copy(update={"mixed": mixed and bool(seconds)})
     agents = [player for player in players.values() if isinstance(player, AgentPlayer) and player.notes]
-    return _timed(pairing.model_copy(update={"kept": [_noted(game, agents) for game in pairing.kept]}), seconds)
+    return _timed(pairing.model_copy(update={"kept": [_noted(game, agents) for game in pairing.kept]}), seconds, starts)
 
 
 def _noted(game: Any, agents: list[AgentPlayer]) -> Any:
@@ -187,27 +200,31 @@ def _noted(game: Any, agents: list[AgentPlayer]) -> Any:
 
 
 def _seated(
-    meeting: Meeting, config: CupConfig, stack: ExitStack, seconds: dict[str, float]
+    meeting: Meeting, config: CupConfig, stack: ExitStack, starts: dict[str, float], *, mixed: bool
 ) -> tuple[dict[str, Policy], dict[str, str]]:
-    """Start the players of all sides, and add what agents took to ``seconds``; returns also who failed, and why."""
+    """Start the players of all sides, and add what that took agents to ``starts``; returns also who failed, and why."""
     players: dict[str, Policy] = {}
+    names = " ".join([config.agents_key, meeting.red.name, meeting.blue.name if meeting.blue else "", meeting.side])
     for entry, team in meeting.teams(config):
         begin_s, reason = time.perf_counter(), None
         try:
-            players |= stack.enter_context(entry.players_of(config, team))
+            own = stack.enter_context(entry.players_of(config, team, names if mixed else ""))
+            starts.update({p.name: starts[p.name] + p.started_s for p in own.values() if isinstance(p, AgentPlayer)})
+            players |= own
         except PlayerFaultError as error:
             reason = str(error)
         except UNREADABLE as error:
             reason = reason_of(error, None, entry.name)
-        if entry.kind == "external":
-            seconds[entry.name] += time.perf_counter() - begin_s
         if reason is not None:
+            if entry.kind == "external":
+                starts[entry.name] += time.perf_counter() - begin_s
             return players, {entry.name: reason}
     return players, {}
 
 
-def _timed(pairing: Pairing, seconds: dict[str, float]) -> Pairing:
-    return pairing.model_copy(update={"seconds": {name: round(value, 3) for name, value in seconds.items()}})
+def _timed(pairing: Pairing, seconds: dict[str, float], starts: dict[str, float]) -> Pairing:
+    both = {name: round(seconds.get(name, 0.0) + starts.get(name, 0.0), 3) for name in {**starts, **seconds}}
+    return pairing.model_copy(update={"seconds": both, "starts": {name: round(s, 3) for name, s in starts.items()}})
 
 
 def forfeited(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str, str], side: str = "") -> Pairing:

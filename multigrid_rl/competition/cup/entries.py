@@ -5,7 +5,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -16,7 +16,7 @@ from pydantic import Field
 from multigrid_rl.competition.agents import AGENT_FILE, Agent, AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import bundle_sha256, check_programs, load_team, read_cards
 from multigrid_rl.competition.copies import Originals, ProbeAnswers, agent_fingerprint, watch
-from multigrid_rl.competition.folders import FolderPart, read_parts
+from multigrid_rl.competition.folders import FolderPart, Scratch, read_parts
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, DESCRIPTIONS, Catalogue
@@ -71,8 +71,10 @@ class Entry:
         return filed_name(self.name)
 
     @contextmanager
-    def players_of(self, config: "CupConfig", team: str) -> Iterator[dict[str, Policy]]:
+    def players_of(self, config: "CupConfig", team: str, mixing: str = "") -> Iterator[dict[str, Policy]]:
         """Yield its players for ``team``, in the form of a match; an external agent's process ends with the block.
+
+        ``mixing``: see ``AgentPlayer``.
 
         Raises:
             PlayerFaultError: an external agent does not start.
@@ -87,6 +89,7 @@ class Entry:
             spec, limits, seed = config.spec, config.limits, config.agents_seed(team)
             seats = spec.seats_of(team)
             with AgentPlayer(self.agent, spec, seats, limits, scenario=config.scenario, seed=seed) as player:
+                player.mixing = mixing
                 player.start(config.games)
                 yield {team if len(seats) > 1 else seats[0]: player}
 
@@ -154,7 +157,9 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     except OSError as error:
         raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error
     scenarios = {path: listed.get(path.name, {}).get("scenario", config.scenario) for path in handed_in}
-    entries = [entry_in(path, config) for path in handed_in if scenarios[path] == config.scenario]
+    with closing(Scratch()) as scratch:  # entries are kept in memory
+        ours = [path for path in handed_in if scenarios[path] == config.scenario]
+        entries = [_handed_in(path, scratch.path, config) for path in ours]
     if folder.resolve() in [home.resolve() for home in catalogue.folders]:
         entries = [replace(entry, known=True) for entry in entries]
     entries += [by_name(name, catalogue, config) for name in names]
@@ -164,6 +169,23 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     if len(entries) < 2:
         raise PlayerError(expected(folder, "at least 2 entries (see --with)", len(entries)))
     return sorted(entries, key=lambda entry: entry.name)
+
+
+def _handed_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
+    """Return the entry in a folder, or in a zip file or the folders of a platform around it."""
+    from multigrid_rl.competition.handed_in import ZIP, hand_in  # noqa: PLC0415 - it names entries as here
+
+    entry = entry_in(path, config)
+    if entry.problem is None or path.is_symlink() or not (path.is_dir() or path.suffix.lower() == ZIP):
+        return entry
+    zipped = path.suffix.lower() == ZIP
+    try:
+        found = hand_in(path, scratch / filed_name(path.name))
+    except UNREADABLE:
+        return entry
+    if found.problem is None:
+        return entry_in(found.folder, config, path.stem if zipped else path.name)
+    return replace(entry, problem=printable(found.problem)) if zipped else entry
 
 
 def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *, refuse: bool) -> list[Entry]:
@@ -183,7 +205,7 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     prints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
     agents = [entry for entry in entries if entry.kind == "external"]
     prints |= {entry.name: agent_fingerprint(entry.files) for entry in agents}
-    watched = {entry.name: _watched(entry, config) for entry in agents if originals.watches and not agents_trusted()}
+    watched = {entry.name: watched_in(entry, config) for entry in agents if originals.watches and not agents_trusted()}
     checked = []
     for entry in entries:
         if entry.name not in prints or entry.known:
@@ -199,7 +221,7 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     return checked
 
 
-def _watched(entry: Entry, config: CupConfig) -> dict[str, ProbeAnswers | None]:
+def watched_in(entry: Entry, config: CupConfig) -> dict[str, ProbeAnswers | None]:
     """Let an agent play the first steps of as many games as the cup has, for each team."""
     config = replace(config, limits=config.limits.watched)
     found: dict[str, ProbeAnswers | None] = {}
@@ -233,10 +255,11 @@ def _scripted(name: str, config: CupConfig, team: str) -> dict[str, Policy]:
 
 
 @strangers()
-def entry_in(path: Path, config: CupConfig) -> Entry:
-    """Return the entry at ``path``, ``broken`` if it cannot play."""
-    name = entry_name(path.name)
-    note = "" if name == path.name else f" (folder {shown(path.name)})"
+def entry_in(path: Path, config: CupConfig, handed_in: str = "") -> Entry:
+    """Return the entry at ``path``, ``broken`` if it cannot play; ``handed_in``: what it was called then."""
+    called = handed_in or path.name
+    name = entry_name(called)
+    note = "" if name == called else f" (folder {shown(called)})"
     try:
         if path.is_symlink():
             raise PlayerError("expected a folder with a bundle or an external agent, got a link")

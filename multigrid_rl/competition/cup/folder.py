@@ -51,8 +51,10 @@ class Pairing(Strict):
     reason: str | None = None  # why games were forfeited
     out: bool = False  # not played: an entry was out of the cup before
     seconds: dict[str, float] = Field(default={})  # agent -> what its start and its answers took
+    starts: dict[str, float] = Field(default={}, exclude_if=unless({}))  # of these, what its start took
     kept: list[AnyRecord] = Field(default=[])  # to look at
     side: str = Field(default="", exclude_if=unless(""))
+    mixed: bool = Field(default=False, exclude_if=unless(False))  # numbers of games were told in an order of its own
 
     @model_validator(mode="after")
     def _rows_fit(self) -> "Pairing":

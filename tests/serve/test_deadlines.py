@@ -1,0 +1,177 @@
+"""Deadlines: which hand-in counts, for whom they were extended, what is shown and told of what was late."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from datetime import datetime
+
+import pytest
+
+pytest.importorskip("sqlalchemy", reason="the extra serve is not installed")
+
+from pydantic import ValidationError
+
+from multigrid_rl.serve import desk
+from multigrid_rl.serve.course import Course, Enrolled
+from multigrid_rl.serve.queue import Queue
+from multigrid_rl.serve.store import RefusedError, make_tables
+from sites import AGENT, Client, served, work
+
+HOUR = 3600.0
+FIRST, SECOND = "2026-12-01T23:59:00+01:00", "2026-12-11T23:59:00+01:00"
+ONE = [{"name": "milestone", "at": FIRST, "grace_h": 1}]
+TWO = [*ONE, {"name": "project", "at": SECOND}]
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+class Class:
+    """A course whose clock is set, with a student who hands in at some hours after the first deadline."""
+
+    def __init__(self, folder, **settings):
+        self.now = at(FIRST) - 100 * HOUR
+        make_tables(url := f"sqlite:///{folder}/serve.db")
+        course = Course(**{"anchors": ["random", "blue-rookie"], "games": 10, "rubric": "r.yaml"} | settings)
+        self.store = Queue(url, folder / "home", course, lambda: self.now)
+        self.store.sync([Enrolled("s1", "Ada"), Enrolled("s2", "Ben"), Enrolled("i1", "Ines", role="instructor")])
+        self.store.begin()
+        self.folder = folder / "mine"
+        self.folder.mkdir()
+        for name, data in AGENT.items():
+            (self.folder / name).write_bytes(data)
+
+    def hand_in(self, *hours: float, code: str = "s1") -> list[int]:
+        rows = []
+        for each in hours:
+            self.now = at(FIRST) + HOUR * each
+            rows.append(self.store.hand_in(self.store.person_by_code(code).id, self.folder).id)
+            work(self.store)
+        return rows
+
+    def told(self, deadline=None, code="s1"):
+        return next(row for row in desk.results(self.store, deadline) if row["id"] == code)
+
+    def stands(self) -> list[int]:
+        return [row.hand_in.id for row in self.store.ladder() if row.person is not None]
+
+
+@pytest.fixture
+def of(tmp_path):
+    return lambda **settings: Class(tmp_path, **{"deadlines": ONE} | settings)
+
+
+def test_late_hand_in_never_replaces_the_one_on_time_by_default(of):
+    mine = of()
+    early, on_time, late = mine.hand_in(-50, 0.9, 30)
+    told = mine.told()
+    assert (told["hand_in"], told["late_days"], told["points"]) == (on_time, 0, 7.5)
+    assert (told["late_hand_in"], told["late_by"], told["late_points"]) == (late, 2, 7.5)
+    assert mine.stands() == [on_time]
+    for name, words in (("ladder.csv", "late_hand_in"), ("moodle.csv", "Late grade"), ("canvas.csv", "Ladder, late")):
+        assert words in desk.exported(mine.store, name).decode().splitlines()[0]
+    with zipfile.ZipFile(io.BytesIO(desk.exported(mine.store, "gradescope.zip"))) as archive:
+        extra = json.loads(archive.read("s1/results.json"))["extra_data"]
+    assert (extra["late_days"], extra["late_by"]) == (0, 2)
+    assert early < on_time
+
+
+def test_what_is_late_alone_has_no_points_on_time_and_stands_on_the_ladder(of):
+    mine = of()
+    (late,) = mine.hand_in(2)
+    assert "points" not in mine.told()
+    assert mine.told()["late_points"] == 7.5
+    assert mine.stands() == [late]
+
+
+def test_late_refused_is_taken_until_the_end_of_the_grace_and_no_longer(of):
+    mine = of(late="refuse", extensions=[{"of": "owls", "days": 1}], teams={"owls": ["s2"]})
+    mine.hand_in(0.99)
+    with pytest.raises(RefusedError, match="milestone is over"):
+        mine.hand_in(1.01)
+    assert mine.hand_in(24.9, code="s2")
+    with pytest.raises(RefusedError, match="milestone is over"):
+        mine.hand_in(25.1, code="s2")
+
+
+def test_late_with_a_penalty_counts_where_it_brings_more(of):
+    mine = of(late="penalty", penalty=20)
+    on_time, late = mine.hand_in(-1, 30)
+    assert mine.told()["hand_in"] == on_time  # 7.5 against 60 % of it
+    with mine.store.writing() as session:
+        from multigrid_rl.serve.schema import Grade  # noqa: PLC0415
+
+        session.get_one(Grade, on_time).points = 4.0
+    told = mine.told()
+    assert (told["hand_in"], told["points"], told["late_days"], told["late_points"]) == (late, 4.5, 2, 7.5)
+    assert mine.stands() == [late]
+
+
+def test_each_deadline_has_its_own_hand_in(of):
+    mine = of(deadlines=TWO)
+    first, second, third = mine.hand_in(-1, 1.02, 24 * 11)
+    told = mine.told("milestone")
+    assert (told["hand_in"], told["late_hand_in"], told["late_by"]) == (first, third, 11)
+    assert (mine.told("project")["hand_in"], mine.told()["late_hand_in"]) == (second, third)
+    assert mine.store.course.missed(at(FIRST) + 1.02 * HOUR, "s1")[1] == 1  # a minute after the first is late for it
+    assert mine.stands() == [second]
+
+
+@pytest.mark.parametrize("extension", [{"of": "s1"}, {"of": "owls"}, {"of": "s1", "deadline": "milestone"}])
+def test_extension_given_later_counts_for_what_came_before(of, extension):
+    mine = of(deadlines=TWO)
+    on_time, late = mine.hand_in(-1, 30)
+    assert mine.told("milestone")["hand_in"] == on_time
+    more = {"teams": {"owls": ["s1"]}, "extensions": [{**extension, "days": 2}], "deadlines": TWO}
+    mine.store.course = Course.model_validate(mine.store.course.model_dump() | more)
+    assert mine.told("milestone")["hand_in"] == late
+    given = mine.store.course.end(mine.store.course.deadlines[1], "s1") - at(SECOND)
+    assert given == (0 if "deadline" in extension else 48 * HOUR)
+    assert mine.store.course.end(mine.store.course.deadlines[0], "s2") == at(FIRST) + HOUR
+
+
+def test_best_counts_among_what_was_on_time(of):
+    mine = of(counts="best")
+    rows = mine.hand_in(-3, -2, 40)
+    with mine.store.writing() as session:
+        from multigrid_rl.serve.schema import Rating  # noqa: PLC0415
+
+        for number, value in zip(rows, (1500.0, 1400.0, 1900.0), strict=True):
+            session.get_one(Rating, number).rating = value
+    assert (mine.told()["hand_in"], mine.told()["late_hand_in"]) == (rows[0], rows[2])
+
+
+def test_times_are_shown_in_the_classes_own_zone_and_utc(of):
+    mine = of(deadlines=TWO, time_zone="Europe/Berlin")
+    mine.hand_in(-1, 30)
+    with served(mine.store) as site:
+        page = Client(site, "s1").get("/mine")[1]
+        assert Client(site, "i1").get("/desk/export/ladder.csv?deadline=milestone")[0] == 200
+        assert Client(site, "i1").get("/desk/export/ladder.csv?deadline=nothing")[0] == 409
+    assert "02 Dec 00:59:00 CET (01 Dec 23:59 UTC)" in page
+    assert "2 days late for milestone" in page
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"time_zone": "Berlin"}, "time_zone"),
+        ({"late": "penalty", "rubric": None}, "late: expected refuse or beside"),
+        ({"extensions": [{"of": "s1", "deadline": "mile", "days": 1}]}, "extensions: deadline"),
+        ({"deadlines": [*ONE, *ONE]}, "each name once"),
+    ],
+)
+def test_deadlines_that_mean_nothing_are_refused(settings, says):
+    with pytest.raises(ValidationError, match=says):
+        Course(**{"deadlines": ONE} | settings)
+
+
+def test_two_ids_that_look_alike_are_two_results(tmp_path):
+    make_tables(url := f"sqlite:///{tmp_path}/serve.db")
+    store = Queue(url, tmp_path / "home", Course(anchors=["random"]))
+    store.sync([Enrolled("12/345", "Ada"), Enrolled("12_345", "Ben")])
+    with zipfile.ZipFile(io.BytesIO(desk.exported(store, "gradescope.zip"))) as archive:
+        assert len({*archive.namelist()}) == 2
