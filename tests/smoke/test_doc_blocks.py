@@ -46,7 +46,7 @@ ELSEWHERE = {
     "docs/python.md": "tests/show/test_notebooks.py",
 }
 #: Pages whose commands take more than a few seconds.
-LONG = {"cluster", "control", "imitation", "judging", "league", "running", "comparing", "rllib", "setup", "looking",
+LONG = {"cluster", "control", "imitation", "judging", "league", "running", "rllib", "setup", "looking",
         "2-1v1-rllib", "3-policy-gradients", "4-imitation", "5-walker", "1-single-agent"}  # fmt: skip
 MINE = "multigrid-rl train scenario=1v1 run_dir=runs/mine\n"
 AGENT = f"{MINE}multigrid-rl export runs/mine --seat red_0 -o my-agent\n"

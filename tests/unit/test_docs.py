@@ -202,7 +202,7 @@ def commands_of(*pages: str) -> list[str]:
     return sorted({line.partition("  #")[0].strip() for line in lines if line.startswith(("multigrid-rl ", "make "))})
 
 
-@pytest.mark.parametrize("line", commands_of("README.md", "docs/first-hour.md", "docs/commands.md", "docs/game.md"))
+@pytest.mark.parametrize("line", commands_of("README.md", "docs/first-hour.md", "docs/looking.md", "docs/game.md"))
 def test_commands_would_start(line):
     """Each is composed, or its verb knows its options; the walk-through runs those of the first hour."""
     program, *words = shlex.split(line)
