@@ -146,7 +146,7 @@ def _range(values: list[float] | list[int], form: str) -> str:
 
 def table(names: tuple[str, ...]) -> str:
     """Return the table of section 9."""
-    head = "| scenario | the team's bound | one red, mean | of key cells | steps | key cells |"
+    head = "| scenario | the team's bound | one red, mean | range over key positions | steps | key positions |"
     return f"{head}\n|---|--:|--:|--:|--:|--:|\n" + "".join(f"{row_of(name)}\n" for name in names)
 
 

@@ -294,7 +294,7 @@ def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterato
             clipped.append((np.abs(off) > CLIP).mean())
         entropy_coef = float(np.float32(ENTROPY - ENTROPY * min(env_steps / ENTROPY_DECAY, 1)))
 
-        # ---- what is told of it, by the names of docs/metrics.md
+        # ---- what is told of it, by the names of docs/running.md
         now = time.perf_counter()
         table = match.drain_episodes()
         pending, episodes = [*pending, table], episodes + table.episodes

@@ -63,7 +63,7 @@ class Run(os.PathLike[str]):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """Rows of the run by environment steps; docs/metrics.md explains every column."""
+        """Rows of the run by environment steps; docs/running.md explains every column."""
         import pandas as pd  # noqa: PLC0415 - half a second
 
         return pd.DataFrame(read_rows(self.path / "metrics.jsonl")).set_index("env_steps")

@@ -95,7 +95,7 @@ class Bound(Part):
     """What a metric shall be: exactly one of ``at_most`` and ``at_least``."""
 
     metric: str
-    """name of a metric (docs/metrics.md); * stands for every learning seat"""
+    """name of a metric (docs/running.md); * stands for every learning seat"""
     at_most: float | None = None
     """largest value that passes. null: with at_least"""
     at_least: float | None = None

@@ -38,7 +38,7 @@ class Doors(SeatedKind):
         fights = f"eliminating {pays.eliminated_opponent:g}, eliminated {pays.got_eliminated:g}; "
         said = (
             f"key {pays.key_pickup:g}; {ball}{fights if spec.death_match else ''}"
-            f"pickup in vain {pays.invalid_pickup:g}; "
+            f"any other pickup {pays.invalid_pickup:g}; "
             f"success {pays.success:g} - 0.9 x step / {spec.max_steps}, for one of the team (docs/game.md, section 5)"
         )
         bounds = " or ".join(f"below {best_return(spec, team):.2f}" for team in teams)

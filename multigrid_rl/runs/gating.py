@@ -68,7 +68,7 @@ def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
         known += reported
     teams = ", ".join(dict.fromkeys(specs.teams))
     names = f"seats {', '.join(specs.learning)}, teams {teams}, networks {', '.join(specs.modules)}"
-    wanted = f"a name of docs/metrics.md with {names}, or * for all learners, or module:function"
+    wanted = f"a name of docs/running.md with {names}, or * for all learners, or module:function"
     raise ConfigError(expected("scenario.gates: metric", wanted, gate.metric + suggestion(gate.metric, known)))
 
 

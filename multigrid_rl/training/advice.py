@@ -20,7 +20,7 @@ _CHOOSING, _TOLD = (*GROUPS, "scheme", "env_id"), ("scenario", "experiment", "en
 
 
 class Expectation(NamedTuple):
-    """What the seeds of a recipe did, by its reference curves (docs/recipes.md)."""
+    """What the seeds of a recipe did, by its reference curves (docs/running.md)."""
 
     held: int
     seeds: int

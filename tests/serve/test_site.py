@@ -15,7 +15,7 @@ import pytest
 from multigrid_rl.competition.handed_in import hand_in
 from multigrid_rl.serve import desk, pages
 from multigrid_rl.serve.queue import BY_ANCHORS
-from multigrid_rl.serve.schema import Game, Rating, Setting
+from multigrid_rl.serve.schema import Rating, Setting, StoredGame
 from sites import AGENT, EVIL, Client, course_of, served, work
 
 
@@ -397,7 +397,7 @@ def test_last_words_of_a_failed_program_are_for_its_author_and_the_desk(site, st
     side = "r" if game.red_id == row.hand_in.id else "b"
     told |= {"reason": "step 3: exited: my secret words", "outcomes": side * len(told["outcomes"])}
     with store.writing() as session:
-        session.get_one(Game, game.id).pairing = json.dumps(told)
+        session.get_one(StoredGame, game.id).pairing = json.dumps(told)
     for client, reads in ((Client(site, row.person.code), True), (Client(site, "i1"), True), (Client(site), False)):
         page = client.get(f"/match/{game.id}")[1]
         assert ("Games were forfeited" in page, "my secret words" in page) == (True, reads)

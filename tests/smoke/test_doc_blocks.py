@@ -46,7 +46,7 @@ ELSEWHERE = {
     "docs/python.md": "tests/show/test_notebooks.py",
 }
 #: Pages whose commands take more than a few seconds.
-LONG = {"cluster", "control", "imitation", "judging", "league", "recipes", "comparing", "rllib", "setup", "watching",
+LONG = {"cluster", "control", "imitation", "judging", "league", "running", "rllib", "setup", "looking",
         "2-1v1-rllib", "3-policy-gradients", "4-imitation", "5-walker", "1-single-agent"}  # fmt: skip
 MINE = "multigrid-rl train scenario=1v1 run_dir=runs/mine\n"
 AGENT = f"{MINE}multigrid-rl export runs/mine --seat red_0 -o my-agent\n"
@@ -59,13 +59,7 @@ GIVEN = {
     "multigrid-rl train scenario=connect-four run_dir=runs/four\n"
     "multigrid-rl export runs/four --seat player_0 -o four/one",
     "league": "multigrid-rl train scenario=1v1-league run_dir=runs/1v1-league/NAME scenario.league.every=4096",
-    "recipes": f"{MINE}multigrid-rl train scenario=1v1 run_dir=runs/1v1/20261121-052000-seed0",
-    "reports": f"{SUBMITTED}multigrid-rl cup submissions --with random -o runs/cups/june --scenario 1v1",
     "rllib": "multigrid-rl train scenario=1v1 run_dir=CHECKPOINT",
-    "watching": "multigrid-rl train scenario=tictactoe run_dir=runs/tictactoe\n"
-    "multigrid-rl train env_id=pettingzoo:mpe2.simple_spread_v3 run_dir=runs/spread\n"
-    "multigrid-rl train scenario=cartpole run_dir=runs/lander\n"
-    "multigrid-rl freeze runs/lander --seat agent_0 --name pole",
     "2-1v1-rllib": MINE,
     "3-policy-gradients": "for k in {a,b}/{0,1,2}; do multigrid-rl train scenario=cartpole run_dir=runs/$k; done",
     "4-imitation": "multigrid-rl train scenario=halfcheetah run_dir=runs/mine",

@@ -28,7 +28,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_glossary_explains_every_metric():
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
     rows = [f"| `{name}` | {meaning} | {unit} |" for name, (meaning, unit) in glossary().items()]
     assert [row for row in rows if row not in page] == []
 
@@ -203,7 +203,7 @@ def commands_of(*pages: str) -> list[str]:
     return sorted({line.partition("  #")[0].strip() for line in lines if line.startswith(("multigrid-rl ", "make "))})
 
 
-@pytest.mark.parametrize("line", commands_of("README.md", "docs/first-hour.md", "docs/commands.md", "docs/game.md"))
+@pytest.mark.parametrize("line", commands_of("README.md", "docs/first-hour.md", "docs/looking.md", "docs/game.md"))
 def test_commands_would_start(line):
     """Each is composed, or its verb knows its options; the walk-through runs those of the first hour."""
     program, *words = shlex.split(line)
