@@ -23,9 +23,10 @@ from multigrid_rl.evaluation.evaluation import evaluate as play_games
 from multigrid_rl.evaluation.replays import GameRecord, choose
 from multigrid_rl.evaluation.targets import Target, find_target
 from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.classes import code_of
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv, by_seat
-from multigrid_rl.runs.players import is_run, of_other_package
+from multigrid_rl.runs.players import config_of, is_run, of_other_package
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
 from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.training.start import RowCallback, resume_training, run_training
@@ -237,13 +238,19 @@ def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
         if seat is not None and seat not in players:
             raise ConfigError(unknown("seat", seat, players))
         return players[seat or next(iter(players))]
-    trained = None if not is_run(name) or scenario is not None else run_config(Path(name)).scenario
-    spec = (trained or load_scenario(scenario or "1v1")).kind.spec
-    seat = seat or (
-        next(iter(trained.learning)) if trained else next(s for s in ("red_0", *spec.seats) if s in spec.seats)
-    )
+    catalogue, seats = Catalogue(), ["red_0"]
+    card = None if is_run(name) or code_of(name) is not None else catalogue.card_of(name)
+    if scenario is None and is_run(name):
+        played = run_config(Path(name)).scenario
+        seats = [*played.learning]
+    elif scenario is None and card is not None and card.env is not None:
+        played, seats = config_of(name, []).scenario, card.seats
+    else:
+        played = load_scenario(scenario or "1v1")
+    spec = played.kind.spec
+    seat = seat or next(s for s in (*seats, *spec.seats) if s in spec.seats)
     spec.team_of(seat)
-    return Catalogue().seat(name, spec, seat).player
+    return catalogue.seat(name, spec, seat).player
 
 
 def load_policy(who: PlayerLike, seat: str | None = None, *, scenario: str | None = None) -> FrozenPlayer:

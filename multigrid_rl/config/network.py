@@ -53,7 +53,7 @@ class ModelConfig(Part):
     """true: learn values in units of the standard deviation of their targets (mlp on vectors)"""
     bound: Literal["clip", "tanh", "clip3"] | None = None
     """how samples of a Gaussian become bounded actions: clip, tanh, or clip3 (clip to +-3, stretch that to the bounds).
-    null: clip where bounds lie within +-3 and are not close together, clip3 elsewhere"""
+    null: clip where bounds lie within +-3 and well to both sides of 0, clip3 elsewhere"""
     log_std: float = Field(default=0.0, ge=-5, le=2)
     """logarithm of a Gaussian's standard deviation at the start. Higher: explores further"""
     head: str | None = None

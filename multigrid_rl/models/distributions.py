@@ -22,8 +22,8 @@ Array = NDArray[Any]
 #: How a Gaussian draw becomes an action within bounds.
 Bound = Literal["clip", "tanh", "clip3"]
 BOUNDS: tuple[Bound, ...] = ("clip", "tanh", "clip3")
-#: Where draws lie before anything is learned, in units of 1, and the least share of them that must lie within bounds.
-_REACH, _INSIDE = 3.0, 0.1
+#: Where draws lie before anything is learned, in units of 1, and the largest share of them that a bound may clip.
+_REACH, _CLIPPED = 3.0, 0.45
 #: Logit of a choice that there is not: of a component with fewer choices than others, or one that is not legal.
 #: Finite, as 0 times infinity is NaN.
 NO_CHOICE = -1e9
@@ -225,10 +225,10 @@ class Gaussian(Distribution):
 
     @property
     def filled(self) -> bool:
-        """Whether draws of mean 0 and deviation 1 fill the bounds, and clipping leaves enough of them as they are."""
-        share, pairs = NormalDist().cdf, [*zip(self.low.tolist(), self.high.tolist(), strict=True)]
-        ends = [end for pair in pairs for end in pair if math.isfinite(end)]
-        return all(abs(end) <= _REACH for end in ends) and all(share(b) - share(a) >= _INSIDE for a, b in pairs)
+        """Whether draws of mean 0 and deviation 1 fill the bounds, and neither end gets nearly half of them."""
+        ends = [*(-self.low).tolist(), *self.high.tolist()]  # of draws that lie as often on either side of 0
+        reached = all(end <= _REACH or math.isinf(end) for end in map(abs, ends))
+        return reached and all(NormalDist().cdf(-end) <= _CLIPPED for end in ends)
 
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
         """Draw one action for each row of ``outputs`` (N, 2 A) from the row's stream."""

@@ -120,6 +120,17 @@ def _options(name: str, architecture: Mapping[str, Any], entry: Network, *, vect
     return found["normalise"], found["norm"] == "layer"
 
 
+def import_parts(architecture: Mapping[str, Any]) -> None:
+    """Import what a network is made of. Its modules may keep tensors, which belong to no device that it is tried on."""
+    name, head = str(architecture.get("name")), architecture.get("head")
+    if ":" in name:
+        import_object("model.name", name, "module:Class")
+    elif (entry := network_entry(name)) is not None:
+        load(entry.build)
+    if head in HEADS:
+        load(str(HEADS[head].build))
+
+
 def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0) -> nn.Module:
     """Build the network that plays an agent, its critic included. Raises :class:`ArchitectureError`."""
     distribution = _head(agent.action_space, architecture, seed)

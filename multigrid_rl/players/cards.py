@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from multigrid_rl.config.scenario import EnvironmentKind, Strict, kind_named, packages
 from multigrid_rl.models.distributions import BOUNDS
-from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
+from multigrid_rl.models.registry import ArchitectureError, import_parts, network_of, signature_of
 from multigrid_rl.players.plain import PlayerError as PlayerError  # noqa: PLC0414 - most know it from here
 from multigrid_rl.players.plain import check_size
 from multigrid_rl.players.plain import read_plain_file as read_plain_file  # noqa: PLC0414
@@ -332,8 +332,7 @@ def read_network(source: Source, card: Card) -> nn.Module:
     try:
         if not _ordinary(card):
             # Shapes alone, without memory behind them: a card may ask for more than this machine has.
-            with torch.device("meta"):
-                _check_shapes(path, _network(card), weights)
+            _check_shapes(path, _network(card, "meta"), weights)
         network = _network(card)
     except (ArchitectureError, ConfigError) as error:
         raise PlayerError(f"{path.with_name(CARD_FILE)}: {shown(str(error), 400)}") from error
@@ -342,7 +341,7 @@ def read_network(source: Source, card: Card) -> nn.Module:
     return network.eval()
 
 
-def _network(card: Card) -> nn.Module:
+def _network(card: Card, device: str = "cpu") -> nn.Module:
     name = card.architecture["name"]
     if ":" in name:
         check_code("architecture.name", [name], "a network of this project")
@@ -351,7 +350,9 @@ def _network(card: Card) -> nn.Module:
     reads = vector if seen.categories is None else spaces.MultiDiscrete(seen.categories)
     seats, image = tuple(card.seats), tuple(seen.image or ())
     agent = AgentSpec(card.name, card.name, seats, reads, card.action_space, legal=seen.legal, image=image)
-    return network_of(agent, {**card.architecture, "log_std": 0.0})
+    import_parts(card.architecture)
+    with torch.device(device):
+        return network_of(agent, {**card.architecture, "log_std": 0.0})
 
 
 def _ordinary(card: Card) -> bool:

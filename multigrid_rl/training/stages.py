@@ -126,8 +126,8 @@ def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str
             ", ".join(f"{low:g} to {high:g}" for low, high in zip(distribution.low, distribution.high, strict=True)), 80
         )
         LOG.warning(
-            "model.bound: draws begin around 0, within +-3, and clip leaves few actions of %s: tanh or clip3 "
-            "stretch them, null chooses",
+            "model.bound: draws begin around 0, within +-3, and clip does not spread them over %s: tanh or clip3 "
+            "do, null chooses",
             acts,
         )
     objective_of(functions["train.objective"])

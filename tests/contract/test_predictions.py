@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import gymnasium
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 import multigrid_rl
+from bundles import game_bundle
 from multigrid_rl.envs.base import AGENT, flat_actions
 from multigrid_rl.envs.zoo import seat_of
 from multigrid_rl.models.registry import network_of
@@ -22,8 +24,9 @@ from multigrid_rl.players.cards import (
     write_player,
 )
 from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError
-from multigrid_rl.types import AgentSpec
+from multigrid_rl.types import AgentSpec, SeatView
 from tiny_runs import tiny_run
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
@@ -168,6 +171,54 @@ class Repeat(gymnasium.Env):
     def step(self, action):
         assert action in (10, 11)
         return 0, 0.0, True, False, {}
+
+
+KEEPS = """
+import torch
+SCALE = torch.full((1,), 2.0)
+class Keeps(torch.nn.Module):
+    state_size = 0
+    def __init__(self, space, outputs, hidden, generator):
+        super().__init__()
+        self.log_std, self.policy = torch.nn.Parameter(torch.zeros(2)), torch.nn.Linear(space.shape[0], outputs)
+    def logits(self, observations):
+        return self.policy(observations) * SCALE
+    def forward(self, observations):
+        return self.logits(observations), observations[:, 0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "model"),
+    [
+        *(("multigrid_rl.models.squashed", {"head": head}) for head in ("tanh-gaussian", "tanh-gaussian-clamped")),
+        ("keeps", {"name": "keeps:Keeps", "hidden": [600]}),
+    ],
+)
+def test_first_player_of_a_process_has_the_tensors_that_its_module_keeps(module, model, tmp_path, monkeypatch):
+    (tmp_path / "keeps.py").write_text(KEEPS)
+    monkeypatch.syspath_prepend(tmp_path)
+    agent = AgentSpec(AGENT, AGENT, (AGENT,), BOX, spaces.Box(-1, 1, (2,)))
+    architecture = {"name": "mlp", "hidden": [8], **model}
+    net = network_of(agent, {**architecture, "log_std": 0.0})
+    card = {"name": "mine", "architecture": architecture, "scenario": "1v1", "seats": [AGENT], "provenance": {}}
+    write_player(tmp_path / "mine", net.state_dict(), {**card, **signature(agent, None)})
+    monkeypatch.delitem(sys.modules, module)
+    card = read_card(tmp_path / "mine")
+    player = FrozenPlayer.of(card, read_network(tmp_path / "mine", card))
+    seen = SeatView(np.zeros((4, 3), np.float32), None, 0)
+    assert np.isfinite(player.act(seen, player.initial_state(4), Streams(0, np.arange(4)))[0]).all()
+
+
+@pytest.mark.parametrize("named", ["scenario=tictactoe", "env_id=pettingzoo:classic/tictactoe-v3"])
+def test_bundle_of_any_game_is_asked_in_its_own_game(named, tmp_path):
+    home = game_bundle(tmp_path / "mine", "player_2", 1, named)
+    flags = np.eye(9, dtype=np.int8)[4]
+    seen = {"observation": np.zeros((3, 3, 2), np.int8), "action_mask": flags}
+    for seat in (None, "player_2"):
+        assert multigrid_rl.load_policy(home, seat).predict(seen)[0] == 4
+    with pytest.raises(ValueError, match="seat"):
+        multigrid_rl.load_policy(home, "red_0")
 
 
 def test_policy_of_a_run_reads_and_answers_as_its_environment_does(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Boxes of numbers far from 0, wide or narrow: without a word of the user's, draws fill all of them."""
+"""Boxes of numbers far from 0, on one side of it, wide or narrow: without a word of the user's, draws fill them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ INF = np.inf
         ([-1] * 6, [1] * 6, "clip"),  # HalfCheetah, LunarLander and the walker
         ([-2], [2], "clip"),  # Pendulum
         ([-0.4] * 17, [0.4] * 17, "clip"),  # Humanoid
-        ([-1, 0, 0], [1, 1, 1], "clip"),  # CarRacing
+        ([-0.2], [1], "clip"),
+        ([-1, 0, 0], [1, 1, 1], "clip3"),  # CarRacing
+        ([0] * 5, [1] * 5, "clip3"),  # the numbers of PettingZoo's mpe
+        ([-1], [0], "clip3"),
+        ([1], [3], "clip3"),
         ([-INF], [INF], "clip"),
         ([0], [INF], "clip"),
         ([-1, -INF], [1, INF], "clip"),
@@ -36,11 +40,11 @@ INF = np.inf
         ([-3.4e38], [3.4e38], "clip"),  # as good as none
     ],
 )
-def test_unsaid_bound_of_boxes_far_wide_and_narrow(low, high, bound):
+def test_unsaid_bound_of_boxes_far_wide_narrow_and_on_one_side(low, high, bound):
     assert Gaussian(low, high, None).bound == bound
 
 
-@pytest.mark.parametrize(("low", "high"), [(300, 500), (0, 1000), (-1000, 10), (5, 6), (0, 0.01)])
+@pytest.mark.parametrize(("low", "high"), [(300, 500), (0, 1000), (-1000, 10), (5, 6), (0, 0.01), (0, 1), (1, 3)])
 def test_draws_before_anything_is_learned_reach_all_of_a_box(low, high):
     ours = distribution_of(spaces.Box(low, high, (1,)))
     drawn = ours.bounded(np.random.default_rng(0).normal(size=(10_000, 1)).astype(np.float32))
