@@ -360,15 +360,15 @@ def _sources(
     run: Path, seat: str | None, checkpoint: str | None, scenario: str | None, scratch: str
 ) -> dict[str, Path]:
     """Return the folders of players of a run, or of a checkpoint of RLlib's, as ``players_for`` does."""
-    from multigrid_rl.runs.players import players_for
+    from multigrid_rl.runs.players import is_run, players_for
 
-    if seat is None:
+    if seat is None and not is_run(str(run)):
         raise refused("--seat", "a seat, such as red_0, or a whole team", "nothing")
     found = next((reader for file, reader in CHECKPOINTS.items() if (run / file).is_file()), None)
     if found is None and scenario is not None:
         raise refused("--scenario", "nothing with a run's folder", scenario)
     if found is None:
-        return players_for(run, seat, checkpoint)
+        return players_for(run, seat or "nothing", checkpoint)  # no seat: the refusal lists who was trained
     if checkpoint is not None:
         raise refused("--checkpoint", "nothing with a checkpoint of RLlib's", checkpoint)
     folders: dict[str, Path] = load(found)(run, seat, Path(scratch), scenario)

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 import multigrid_rl
 from bundles import game_bundle
+from commands import call, complaint
 from multigrid_rl.envs.base import AGENT, flat_actions
 from multigrid_rl.envs.zoo import seat_of
 from multigrid_rl.models.registry import network_of
@@ -227,3 +228,5 @@ def test_policy_of_a_run_reads_and_answers_as_its_environment_does(tmp_path, mon
     policy = multigrid_rl.load_policy(tmp_path / "run")
     assert policy.predict(1)[0] == policy.predict(np.eye(2, dtype=np.float32)[1])[0]
     assert policy.predict(1)[0] in (10, 11)
+    nobody = complaint(call("export", tmp_path / "run", "-o", tmp_path / "mine"))
+    assert f"seat: expected agent_0, trained in {tmp_path / 'run'}, got nothing" in nobody
