@@ -33,17 +33,29 @@ WITHOUT_VALUES = ("total_reward", "future_return")
 
 @dataclass(frozen=True)
 class Schedule:
-    """A number that moves linearly from ``start`` to ``end`` over ``steps`` environment steps, and stays there."""
+    """A number that moves linearly from ``start`` to ``end`` over ``steps`` environment steps, and stays there.
+
+    ``between``: further points (environment steps, number) that it passes on the way.
+    """
 
     start: float
     end: float
     steps: int
+    between: tuple[tuple[int, float], ...] = ()
 
     def at(self, env_steps: int) -> float:
         """Return the number after ``env_steps`` environment steps."""
-        if env_steps >= self.steps:
-            return self.end
-        return self.start + env_steps / self.steps * (self.end - self.start)
+        first, low = 0, self.start
+        for last, high in (*self.between, (self.steps, self.end)):
+            if env_steps < last:
+                return low + (env_steps - first) / (last - first) * (high - low)
+            first, low = last, high
+        return self.end
+
+    @property
+    def constant(self) -> bool:
+        """Whether it never changes."""
+        return all(value == self.start for value in (self.end, *(value for _, value in self.between)))
 
 
 @dataclass(frozen=True)

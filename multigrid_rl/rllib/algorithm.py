@@ -17,7 +17,7 @@ from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnFolder, without_object_store
-from multigrid_rl.rllib.results import gate_results, log_iteration
+from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns
 from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import ended_by
@@ -73,6 +73,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
             self.run.begin_with(*find(STARTS, "player")(settings.run, stages[-1].factory.specs))
         self.row: dict[str, float | None] = {}
         self._newest: Any = np.zeros((0, 0))
+        self._columns: dict[int, dict[str, None]] = {}
         if self._waiting is not None:
             self._go_on(self._waiting)
         self._threads.__enter__()
@@ -115,12 +116,14 @@ class MultigridAlgorithm(OwnFolder, PPO):
         run.iterate()
         self.row = run.row()
         if not self.config.settings.driven:
-            window = self.config.metrics_num_episodes_for_smoothing
-            self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window)
+            window, batch = self.config.metrics_num_episodes_for_smoothing, self.config.settings.run.train.minibatch
+            self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window, batch)
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
-        result["multigrid_rl"] = self.row
+        if self.run.stage not in self._columns:
+            self._columns[self.run.stage] = report_columns(self.run)
+        result["multigrid_rl"] = {**self._columns[self.run.stage], **self.row}
         result["gates"] = gate_results(self.run.keeper)
         if self.pool is not None:  # which replaces lost env runners without RLlib
             counts = {"num_healthy_workers": self.pool.env_runners, "num_remote_worker_restarts": self.pool.restarts}

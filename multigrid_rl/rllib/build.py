@@ -1,6 +1,6 @@
 """From our configuration to RLlib's, and back: what users set on RLlib's is a key of ours, or refused."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,27 +17,14 @@ from ray.tune.result import TRIAL_INFO
 from multigrid_rl.config.compose import changed, compose, keyword_overrides
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus
+from multigrid_rl.rllib.converted import CONVERTED, KL_COEF, ORDER, SAME, rllib_schedule
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
 from multigrid_rl.rllib.session import check_gpus, free_cpus, learner_cpus
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.training.stages import Stage, stages_of
 from multigrid_rl.training.start import load_stages
-from multigrid_rl.types import Schedule
 
-#: RLlib's names of settings that are a key of ours with the same meaning.
-_SAME = {
-    "gamma": "train.gamma",
-    "lambda_": "train.lam",
-    "vf_loss_coeff": "train.vf_coef",
-    "grad_clip": "train.grad_clip",
-    "rollout_fragment_length": "train.num_steps",
-    "sample_timeout_s": "cluster.sample_timeout_s",
-    "num_env_runners": "cluster.num_env_runners",
-    "num_learners": "cluster.num_learners",
-    "num_gpus_per_learner": "cluster.gpus_per_learner",
-    "seed": "seed",
-}
 #: Settings that RLlib's own loop and Tune follow.
 _RLLIBS = (
     "min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration",
@@ -62,7 +49,6 @@ _INSTEAD = {
     "policies": "none: scheme, shared and scenario.seats decide who learns",
     "policy_mapping_fn": "none: scheme, shared and scenario.seats decide who learns",
     "policies_to_train": "none: scheme, shared and scenario.seats decide who learns",
-    "use_kl_loss": "False: train.target_kl bounds an update",
     "use_critic": "True: train.vf_coef=0 trains without values",
     "use_gae": "True: train.psi chooses the weights of log-probabilities",
     "env_runner_cls": "ours: train.trainer decides who samples",
@@ -171,7 +157,7 @@ class MultigridConfig(PPOConfig):
         """Return what a user has set as values of ours, by dotted key. Raises ``ConfigError``."""
         filled, values, run = self.settings.filled, {}, self.settings.run
         # What others are converted by comes first: env runners, then games, then the batch that these play.
-        settings = sorted(vars(self).items(), key=lambda setting: _ORDER.get(setting[0], len(_ORDER)))
+        settings = sorted(vars(self).items(), key=lambda setting: ORDER.get(setting[0], len(ORDER)))
         for name, value in settings:
             kept = filled.get(name, _MISSING)
             if name in _RLLIBS or name.startswith(("callbacks_", "evaluation_", "__")):  # __: Tune's own
@@ -179,10 +165,10 @@ class MultigridConfig(PPOConfig):
             if value is kept or _same(name, value, kept):
                 continue
             plain = value.item() if isinstance(value, np.generic) else value
-            if name in _SAME:
-                values[_SAME[name]] = plain
-            elif name in _CONVERTED:
-                values |= _CONVERTED[name](plain, _unchecked(run, values))
+            if name in SAME:
+                values[SAME[name]] = plain
+            elif name in CONVERTED:
+                values |= CONVERTED[name](plain, _unchecked(run, values))
             else:
                 default = f"{kept}, as nothing of ours follows it"
                 default = "no such setting" if kept is _MISSING else default
@@ -252,16 +238,19 @@ class MultigridConfig(PPOConfig):
             learner_class=BatchLearner, num_learners=cluster.num_learners, num_gpus_per_learner=cluster.gpus_per_learner
         )
         # The pool replaces lost env runners: RLlib must neither stop for them nor let Ray restart them.
-        self.fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)
+        self.fault_tolerance(restart_failed_env_runners=np.False_, ignore_env_runner_failures=True)
         self.training(
-            lr=_rllib_schedule(train.schedules["lr"]),
+            lr=rllib_schedule(train.schedules["lr"]),
             gamma=train.gamma,
             lambda_=train.lam,
             clip_param=train.clip,
             vf_loss_coeff=train.vf_coef,
-            vf_clip_param=float("inf"),
-            entropy_coeff=_rllib_schedule(train.schedules["entropy_coef"]),
-            use_kl_loss=False,
+            vf_clip_param=float("inf") if train.vf_clip is None else train.vf_clip,
+            entropy_coeff=rllib_schedule(train.schedules["entropy_coef"]),
+            # No bool, no float: by that the same values, when a user sets them, are known.
+            use_kl_loss=np.bool_(train.kl_coef is not None),
+            kl_coeff=np.float32(KL_COEF if train.kl_coef is None else train.kl_coef),
+            kl_target=np.float32(train.kl_target),
             grad_clip=train.grad_clip,
             grad_clip_by="global_norm",
             num_epochs=train.passes,
@@ -298,62 +287,11 @@ def _same(name: str, value: Any, kept: Any) -> bool:
     return alike and bool(value == kept) and isinstance(value, bool) == isinstance(kept, bool)
 
 
-def _schedule_keys(start: str, end: str, steps: str) -> Callable[[Any, RunConfig], dict[str, Any]]:
-    """Return what turns a number, or a line ``[[0, a], [n, b]]``, into values of three keys of ours."""
-
-    def values(value: Any, run: RunConfig) -> dict[str, Any]:
-        if not isinstance(value, list | tuple):
-            return {start: value, end: None}
-        try:
-            (zero, first), (last, final) = value
-        except (TypeError, ValueError):
-            zero = None
-        if zero != 0:
-            raise ConfigError(expected(start, "a number, or a line [[0, a], [n, b]]", value))
-        if steps == "train.until" and last != run.train.until:
-            raise ConfigError(expected(start, f"a line that ends at train.until={run.train.until}", value))
-        return {start: first, end: final, **({} if steps == "train.until" else {steps: last})}
-
-    return values
-
-
-def _batch(value: Any, run: RunConfig) -> dict[str, Any]:
-    games = run.train.num_envs
-    if not isinstance(value, int) or value % games:
-        wanted = f"a multiple of train.num_envs={games}, as a batch is num_envs * num_steps"
-        raise ConfigError(expected("train_batch_size", wanted, value))
-    return {"train.num_steps": value // games}
-
-
-def _times(value: Any, number: int) -> Any:
-    """Return a multiple; what is no number stays as it is, and is refused with all other values."""
-    return value * number if isinstance(value, int) else value
-
-
-#: RLlib's names of settings that are keys of ours in another form: (value, the run) -> values by key.
-_CONVERTED: dict[str, Callable[[Any, RunConfig], dict[str, Any]]] = {
-    "lr": _schedule_keys("train.lr", "train.lr_final", "train.until"),
-    "entropy_coeff": _schedule_keys("train.entropy_coef", "train.entropy_final", "train.entropy_decay"),
-    "clip_param": lambda value, run: {"train.clip": value, "train.clip_final": None},  # noqa: ARG005
-    "num_epochs": lambda value, run: {"train.epochs" if run.train.pi_iters is None else "train.pi_iters": value},
-    "minibatch_size": lambda value, run: {
-        "train.minibatch_size": _times(value, run.train.num_steps if run.model.recurrent else 1)
-    },
-    "train_batch_size": _batch,
-    "_train_batch_size_per_learner": lambda value, run: _batch(_times(value, max(run.cluster.num_learners, 1)), run),
-    "num_envs_per_env_runner": lambda value, run: {"train.num_envs": _times(value, max(run.cluster.runners, 1))},
-}
-
-
-#: Those that are converted before others.
-_ORDER = {name: k for k, name in enumerate([*_SAME, "num_envs_per_env_runner", "train_batch_size"])}
-
-
 def _unchecked(run: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     """Return a run with some sizes of its sections by dotted key, before all values are checked together."""
     for key, value in values.items():
         section, _, name = key.rpartition(".")
-        if section and isinstance(value, int):
+        if section and isinstance(value, int | float):
             changed_section = getattr(run, section).model_copy(update={name: value})
             run = run.model_copy(update={section: changed_section})
     return run
@@ -392,7 +330,3 @@ def algorithm_config(run: RunConfig, stages: list[Stage] | None = None) -> Multi
 
 def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:
     return modules[agent]
-
-
-def _rllib_schedule(schedule: Schedule) -> float | list[list[float]]:
-    return schedule.start if schedule.start == schedule.end else [[0, schedule.start], [schedule.steps, schedule.end]]

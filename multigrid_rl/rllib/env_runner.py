@@ -18,7 +18,7 @@ from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.rllib.results import log_episodes
 from multigrid_rl.runs.provenance import installed
 from multigrid_rl.training.protocols import Sampler, Weights
-from multigrid_rl.training.stages import estimator_of
+from multigrid_rl.training.stages import config_of, estimator_of
 from multigrid_rl.types import EnvFactory
 
 #: Numbers of games: a runner's replacement, and every stage of a curriculum, plays new games.
@@ -40,7 +40,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         super().__init__(config=config, **kwargs)
         settings = self.config.settings
         self.run = settings.run
-        self._estimator, self._recomputes = estimator_of(self.run), settings.trainer.recomputes(self.run)
+        self._recomputes = settings.trainer.recomputes(self.run)
         remote = bool(self.worker_index)
         if remote:
             torch.set_num_threads(1)  # runners share the cores; a second thread each would slow them down
@@ -81,6 +81,9 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     def _load(self, factory: EnvFactory) -> None:
         self.factory: Any = factory
         self.modules = factory.specs.modules
+        self._estimators = {
+            agent.name: estimator_of(config_of(self.run, agent.module)) for agent in factory.specs.agents
+        }
 
     def get_games(self) -> dict[str, Any]:
         """Return the state of environments, players and random streams; the weights are not part of it."""
@@ -137,7 +140,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         collector = self.collector
         rollouts = collector.collect()
         collector.clock.begin()
-        batches = {name: estimate(rollout, self._estimator) for name, rollout in rollouts.items()}
+        batches = {name: estimate(rollout, self._estimators[name]) for name, rollout in rollouts.items()}
         paths = collector.paths() if self._recomputes else {}
         collector.clock.lap("gae")
         return Experience(

@@ -389,8 +389,9 @@ def schedules(train: TrainConfig, *, changing: bool = False) -> list[tuple[str, 
     """
     rows = []
     for name, schedule in zip(("learning rate", "entropy bonus", "clip"), train.schedules.values(), strict=True):
-        if schedule.start != schedule.end:
-            course = f"a straight line over the first {schedule.steps:,} steps, then constant"
+        if not schedule.constant:
+            line = f"{len(schedule.between) + 1} lines" if schedule.between else "a straight line"
+            course = f"{line} over the first {schedule.steps:,} steps, then constant"
             rows.append((name, f"{schedule.start:g} to {schedule.end:g}", course))
         elif not changing or (name == "entropy bonus" and schedule.start):
             rows.append((name, f"{schedule.start:g}", "the same all the time"))
