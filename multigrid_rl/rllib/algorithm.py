@@ -1,5 +1,6 @@
 """The one RLlib algorithm of all trainers: its training step is an iteration of the run (``training.run``)."""
 
+import logging
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -9,21 +10,27 @@ import ray
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
-from ray.rllib.utils.metrics import FAULT_TOLERANCE_STATS
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, FAULT_TOLERANCE_STATS
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
+from multigrid_rl.rllib.episodes import tell_of_episodes
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnFolder, without_object_store
 from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns
+from multigrid_rl.runs.divergence import DivergedError
 from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import ended_by
 from multigrid_rl.training.protocols import Sampler
 from multigrid_rl.training.run import Run, Stall
 from multigrid_rl.training.stages import Stage, thread_tuner
+
+LOG = logging.getLogger(__name__)
 
 
 class MultigridAlgorithm(OwnFolder, PPO):
@@ -117,7 +124,27 @@ class MultigridAlgorithm(OwnFolder, PPO):
         self.row = run.row()
         if not self.config.settings.driven:
             window, batch = self.config.metrics_num_episodes_for_smoothing, self.config.settings.run.train.minibatch
+            if self.pool is not None and self.pool.recreated:
+                self._tell_of_replacements()
+            if run.finished is not None:
+                logger = MetricsLogger(stats_cls_lookup=self.config.stats_cls_lookup, root=False)
+                if tell_of_episodes(self.config, self.callbacks, run.finished, run.specs, logger):
+                    self.metrics.aggregate([logger.reduce()], key=ENV_RUNNER_RESULTS)
             self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window, batch)
+
+    def _tell_of_replacements(self) -> None:
+        indices, self.pool.recreated = self.pool.recreated, []
+        make_callback(
+            "on_env_runners_recreated",
+            callbacks_objects=self.callbacks,
+            callbacks_functions=self.config.callbacks_on_env_runners_recreated,
+            kwargs={
+                "algorithm": self,
+                "env_runner_group": self.env_runner_group,
+                "env_runner_indices": indices,
+                "is_evaluation": False,
+            },
+        )
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
@@ -145,6 +172,19 @@ class MultigridAlgorithm(OwnFolder, PPO):
         if self.config.settings.driven:  # its loop keeps the run beside this
             return state
         return {**state, "run": self.run.get_state(), "newest_episodes": self._newest}
+
+    def save_to_path(self, path: Any = None, **options: Any) -> str:
+        """Write RLlib's checkpoint, and beside it what the folder of a run has: its players play as those of runs."""
+        folder: str = super().save_to_path(path, **options)
+        whole = options.get("state") is None and options.get("filesystem") is None
+        if whole and not self.config.settings.driven:
+            from multigrid_rl.rllib.players import CheckpointFolder  # noqa: PLC0415 - the loop writes its own
+
+            try:
+                CheckpointFolder(Path(folder), self.config.settings).write(self.run)
+            except DivergedError as error:
+                LOG.warning("%s: a checkpoint without players: %s", folder, error)
+        return folder
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a state; before the run is there, in ``on_algorithm_init``, its part waits for it."""

@@ -55,11 +55,8 @@ _INSTEAD = {
     "_learner_class": "ours: train.trainer decides who learns",
     "explore": "True, but in evaluation_config: training samples from its policy",
 }
-#: Callbacks of env runners, which play one episode after the other; ours play batches of games, and replace their own.
-_OF_EPISODES = (
-    "on_environment_created", "on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end",
-    "on_sample_end", "on_env_runners_recreated",
-)  # fmt: skip
+#: Callbacks of env runners that follow a game while it is played; ours play batches of games.
+_OF_EPISODES = ("on_environment_created", "on_episode_created", "on_episode_step", "on_sample_end")
 
 
 @dataclass(frozen=True)
@@ -189,7 +186,7 @@ class MultigridConfig(PPOConfig):
 
     def _check_callbacks(self) -> None:
         """Raise ``ConfigError`` for callbacks that would never be called."""
-        wanted = "methods of the algorithm, such as on_train_result: games are played in batches"
+        wanted = "on_episode_end, or methods of the algorithm, such as on_train_result: games are played in batches"
         for given in force_list(self.callbacks_class):
             kind = getattr(given, "func", given)
             kind = kind if isinstance(kind, type) else type(kind)

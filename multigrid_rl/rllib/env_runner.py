@@ -7,6 +7,7 @@ import ray
 import torch
 from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env.env_runner import EnvRunner
+from ray.rllib.utils import force_list
 from ray.rllib.utils.checkpoints import Checkpointable
 
 from multigrid_rl.learn.batches import Experience, estimate
@@ -15,6 +16,7 @@ from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.episodes import play_episodes
 from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.rllib.episodes import tell_of_episodes
 from multigrid_rl.rllib.results import log_episodes
 from multigrid_rl.runs.provenance import installed
 from multigrid_rl.training.protocols import Sampler, Weights
@@ -48,6 +50,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         self.module = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=False).build()
         # Where weights lie, which are only ever overwritten: asking a module for them takes longer than copying them.
         self.tensors = {name: self.module[name].state_dict() for name in self.module.keys()}  # noqa: SIM118 - no dict
+        self._callbacks = [made() for made in force_list(self.config.callbacks_class)]
         self._evaluated, self.greedy = 0, not self.config.explore
         if self.config.in_evaluation:
             self._load(settings.stages[-1].factory)
@@ -132,6 +135,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         env = factory.build(min(episodes, SIDE_BY_SIDE), first)
         table = play_episodes(env, specs.agents, players, episodes, seed=self.run.seed, first=first).whole()
         log_episodes(self.metrics, table, specs)
+        tell_of_episodes(self.config, self._callbacks, table, specs, self.metrics)
         steps = int(table.length.sum())
         # RLlib asks what it has had played for its steps, and nothing else.
         return [SimpleNamespace(env_steps=lambda: steps, agent_steps=lambda: steps * len(specs.agents))]
