@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,20 @@ class MultigridAlgorithm(OwnFolder, PPO):
     def get_default_config(cls) -> MultigridConfig:
         """Return an empty configuration: Tune fills it."""
         return MultigridConfig()
+
+    @classmethod
+    def default_resource_request(cls, config: Any) -> Any:
+        """Return what a trial of Tune's needs. Raises ``ConfigError``: more than there is, it would wait for ever."""
+        made = cls.get_default_config().update_from_dict(config)
+        # What others use at the moment will be free again: not compared with.
+        made.settings = replace(made.settings, driven=True)
+        request = super().default_resource_request(made.to_dict())
+        needed, there = request.required_resources.get("CPU", 0), ray.cluster_resources().get("CPU", 0)
+        if needed > there:
+            parts = f"one for the trial, {made.num_env_runners} env runners, {made.num_learners} learners"
+            got = f"{needed:g} ({parts}, {made.evaluation_num_env_runners} for evaluation)"
+            raise ConfigError(expected("trial", f"processes for at most {there:g} CPUs of the cluster", got))
+        return request
 
     def setup(self, config: Any) -> None:
         """Build env runners and learners, then hand games and the learners' weights to the runners."""
@@ -234,6 +249,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
             raise ConfigError(expected("evaluation_num_env_runners", wanted, 0))
         if self.eval_env_runner_group is None:  # who trains plays, whose own configuration says how training is played
             self.env_runner.greedy = not self.evaluation_config.explore
+            self.env_runner.opponent = getattr(self.evaluation_config, "opponent", None)
         found: dict[str, Any] = super().evaluate(*args, **kwargs)
         return found
 

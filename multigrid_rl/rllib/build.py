@@ -13,8 +13,10 @@ from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils import force_list
 from ray.tune.result import TRIAL_INFO
+from ray.tune.search.sample import Domain
 
-from multigrid_rl.config.compose import changed, compose, keyword_overrides
+from multigrid_rl.config.compose import changed, compose, keyword_overrides, named, whole_key
+from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.rllib.converted import CONVERTED, KL_COEF, ORDER, SAME, rllib_schedule
@@ -33,7 +35,7 @@ _RLLIBS = (
     "num_cpus_per_learner", "custom_resources_for_main_process", "custom_resources_per_env_runner",
     "custom_resources_per_learner",
     "extra_python_environs_for_driver", "extra_python_environs_for_worker", "in_evaluation",
-    "settings", "algo_class", "class", "_is_frozen", "simple_optimizer", "worker_index",
+    "settings", "drawn", "algo_class", "class", "_is_frozen", "simple_optimizer", "worker_index",
 )  # fmt: skip
 #: What is meant by settings that nothing of ours follows.
 _INSTEAD = {
@@ -67,6 +69,7 @@ class Settings:
         run: the run.
         stages: its games; empty: not loaded yet.
         driven: a training loop drives the algorithm, and does what is due between iterations.
+        words: overrides that the run was composed of.
         seeded: the seed was chosen where the run was named.
         filled: RLlib's settings as they follow from the run: whatever differs from them was set by a user.
     """
@@ -74,6 +77,7 @@ class Settings:
     run: RunConfig
     stages: tuple[Stage, ...] = ()
     driven: bool = False
+    words: tuple[str, ...] = ()
     seeded: bool = False
     filled: Mapping[str, Any] = field(default_factory=dict)
 
@@ -94,6 +98,7 @@ class MultigridConfig(PPOConfig):
 
     Attributes:
         settings: the run.
+        drawn: keys of ours that Tune draws, by their names; then what it has drawn.
     """
 
     def __init__(self, algo_class: type[PPO] | None = None) -> None:
@@ -102,6 +107,7 @@ class MultigridConfig(PPOConfig):
         super().__init__(algo_class or MultigridAlgorithm)
         # System usage is not logged: it delays the start.
         self.debugging(log_level="ERROR", log_sys_usage=False)
+        self.drawn: dict[str, Any] = {}
         self.settings: Any = None  # until :func:`config` or a checkpoint sets it: composing takes time
 
     @classmethod
@@ -121,6 +127,14 @@ class MultigridConfig(PPOConfig):
     def update_from_dict(self, config_dict: dict[str, Any]) -> "MultigridConfig":
         """Take over a dictionary of settings; a trial of Tune that nobody chose a seed for gets its number as one."""
         super().update_from_dict(config_dict)
+        if self.drawn and not any(map(is_drawn, self.drawn.values())):
+            values = self._user_values()
+            run = compose(
+                [*self.settings.words, *(f"{key}={written(named(value))}" for key, value in self.drawn.items())]
+            )
+            self.settings = replace(self.settings, run=changed(run, values) if values else run, stages=())
+            self.drawn = {}
+            self._fill()
         trial, settings = config_dict.get(TRIAL_INFO), self.settings
         if trial is not None and settings and not settings.seeded and self.seed == settings.filled.get("seed"):
             number = trial.trial_id.rpartition("_")[2]  # of a searcher's trial a random text
@@ -135,6 +149,10 @@ class MultigridConfig(PPOConfig):
         """
         if self.settings is None:
             raise ConfigError(expected("MultigridConfig", 'one that config("1v1") returns', "an empty one"))
+        if self.drawn:
+            raise ConfigError(
+                expected(next(iter(self.drawn)), "a value; tune.Tuner(param_space=...) draws one", "a choice")
+            )
         if not self.in_evaluation:
             self._check_callbacks()
             self._check_evaluation()
@@ -146,6 +164,7 @@ class MultigridConfig(PPOConfig):
             stages = self.settings.stages
             if values or not stages:
                 stages = tuple(load_stages(run, None)[0])
+            self._check_opponent(stages[-1].factory)
             self.settings = replace(self.settings, run=run, stages=stages)
             self._fill()
         super().validate()
@@ -199,14 +218,29 @@ class MultigridConfig(PPOConfig):
 
     def _check_evaluation(self) -> None:
         """Raise ``ConfigError`` for settings of evaluation that nothing follows."""
-        if self.evaluation_duration_unit != "episodes" or self.evaluation_duration == "auto":
-            got = f"{self.evaluation_duration} {self.evaluation_duration_unit}"
-            raise ConfigError(expected("evaluation_duration", "a number of episodes, which are played whole", got))
+        runners, beside = self.evaluation_num_env_runners, self.evaluation_parallel_to_training
+        if beside and not runners:
+            wanted = "False without evaluation_num_env_runners, who would play meanwhile"
+            raise ConfigError(expected("evaluation_parallel_to_training", wanted, beside))
+        if self.evaluation_duration == "auto" and not beside:
+            wanted = "a number; auto with evaluation_parallel_to_training=True"
+            raise ConfigError(expected("evaluation_duration", wanted, "auto"))
         given = self.evaluation_config or {}
         for name in given if isinstance(given, dict) else ():
-            if name != "explore" and name not in _RLLIBS:
-                wanted = "explore=False to take the likeliest actions, and nothing else"
+            if name not in ("explore", "opponent", *_RLLIBS):
+                wanted = "explore=False to take the likeliest actions, opponent=PLAYER, and nothing else"
                 raise ConfigError(expected("evaluation_config", wanted, name))
+        if "opponent" in given:
+            self.evaluation_config = {**given, "opponent": named(given["opponent"])}
+
+    def _check_opponent(self, factory: Any) -> None:
+        """Raise ``ConfigError`` for an opponent of evaluation that cannot play; ``factory``: of the run's games."""
+        opponent = (self.evaluation_config or {}).get("opponent")
+        if opponent is not None and not getattr(factory, "opponents", None):
+            wanted = f"no opponent with scenario={self.settings.run.scenario.name}"
+            raise ConfigError(expected("evaluation_config", wanted, opponent))
+        if opponent is not None:
+            factory.against(opponent).load()
 
     def _fill(self) -> None:
         """Set RLlib's settings as they follow from the run."""
@@ -300,16 +334,33 @@ def config(scenario: str | None = None, *overrides: str, **values: Any) -> Multi
     Args:
         scenario: name, or file (``./mine.yaml``); 1v1 by default.
         overrides: as on the command line: ``"scenario.seats.blue_0=hunter"``.
-        values: keys of the configuration by their last name (``lr``, ``hidden``, ``seed``, ...); a class or function
-            stands for its ``module:name``.
+        values: keys of the configuration by their last name (``lr``, ``hidden``, ``seed``, ...), and ``opponent``, who
+            sits on all seats that do not learn; a class or function stands for its ``module:name``. What Tune draws,
+            ``hidden=tune.choice([[64], [128]])``, is part of ``param_space=config(...)``.
 
     Raises:
         ConfigError: a mistake, in one line.
     """
     chosen = [] if scenario is None else [f"scenario={scenario}"]
-    words = [*chosen, *overrides, *keyword_overrides(values)]
-    seeded = any(word.lstrip("+").startswith("seed=") for word in words)
-    return MultigridConfig.of(Settings(compose(words), seeded=seeded))
+    opponents = [values.pop("opponent")] if "opponent" in values else []
+    fixed = {name: value for name, value in values.items() if not is_drawn(value)}
+    drawn = {whole_key(name): value for name, value in values.items() if is_drawn(value)}
+    words = [*chosen, *overrides, *keyword_overrides(fixed)]
+    run = compose(words)
+    for seat in run.scenario.opponents if opponents else ():
+        if is_drawn(opponents[0]):
+            drawn[f"scenario.seats.{seat}"] = opponents[0]
+        else:
+            words.append(f"scenario.seats.{seat}={named(opponents[0])}")
+    seeded = any(word.lstrip("+").startswith("seed=") for word in words) or "seed" in drawn
+    made = MultigridConfig.of(Settings(compose(words) if opponents else run, words=tuple(words), seeded=seeded))
+    made.drawn = drawn
+    return made
+
+
+def is_drawn(value: Any) -> bool:
+    """Return whether Tune draws a value."""
+    return isinstance(value, Domain) or (isinstance(value, dict) and list(value) == ["grid_search"])
 
 
 def algorithm_config(run: RunConfig, stages: list[Stage] | None = None) -> MultigridConfig:

@@ -51,6 +51,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         # Where weights lie, which are only ever overwritten: asking a module for them takes longer than copying them.
         self.tensors = {name: self.module[name].state_dict() for name in self.module.keys()}  # noqa: SIM118 - no dict
         self._callbacks = [made() for made in force_list(self.config.callbacks_class)]
+        self.opponent: str | None = getattr(self.config, "opponent", None)  # of evaluation
+        self._against: dict[str, Any] = {}
         self._evaluated, self.greedy = 0, not self.config.explore
         if self.config.in_evaluation:
             self._load(settings.stages[-1].factory)
@@ -113,16 +115,32 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             return False
         return True
 
-    def sample(self, *, num_episodes: int | None = None, **kwargs: Any) -> Any:  # noqa: ARG002
+    def sample(self, *, num_episodes: int | None = None, num_timesteps: float | None = None, **kwargs: Any) -> Any:  # noqa: ARG002
         """Play ``num_steps`` steps of every environment, and return the :class:`Experience`.
 
-        ``num_episodes``: play so many whole fresh ones instead, which RLlib evaluates by.
+        ``num_episodes``: play so many whole fresh ones instead, which RLlib evaluates by; ``num_timesteps``: as many
+        whole ones as reach so many steps.
         """
-        return self._rollout() if num_episodes is None else self._evaluate(num_episodes)
+        if num_timesteps is None:
+            return self._rollout() if num_episodes is None else self._evaluate(num_episodes)
+        played, steps = self._evaluate(1), 0
+        while (steps := sum(part.env_steps() for part in played)) < num_timesteps:
+            mean = steps / sum(part.episodes for part in played)
+            played += self._evaluate(max(1, int((num_timesteps - steps) / mean)))
+        return played
+
+    def _evaluated_games(self) -> Any:
+        """Return the run's own scenario, whatever the curriculum's stage, with the opponent of evaluation."""
+        factory: Any = self.config.settings.stages[-1].factory
+        if self.opponent is None:
+            return factory
+        if self.opponent not in self._against:
+            self._against = {self.opponent: factory.against(self.opponent)}
+        return self._against[self.opponent]
 
     def _evaluate(self, episodes: int) -> list[Any]:
         """Play fresh episodes with the current weights, apart from the games under way; logs them for RLlib."""
-        factory = self.config.settings.stages[-1].factory  # the run's own scenario, whatever the curriculum's stage
+        factory = self._evaluated_games()
         specs, bound = factory.specs, self.run.model.bound
         players = {}
         for agent in specs.agents:
@@ -138,7 +156,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         tell_of_episodes(self.config, self._callbacks, table, specs, self.metrics)
         steps = int(table.length.sum())
         # RLlib asks what it has had played for its steps, and nothing else.
-        return [SimpleNamespace(env_steps=lambda: steps, agent_steps=lambda: steps * len(specs.agents))]
+        agent_steps = steps * len(specs.agents)
+        return [SimpleNamespace(env_steps=lambda: steps, agent_steps=lambda: agent_steps, episodes=episodes)]
 
     def _rollout(self) -> Experience:
         collector = self.collector

@@ -1,6 +1,7 @@
 """A checkpoint of RLlib's as the folder of a run: whatever takes the players of a run takes those of an algorithm."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class CheckpointFolder:
     def write(self, run: Run) -> None:
         """Write them. Raises ``DivergedError``: weights are not finite."""
         name = f"step_{run.env_steps}"
+        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)  # of an earlier checkpoint in the same folder
         write_players(self.path / "checkpoints" / name / "players", run, self._config, self)
         written = {
             "checkpoints/latest": f"{name}\n",

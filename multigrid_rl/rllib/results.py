@@ -95,6 +95,8 @@ def log_episodes(metrics: MetricsLogger, table: EpisodeTable, specs: MultiAgentS
     for key, how, values in episode_values(episode_rows(table), specs):
         for value in values.tolist():
             metrics.log_value(key, value, reduce=how, window=table.episodes)
+    for name, value in episode_metrics(table, specs).items():
+        metrics.log_value(("multigrid_rl", name), value, reduce="mean", window=1)
 
 
 def log_iteration(

@@ -168,7 +168,12 @@ def test_settings_that_depend_on_each_other_are_taken_together():
         (lambda made: made.rl_module(model_config={"fcnet_hiddens": [3]}), "model_config: expected none: overrides"),
         (lambda made: made.multi_agent(policies={"mine"}), "policies: expected none: scheme, shared and"),
         (lambda made: made.env_runners(explore=False), "explore: expected True, but in evaluation_config"),
-        (lambda made: made.evaluation(evaluation_duration_unit="timesteps"), "evaluation_duration: expected a number"),
+        (lambda made: made.evaluation(evaluation_duration="auto"), "evaluation_duration: expected a number; auto with"),
+        (
+            lambda made: made.evaluation(evaluation_parallel_to_training=True),
+            "evaluation_parallel_to_training: expected False without evaluation_num_env_runners",
+        ),
+        (lambda made: made.evaluation(evaluation_config={"opponent": "hunterr"}), "hunterr"),
         (lambda made: made.evaluation(evaluation_config={"gamma": 1}), "evaluation_config: expected explore=False"),
         (lambda made: made.callbacks(on_episode_step=print), "callbacks: expected on_episode_end, or methods of the"),
         (lambda made: made.callbacks(Watching), "callbacks: expected .* got Watching.on_episode_step"),
