@@ -1,5 +1,6 @@
 """From our configuration to RLlib's, and back: what users set on RLlib's is a key of ours, or refused."""
 
+import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,7 @@ _RLLIBS = (
     "num_cpus_per_learner", "custom_resources_for_main_process", "custom_resources_per_env_runner",
     "custom_resources_per_learner",
     "extra_python_environs_for_driver", "extra_python_environs_for_worker", "in_evaluation",
+    "disable_env_checking",
     "settings", "drawn", "algo_class", "class", "_is_frozen", "simple_optimizer", "worker_index",
 )  # fmt: skip
 #: What is meant by settings that nothing of ours follows.
@@ -56,6 +58,26 @@ _INSTEAD = {
     "env_runner_cls": "ours: train.trainer decides who samples",
     "_learner_class": "ours: train.trainer decides who learns",
     "explore": "True, but in evaluation_config: training samples from its policy",
+}
+#: Why settings stay as they are, by a pattern of their names.
+_REASONS = {
+    "input_|output|prelearner_|map_batches|iter_batches|materialize_|offline|off_policy|ope_|dataset_num|actions_in_input|"
+    "postprocess_inputs|shuffle_buffer|ignore_final": "data=FOLDER with train=bc, dagger or gail is trained on",
+    "connector|observation_f|preprocessor|action_mask_key|_filter|is_atari": "scenario and model say what is observed",
+    "torch_|tf_|tf1_|eager|_torch|num_gpus|_fake_gpus|local_gpu|learner_config|_learner|optimizer|aggregator": "our "
+    "learners have compiled passes and one Adam a network; gpus_per_learner places them",
+    "failed_sub_env|env_runner_(health|restore|state)|max_num_env|delay_between|env_runner_states|validate_env|ignore_env|"
+    "in_flight|local_env_runner|local_worker|sync_filters": "lost env runners are replaced by cluster.sample_timeout_s "
+    "and max_consecutive_failures",
+    "batch_mode|lookback|episodes_to_numpy|compress|vectorize|remote_|collector|count_steps|perf_stats|render|fake_s|"
+    "episode_collection|per_episode": "games are played in batches of num_envs * num_steps",
+    "clip_|normalize_actions": "model.bound fits actions, train.shaping changes rewards",
+    "policy_|replay": "each network learns from its own steps",
+    "lr_schedule|entropy_coeff_schedule": "lr and entropy_coeff take points",
+    "shuffle_batch": "each epoch but the first is shuffled",
+    "grad_clip_by|log_gradients": "the global norm of a gradient is clipped and reported",
+    "checkpoint|export_native|msgpack": "a checkpoint is whole, with players beside it",
+    "enable_|_disable|_validate|_is_online|_dont_|_prior|_per_module": "RLlib's new API stack stays as it is",
 }
 #: Callbacks of env runners that follow a game while it is played; ours play batches of games.
 _OF_EPISODES = ("on_environment_created", "on_episode_created", "on_episode_step", "on_sample_end")
@@ -141,6 +163,14 @@ class MultigridConfig(PPOConfig):
             self.debugging(seed=int(number) if number.isdecimal() else crc32(number.encode()) >> 1)
         return self
 
+    def evaluation(self, **settings: Any) -> "MultigridConfig":
+        """Set RLlib's settings of evaluation; an opponent that is an algorithm is named by its checkpoint."""
+        given = settings.get("evaluation_config")
+        if isinstance(given, dict) and "opponent" in given:
+            settings["evaluation_config"] = {**given, "opponent": named(given["opponent"])}
+        super().evaluation(**settings)
+        return self
+
     def validate(self) -> None:
         """Take over what a user has set, and check it with everything that the run loads.
 
@@ -186,8 +216,10 @@ class MultigridConfig(PPOConfig):
             elif name in CONVERTED:
                 values |= CONVERTED[name](plain, _unchecked(run, values))
             else:
-                default = f"{kept}, as nothing of ours follows it"
-                default = "no such setting" if kept is _MISSING else default
+                why = next(
+                    (why for names, why in _REASONS.items() if re.search(names, name)), "nothing of ours follows it"
+                )
+                default = "no such setting" if kept is _MISSING else f"{kept}: {why}"
                 setting = name.strip("_").removesuffix("_str")
                 raise ConfigError(expected(setting, _INSTEAD.get(name, default), shown(str(value))))
         return values
@@ -230,8 +262,6 @@ class MultigridConfig(PPOConfig):
             if name not in ("explore", "opponent", *_RLLIBS):
                 wanted = "explore=False to take the likeliest actions, opponent=PLAYER, and nothing else"
                 raise ConfigError(expected("evaluation_config", wanted, name))
-        if "opponent" in given:
-            self.evaluation_config = {**given, "opponent": named(given["opponent"])}
 
     def _check_opponent(self, factory: Any) -> None:
         """Raise ``ConfigError`` for an opponent of evaluation that cannot play; ``factory``: of the run's games."""
@@ -240,7 +270,10 @@ class MultigridConfig(PPOConfig):
             wanted = f"no opponent with scenario={self.settings.run.scenario.name}"
             raise ConfigError(expected("evaluation_config", wanted, opponent))
         if opponent is not None:
-            factory.against(opponent).load()
+            try:
+                factory.against(opponent).load()
+            except ValueError as error:
+                raise ConfigError(f"evaluation_config: {error}") from error
 
     def _fill(self) -> None:
         """Set RLlib's settings as they follow from the run."""

@@ -20,6 +20,7 @@ SAME = {
     "grad_clip": "train.grad_clip",
     "rollout_fragment_length": "train.num_steps",
     "sample_timeout_s": "cluster.sample_timeout_s",
+    "num_consecutive_env_runner_failures_tolerance": "cluster.max_consecutive_failures",
     "num_env_runners": "cluster.num_env_runners",
     "num_learners": "cluster.num_learners",
     "num_gpus_per_learner": "cluster.gpus_per_learner",
