@@ -20,7 +20,7 @@ from multigrid_rl.config.compose import changed, compose, keyword_overrides, nam
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus
-from multigrid_rl.rllib.converted import CONVERTED, KL_COEF, ORDER, SAME, rllib_schedule
+from multigrid_rl.rllib.converted import CONVERTED, KL_COEF, ORDER, REASONS, SAME, rllib_schedule
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
 from multigrid_rl.rllib.session import check_gpus, free_cpus, learner_cpus
@@ -58,26 +58,6 @@ _INSTEAD = {
     "env_runner_cls": "ours: train.trainer decides who samples",
     "_learner_class": "ours: train.trainer decides who learns",
     "explore": "True, but in evaluation_config: training samples from its policy",
-}
-#: Why settings stay as they are, by a pattern of their names.
-_REASONS = {
-    "input_|output|prelearner_|map_batches|iter_batches|materialize_|offline|off_policy|ope_|dataset_num|actions_in_input|"
-    "postprocess_inputs|shuffle_buffer|ignore_final": "data=FOLDER with train=bc, dagger or gail is trained on",
-    "connector|observation_f|preprocessor|action_mask_key|_filter|is_atari": "scenario and model say what is observed",
-    "torch_|tf_|tf1_|eager|_torch|num_gpus|_fake_gpus|local_gpu|learner_config|_learner|optimizer|aggregator": "our "
-    "learners have compiled passes and one Adam a network; gpus_per_learner places them",
-    "failed_sub_env|env_runner_(health|restore|state)|max_num_env|delay_between|env_runner_states|validate_env|ignore_env|"
-    "in_flight|local_env_runner|local_worker|sync_filters": "lost env runners are replaced by cluster.sample_timeout_s "
-    "and max_consecutive_failures",
-    "batch_mode|lookback|episodes_to_numpy|compress|vectorize|remote_|collector|count_steps|perf_stats|render|fake_s|"
-    "episode_collection|per_episode": "games are played in batches of num_envs * num_steps",
-    "clip_|normalize_actions": "model.bound fits actions, train.shaping changes rewards",
-    "policy_|replay": "each network learns from its own steps",
-    "lr_schedule|entropy_coeff_schedule": "lr and entropy_coeff take points",
-    "shuffle_batch": "each epoch but the first is shuffled",
-    "grad_clip_by|log_gradients": "the global norm of a gradient is clipped and reported",
-    "checkpoint|export_native|msgpack": "a checkpoint is whole, with players beside it",
-    "enable_|_disable|_validate|_is_online|_dont_|_prior|_per_module": "RLlib's new API stack stays as it is",
 }
 #: Callbacks of env runners that follow a game while it is played; ours play batches of games.
 _OF_EPISODES = ("on_environment_created", "on_episode_created", "on_episode_step", "on_sample_end")
@@ -217,7 +197,7 @@ class MultigridConfig(PPOConfig):
                 values |= CONVERTED[name](plain, _unchecked(run, values))
             else:
                 why = next(
-                    (why for names, why in _REASONS.items() if re.search(names, name)), "nothing of ours follows it"
+                    (why for names, why in REASONS.items() if re.search(names, name)), "nothing of ours follows it"
                 )
                 default = "no such setting" if kept is _MISSING else f"{kept}: {why}"
                 setting = name.strip("_").removesuffix("_str")

@@ -1,4 +1,4 @@
-"""Nothing that ``PPOConfig``'s own methods take is unknown to ``config()``: it is followed, or refused with a reason."""
+"""All that ``PPOConfig``'s own methods take is known to ``config()``: followed, or refused with a reason."""
 
 from __future__ import annotations
 
