@@ -24,24 +24,15 @@ MAX_NUMBERS = 100_000
 #: Team order of the game: blue agents come first wherever there are any (docs/game.md, section 2).
 TEAM_ORDER: tuple[Colour, ...] = ("blue", "red")
 
-#: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
-#: (https://arxiv.org/abs/1506.02438): formulas in ``learn.advantages``.
-PSI = ("total_reward", "future_return", "baselined_return", "q", "gae", "td")
-#: Those that read no value network.
-WITHOUT_VALUES = ("total_reward", "future_return")
-
 
 @dataclass(frozen=True)
 class Schedule:
-    """A number that moves linearly from ``start`` to ``end`` over ``steps`` environment steps, and stays there.
-
-    ``between``: further points (environment steps, number) that it passes on the way.
-    """
+    """A number that moves linearly from ``start`` to ``end`` over ``steps`` environment steps, and stays there."""
 
     start: float
     end: float
     steps: int
-    between: tuple[tuple[int, float], ...] = ()
+    between: tuple[tuple[int, float], ...] = ()  # further points (environment steps, number) on the way
 
     def at(self, env_steps: int) -> float:
         """Return the number after ``env_steps`` environment steps."""
@@ -51,11 +42,6 @@ class Schedule:
                 return low + (env_steps - first) / (last - first) * (high - low)
             first, low = last, high
         return self.end
-
-    @property
-    def constant(self) -> bool:
-        """Whether it never changes."""
-        return all(value == self.start for value in (self.end, *(value for _, value in self.between)))
 
 
 @dataclass(frozen=True)

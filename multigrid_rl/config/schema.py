@@ -15,12 +15,11 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 
 from multigrid_rl.config.network import ModelConfig, networks_with
 from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, whole
-from multigrid_rl.config.updates import UpdateKeys
+from multigrid_rl.config.updates import PSI, WITHOUT_VALUES, UpdateKeys
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.tables import SECTIONS, TRACKERS, TRAINERS, find, installed
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import CODE
-from multigrid_rl.types import PSI, WITHOUT_VALUES
 
 
 class TrainConfig(UpdateKeys):

@@ -9,6 +9,11 @@ from multigrid_rl.config.scenario import Part
 from multigrid_rl.text import first_error, unknown
 from multigrid_rl.types import Schedule
 
+#: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
+#: (https://arxiv.org/abs/1506.02438): formulas in ``learn.advantages``.
+PSI = ("total_reward", "future_return", "baselined_return", "q", "gae", "td")
+#: Those that read no value network.
+WITHOUT_VALUES = ("total_reward", "future_return")
 #: Keys of ``train`` that a network may have values of its own of.
 OF_MODULES = (
     "lr", "lr_final", "lr_schedule", "gamma", "lam", "clip", "clip_final", "vf_coef", "grad_clip", "target_kl",
@@ -82,3 +87,8 @@ def _schedule(start: float, end: float | None, steps: int, points: Points | None
         return Schedule(start, start if end is None else end, steps)
     (_, first), (last, final) = points[0], points[-1]
     return Schedule(first, final, int(last), tuple((int(step), value) for step, value in points[1:-1]))
+
+
+def constant(schedule: Schedule) -> bool:
+    """Return whether a schedule never changes."""
+    return all(value == schedule.start for value in (schedule.end, *(value for _, value in schedule.between)))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.config.updates import constant
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import Schedule
 
@@ -65,7 +66,7 @@ def _points(key: str, value: Any) -> list[list[float]]:
 
 def rllib_schedule(schedule: Schedule) -> float | list[list[float]]:
     """Return a schedule as RLlib has it."""
-    if schedule.constant:
+    if constant(schedule):
         return schedule.start
     return [[0, schedule.start], *map(list, schedule.between), [schedule.steps, schedule.end]]
 
