@@ -130,18 +130,21 @@ class MultigridConfig(PPOConfig):
         """Take over a dictionary of settings; a trial of Tune that nobody chose a seed for gets its number as one."""
         super().update_from_dict(config_dict)
         if self.drawn and not any(map(is_drawn, self.drawn.values())):
-            values = self._user_values()
-            run = compose(
-                [*self.settings.words, *(f"{key}={written(named(value))}" for key, value in self.drawn.items())]
-            )
-            self.settings = replace(self.settings, run=changed(run, values) if values else run, stages=())
-            self.drawn = {}
-            self._fill()
+            words = tuple(f"{key}={written(named(value))}" for key, value in self.drawn.items())
+            if self.settings.words[-len(words) :] != words:  # not taken over yet
+                self._take_over((*self.settings.words, *words))
         trial, settings = config_dict.get(TRIAL_INFO), self.settings
         if trial is not None and settings and not settings.seeded and self.seed == settings.filled.get("seed"):
             number = trial.trial_id.rpartition("_")[2]  # of a searcher's trial a random text
             self.debugging(seed=int(number) if number.isdecimal() else crc32(number.encode()) >> 1)
         return self
+
+    def _take_over(self, words: tuple[str, ...]) -> None:
+        """Compose the run anew; what a user has set on the configuration stays."""
+        values, run = self._user_values(), compose(list(words))
+        run = changed(run, values) if values else run
+        self.settings = replace(self.settings, run=run, stages=(), words=words)
+        self._fill()
 
     def evaluation(self, **settings: Any) -> "MultigridConfig":
         """Set RLlib's settings of evaluation; an opponent that is an algorithm is named by its checkpoint."""
@@ -159,7 +162,7 @@ class MultigridConfig(PPOConfig):
         """
         if self.settings is None:
             raise ConfigError(expected("MultigridConfig", 'one that config("1v1") returns', "an empty one"))
-        if self.drawn:
+        if any(map(is_drawn, self.drawn.values())):
             raise ConfigError(
                 expected(next(iter(self.drawn)), "a value; tune.Tuner(param_space=...) draws one", "a choice")
             )
@@ -234,8 +237,8 @@ class MultigridConfig(PPOConfig):
         if beside and not runners:
             wanted = "False without evaluation_num_env_runners, who would play meanwhile"
             raise ConfigError(expected("evaluation_parallel_to_training", wanted, beside))
-        if self.evaluation_duration == "auto" and not beside:
-            wanted = "a number; auto with evaluation_parallel_to_training=True"
+        if self.evaluation_duration == "auto":
+            wanted = "a number: an iteration is over before a round of auto's has come back"
             raise ConfigError(expected("evaluation_duration", wanted, "auto"))
         given = self.evaluation_config or {}
         for name in given if isinstance(given, dict) else ():

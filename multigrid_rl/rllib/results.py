@@ -126,7 +126,9 @@ def log_iteration(
         _count(metrics, (ENV_RUNNER_RESULTS, NUM_AGENT_STEPS_SAMPLED), steps, agent.name)
     for module, steps in of_modules.items():
         _count(metrics, (ENV_RUNNER_RESULTS, NUM_MODULE_STEPS_SAMPLED), steps, module)
-    for key, how, values in episode_values(newest, run.specs) if len(newest) else ():
+    columns = 1 + len(run.specs.seats)  # not known yet is not a number, as RLlib's own results say
+    known = newest if len(newest) else np.full((1, columns), np.nan)
+    for key, how, values in episode_values(known, run.specs):
         metrics.log_value((ENV_RUNNER_RESULTS, *key), float(getattr(values, how)()), reduce="item")
     for module, name, statistic in _of_learners(run.measured):
         metrics.log_value((LEARNER_RESULTS, module, name), statistic, reduce="item")

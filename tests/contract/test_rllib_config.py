@@ -168,7 +168,10 @@ def test_settings_that_depend_on_each_other_are_taken_together():
         (lambda made: made.rl_module(model_config={"fcnet_hiddens": [3]}), "model_config: expected none: overrides"),
         (lambda made: made.multi_agent(policies={"mine"}), "policies: expected none: scheme, shared and"),
         (lambda made: made.env_runners(explore=False), "explore: expected True, but in evaluation_config"),
-        (lambda made: made.evaluation(evaluation_duration="auto"), "evaluation_duration: expected a number; auto with"),
+        (
+            lambda made: made.evaluation(evaluation_duration="auto"),
+            "evaluation_duration: expected a number: an iteration is",
+        ),
         (
             lambda made: made.evaluation(evaluation_parallel_to_training=True),
             "evaluation_parallel_to_training: expected False without evaluation_num_env_runners",
