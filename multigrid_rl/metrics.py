@@ -200,6 +200,8 @@ LEARNER = MetricGroup(
         ),
         "learner/<module>/lr": ("Adam step size after this update", "1"),
         "learner/<module>/entropy_coef": ("entropy bonus weight after this update", "1"),
+        "learner/<module>/kl_loss": ("with train.kl_coef: KL divergence, last minibatch", "nats"),
+        "learner/<module>/kl_coef": ("with train.kl_coef: its weight after this update", "1"),
     }
 )
 

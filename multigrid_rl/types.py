@@ -24,12 +24,6 @@ MAX_NUMBERS = 100_000
 #: Team order of the game: blue agents come first wherever there are any (docs/game.md, section 2).
 TEAM_ORDER: tuple[Colour, ...] = ("blue", "red")
 
-#: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
-#: (https://arxiv.org/abs/1506.02438): formulas in ``learn.advantages``.
-PSI = ("total_reward", "future_return", "baselined_return", "q", "gae", "td")
-#: Those that read no value network.
-WITHOUT_VALUES = ("total_reward", "future_return")
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -38,12 +32,16 @@ class Schedule:
     start: float
     end: float
     steps: int
+    between: tuple[tuple[int, float], ...] = ()  # further points (environment steps, number) on the way
 
     def at(self, env_steps: int) -> float:
         """Return the number after ``env_steps`` environment steps."""
-        if env_steps >= self.steps:
-            return self.end
-        return self.start + env_steps / self.steps * (self.end - self.start)
+        first, low = 0, self.start
+        for last, high in (*self.between, (self.steps, self.end)):
+            if env_steps < last:
+                return low + (env_steps - first) / (last - first) * (high - low)
+            first, low = last, high
+        return self.end
 
 
 @dataclass(frozen=True)

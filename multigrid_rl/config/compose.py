@@ -1,6 +1,9 @@
 """Composes runs from ``configs/``: Hydra composes, pydantic validates, errors are one line."""
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from datetime import datetime
 from itertools import chain, count
@@ -144,10 +147,20 @@ def whole_key(name: str) -> str:
 
 
 def named(value: Any) -> Any:
-    """Return what a class or function is called in a configuration: ``module:name``; anything else as it is.
+    """Return what a value is called in a configuration: a class or function ``module:name``; others as they are.
 
-    Raises ``ConfigError``: it stands inside another one.
+    What writes checkpoints, such as an algorithm of RLlib's, or has one, such as a trial's result, is a folder.
+    Raises ``ConfigError``: it stands inside another one, or a result without a checkpoint.
     """
+    saved = getattr(value, "checkpoint", value)
+    if saved is None and value is not None:
+        raise ConfigError(expected("checkpoint", "a result with one (checkpoint_at_end=True)", type(value).__name__))
+    if hasattr(saved, "save_to_path"):
+        folder = tempfile.mkdtemp(prefix="multigrid_rl-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return saved.save_to_path(folder)
+    if hasattr(saved, "to_directory"):
+        return saved.path
     if not callable(value):
         return value
     name = f"{value.__module__}:{getattr(value, '__qualname__', '')}"

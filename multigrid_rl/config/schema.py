@@ -15,14 +15,14 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 
 from multigrid_rl.config.network import ModelConfig, networks_with
 from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, whole
+from multigrid_rl.config.updates import PSI, WITHOUT_VALUES, UpdateKeys
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.tables import SECTIONS, TRACKERS, TRAINERS, find, installed
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import CODE
-from multigrid_rl.types import PSI, WITHOUT_VALUES, Schedule
 
 
-class TrainConfig(Part):
+class TrainConfig(UpdateKeys):
     """PPO and its batch."""
 
     name: str = ""
@@ -70,7 +70,7 @@ class TrainConfig(Part):
     """rows of one gradient step. Smaller: more and noisier steps. null: the whole batch"""
     lr: float = Field(gt=0)
     """Adam step size at the start (bc, dagger: AdamW). Higher: learns faster, or not at all"""
-    lr_final: float | None = Field(default=None, gt=0)
+    lr_final: float | None = Field(default=None, ge=0)
     """Adam step size at `until`; linear in between. null: as lr, constant"""
     gamma: float = Field(gt=0, le=1)
     """discount per step. Higher: looks further ahead, noisier"""
@@ -139,18 +139,6 @@ class TrainConfig(Part):
     def passes(self) -> int:
         """Passes of the policy over a batch."""
         return self.epochs if self.pi_iters is None else self.pi_iters
-
-    @property
-    def schedules(self) -> dict[str, Schedule]:
-        """What changes with the environment steps played: step size, weight of the entropy bonus, clip of the ratio."""
-        lr, entropy, clip = self.lr_final, self.entropy_final, self.clip_final
-        return {
-            "lr": Schedule(self.lr, self.lr if lr is None else lr, self.until),
-            "entropy_coef": Schedule(
-                self.entropy_coef, self.entropy_coef if entropy is None else entropy, self.entropy_decay
-            ),
-            "clip": Schedule(self.clip, self.clip if clip is None else clip, self.until),
-        }
 
 
 class ClusterConfig(Part):
@@ -312,6 +300,15 @@ class RunConfig(Part):
 
     def _check_objective(self) -> None:
         train, model = self.train, self.model
+        for key, field in UpdateKeys.model_fields.items():
+            default = field.get_default(call_default_factory=True)
+            able = train.trainer == "ppo" or getattr(train, key) == default
+            without = "null" if default is None else default
+            self.require(able, f"train.{key}", f"{without} with train.trainer={train.trainer}")
+        self.require(train.kl_coef is None or model.head is None, "train.kl_coef", f"null with model.head={model.head}")
+        self.require(train.v_lr is None or train.lr_schedule is None, "train.v_lr", "null with lr_schedule")
+        for name in train.modules:
+            self.model_copy(update={"train": train.of(name)})._check_objective()
         if train.vf_coef == 0:
             allowed = f"{' or '.join(WITHOUT_VALUES)} with vf_coef=0: no value network is trained"
             self.require(train.psi in WITHOUT_VALUES or ":" in train.psi, "train.psi", allowed)

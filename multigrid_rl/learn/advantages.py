@@ -23,7 +23,7 @@ class Estimator(NamedTuple):
 
     gamma: float
     lam: float
-    psi: str = "gae"  # one of ``types.PSI``, or ``module:function``: see :func:`own_weights`
+    psi: str = "gae"  # one of ``train.psi``, or ``module:function``: see :func:`own_weights`
     critic: bool = True  # a value network is trained; without one all values count as 0
     timeout_terminates: bool = False  # a truncation counts as a termination
 

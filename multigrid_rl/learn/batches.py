@@ -84,6 +84,7 @@ class Batch(NamedTuple):
     entropy: Array  # (B,) float32, summed over seats in the game
     memory: Array  # (B, S) float32, before the first step of each row; S = 0 without memory
     starts: Array  # (B, T) bool: a new episode begins with this step; T = 0 without memory
+    outputs: Array = np.empty((0, 0), np.float32)  # (B, K) of the policy that played; empty: no loss reads them
 
     @classmethod
     def concatenate(cls, parts: "list[Batch]") -> "Batch":
@@ -94,7 +95,7 @@ class Batch(NamedTuple):
         """Return the rows ``which``, an array of numbers or a slice."""
         if isinstance(which, slice):
             return Batch._make(column[which] for column in self)
-        return Batch._make(column.take(which, axis=0) for column in self)
+        return Batch._make(column.take(which, axis=0) if len(column) else column for column in self)
 
     def for_learning(self, *, old_values: bool = False) -> "Batch":
         """Return the batch without the columns that no gradient step reads, so that they are not copied."""
@@ -168,7 +169,7 @@ def estimate(rollout: Rollout, how: Estimator) -> Batch:
     values, next_values = (r.values, r.next_values) if how.critic else (np.zeros_like(r.values),) * 2
     weights, targets = weigh(r, values, next_values, how)
     logp, entropy = ((column * r.mask).sum(axis=2) for column in (r.logp, r.entropy))
-    return Batch._make(r.rows((r.obs, r.actions, r.mask, logp, values, weights, targets, entropy)))
+    return Batch(*r.rows((r.obs, r.actions, r.mask, logp, values, weights, targets, entropy)))
 
 
 def minibatches(

@@ -7,7 +7,6 @@ where it is done otherwise, a comment says why.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -23,35 +22,14 @@ from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights, parameters_of
 from multigrid_rl.learn.losses import Losses, Rows, Statistics, Weighting, loss_of, objective_of, value_loss_of
+from multigrid_rl.learn.settings import UpdateConfig, bounded, penalties_of, summed_up, with_outputs
 from multigrid_rl.models.distributions import distribution_of
-from multigrid_rl.types import Clock, Schedule
+from multigrid_rl.types import Clock
 
 #: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
 SECONDS = "seconds"
 #: Rows whose numbers are drawn together, at most.
 _TOGETHER = 1 << 20
-
-
-@dataclass(frozen=True)
-class UpdateConfig:
-    """Settings of an update, documented in ``configs/train/ppo.yaml``."""
-
-    objective: str
-    epochs: int  # passes of the policy; of the values, too, unless they have separate passes
-    minibatch_size: int | None  # steps of a gradient step, in whole sequences for a network with memory; None: all
-    lr: Schedule
-    entropy_coef: Schedule
-    clip: Schedule
-    vf_coef: float
-    grad_clip: float
-    seed: int
-    v_iters: int | None = None
-    v_lr: Schedule | None = None  # of the values' separate passes; None: as lr
-    target_kl: float | None = None
-    standardise: bool = True
-    warm_up: int = 0  # environment steps in which only the values learn
-    value_loss: str = "squared"
-    recompute: Estimator | None = None  # recomputes advantages before every pass but the first
 
 
 class Update:
@@ -88,7 +66,9 @@ class Update:
         self._distributions = {
             name: distribution_of(space, network=networks[name]) for name, space in action_spaces.items()
         }
-        self._losses = Losses(objective_of(config.objective), value_loss_of(config.value_loss))
+        value_loss = bounded(value_loss_of(config.value_loss), config.vf_clip)
+        self._losses = Losses(objective_of(config.objective), value_loss)
+        self._penalties = penalties_of(config, networks)
         self._device, self._part = device, part
         self._flat = {
             name: [FlatWeights(part) for part in parameters_of(net, apart=config.v_iters is not None)]
@@ -119,12 +99,14 @@ class Update:
 
     def schedule(self, env_steps: int) -> None:
         """Set learning rates, clip and entropy weight for ``env_steps`` environment steps."""
-        lr, entropy_coef = self.config.lr.at(env_steps), self.config.entropy_coef.at(env_steps)
-        v_lr = lr if self.config.v_lr is None else self.config.v_lr.at(env_steps)
-        # Rounded as in RLlib's scheduler, with which the recipes were tuned.
-        self._entropy_coef = float(np.float32(entropy_coef))
-        self._clip = self.config.clip.at(env_steps)
+        self._clip, self._entropy_coef = {}, {}
         for name, optimizers in self.optimizers.items():
+            config = self.config.of(name)
+            lr, entropy_coef = config.lr.at(env_steps), config.entropy_coef.at(env_steps)
+            v_lr = lr if config.v_lr is None else config.v_lr.at(env_steps)
+            # Rounded as in RLlib's scheduler, with which the recipes were tuned.
+            self._entropy_coef[name] = float(np.float32(entropy_coef))
+            self._clip[name] = config.clip.at(env_steps)
             for optimizer, step_size in zip(optimizers, (lr, v_lr), strict=False):
                 for group in optimizer.param_groups:
                     group["lr"] = step_size
@@ -133,7 +115,8 @@ class Update:
     def get_state(self) -> dict[str, Any]:
         """Return the state beside weights and optimisers."""
         moments = {kind: {name: vars(one) for name, one in of.items()} for kind, of in self._measured.items()}
-        return {"rng": self.rng.bit_generator.state, **moments}
+        penalties = {name: penalty.coefficient for name, penalty in self._penalties.items()}
+        return {"rng": self.rng.bit_generator.state, **moments, **({"penalties": penalties} if penalties else {})}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state."""
@@ -141,6 +124,9 @@ class Update:
         for kind, of in self._measured.items():
             for name, one in of.items():
                 vars(one).update(state[kind].get(name, {}))
+        for name, coefficient in state.get("penalties", {}).items():
+            if name in self._penalties:
+                self._penalties[name].coefficient = coefficient
 
     def begin_with(self, weights: Mapping[str, Mapping[str, Tensor]], rows: int) -> None:
         """Load ``weights``, by module; their normalisers count as statistics of ``rows`` observations."""
@@ -173,13 +159,16 @@ class Update:
         self._warming = bool(config.warm_up) and env_steps <= config.warm_up
         self.clock.begin()
         rounds = config.epochs if config.recompute else 1
-        current = self._ready(batches)
+        current = self._ready(with_outputs(batches, self._penalties, self._networks, self._device))
         for k in range(rounds):
             if k and config.recompute:
                 current = self._ready(self._recomputed(current, paths or {}, config.recompute))
             self._pass(current, config.epochs // rounds, self._step, shuffled=k > 0)
         self._pass(current, config.v_iters or 0, self._value_step)
         self._measure(batches)
+        for name in batches:
+            weights = (self._weighting(name).entropy_coef, self._vf_coef(name))
+            self._metrics[name] |= summed_up(self._metrics[name], weights, self._penalties.get(name))
         self.schedule(env_steps)
         return {
             **{name: self._results(name) for name in batches},
@@ -236,7 +225,8 @@ class Update:
         self.clock.lap("minibatch")
         adam, names = self.optimizers[name][0], (*Statistics._fields[:3], "grad_norm")
         columns: Any = [batch.obs, *self._rows(batch), batch.memory, batch.starts]
-        limits = (*self._weighting(name), self.config.grad_clip, _stop_at(self.config.target_kl))
+        config = self.config.of(name)
+        limits = (*self._weighting(name), config.grad_clip, _stop_at(config.target_kl))
         sums, norms = found.descend(columns, chosen, self._distributions[name], limits, *adam.coming(len(chosen)))
         adam.taken(len(norms))
         self._flat[name][0].dropped += int(np.sum(~np.isfinite(norms)))
@@ -248,21 +238,21 @@ class Update:
 
     def _weighting(self, name: str) -> Weighting:
         vf_coef = self._vf_coef(name) if self.config.v_iters is None else 0.0
-        return Weighting(self._clip, vf_coef, 0.0 if self._warming else self._entropy_coef)
+        return Weighting(self._clip[name], vf_coef, 0.0 if self._warming else self._entropy_coef[name])
 
     def _vf_coef(self, name: str) -> float:
         """Return the weight of the value loss."""
         # Errors count in units of the returns' deviation, so that one weight fits rewards of any size (PopArt, van
         # Hasselt et al. 2016, https://arxiv.org/abs/1602.07714).
         scale = float(self._networks[name].value_scale) if name in self._targets else 1.0
-        return self.config.vf_coef / scale**2
+        return self.config.of(name).vf_coef / scale**2
 
     def _step(self, name: str, batch: Batch) -> None:
         """Take one step of the policy; of the values, too, unless they have separate passes."""
         if name in self._stopped:
             return
         flat, net, distribution = self._flat[name][0], self._networks[name], self._distributions[name]
-        apart, weighting = self.config.v_iters is not None, self._weighting(name)
+        apart, weighting, penalty = self.config.v_iters is not None, self._weighting(name), self._penalties.get(name)
         flat.gradient.zero_()
         self.clock.lap("minibatch")
         found = self._compiled(name)
@@ -280,6 +270,11 @@ class Update:
             else:
                 outputs, values = net(columns.obs)
             loss, parts = loss_of(outputs, values, rows, distribution, self._losses, weighting)
+            if penalty is not None:
+                old = columns.outputs.reshape(outputs.shape)
+                divergence = penalty.of(distribution, old, outputs, rows.mask)
+                loss = loss + penalty.coefficient * divergence
+                parts = parts._replace(approx_kl=divergence.detach())
             torch.autograd.backward(loss)
             self.clock.lap("network")
         else:
@@ -296,7 +291,9 @@ class Update:
         if not apart:
             self._metrics[name]["vf_loss"] = vf_loss
         shared = float(kl) if self._part[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
-        if shared > _stop_at(self.config.target_kl):
+        if penalty is not None:
+            penalty.last = shared
+        if shared > _stop_at(self.config.of(name).target_kl):
             self._stopped.add(name)
             return
         self._take(name, 0)
@@ -310,7 +307,7 @@ class Update:
         # share one norm between both (as in Spinning Up's VPG and PPO).
         active = tensors.mask.any(-1)
         rows, values = self._rows(tensors).each(lambda column: column[active]), self._networks[name].values(tensors.obs)
-        loss = self._losses.value_loss(values[active], rows, self._clip).mean()
+        loss = self._losses.value_loss(values[active], rows, self._clip[name]).mean()
         torch.autograd.backward(self._vf_coef(name) * loss)
         self.clock.lap("network")
         self._metrics[name]["vf_loss"] = loss.detach()
@@ -319,7 +316,7 @@ class Update:
         self._take(name, 1)
 
     def _take(self, name: str, part: int) -> None:
-        norm = self._flat[name][part].clip(self.config.grad_clip)
+        norm = self._flat[name][part].clip(self.config.of(name).grad_clip)
         if not part:
             self._metrics[name]["grad_norm"] = norm
         self.optimizers[name][part].descend()
@@ -335,7 +332,8 @@ class Update:
 
     def _compiled(self, name: str) -> Pass | None:
         """Return the compiled network, or ``None`` where torch computes it, or its loss."""
-        return compile_network(self._networks[name]) if self._losses.compiled(self._distributions[name]) else None
+        able = self._losses.compiled(self._distributions[name]) and name not in self._penalties
+        return compile_network(self._networks[name]) if able else None
 
     def _recomputed(
         self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]], how: Estimator
@@ -350,7 +348,7 @@ class Update:
                 rows = slice(first, first + int(path.active.sum()))
                 obs = (batch.obs[rows], path.final_obs, path.last_obs)
                 values, final, last = self._values_of(name, obs)
-                parts.append(path.weigh(values, final, last, how))
+                parts.append(path.weigh(values, final, last, self.config.of(name).recompute or how))
                 first = rows.stop
             weights, targets = map(np.concatenate, zip(*parts, strict=True))
             result[name] = batch._replace(advantages=weights, targets=targets)

@@ -73,6 +73,10 @@ class Distribution(Protocol):
         """Return entropies (B, C) in nats."""
         ...
 
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        """Return divergences (B, C) of ``new`` from ``old``, outputs (B, K), in nats."""
+        ...
+
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the imitation loss (B,) of each row: the negative log-probability of ``actions`` (B, width)."""
         return self.plain_loss(outputs, actions)
@@ -199,6 +203,11 @@ class Categorical(Distribution):
         logp = torch.log_softmax(self.logits(outputs), dim=-1)
         return -(logp.exp() * logp).sum(-1)
 
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        """Return divergences (B, C) of ``new`` from ``old`` in nats."""
+        before, after = (torch.log_softmax(self.logits(outputs), dim=-1) for outputs in (old, new))
+        return (before.exp() * (before - after)).sum(-1)
+
 
 class Gaussian(Distribution):
     """A diagonal Gaussian over ``A`` numbers; outputs are ``A`` means, then ``A`` logarithms of standard deviations.
@@ -282,6 +291,13 @@ class Gaussian(Distribution):
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return entropies (B, 1) of the raw draw in nats."""
         return (outputs[:, self.width :] + 0.5 + HALF_LOG_2PI).sum(1, keepdim=True)
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        """Return divergences (B, 1) of the raw draw of ``new`` from that of ``old`` in nats."""
+        # Of the raw draw, as divergences do not change under a bijection such as tanh.
+        (mean, log_std), (to, log_to) = ((x[:, : self.width], x[:, self.width :]) for x in (old, new))
+        apart = (torch.exp(2 * log_std) + (mean - to).pow(2)) / (2 * torch.exp(2 * log_to))
+        return (log_to - log_std + apart - 0.5).sum(1, keepdim=True)
 
 
 def censored(mean: Tensor, log_std: Tensor, actions: Tensor, low: Tensor, high: Tensor) -> Tensor:

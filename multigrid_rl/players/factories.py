@@ -112,6 +112,11 @@ class MatchFactory:
         result.load()  # from the packed files: a file that changed meanwhile is refused only here
         return result
 
+    def against(self, opponent: str) -> MatchFactory:
+        """Return the same factory with another player on every background seat."""
+        others = {seat: {opponent: 1.0} for seat in self.opponents}
+        return replace(self, opponents=others, hashes={}, league=(), roster=None, catalogue=None)
+
     def build(self, num_envs: int, first: int) -> GroupedEnv:
         """Build the matches of games ``first`` to ``first + num_envs - 1``, by agent."""
         seated = self.load()

@@ -1,6 +1,8 @@
 """The one RLlib algorithm of all trainers: its training step is an iteration of the run (``training.run``)."""
 
+import logging
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,21 +12,27 @@ import ray
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
-from ray.rllib.utils.metrics import FAULT_TOLERANCE_STATS
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, FAULT_TOLERANCE_STATS
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
+from multigrid_rl.rllib.episodes import tell_of_episodes
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnFolder, put_in_place, without_object_store
-from multigrid_rl.rllib.results import gate_results, log_iteration
+from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns
+from multigrid_rl.runs.divergence import DivergedError
 from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import ended_by
 from multigrid_rl.training.protocols import Sampler
 from multigrid_rl.training.run import Stall, TrainingRun
 from multigrid_rl.training.stages import Stage, thread_tuner
+
+LOG = logging.getLogger(__name__)
 
 
 class MultigridAlgorithm(OwnFolder, PPO):
@@ -42,6 +50,20 @@ class MultigridAlgorithm(OwnFolder, PPO):
     def get_default_config(cls) -> MultigridConfig:
         """Return an empty configuration: Tune fills it."""
         return MultigridConfig()
+
+    @classmethod
+    def default_resource_request(cls, config: Any) -> Any:
+        """Return what a trial of Tune's needs. Raises ``ConfigError``: more than there is, it would wait for ever."""
+        made = cls.get_default_config().update_from_dict(config)
+        # What others use at the moment will be free again: not compared with.
+        made.settings = replace(made.settings, driven=True)
+        request = super().default_resource_request(made.to_dict())
+        needed, there = request.required_resources.get("CPU", 0), ray.cluster_resources().get("CPU", 0)
+        if needed > there:
+            parts = f"one for the trial, {made.num_env_runners} env runners, {made.num_learners} learners"
+            got = f"{needed:g} ({parts}, {made.evaluation_num_env_runners} for evaluation)"
+            raise ConfigError(expected("trial", f"processes for at most {there:g} CPUs of the cluster", got))
+        return request
 
     def setup(self, config: Any) -> None:
         """Build env runners and learners, then hand games and the learners' weights to the runners."""
@@ -75,6 +97,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
             self.run.begin_with(*find(STARTS, "player")(settings.run, stages[-1].factory.specs))
         self.row: dict[str, float | None] = {}
         self._newest: Any = np.zeros((0, 0))
+        self._columns: dict[int, dict[str, None]] = {}
         if self._waiting is not None:
             self._go_on(self._waiting)
         self._threads.__enter__()
@@ -117,12 +140,34 @@ class MultigridAlgorithm(OwnFolder, PPO):
         run.iterate()
         self.row = run.row()
         if not self.config.settings.driven:
-            window = self.config.metrics_num_episodes_for_smoothing
-            self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window)
+            window, batch = self.config.metrics_num_episodes_for_smoothing, self.config.settings.run.train.minibatch
+            if self.pool is not None and self.pool.recreated:
+                self._tell_of_replacements()
+            if run.finished is not None:
+                logger = MetricsLogger(stats_cls_lookup=self.config.stats_cls_lookup, root=False)
+                if tell_of_episodes(self.config, self.callbacks, run.finished, run.specs, logger):
+                    self.metrics.aggregate([logger.reduce()], key=ENV_RUNNER_RESULTS)
+            self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window, batch)
+
+    def _tell_of_replacements(self) -> None:
+        indices, self.pool.recreated = self.pool.recreated, []
+        make_callback(
+            "on_env_runners_recreated",
+            callbacks_objects=self.callbacks,
+            callbacks_functions=self.config.callbacks_on_env_runners_recreated,
+            kwargs={
+                "algorithm": self,
+                "env_runner_group": self.env_runner_group,
+                "env_runner_indices": indices,
+                "is_evaluation": False,
+            },
+        )
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
-        result["multigrid_rl"] = self.row
+        if self.run.stage not in self._columns:
+            self._columns[self.run.stage] = report_columns(self.run)
+        result["multigrid_rl"] = {**self._columns[self.run.stage], **self.row}
         result["gates"] = gate_results(self.run.keeper)
         if self.pool is not None:  # which replaces lost env runners without RLlib
             counts = {"num_healthy_workers": self.pool.env_runners, "num_remote_worker_restarts": self.pool.restarts}
@@ -144,6 +189,19 @@ class MultigridAlgorithm(OwnFolder, PPO):
         if self.config.settings.driven:  # its loop keeps the run beside this
             return state
         return {**state, "run": self.run.get_state(), "newest_episodes": self._newest}
+
+    def save_to_path(self, path: Any = None, **options: Any) -> str:
+        """Write RLlib's checkpoint, and beside it what the folder of a run has: its players play as those of runs."""
+        folder: str = super().save_to_path(path, **options)
+        whole = options.get("state") is None and options.get("filesystem") is None
+        if whole and not self.config.settings.driven:
+            from multigrid_rl.rllib.players import CheckpointFolder  # noqa: PLC0415 - the loop writes its own
+
+            try:
+                CheckpointFolder(Path(folder), self.config.settings).write(self.run)
+            except DivergedError as error:
+                LOG.warning("%s: a checkpoint without players: %s", folder, error)
+        return folder
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a state; before the run is there, in ``on_algorithm_init``, its part waits for it."""
@@ -193,6 +251,7 @@ class MultigridAlgorithm(OwnFolder, PPO):
             raise ConfigError(expected("evaluation_num_env_runners", wanted, 0))
         if self.eval_env_runner_group is None:  # who trains plays, whose own configuration says how training is played
             self.env_runner.greedy = not self.evaluation_config.explore
+            self.env_runner.opponent = getattr(self.evaluation_config, "opponent", None)
         found: dict[str, Any] = super().evaluate(*args, **kwargs)
         return found
 

@@ -1,6 +1,7 @@
 """From our configuration to RLlib's, and back: what users set on RLlib's is a key of ours, or refused."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,31 +14,20 @@ from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils import force_list
 from ray.tune.result import TRIAL_INFO
+from ray.tune.search.sample import Domain
 
-from multigrid_rl.config.compose import changed, compose, keyword_overrides
+from multigrid_rl.config.compose import changed, compose, keyword_overrides, named, whole_key
+from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus
+from multigrid_rl.rllib.converted import CONVERTED, KL_COEF, ORDER, REASONS, SAME, rllib_schedule
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
 from multigrid_rl.rllib.session import check_gpus, free_cpus, learner_cpus
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.training.stages import Stage, stages_of
 from multigrid_rl.training.start import load_stages
-from multigrid_rl.types import Schedule
 
-#: RLlib's names of settings that are a key of ours with the same meaning.
-_SAME = {
-    "gamma": "train.gamma",
-    "lambda_": "train.lam",
-    "vf_loss_coeff": "train.vf_coef",
-    "grad_clip": "train.grad_clip",
-    "rollout_fragment_length": "train.num_steps",
-    "sample_timeout_s": "cluster.sample_timeout_s",
-    "num_env_runners": "cluster.num_env_runners",
-    "num_learners": "cluster.num_learners",
-    "num_gpus_per_learner": "cluster.gpus_per_learner",
-    "seed": "seed",
-}
 #: Settings that RLlib's own loop and Tune follow.
 _RLLIBS = (
     "min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration",
@@ -46,7 +36,8 @@ _RLLIBS = (
     "num_cpus_per_learner", "custom_resources_for_main_process", "custom_resources_per_env_runner",
     "custom_resources_per_learner",
     "extra_python_environs_for_driver", "extra_python_environs_for_worker", "in_evaluation",
-    "settings", "algo_class", "class", "_is_frozen", "simple_optimizer", "worker_index",
+    "disable_env_checking",
+    "settings", "drawn", "algo_class", "class", "_is_frozen", "simple_optimizer", "worker_index",
 )  # fmt: skip
 #: What is meant by settings that nothing of ours follows.
 _INSTEAD = {
@@ -62,18 +53,14 @@ _INSTEAD = {
     "policies": "none: scheme, shared and scenario.seats decide who learns",
     "policy_mapping_fn": "none: scheme, shared and scenario.seats decide who learns",
     "policies_to_train": "none: scheme, shared and scenario.seats decide who learns",
-    "use_kl_loss": "False: train.target_kl bounds an update",
     "use_critic": "True: train.vf_coef=0 trains without values",
     "use_gae": "True: train.psi chooses the weights of log-probabilities",
     "env_runner_cls": "ours: train.trainer decides who samples",
     "_learner_class": "ours: train.trainer decides who learns",
     "explore": "True, but in evaluation_config: training samples from its policy",
 }
-#: Callbacks of env runners, which play one episode after the other; ours play batches of games, and replace their own.
-_OF_EPISODES = (
-    "on_environment_created", "on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end",
-    "on_sample_end", "on_env_runners_recreated",
-)  # fmt: skip
+#: Callbacks of env runners that follow a game while it is played; ours play batches of games.
+_OF_EPISODES = ("on_environment_created", "on_episode_created", "on_episode_step", "on_sample_end")
 
 
 @dataclass(frozen=True)
@@ -84,6 +71,7 @@ class Settings:
         run: the run.
         stages: its games; empty: not loaded yet.
         driven: a training loop drives the algorithm, and does what is due between iterations.
+        words: overrides that the run was composed of.
         seeded: the seed was chosen where the run was named.
         filled: RLlib's settings as they follow from the run: whatever differs from them was set by a user.
     """
@@ -91,6 +79,7 @@ class Settings:
     run: RunConfig
     stages: tuple[Stage, ...] = ()
     driven: bool = False
+    words: tuple[str, ...] = ()
     seeded: bool = False
     filled: Mapping[str, Any] = field(default_factory=dict)
 
@@ -111,6 +100,7 @@ class MultigridConfig(PPOConfig):
 
     Attributes:
         settings: the run.
+        drawn: keys of ours that Tune draws, by their names; then what it has drawn.
     """
 
     def __init__(self, algo_class: type[PPO] | None = None) -> None:
@@ -119,6 +109,7 @@ class MultigridConfig(PPOConfig):
         super().__init__(algo_class or MultigridAlgorithm)
         # System usage is not logged: it delays the start.
         self.debugging(log_level="ERROR", log_sys_usage=False)
+        self.drawn: dict[str, Any] = {}
         self.settings: Any = None  # until :func:`config` or a checkpoint sets it: composing takes time
 
     @classmethod
@@ -138,10 +129,29 @@ class MultigridConfig(PPOConfig):
     def update_from_dict(self, config_dict: dict[str, Any]) -> "MultigridConfig":
         """Take over a dictionary of settings; a trial of Tune that nobody chose a seed for gets its number as one."""
         super().update_from_dict(config_dict)
+        if self.drawn and not any(map(is_drawn, self.drawn.values())):
+            words = tuple(f"{key}={written(named(value))}" for key, value in self.drawn.items())
+            if self.settings.words[-len(words) :] != words:  # not taken over yet
+                self._take_over((*self.settings.words, *words))
         trial, settings = config_dict.get(TRIAL_INFO), self.settings
         if trial is not None and settings and not settings.seeded and self.seed == settings.filled.get("seed"):
             number = trial.trial_id.rpartition("_")[2]  # of a searcher's trial a random text
             self.debugging(seed=int(number) if number.isdecimal() else crc32(number.encode()) >> 1)
+        return self
+
+    def _take_over(self, words: tuple[str, ...]) -> None:
+        """Compose the run anew; what a user has set on the configuration stays."""
+        values, run = self._user_values(), compose(list(words))
+        run = changed(run, values) if values else run
+        self.settings = replace(self.settings, run=run, stages=(), words=words)
+        self._fill()
+
+    def evaluation(self, **settings: Any) -> "MultigridConfig":
+        """Set RLlib's settings of evaluation; an opponent that is an algorithm is named by its checkpoint."""
+        given = settings.get("evaluation_config")
+        if isinstance(given, dict) and "opponent" in given:
+            settings["evaluation_config"] = {**given, "opponent": named(given["opponent"])}
+        super().evaluation(**settings)
         return self
 
     def validate(self) -> None:
@@ -152,6 +162,10 @@ class MultigridConfig(PPOConfig):
         """
         if self.settings is None:
             raise ConfigError(expected("MultigridConfig", 'one that config("1v1") returns', "an empty one"))
+        if any(map(is_drawn, self.drawn.values())):
+            raise ConfigError(
+                expected(next(iter(self.drawn)), "a value; tune.Tuner(param_space=...) draws one", "a choice")
+            )
         if not self.in_evaluation:
             self._check_callbacks()
             self._check_evaluation()
@@ -163,6 +177,7 @@ class MultigridConfig(PPOConfig):
             stages = self.settings.stages
             if values or not stages:
                 stages = tuple(load_stages(run, None)[0])
+            self._check_opponent(stages[-1].factory)
             self.settings = replace(self.settings, run=run, stages=stages)
             self._fill()
         super().validate()
@@ -171,7 +186,7 @@ class MultigridConfig(PPOConfig):
         """Return what a user has set as values of ours, by dotted key. Raises ``ConfigError``."""
         filled, values, run = self.settings.filled, {}, self.settings.run
         # What others are converted by comes first: env runners, then games, then the batch that these play.
-        settings = sorted(vars(self).items(), key=lambda setting: _ORDER.get(setting[0], len(_ORDER)))
+        settings = sorted(vars(self).items(), key=lambda setting: ORDER.get(setting[0], len(ORDER)))
         for name, value in settings:
             kept = filled.get(name, _MISSING)
             if name in _RLLIBS or name.startswith(("callbacks_", "evaluation_", "__")):  # __: Tune's own
@@ -179,13 +194,15 @@ class MultigridConfig(PPOConfig):
             if value is kept or _same(name, value, kept):
                 continue
             plain = value.item() if isinstance(value, np.generic) else value
-            if name in _SAME:
-                values[_SAME[name]] = plain
-            elif name in _CONVERTED:
-                values |= _CONVERTED[name](plain, _unchecked(run, values))
+            if name in SAME:
+                values[SAME[name]] = plain
+            elif name in CONVERTED:
+                values |= CONVERTED[name](plain, _unchecked(run, values))
             else:
-                default = f"{kept}, as nothing of ours follows it"
-                default = "no such setting" if kept is _MISSING else default
+                why = next(
+                    (why for names, why in REASONS.items() if re.search(names, name)), "nothing of ours follows it"
+                )
+                default = "no such setting" if kept is _MISSING else f"{kept}: {why}"
                 setting = name.strip("_").removesuffix("_str")
                 raise ConfigError(expected(setting, _INSTEAD.get(name, default), shown(str(value))))
         return values
@@ -203,7 +220,7 @@ class MultigridConfig(PPOConfig):
 
     def _check_callbacks(self) -> None:
         """Raise ``ConfigError`` for callbacks that would never be called."""
-        wanted = "methods of the algorithm, such as on_train_result: games are played in batches"
+        wanted = "on_episode_end, or methods of the algorithm, such as on_train_result: games are played in batches"
         for given in force_list(self.callbacks_class):
             kind = getattr(given, "func", given)
             kind = kind if isinstance(kind, type) else type(kind)
@@ -216,14 +233,30 @@ class MultigridConfig(PPOConfig):
 
     def _check_evaluation(self) -> None:
         """Raise ``ConfigError`` for settings of evaluation that nothing follows."""
-        if self.evaluation_duration_unit != "episodes" or self.evaluation_duration == "auto":
-            got = f"{self.evaluation_duration} {self.evaluation_duration_unit}"
-            raise ConfigError(expected("evaluation_duration", "a number of episodes, which are played whole", got))
+        runners, beside = self.evaluation_num_env_runners, self.evaluation_parallel_to_training
+        if beside and not runners:
+            wanted = "False without evaluation_num_env_runners, who would play meanwhile"
+            raise ConfigError(expected("evaluation_parallel_to_training", wanted, beside))
+        if self.evaluation_duration == "auto":
+            wanted = "a number: an iteration is over before a round of auto's has come back"
+            raise ConfigError(expected("evaluation_duration", wanted, "auto"))
         given = self.evaluation_config or {}
         for name in given if isinstance(given, dict) else ():
-            if name != "explore" and name not in _RLLIBS:
-                wanted = "explore=False to take the likeliest actions, and nothing else"
+            if name not in ("explore", "opponent", *_RLLIBS):
+                wanted = "explore=False to take the likeliest actions, opponent=PLAYER, and nothing else"
                 raise ConfigError(expected("evaluation_config", wanted, name))
+
+    def _check_opponent(self, factory: Any) -> None:
+        """Raise ``ConfigError`` for an opponent of evaluation that cannot play; ``factory``: of the run's games."""
+        opponent = (self.evaluation_config or {}).get("opponent")
+        if opponent is not None and not getattr(factory, "opponents", None):
+            wanted = f"no opponent with scenario={self.settings.run.scenario.name}"
+            raise ConfigError(expected("evaluation_config", wanted, opponent))
+        if opponent is not None:
+            try:
+                factory.against(opponent).load()
+            except ValueError as error:
+                raise ConfigError(f"evaluation_config: {error}") from error
 
     def _fill(self) -> None:
         """Set RLlib's settings as they follow from the run."""
@@ -252,16 +285,19 @@ class MultigridConfig(PPOConfig):
             learner_class=BatchLearner, num_learners=cluster.num_learners, num_gpus_per_learner=cluster.gpus_per_learner
         )
         # The pool replaces lost env runners: RLlib must neither stop for them nor let Ray restart them.
-        self.fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)
+        self.fault_tolerance(restart_failed_env_runners=np.False_, ignore_env_runner_failures=True)
         self.training(
-            lr=_rllib_schedule(train.schedules["lr"]),
+            lr=rllib_schedule(train.schedules["lr"]),
             gamma=train.gamma,
             lambda_=train.lam,
             clip_param=train.clip,
             vf_loss_coeff=train.vf_coef,
-            vf_clip_param=float("inf"),
-            entropy_coeff=_rllib_schedule(train.schedules["entropy_coef"]),
-            use_kl_loss=False,
+            vf_clip_param=float("inf") if train.vf_clip is None else train.vf_clip,
+            entropy_coeff=rllib_schedule(train.schedules["entropy_coef"]),
+            # No bool, no float: by that the same values, when a user sets them, are known.
+            use_kl_loss=np.bool_(train.kl_coef is not None),
+            kl_coeff=np.float32(KL_COEF if train.kl_coef is None else train.kl_coef),
+            kl_target=np.float32(train.kl_target),
             grad_clip=train.grad_clip,
             grad_clip_by="global_norm",
             num_epochs=train.passes,
@@ -298,62 +334,11 @@ def _same(name: str, value: Any, kept: Any) -> bool:
     return alike and bool(value == kept) and isinstance(value, bool) == isinstance(kept, bool)
 
 
-def _schedule_keys(start: str, end: str, steps: str) -> Callable[[Any, RunConfig], dict[str, Any]]:
-    """Return what turns a number, or a line ``[[0, a], [n, b]]``, into values of three keys of ours."""
-
-    def values(value: Any, run: RunConfig) -> dict[str, Any]:
-        if not isinstance(value, list | tuple):
-            return {start: value, end: None}
-        try:
-            (zero, first), (last, final) = value
-        except (TypeError, ValueError):
-            zero = None
-        if zero != 0:
-            raise ConfigError(expected(start, "a number, or a line [[0, a], [n, b]]", value))
-        if steps == "train.until" and last != run.train.until:
-            raise ConfigError(expected(start, f"a line that ends at train.until={run.train.until}", value))
-        return {start: first, end: final, **({} if steps == "train.until" else {steps: last})}
-
-    return values
-
-
-def _batch(value: Any, run: RunConfig) -> dict[str, Any]:
-    games = run.train.num_envs
-    if not isinstance(value, int) or value % games:
-        wanted = f"a multiple of train.num_envs={games}, as a batch is num_envs * num_steps"
-        raise ConfigError(expected("train_batch_size", wanted, value))
-    return {"train.num_steps": value // games}
-
-
-def _times(value: Any, number: int) -> Any:
-    """Return a multiple; what is no number stays as it is, and is refused with all other values."""
-    return value * number if isinstance(value, int) else value
-
-
-#: RLlib's names of settings that are keys of ours in another form: (value, the run) -> values by key.
-_CONVERTED: dict[str, Callable[[Any, RunConfig], dict[str, Any]]] = {
-    "lr": _schedule_keys("train.lr", "train.lr_final", "train.until"),
-    "entropy_coeff": _schedule_keys("train.entropy_coef", "train.entropy_final", "train.entropy_decay"),
-    "clip_param": lambda value, run: {"train.clip": value, "train.clip_final": None},  # noqa: ARG005
-    "num_epochs": lambda value, run: {"train.epochs" if run.train.pi_iters is None else "train.pi_iters": value},
-    "minibatch_size": lambda value, run: {
-        "train.minibatch_size": _times(value, run.train.num_steps if run.model.recurrent else 1)
-    },
-    "train_batch_size": _batch,
-    "_train_batch_size_per_learner": lambda value, run: _batch(_times(value, max(run.cluster.num_learners, 1)), run),
-    "num_envs_per_env_runner": lambda value, run: {"train.num_envs": _times(value, max(run.cluster.runners, 1))},
-}
-
-
-#: Those that are converted before others.
-_ORDER = {name: k for k, name in enumerate([*_SAME, "num_envs_per_env_runner", "train_batch_size"])}
-
-
 def _unchecked(run: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     """Return a run with some sizes of its sections by dotted key, before all values are checked together."""
     for key, value in values.items():
         section, _, name = key.rpartition(".")
-        if section and isinstance(value, int):
+        if section and isinstance(value, int | float):
             changed_section = getattr(run, section).model_copy(update={name: value})
             run = run.model_copy(update={section: changed_section})
     return run
@@ -365,16 +350,33 @@ def config(scenario: str | None = None, *overrides: str, **values: Any) -> Multi
     Args:
         scenario: name, or file (``./mine.yaml``); 1v1 by default.
         overrides: as on the command line: ``"scenario.seats.blue_0=hunter"``.
-        values: keys of the configuration by their last name (``lr``, ``hidden``, ``seed``, ...); a class or function
-            stands for its ``module:name``.
+        values: keys of the configuration by their last name (``lr``, ``hidden``, ``seed``, ...), and ``opponent``, who
+            sits on all seats that do not learn; a class or function stands for its ``module:name``. What Tune draws,
+            ``hidden=tune.choice([[64], [128]])``, is part of ``param_space=config(...)``.
 
     Raises:
         ConfigError: a mistake, in one line.
     """
     chosen = [] if scenario is None else [f"scenario={scenario}"]
-    words = [*chosen, *overrides, *keyword_overrides(values)]
-    seeded = any(word.lstrip("+").startswith("seed=") for word in words)
-    return MultigridConfig.of(Settings(compose(words), seeded=seeded))
+    opponents = [values.pop("opponent")] if "opponent" in values else []
+    fixed = {name: value for name, value in values.items() if not is_drawn(value)}
+    drawn = {whole_key(name): value for name, value in values.items() if is_drawn(value)}
+    words = [*chosen, *overrides, *keyword_overrides(fixed)]
+    run = compose(words)
+    for seat in run.scenario.opponents if opponents else ():
+        if is_drawn(opponents[0]):
+            drawn[f"scenario.seats.{seat}"] = opponents[0]
+        else:
+            words.append(f"scenario.seats.{seat}={named(opponents[0])}")
+    seeded = any(word.lstrip("+").startswith("seed=") for word in words) or "seed" in drawn
+    made = MultigridConfig.of(Settings(compose(words) if opponents else run, words=tuple(words), seeded=seeded))
+    made.drawn = drawn
+    return made
+
+
+def is_drawn(value: Any) -> bool:
+    """Return whether Tune draws a value."""
+    return isinstance(value, Domain) or (isinstance(value, dict) and list(value) == ["grid_search"])
 
 
 def algorithm_config(run: RunConfig, stages: list[Stage] | None = None) -> MultigridConfig:
@@ -392,7 +394,3 @@ def algorithm_config(run: RunConfig, stages: list[Stage] | None = None) -> Multi
 
 def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:
     return modules[agent]
-
-
-def _rllib_schedule(schedule: Schedule) -> float | list[list[float]]:
-    return schedule.start if schedule.start == schedule.end else [[0, schedule.start], [schedule.steps, schedule.end]]

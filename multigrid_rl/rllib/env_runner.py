@@ -7,6 +7,7 @@ import ray
 import torch
 from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env.env_runner import EnvRunner
+from ray.rllib.utils import force_list
 from ray.rllib.utils.checkpoints import Checkpointable
 
 from multigrid_rl.learn.batches import Experience, estimate
@@ -15,10 +16,11 @@ from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.episodes import play_episodes
 from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.rllib.episodes import tell_of_episodes
 from multigrid_rl.rllib.results import log_episodes
 from multigrid_rl.runs.provenance import installed
 from multigrid_rl.training.protocols import Sampler, Weights
-from multigrid_rl.training.stages import estimator_of
+from multigrid_rl.training.stages import config_of, estimator_of
 from multigrid_rl.types import EnvFactory
 
 #: Numbers of games: a runner's replacement, and every stage of a curriculum, plays new games.
@@ -40,7 +42,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         super().__init__(config=config, **kwargs)
         settings = self.config.settings
         self.run = settings.run
-        self._estimator, self._recomputes = estimator_of(self.run), settings.trainer.recomputes(self.run)
+        self._recomputes = settings.trainer.recomputes(self.run)
         remote = bool(self.worker_index)
         if remote:
             torch.set_num_threads(1)  # runners share the cores; a second thread each would slow them down
@@ -48,6 +50,9 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         self.module = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=False).build()
         # Where weights lie, which are only ever overwritten: asking a module for them takes longer than copying them.
         self.tensors = {name: self.module[name].state_dict() for name in self.module.keys()}  # noqa: SIM118 - no dict
+        self._callbacks = [made() for made in force_list(self.config.callbacks_class)]
+        self.opponent: str | None = getattr(self.config, "opponent", None)  # of evaluation
+        self._against: dict[str, Any] = {}
         self._evaluated, self.greedy = 0, not self.config.explore
         if self.config.in_evaluation:
             self._load(settings.stages[-1].factory)
@@ -81,6 +86,9 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     def _load(self, factory: EnvFactory) -> None:
         self.factory: Any = factory
         self.modules = factory.specs.modules
+        self._estimators = {
+            agent.name: estimator_of(config_of(self.run, agent.module)) for agent in factory.specs.agents
+        }
 
     def get_games(self) -> dict[str, Any]:
         """Return the state of environments, players and random streams; the weights are not part of it."""
@@ -107,16 +115,32 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             return False
         return True
 
-    def sample(self, *, num_episodes: int | None = None, **kwargs: Any) -> Any:  # noqa: ARG002
+    def sample(self, *, num_episodes: int | None = None, num_timesteps: float | None = None, **kwargs: Any) -> Any:  # noqa: ARG002
         """Play ``num_steps`` steps of every environment, and return the :class:`Experience`.
 
-        ``num_episodes``: play so many whole fresh ones instead, which RLlib evaluates by.
+        ``num_episodes``: play so many whole fresh ones instead, which RLlib evaluates by; ``num_timesteps``: as many
+        whole ones as reach so many steps.
         """
-        return self._rollout() if num_episodes is None else self._evaluate(num_episodes)
+        if num_timesteps is None:
+            return self._rollout() if num_episodes is None else self._evaluate(num_episodes)
+        played, steps = self._evaluate(1), 0
+        while (steps := sum(part.env_steps() for part in played)) < num_timesteps:
+            mean = steps / sum(part.episodes for part in played)
+            played += self._evaluate(max(1, int((num_timesteps - steps) / mean)))
+        return played
+
+    def _evaluated_games(self) -> Any:
+        """Return the run's own scenario, whatever the curriculum's stage, with the opponent of evaluation."""
+        factory: Any = self.config.settings.stages[-1].factory
+        if self.opponent is None:
+            return factory
+        if self.opponent not in self._against:
+            self._against = {self.opponent: factory.against(self.opponent)}
+        return self._against[self.opponent]
 
     def _evaluate(self, episodes: int) -> list[Any]:
         """Play fresh episodes with the current weights, apart from the games under way; logs them for RLlib."""
-        factory = self.config.settings.stages[-1].factory  # the run's own scenario, whatever the curriculum's stage
+        factory = self._evaluated_games()
         specs, bound = factory.specs, self.run.model.bound
         players = {}
         for agent in specs.agents:
@@ -129,15 +153,17 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         env = factory.build(min(episodes, SIDE_BY_SIDE), first)
         table = play_episodes(env, specs.agents, players, episodes, seed=self.run.seed, first=first).whole()
         log_episodes(self.metrics, table, specs)
+        tell_of_episodes(self.config, self._callbacks, table, specs, self.metrics)
         steps = int(table.length.sum())
         # RLlib asks what it has had played for its steps, and nothing else.
-        return [SimpleNamespace(env_steps=lambda: steps, agent_steps=lambda: steps * len(specs.agents))]
+        agent_steps = steps * len(specs.agents)
+        return [SimpleNamespace(env_steps=lambda: steps, agent_steps=lambda: agent_steps, episodes=episodes)]
 
     def _rollout(self) -> Experience:
         collector = self.collector
         rollouts = collector.collect()
         collector.clock.begin()
-        batches = {name: estimate(rollout, self._estimator) for name, rollout in rollouts.items()}
+        batches = {name: estimate(rollout, self._estimators[name]) for name, rollout in rollouts.items()}
         paths = collector.paths() if self._recomputes else {}
         collector.clock.lap("gae")
         return Experience(

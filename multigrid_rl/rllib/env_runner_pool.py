@@ -54,6 +54,9 @@ class EnvRunnerPool(Sampler):
         limits: ``sample_timeout_s``, after which a runner that has not handed over its rollout counts as lost, and
             ``max_consecutive_failures``: the run ends once one was lost so often without handing over anything between.
         replaced: takes the number and the actor of each new one that is ready.
+
+    Attributes:
+        recreated: numbers of runners that have taken a lost one's place; who reads them empties the list.
     """
 
     def __init__(self, actors: list[Any], config: Any, limits: ClusterConfig, replaced: Callable[..., None]) -> None:
@@ -68,6 +71,7 @@ class EnvRunnerPool(Sampler):
         self._offset = 0
         self._installed = installed()
         self.remote = len(actors)
+        self.recreated: list[int] = []
         self._remote = ray.remote(num_cpus=config.num_cpus_per_env_runner)(BatchedEnvRunner)
 
     def begin(self, factory: EnvFactory, stage: int) -> None:
@@ -217,6 +221,7 @@ class EnvRunnerPool(Sampler):
             self._replaced(runner.index, runner.actor)
         if runner.failures:
             LOG.warning("env runner %d is back, with new games", runner.index)
+            self.recreated.append(runner.index)
         if self._weights is not None:
             self._set_weights(runner)
 

@@ -19,17 +19,19 @@ from ray.rllib.utils.metrics import (
     EPISODE_RETURN_MIN,
     LEARNER_RESULTS,
     LEARNER_UPDATE_TIMER,
+    NUM_AGENT_STEPS_SAMPLED,
     NUM_ENV_STEPS_SAMPLED,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    NUM_ENV_STEPS_TRAINED_LIFETIME,
+    NUM_ENV_STEPS_TRAINED,
     NUM_EPISODES,
-    NUM_EPISODES_LIFETIME,
+    NUM_MODULE_STEPS_SAMPLED,
+    NUM_MODULE_STEPS_TRAINED,
     SYNCH_WORKER_WEIGHTS_TIMER,
     TIMERS,
 )
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from multigrid_rl.gates import GateKeeper
+from multigrid_rl.metrics import episode_metrics
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
 #: Our names of a learner's statistics that RLlib calls otherwise.
@@ -37,6 +39,8 @@ _LEARNER = {
     "lr": "default_optimizer_learning_rate",
     "entropy_coef": "curr_entropy_coeff",
     "grad_norm": "gradients_default_optimizer_global_norm",
+    "kl_loss": "mean_kl_loss",
+    "kl_coef": "curr_kl_coeff",
 }
 #: Our metrics of a module, ``<metric>/<module>``, and RLlib's names of them.
 _MODULE = {
@@ -91,10 +95,12 @@ def log_episodes(metrics: MetricsLogger, table: EpisodeTable, specs: MultiAgentS
     for key, how, values in episode_values(episode_rows(table), specs):
         for value in values.tolist():
             metrics.log_value(key, value, reduce=how, window=table.episodes)
+    for name, value in episode_metrics(table, specs).items():
+        metrics.log_value(("multigrid_rl", name), value, reduce="mean", window=1)
 
 
 def log_iteration(
-    metrics: MetricsLogger, run: Any, newest: NDArray[np.float64], env_steps: int, window: int
+    metrics: MetricsLogger, run: Any, newest: NDArray[np.float64], env_steps: int, window: int, minibatch: int
 ) -> NDArray[np.float64]:
     """Log an iteration under RLlib's keys; returns ``newest`` with the episodes that have finished in it.
 
@@ -104,29 +110,46 @@ def log_iteration(
         newest: (n, 1 + A) lengths and returns of the newest episodes before it.
         env_steps: that were played in it.
         window: episodes that means are over, at most: RLlib's ``metrics_num_episodes_for_smoothing``.
+        minibatch: rows of a gradient step.
     """
     count = 0
     if run.finished is not None:
         count, rows = run.finished.episodes, episode_rows(run.finished)
         known = newest if newest.shape[1] == rows.shape[1] else rows[:0]  # another stage may have other seats
         newest = np.concatenate([known, rows])[-window:]
-    sums = {
-        NUM_ENV_STEPS_SAMPLED: ("sum", env_steps),
-        NUM_ENV_STEPS_SAMPLED_LIFETIME: ("lifetime_sum", env_steps),
-        NUM_EPISODES: ("sum", count),
-        NUM_EPISODES_LIFETIME: ("lifetime_sum", count),
-    }
-    for name, (reduce, value) in sums.items():
-        metrics.log_value((ENV_RUNNER_RESULTS, name), value, reduce=reduce)
-    for key, how, values in episode_values(newest, run.specs) if len(newest) else ():
+    for place, steps in ((NUM_ENV_STEPS_SAMPLED, env_steps), (NUM_EPISODES, count)):
+        _count(metrics, (ENV_RUNNER_RESULTS, place), steps, fast=place == NUM_ENV_STEPS_SAMPLED)
+    of_modules = dict.fromkeys(run.specs.modules, 0)
+    for agent in run.specs.agents:
+        steps = run.agent_steps[agent.name]
+        of_modules[agent.module] += steps
+        _count(metrics, (ENV_RUNNER_RESULTS, NUM_AGENT_STEPS_SAMPLED), steps, agent.name)
+    for module, steps in of_modules.items():
+        _count(metrics, (ENV_RUNNER_RESULTS, NUM_MODULE_STEPS_SAMPLED), steps, module)
+    columns = 1 + len(run.specs.seats)  # not known yet is not a number, as RLlib's own results say
+    known = newest if len(newest) else np.full((1, columns), np.nan)
+    for key, how, values in episode_values(known, run.specs):
         metrics.log_value((ENV_RUNNER_RESULTS, *key), float(getattr(values, how)()), reduce="item")
     for module, name, statistic in _of_learners(run.measured):
         metrics.log_value((LEARNER_RESULTS, module, name), statistic, reduce="item")
-    trained = (LEARNER_RESULTS, ALL_MODULES, NUM_ENV_STEPS_TRAINED_LIFETIME)
-    metrics.log_value(trained, env_steps, reduce="lifetime_sum")
+    trained = {module: int(found["gradient_steps"]) * minibatch for module, found in run.learned.items()}
+    for module, steps in trained.items():
+        _count(metrics, (LEARNER_RESULTS, module, NUM_MODULE_STEPS_TRAINED), steps)
+        if "total_loss" in run.learned[module]:
+            metrics.log_value((LEARNER_RESULTS, module, "total_loss"), run.learned[module]["total_loss"], reduce="item")
+    _count(metrics, (LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED), sum(trained.values()))
+    _count(metrics, (LEARNER_RESULTS, ALL_MODULES, NUM_ENV_STEPS_TRAINED), env_steps, fast=True)
     for ours, theirs in _TIMERS.items():
         metrics.log_value((TIMERS, theirs), run.measured[f"timing/{ours}_s"], reduce="ema")
     return newest
+
+
+def _count(metrics: MetricsLogger, place: tuple[str, ...], count: int, *key: str, fast: bool = False) -> None:
+    """Log a count of this iteration, and under ``<name>_lifetime`` the sum of all; ``fast``: with its throughput."""
+    *above, name = place
+    metrics.log_value((*place, *key), count, reduce="sum")
+    lifetime = (*above, f"{name}_lifetime", *key)
+    metrics.log_value(lifetime, count, reduce="lifetime_sum", with_throughput=fast)
 
 
 def _of_learners(measured: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
@@ -141,13 +164,11 @@ def _of_learners(measured: Mapping[str, float]) -> Iterator[tuple[str, str, floa
 
 
 def gate_results(keeper: GateKeeper) -> dict[str, Any]:
-    """Return the gates as they stand in a result, ``gates/...``; empty before the first report.
+    """Return the gates as they stand in a result, ``gates/...``; before the first report values are not a number.
 
     ``held`` is whether all are held. A gate's ``value`` is that of the newest report, its ``bound`` the number that it
     is compared with; ``met`` says that this report meets it, ``held`` that it was met as long as the gate asks for.
     """
-    if keeper.last is None:
-        return {}
     gates = {
         state.gate.metric: {
             "value": state.value,
@@ -158,3 +179,12 @@ def gate_results(keeper: GateKeeper) -> dict[str, Any]:
         for state in keeper.states
     }
     return {"held": keeper.held, **gates}
+
+
+def report_columns(run: Any) -> dict[str, None]:
+    """Return the names that a row has in a report alone: files of rows take their columns from the first one."""
+    specs = run.specs
+    empty = EpisodeTable.empty(len(specs.seats), len(specs.events), len(specs.pools))
+    one = EpisodeTable._make(np.zeros((1, *column.shape[1:]), column.dtype) for column in empty)
+    gates = [f"gates/{state.gate.metric}/{part}" for state in run.keeper.states for part in ("met", "held_steps")]
+    return dict.fromkeys([*episode_metrics(one, specs), "gates/held", *gates])

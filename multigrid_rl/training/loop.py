@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -185,7 +185,7 @@ def checkpoint(engine: Engine, config: RunConfig, folder: RunFolder) -> None:
     unfinished = root / UNFINISHED
     try:
         clear(unfinished)
-        _export(unfinished / "players", run, config, folder)
+        write_players(unfinished / "players", run, config, folder)
         engine.write(unfinished / "rllib")
         write_state(unfinished, run.get_state())
         margin = run.tracker.keeper.margin()
@@ -217,13 +217,20 @@ def advance_league(run: TrainingRun, config: RunConfig, folder: RunFolder) -> No
         RunError: a snapshot could not be written.
     """
     try:
-        run.advance_league(lambda target: _export(target, run, config, folder))
+        run.advance_league(lambda target: write_players(target, run, config, folder))
     except OSError as error:
         reason = f"{error.filename or folder.path}: {error.strerror or error}"
         raise RunError(f"{reason}: no snapshot at step {run.env_steps:,}; those before it are whole") from error
 
 
-def _export(target: Path, run: TrainingRun, config: RunConfig, folder: RunFolder) -> dict[str, str]:
+class Home(Protocol):
+    """Where players are written: a run's folder, or a checkpoint of RLlib's."""
+
+    path: Path
+    provenance: dict[str, Any]
+
+
+def write_players(target: Path, run: TrainingRun, config: RunConfig, folder: Home) -> dict[str, str]:
     """Write every network as a player below ``target``; returns their sha256 by module.
 
     Raises ``DivergedError``: weights are not finite; nothing was written.

@@ -67,6 +67,8 @@ class TrainingRun:
         policy_updates: iterations so far.
         gradient_steps: minibatch steps so far, per module.
         measured: what the last iteration measured, by metric name.
+        learned: what its update reported, by module.
+        agent_steps: steps of it that each agent was in the game for.
         lost_returns: modules whose returns in the last iteration were not finite though their values were.
         stage: which of the stages it is in.
         stage_from: environment steps when it was entered.
@@ -85,6 +87,8 @@ class TrainingRun:
         self.stages, self.sampler, self.learner, self.stall = stages, sampler, learner, stall
         self.env_steps = self.policy_updates = self.gradient_steps = self.stage = self.stage_from = 0
         self.measured: Metrics = {}
+        self.learned: dict[str, Metrics] = {}
+        self.agent_steps: dict[str, int] = {}
         self.lost_returns: list[str] = []
         self.league: Any = None
         self._games = list(games)
@@ -129,6 +133,7 @@ class TrainingRun:
         for part in experience:
             spent |= {name: spent.get(name, 0.0) + s / len(experience) for name, s in part.seconds.items()}
         spent |= learned.pop(SECONDS, {})
+        self.learned = learned
         self.gradient_steps += int(max((metrics["gradient_steps"] for metrics in learned.values()), default=0))
         if self.stall is not None:
             self.stall.take(learned)
@@ -139,6 +144,10 @@ class TrainingRun:
     def _of_batches(self, experience: list[Experience]) -> Metrics:
         """Return entropy and explained variance of what was sampled, and note whose returns are not finite."""
         row, self.lost_returns = {}, []
+        self.agent_steps = {
+            agent.name: sum(int(part.batches[agent.name].active.sum()) for part in experience if part.batches)
+            for agent in self.specs.agents
+        }
         for module in self.specs.modules:
             names = [agent.name for agent in self.specs.agents if agent.module == module]
             batches = [part.batches[name] for name in names for part in experience if part.batches]
@@ -265,7 +274,7 @@ def _of_update(learned: dict[str, Metrics]) -> Metrics:
     row = {}
     for module, statistics in learned.items():
         # Gates use the entropy of the sampling policy; this one is of the last minibatch.
-        excluded = ("entropy", "gradient_steps", *_OF_UPDATE)
+        excluded = ("entropy", "gradient_steps", "total_loss", *_OF_UPDATE)
         for name, value in statistics.items():
             if "/" in name:
                 row[name] = value

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
+from multigrid_rl.config.updates import constant
 from multigrid_rl.files import discard_output
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.metrics import STAGES
@@ -391,8 +392,9 @@ def schedules(train: TrainConfig, *, changing: bool = False) -> list[tuple[str, 
     """
     rows = []
     for name, schedule in zip(("learning rate", "entropy bonus", "clip"), train.schedules.values(), strict=True):
-        if schedule.start != schedule.end:
-            course = f"a straight line over the first {schedule.steps:,} steps, then constant"
+        if not constant(schedule):
+            line = f"{len(schedule.between) + 1} lines" if schedule.between else "a straight line"
+            course = f"{line} over the first {schedule.steps:,} steps, then constant"
             rows.append((name, f"{schedule.start:g} to {schedule.end:g}", course))
         elif not changing or (name == "entropy bonus" and schedule.start):
             rows.append((name, f"{schedule.start:g}", "the same all the time"))

@@ -17,12 +17,12 @@ from multigrid_rl.fast.threads import ThreadTuner
 from multigrid_rl.gates import Gate
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.losses import objective_of, value_loss_of
-from multigrid_rl.learn.update import UpdateConfig
+from multigrid_rl.learn.settings import UpdateConfig
 from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.registry import ArchitectureError, actor_of, network_of
 from multigrid_rl.players.cards import packed, signature
 from multigrid_rl.runs.gating import gates_of, own_metrics
-from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.text import ConfigError, expected, shown, unknown
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Schedule
 
 if TYPE_CHECKING:
@@ -76,6 +76,9 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
             wanted = f"one with view_size, mission_observed and team of {config.scenario.name}, as its networks need"
             raise ConfigError(expected(f"curriculum.{k}.scenario", wanted, stage.scenario.name))
     specs = stages[-1].factory.specs
+    for module in config.train.modules:
+        if module not in specs.modules:
+            raise ConfigError(unknown("train.modules", module, specs.modules))
     for module in specs.modules:
         agent = specs.agent_of(module)
         actor = actor_of(_try_out(agent, config.model.model_dump(), config.train.functions).state_dict(), agent)
@@ -170,7 +173,16 @@ def update_config(config: RunConfig) -> UpdateConfig:
         standardise=train.standardise,
         warm_up=train.warm_up,
         recompute=estimator_of(config) if train.recompute else None,
+        vf_clip=train.vf_clip,
+        kl_coef=train.kl_coef,
+        kl_target=train.kl_target,
+        modules={name: update_config(config_of(config, name)) for name in train.modules},
     )
+
+
+def config_of(config: RunConfig, module: str) -> RunConfig:
+    """Return a run with the settings of one of its networks for all of them."""
+    return config.model_copy(update={"train": config.train.of(module)})
 
 
 def estimator_of(config: RunConfig) -> Estimator:

@@ -69,7 +69,7 @@ class Trainer:
             pattern: f"reported by train={', '.join(names)}, not by train={config.train.trainer}"
             for pattern, names in brought.items()
             if pattern not in self.brings
-        }
+        } | ({} if config.train.kl_coef is not None else {"learner/*/kl_*": "reported with train.kl_coef"})
 
     def recomputes(self, config: RunConfig) -> bool:
         """Return whether it needs the paths of a batch, to count advantages anew."""

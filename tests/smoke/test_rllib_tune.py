@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from ray import tune
@@ -122,3 +123,30 @@ def test_weights_put_in_by_rllibs_means_reach_remote_env_runners(session, cores)
     finally:
         one.stop()
         other.stop()
+
+
+def test_keys_of_ours_are_drawn_and_a_trial_that_cannot_start_is_refused(session, tmp_path):
+    small = [word for word in TINY if not word.startswith("model.")]
+    drawn = {
+        "hidden": tune.grid_search([[8], [16, 16]]),
+        "opponent": tune.choice(["hunter"]),
+        "lr": tune.uniform(1e-4, 1e-3),
+    }
+    made = config("1v1", *small, "train.until=1024", **drawn).training(gamma=0.9)
+    with pytest.raises(ConfigError, match=r"model\.hidden: expected a value; tune\.Tuner"):
+        made.build_algo()
+    how = tune.TuneConfig(max_concurrent_trials=2, metric="env_runners/episode_return_mean", mode="max")
+    run = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
+    trials = list(tune.Tuner(made.algo_class, param_space=made, tune_config=how, run_config=run).fit())
+    assert [trial.error for trial in trials] == [None, None]
+    for trial, hidden in zip(trials, ([8], [16, 16]), strict=True):
+        found = trial.config["drawn"]
+        assert (found["model.hidden"], found["scenario.seats.blue_0"]) == (hidden, "hunter")
+        assert trial.metrics["learners"]["red_0"]["default_optimizer_learning_rate"] == found["train.lr"]
+        header = Path(trial.path, "progress.csv").read_text(encoding="utf-8").splitlines()[0]
+        assert "gates/held" in header
+        assert "multigrid_rl/win/red_0" in header
+    many = config("1v1", *TINY)
+    monkey = many.env_runners(num_env_runners=2, num_cpus_per_env_runner=500)
+    with pytest.raises(ConfigError, match="trial: expected processes for at most"):
+        many.algo_class.default_resource_request(monkey.to_dict())

@@ -330,10 +330,10 @@ def test_schedules_advance_for_network_without_batches(name):
     stats = update.learn({"red": batch_of(1)}, 500)
     (group,) = update.optimizers[name][0].param_groups
     assert group["lr"] == pytest.approx(5.5e-4)
-    assert update._entropy_coef == pytest.approx(0.05)
+    assert update._entropy_coef[name] == pytest.approx(0.05)
     assert set(stats) == {"red", SECONDS}  # statistics of the networks of the batch only
     statistics = {"policy_loss", "vf_loss", "entropy", "grad_norm", "lr", "entropy_coef", "dropped_updates"}
-    statistics |= {"approx_kl", "approx_kl_k1", "clip_fraction", "gradient_steps"}
+    statistics |= {"approx_kl", "approx_kl_k1", "clip_fraction", "gradient_steps", "total_loss"}
     assert statistics == set(stats["red"])
 
 

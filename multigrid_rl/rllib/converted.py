@@ -1,0 +1,157 @@
+"""RLlib's settings as keys of ours: the same, or in another form."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.config.updates import constant
+from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.types import Schedule
+
+#: Values by key of ours.
+Values = dict[str, Any]
+#: RLlib's weight of the KL penalty, where a user sets another part of it alone.
+KL_COEF = 0.2
+#: RLlib's names of settings that are a key of ours with the same meaning.
+SAME = {
+    "gamma": "train.gamma",
+    "lambda_": "train.lam",
+    "vf_loss_coeff": "train.vf_coef",
+    "grad_clip": "train.grad_clip",
+    "rollout_fragment_length": "train.num_steps",
+    "sample_timeout_s": "cluster.sample_timeout_s",
+    "num_consecutive_env_runner_failures_tolerance": "cluster.max_consecutive_failures",
+    "num_env_runners": "cluster.num_env_runners",
+    "num_learners": "cluster.num_learners",
+    "num_gpus_per_learner": "cluster.gpus_per_learner",
+    "seed": "seed",
+}
+
+
+def _step_size(value: Any, run: RunConfig) -> Values:
+    """Turn a number, or points, into step sizes of ours."""
+    fresh: Values = {"train.lr_final": None, "train.lr_schedule": None}
+    if not isinstance(value, list | tuple):
+        return fresh | ({"train.lr_schedule": [[0, 0.0]]} if value == 0 else {"train.lr": value})
+    points = _points("train.lr", value)
+    (_, first), (last, final) = points[0], points[-1]
+    if len(points) == 2 and last == run.train.until and first > 0:
+        return fresh | {"train.lr": first, "train.lr_final": final}
+    return fresh | {"train.lr_schedule": points}
+
+
+def _entropy(value: Any, run: RunConfig) -> Values:  # noqa: ARG001 - as all conversions
+    """Turn a number, or points, into weights of the entropy bonus."""
+    fresh: Values = {"train.entropy_final": None, "train.entropy_schedule": None}
+    if not isinstance(value, list | tuple):
+        return fresh | {"train.entropy_coef": value}
+    points = _points("train.entropy_coef", value)
+    (_, first), (last, final) = points[0], points[-1]
+    if len(points) == 2:
+        return {**fresh, "train.entropy_coef": first, "train.entropy_final": final, "train.entropy_decay": last}
+    return fresh | {"train.entropy_schedule": points}
+
+
+def _points(key: str, value: Any) -> list[list[float]]:
+    try:
+        points = [[step, number] for step, number in value]
+        right = len(points) > 1 and points[0][0] == 0 and all(step >= 0 and number >= 0 for step, number in points)
+    except (TypeError, ValueError):
+        right = False
+    if not right:
+        raise ConfigError(expected(key, "a number, or points [[0, a], [n, b], ...]", value))
+    return points
+
+
+def rllib_schedule(schedule: Schedule) -> float | list[list[float]]:
+    """Return a schedule as RLlib has it."""
+    if constant(schedule):
+        return schedule.start
+    return [[0, schedule.start], *map(list, schedule.between), [schedule.steps, schedule.end]]
+
+
+def _batch(value: Any, run: RunConfig) -> dict[str, Any]:
+    games = run.train.num_envs
+    if not isinstance(value, int) or value % games:
+        wanted = f"a multiple of train.num_envs={games}, as a batch is num_envs * num_steps"
+        raise ConfigError(expected("train_batch_size", wanted, value))
+    return {"train.num_steps": value // games}
+
+
+def _times(value: Any, number: int) -> Any:
+    """Return a multiple; what is no number stays as it is, and is refused with all other values."""
+    return value * number if isinstance(value, int) else value
+
+
+def _penalty(value: Any, run: RunConfig) -> Values:
+    """Turn the penalty on, with the weight that is set, or off."""
+    weight = KL_COEF if run.train.kl_coef is None else run.train.kl_coef
+    return {"train.kl_coef": weight if value else None}
+
+
+def _of_modules(value: Mapping[str, Mapping[str, Any]], run: RunConfig) -> Values:
+    """Turn overrides of single modules into values of single networks. Raises ``ConfigError``."""
+    modules: dict[str, Values] = {}
+    for module, overrides in value.items():
+        modules[module] = {}
+        for name, own in overrides.items():
+            if name not in _OF_MODULES:
+                key = f"algorithm_config_overrides_per_module.{module}"
+                raise ConfigError(expected(key, f"one of {', '.join(_OF_MODULES)}", shown(str(name))))
+            values = {SAME[name]: own} if name in SAME else CONVERTED[name](own, run)
+            modules[module] |= {key.removeprefix("train."): each for key, each in values.items()}
+    return {"train.modules": modules}
+
+
+#: RLlib's names of settings that are keys of ours in another form: (value, the run) -> values by key.
+CONVERTED: dict[str, Callable[[Any, RunConfig], dict[str, Any]]] = {
+    "lr": _step_size,
+    "entropy_coeff": _entropy,
+    "clip_param": lambda value, _: {"train.clip": value, "train.clip_final": None},
+    "vf_clip_param": lambda value, _: {"train.vf_clip": None if value == math.inf else value},
+    "kl_coeff": lambda value, _: {"train.kl_coef": value},
+    "kl_target": lambda value, run: {"train.kl_target": value, **_penalty(True, run)},
+    "use_kl_loss": _penalty,
+    "algorithm_config_overrides_per_module": _of_modules,
+    # The pool of env runners replaces those that are lost; what RLlib would do stays off.
+    "restart_failed_env_runners": lambda value, _: {} if value else {"cluster.max_consecutive_failures": 1},
+    "num_epochs": lambda value, run: {"train.epochs" if run.train.pi_iters is None else "train.pi_iters": value},
+    "minibatch_size": lambda value, run: {
+        "train.minibatch_size": _times(value, run.train.num_steps if run.model.recurrent else 1)
+    },
+    "train_batch_size": _batch,
+    "_train_batch_size_per_learner": lambda value, run: _batch(_times(value, max(run.cluster.num_learners, 1)), run),
+    "num_envs_per_env_runner": lambda value, run: {"train.num_envs": _times(value, max(run.cluster.runners, 1))},
+}
+
+
+#: Those that are converted before others.
+ORDER = {
+    name: k for k, name in enumerate([*SAME, "num_envs_per_env_runner", "train_batch_size", "kl_coeff", "kl_target"])
+}
+#: Settings that a module may have values of its own of.
+_OF_MODULES = (
+    "lr", "gamma", "lambda_", "entropy_coeff", "clip_param", "vf_loss_coeff", "grad_clip", "use_kl_loss", "kl_coeff",
+    "kl_target",
+)  # fmt: skip
+#: Why settings stay as they are, by a pattern of their names.
+REASONS = {
+    "input_|output|prelearner_|map_batches|iter_batches|materialize_|offline|off_policy|ope_|dataset_num|actions_in_input|"
+    "postprocess_inputs|shuffle_buffer|ignore_final": "data=FOLDER with train=bc, dagger or gail is trained on",
+    "connector|observation_f|preprocessor|action_mask_key|_filter|is_atari": "scenario and model say what is observed",
+    "torch_|tf_|tf1_|eager|_torch|num_gpus|_fake_gpus|local_gpu|learner_config|_learner|optimizer|aggregator": "our "
+    "learners have compiled passes and one Adam a network; gpus_per_learner places them",
+    "failed_sub_env|env_runner_(health|restore|state)|max_num_env|delay_between|env_runner_states|validate_env|ignore_env|"
+    "in_flight|local_env_runner|local_worker|sync_filters": "lost env runners are replaced by cluster.sample_timeout_s "
+    "and max_consecutive_failures",
+    "batch_mode|lookback|episodes_to_numpy|compress|vectorize|remote_|collector|count_steps|perf_stats|render|fake_s|"
+    "episode_collection|per_episode": "games are played in batches of num_envs * num_steps",
+    "clip_|normalize_actions": "model.bound fits actions, train.shaping changes rewards",
+    "policy_|replay": "each network learns from its own steps",
+    "lr_schedule|entropy_coeff_schedule": "lr and entropy_coeff take points",
+    "shuffle_batch": "each epoch but the first is shuffled",
+    "grad_clip_by|log_gradients": "the global norm of a gradient is clipped and reported",
+    "checkpoint|export_native|msgpack": "a checkpoint is whole, with players beside it",
+    "enable_|_disable|_validate|_is_online|_dont_|_prior|_per_module": "RLlib's new API stack stays as it is",
+}

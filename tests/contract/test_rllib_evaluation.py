@@ -1,0 +1,78 @@
+"""Evaluation beside training against somebody else, by episodes or steps, and gates on its numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+import multigrid_rl
+from multigrid_rl.gates import Gate
+from multigrid_rl.rllib import GateCallback, config
+from multigrid_rl.text import ConfigError
+from tests.tiny_runs import TINY, without_time
+
+pytestmark = pytest.mark.usefixtures("no_session")
+
+
+def evaluated(made, iterations=1):
+    algorithm = made.build_algo()
+    try:
+        results = [algorithm.train() for _ in range(iterations)]
+        return results, algorithm.row
+    finally:
+        algorithm.stop()
+
+
+def test_evaluation_against_another_opponent_changes_no_training_and_gates_judge_it():
+    gate = Gate("evaluation/env_runners/multigrid_rl/win/red_0", ">=", 0.0, window=1)
+    keeper = GateCallback([gate], report_episodes=10, every_s=None)
+    rows, wins = [], {}
+    for opponent in (None, "hunter", "idle"):
+        made = config("1v1", *TINY, seed=5)
+        if opponent is not None:
+            how = {"opponent": opponent}
+            made.evaluation(evaluation_interval=1, evaluation_duration=40, evaluation_config=how).callbacks(keeper)
+        results, row = evaluated(made)
+        rows.append(row)
+        if opponent is not None:
+            found = results[0]["evaluation"]["env_runners"]
+            assert found["num_episodes"] == 40
+            wins[opponent] = found["episode_return_mean"]
+            value = results[0]["gates"][gate.metric]["value"]
+            assert value == found["multigrid_rl"]["win/red_0"]
+    assert without_time(rows[:1]) == without_time(rows[1:2]) == without_time(rows[2:])
+    assert wins["hunter"] < wins["idle"]
+
+
+def test_local_evaluation_by_hand_follows_the_opponent():
+    made = config("1v1", *TINY, seed=5).evaluation(evaluation_config={"opponent": "hunter", "explore": False})
+    plain = config("1v1", *TINY, seed=5).evaluation(evaluation_config={"explore": False})
+    found = []
+    for one in (made, plain):
+        algorithm = one.build_algo()
+        found.append(algorithm.evaluate()["env_runners"])
+        algorithm.stop()
+    assert found[0] != found[1]
+
+
+def test_units_of_steps_play_whole_games_that_reach_them():
+    made = config("1v1", *TINY, "scenario.game.max_steps=9", seed=5)
+    made.evaluation(evaluation_interval=1, evaluation_duration=100, evaluation_duration_unit="timesteps")
+    played = evaluated(made)[0][0]["evaluation"]["env_runners"]
+    assert 100 <= played["num_env_steps_sampled"] <= 130
+    assert played["episode_len_max"] <= 9
+
+
+def test_algorithms_and_checkpoints_are_opponents_of_evaluation(tmp_path):
+    first = config("1v1", *TINY, seed=5).build_algo()
+    folder = first.save_to_path(str(tmp_path / "c"))
+    for who in (first, folder):
+        made = config("1v1", *TINY, seed=6).evaluation(evaluation_interval=1, evaluation_config={"opponent": who})
+        assert evaluated(made)[0][0]["evaluation"]["env_runners"]["num_episodes"] == 10
+    first.stop()
+    assert multigrid_rl.evaluate(folder, episodes=4)["episodes"] == 4
+
+
+def test_games_without_opponents_refuse_one():
+    made = config("cartpole").evaluation(evaluation_config={"opponent": "hunter"})
+    with pytest.raises(ConfigError, match="evaluation_config: expected no opponent with scenario=cartpole, got hunter"):
+        made.build_algo()

@@ -1,0 +1,68 @@
+"""All that ``PPOConfig``'s own methods take is known to ``config()``: followed, or refused with a reason."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from ray._common.deprecation import DEPRECATED_VALUE
+from ray.rllib.algorithms.ppo import PPOConfig
+
+from multigrid_rl.rllib import config
+from multigrid_rl.text import ConfigError
+from tests.tiny_runs import TINY
+
+PAGE = Path(__file__).parents[2] / "docs" / "rllib.md"
+METHODS = (
+    "python_environment", "resources", "framework", "api_stack", "environment", "env_runners", "learners", "training",
+    "callbacks", "evaluation", "offline_data", "multi_agent", "reporting", "checkpointing", "debugging",
+    "fault_tolerance", "rl_module",
+)  # fmt: skip
+
+
+def parameters(method):
+    """Names of a method's parameters in all classes, without those that RLlib itself refuses."""
+    for kind in PPOConfig.__mro__:
+        for name, parameter in inspect.signature(vars(kind).get(method, lambda self: self)).parameters.items():
+            gone = isinstance(parameter.default, str | int) and parameter.default == DEPRECATED_VALUE
+            if name not in ("self", "kwargs") and not gone:
+                yield name
+
+
+def table():
+    """Rows of the page's table by method: the names and patterns in its first cell."""
+    rows = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        found = re.match(r"\| `\.(\w+)\((.*?)\)`.* \| .* \|$", line)
+        if found:
+            rows.setdefault(found[1], []).extend(name.strip().rstrip("=") for name in found[2].split(","))
+    return rows
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_page_says_what_becomes_of_every_parameter(method):
+    patterns = [name.replace("*", ".*") for name in table()[method]]
+    unknown = [name for name in parameters(method) if not any(re.fullmatch(one, name) for one in patterns)]
+    assert unknown == []
+
+
+def test_what_is_not_followed_is_refused_with_its_reason():
+    from multigrid_rl.rllib.build import _RLLIBS  # noqa: PLC0415 - names that RLlib follows
+    from multigrid_rl.rllib.converted import CONVERTED, SAME  # noqa: PLC0415
+
+    followed = {*_RLLIBS, *SAME, *CONVERTED}
+    without = []
+    for name in sorted(vars(config("1v1", *TINY))):
+        deprecated = getattr(PPOConfig(), name, None) == DEPRECATED_VALUE
+        if name in followed or deprecated or name.startswith(("callbacks_", "evaluation_")):
+            continue
+        made = config("1v1", *TINY)
+        vars(made)[name] = {"other"} if name == "policies" else object()
+        with pytest.raises(ConfigError) as caught:
+            made._user_values()
+        if "nothing of ours" in str(caught.value):
+            without.append(name)
+        assert "\n" not in str(caught.value)
+    assert without == []
