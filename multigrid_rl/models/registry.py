@@ -122,13 +122,12 @@ def _options(name: str, architecture: Mapping[str, Any], entry: Network, *, vect
 
 def import_parts(architecture: Mapping[str, Any]) -> None:
     """Import what a network is made of. Its modules may keep tensors, which belong to no device that it is tried on."""
-    name, head = str(architecture.get("name")), architecture.get("head")
+    name = str(architecture.get("name"))
     if ":" in name:
         import_object("model.name", name, "module:Class")
-    elif (entry := network_entry(name)) is not None:
-        load(entry.build)
-    if head in HEADS:
-        load(str(HEADS[head].build))
+    for part in (network_entry(name), HEADS.get(str(architecture.get("head")))):
+        if part is not None and part.build:
+            load(part.build)
 
 
 def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0) -> nn.Module:
