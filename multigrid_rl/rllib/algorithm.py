@@ -20,7 +20,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
-from multigrid_rl.rllib.episodes import tell_of_episodes
+from multigrid_rl.rllib.finished import tell_of_episodes
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnFolder, put_in_place, without_object_store
 from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns

@@ -90,13 +90,8 @@ def live_console() -> Console:
     output = Output(sys.stdout)
     terminal = output.isatty()  # FORCE_COLOR, which notebooks and CI set, would make one of any pipe
     # Not Jupyter's display: it makes an output of every line, with codes of colours in its text.
-    return Console(
-        file=cast("TextIO", output),
-        soft_wrap=not terminal,
-        highlight=False,
-        force_jupyter=False,
-        force_terminal=terminal,
-    )
+    file = cast("TextIO", output)
+    return Console(file=file, soft_wrap=not terminal, highlight=False, force_jupyter=False, force_terminal=terminal)
 
 
 def notebook_cell() -> Callable[[str], None] | None:

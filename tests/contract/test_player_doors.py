@@ -62,7 +62,7 @@ def test_entry_names_players_wherever_one_is_named(friends):
     assert runs_code("friend/guest")
     config = compose(["scenario=1v1", "scenario.seats.blue_0=friend/guest"])
     assert env_factory(config).load()["blue_0"][0].name == "friend/guest"
-    with pytest.raises(PlayerError, match=r"friend/guest.* or friend/NAME, got x"):
+    with pytest.raises(PlayerError, match=r" or friend/NAME, got x"):
         catalogue.folder("x")
 
 

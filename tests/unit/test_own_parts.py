@@ -364,7 +364,7 @@ def test_installed_package_registers_players_and_scenarios(tmp_path, monkeypatch
     assert config.scenario.opponents == {"blue_0": {"sleeper": 1.0}}
     factory = env_factory(config).packed()
     assert factory.load()["blue_0"][0].name == "sleeper"
-    with pytest.raises(PlayerError, match="sleeper, a folder"):
+    with pytest.raises(PlayerError, match=r"sleeper.*, a folder"):
         compose_and_load("snorer")
 
 

@@ -18,7 +18,7 @@ CALLED = ("on_episode_start", "on_episode_end")
 
 
 @dataclass(frozen=True)
-class Episode:
+class FinishedEpisode:
     """A finished game.
 
     Attributes:
@@ -64,13 +64,13 @@ class Episode:
         return self.length
 
 
-def episodes_of(table: EpisodeTable, specs: MultiAgentSpec) -> Iterator[Episode]:
+def episodes_of(table: EpisodeTable, specs: MultiAgentSpec) -> Iterator[FinishedEpisode]:
     """Yield finished games one by one."""
     for k in range(table.episodes):
         returns = dict(zip(specs.seats, table.returns[k].tolist(), strict=True))
         winner = int(table.winner[k]) if specs.has_winner else -1
         chosen = zip(specs.pools, table.players[k].tolist(), strict=False)
-        yield Episode(
+        yield FinishedEpisode(
             length=int(table.length[k]),
             returns=returns,
             agent_returns={agent.name: sum(returns[seat] for seat in agent.seats) for agent in specs.agents},
