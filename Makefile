@@ -92,7 +92,7 @@ soak-serve: $(READY)  ## a class server under a storm, killed at 1,000 random mo
 bench-serve: $(READY)  ## a class server: waits of 300 hand-ins in 10 minutes, memory, the ladder under load; ARGS="--rate 200"
 	$(BIN)/python -m benchmarks.serve $(ARGS)
 
-outside: $(READY)  ## 30 environments of others by the real commands, a row each; ARGS="--only mpe2"
+outside: $(READY)  ## 50 environments of others by the real commands, the same actions on every road; ARGS="--only mpe2"
 	$(BIN)/python -m benchmarks.outside $(ARGS)
 
 check: $(READY)  ## lint, strict types, import law, yardsticks
