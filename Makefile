@@ -90,7 +90,7 @@ report: $(READY)  ## make report RUN=runs/mine: one HTML page of a run, or of a 
 players: $(READY)  ## who can sit at the table, and how strong they are
 	$(BIN)/multigrid-rl players
 
-test: $(DEV)  ## the tests of every change (4 to 5 minutes on 2 cores), one process more than cores, at most 4
+test: $(DEV)  ## the tests of every change (some minutes on 2 cores), one process more than cores, at most 4
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long and not slow" $(ARGS)
 
 test-all: $(DEV)  ## those and the dear ones that prove what rarely breaks, as CI does
@@ -111,7 +111,7 @@ soak-serve: $(DEV)  ## a class server under a storm, killed at 1,000 random mome
 bench-serve: $(DEV)  ## a class server: waits of 300 hand-ins in 10 minutes, memory, the ladder under load; ARGS="--rate 200"
 	$(BIN)/python -m benchmarks.serve $(ARGS)
 
-outside: $(DEV)  ## 30 environments of others by the real commands, a row each; ARGS="--only mpe2"
+outside: $(DEV)  ## 50 environments of others by the real commands, the same actions on every road; ARGS="--only mpe2"
 	$(BIN)/python -m benchmarks.outside $(ARGS)
 
 check: $(DEV)  ## lint, strict types, import law, yardsticks

@@ -272,7 +272,9 @@ def packed(weights: Mapping[str, Tensor], card: dict[str, Any]) -> tuple[bytes, 
     # Copied, as the format refuses weights that two layers of a network share.
     data = safetensors.torch.save({name: value.contiguous().clone() for name, value in weights.items()})
     if len(data) > MAX_MODEL_BYTES:
-        raise PlayerError(expected("model", f"weights of at most {MAX_MODEL_BYTES:,} bytes", f"{len(data):,} bytes"))
+        smaller = "fewer units in model.hidden, or model=cnn for images, make less"
+        wanted = f"weights of at most {MAX_MODEL_BYTES:,} bytes ({smaller})"
+        raise PlayerError(expected("model", wanted, f"{len(data):,} bytes"))
     try:
         return data, Card(**card, bytes=len(data), sha256=sha256_of(data))
     except ValidationError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.core.rl_module.rl_module import RLModule
@@ -161,10 +162,10 @@ def _write(target: Path, source: Path, scenario: str, seats: tuple[str, ...]) ->
     categories = token_categories(spec)
     ours = isinstance(module, ActorCriticModule)
     fitting: gymnasium.Space[Any] = gymnasium.spaces.MultiDiscrete(categories) if ours else flat_space(spec)
-    if module.observation_space != fitting:
-        raise PlayerError(
-            expected(f"{source}: observation_space", f"{fitting} of {scenario}", module.observation_space)
-        )
+    seen = module.observation_space
+    flattened = gymnasium.spaces.Box(-np.inf, np.inf, fitting.shape)  # FlattenObservations forgets the bounds
+    if seen != fitting and (ours or seen != flattened):
+        raise PlayerError(expected(f"{source}: observation_space", f"{fitting} of {scenario}", seen))
     architecture, network = (module.architecture, module.net) if ours else _of_default(source, module, categories)
     card = {
         "name": f"{scenario}-{source.name}",

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # ray warns about its own fut
 MODULES = "learner_group/learner/rl_module"
 
 
-def checkpoint(folder, modules, scenario="1v1", observation="flat", **player):
+def checkpoint(folder, modules, scenario="1v1", observation="flat", connector=None, **player):
     """Write the checkpoint of stock PPO, whose policies are those of the seats or teams in ``modules``."""
     specs = {name: RLModuleSpec(model_config=config) for name, config in modules.items()}
     if observation == "tokens":
@@ -47,7 +47,7 @@ def checkpoint(folder, modules, scenario="1v1", observation="flat", **player):
     settings = (
         PPOConfig()
         .environment(RedBlueDoors, env_config={"scenario": scenario, "observation": observation})
-        .env_runners(num_env_runners=0)
+        .env_runners(num_env_runners=0, env_to_module_connector=connector)
         .multi_agent(policies=names, policy_mapping_fn=mapping, policies_to_train=list(modules))
         .rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=specs))
         .training(train_batch_size=64, minibatch_size=32, num_epochs=1, lr=1e-3)
@@ -241,6 +241,16 @@ def test_connectors_and_environments_of_ones_own(trained, tmp_path):
     made.write_bytes(cloudpickle.dumps(content))
     done = export(folder, "--seat", "red_0", "-o", tmp_path / "mine")
     assert done.exit_code == 0, done.output
+
+
+def test_flattened_views_are_exported_though_their_space_has_lost_its_bounds(tmp_path):
+    folder = checkpoint(tmp_path / "check", {"red": None, "blue": None}, connector=_flattened)
+    assert export(folder, "--seat", "red_0", "-o", tmp_path / "mine").exit_code == 0
+    acts_alike(tmp_path / "mine", folder / MODULES / "red")
+
+
+def _flattened(*_, **__):
+    return FlattenObservations(multi_agent=True)
 
 
 def test_damaged_checkpoints_and_other_environments_are_refused(trained, tmp_path):
