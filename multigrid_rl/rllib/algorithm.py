@@ -165,15 +165,17 @@ class MultigridAlgorithm(OwnFolder, PPO):
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
-        if self.run.stage not in self._columns:
-            self._columns[self.run.stage] = report_columns(self.run)
-        result["multigrid_rl"] = {**self._columns[self.run.stage], **self.row}
+        result["multigrid_rl"] = self.row
         result["gates"] = gate_results(self.run.keeper)
         if self.pool is not None:  # which replaces lost env runners without RLlib
             counts = {"num_healthy_workers": self.pool.env_runners, "num_remote_worker_restarts": self.pool.restarts}
             result[FAULT_TOLERANCE_STATS].update(counts)
         result["done"] |= ended_by(self.config.settings.run, self.run) is not None
         super().log_result(result)
+        if self.is_actor():  # a trial of Tune, whose files take their columns from the first result
+            if self.run.stage not in self._columns:
+                self._columns[self.run.stage] = report_columns(self.run)
+            result["multigrid_rl"] = {**self._columns[self.run.stage], **self.row}
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return what is in every result; outside a trial of Tune without the whole configuration."""

@@ -314,8 +314,8 @@ def test_configuration_values_override_checkpoint(half):
         learner = algorithm.learner_group._learner
         assert learner.get_optimizer("red_0").param_groups[0]["lr"] == pytest.approx(7e-4)
         update = learner.our_update
-        assert update._entropy_coef == pytest.approx(0.5 * (1 - HALF / config.train.entropy_decay))
-        assert update._clip == 0.33
+        assert update._entropy_coef == {"red_0": pytest.approx(0.5 * (1 - HALF / config.train.entropy_decay))}
+        assert update._clip == {"red_0": 0.33}
         moments = [state["exp_avg"].abs().sum() for state in learner.get_optimizer("red_0").state.values()]
         assert moments
         assert all(torch.isfinite(moment) and moment > 0 for moment in moments)

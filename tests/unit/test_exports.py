@@ -14,7 +14,7 @@ from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import packed, read_card, read_network
 from multigrid_rl.tables import HEADS, NETWORKS
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.loop import _export
+from multigrid_rl.training.loop import write_players
 from multigrid_rl.training.stages import stages_of
 
 BOARDS = [
@@ -66,7 +66,7 @@ def exported(config, folder):
     run = SimpleNamespace(
         learner=SimpleNamespace(get_weights=lambda: weights), stages=stages, stage=0, env_steps=9, league=None
     )
-    _export(folder, run, config, SimpleNamespace(provenance={}, path=folder))
+    write_players(folder, run, config, SimpleNamespace(provenance={}, path=folder))
     for module, network in networks.items():
         card = read_card(folder / module)
         yield specs.agent_of(module), network, read_network(folder / module, card)
