@@ -1,6 +1,6 @@
 """Fill this environment with the versions of constraints.txt: ``python tools/install.py WHAT...``.
 
-By uv, which takes seconds where pip takes minutes, told what pip was told; by pip where uv cannot be had or fails, or
+By uv, which takes seconds where pip takes minutes, with the settings of pip; by pip where uv cannot be had or fails, or
 with ``INSTALLER=pip``. Needs nothing but the environment's own Python and pip.
 """
 
@@ -45,8 +45,8 @@ LACKING = {
 }
 
 
-def told() -> dict[str, str]:
-    """Return what pip was told, by its names: in its files for all verbs, then for ``install``, then by variables."""
+def pip_settings() -> dict[str, str]:
+    """Return the settings of pip, by its names: of its files for all verbs, then for ``install``, then of variables."""
     listing = subprocess.run([*PIP, "config", "list"], capture_output=True, text=True, check=True).stdout.splitlines()
     values = {}
     for section in ("global.", "install.", ":env:."):
@@ -60,7 +60,7 @@ def told() -> dict[str, str]:
 def uv(settings: dict[str, str]) -> dict[str, str] | None:
     """Put uv into this environment; returns its variables, ``None`` where pip must do its work."""
     if unknown := settings.keys() - VARIABLES - IDLE:
-        print(f"pip installs, as it was told {', '.join(sorted(unknown))}, which uv does not know")
+        print(f"pip installs, as uv does not know its setting {', '.join(sorted(unknown))}")
         return None
     if os.environ.get("INSTALLER") == "pip":
         return None
@@ -108,7 +108,7 @@ def main() -> None:
             what += ["--extra-index-url", index]
         else:
             print(f"{index} cannot be reached: the usual indexes' build of torch is taken")
-    variables = uv(told())
+    variables = uv(pip_settings())
     try:
         by = install(what, variables)
         if version >= (3, 14) and any(one.startswith(".") for one in typed.what):

@@ -89,7 +89,7 @@ class Course(Strict):
     teams: dict[str, list[str]] = Field(default={})  # ids of the roster, by the team's name
     extensions: list[Extension] = Field(default=[])
     #: What comes after the last deadline: it is not taken; or counts where it has more points than what was on time,
-    #: without the percent of ``penalty`` for each begun day; or is told beside what was on time, and does not count.
+    #: without the percent of ``penalty`` for each begun day; or is shown beside what was on time, and does not count.
     late: Literal["refuse", "penalty", "beside"] = "beside"
     penalty: float = Field(default=10.0, ge=0, le=100)
     time_zone: str = "UTC"  # in which pages show times, beside UTC: Europe/Berlin

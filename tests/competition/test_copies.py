@@ -19,12 +19,10 @@ from bundles import bundle, edit, vouch
 from commands import call
 from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
-from multigrid_rl.competition.copies import APART, EXPLAINED, HAND_IN, KNOWN, TWO, Originals, agent_fingerprint, watch
+from multigrid_rl.competition.copies import Originals, agent_fingerprint, watch
 from multigrid_rl.competition.cup.cup import forfeited
 from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.competition.cup.standings import results
-from multigrid_rl.competition.gradebook import KEY_FILE
-from multigrid_rl.competition.process import MAX_FILES, MAX_PROCESSES, MAX_THREADS
 from multigrid_rl.competition.sandbox import Limits, bwrap_available
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
@@ -384,20 +382,3 @@ def test_widest_allowed_network_does_not_stall_cup(scale, tmp_path, originals):
     begin = time.process_time()
     originals.fingerprint(folder)
     assert time.process_time() - begin < 5.0  # 1,024 views; a step of a cup of 200 games is a fifth of that
-
-
-def test_instructor_page_is_accurate():
-    page = (data_root() / "docs" / "instructors.md").read_text(encoding="utf-8")
-    counted = f"{MAX_PROCESSES} processes, {MAX_THREADS:,} threads"
-    own = f"{counted}, `--memory-mb` for all together, {Limits().disk_mb} MB, {MAX_FILES:,} files"
-    assert own in page
-    for bound in (KNOWN, HAND_IN, TWO, EXPLAINED):
-        assert f"| {bound:.0%}".replace("%", " %") in page
-    assert f"{APART}" in page
-    assert KEY_FILE in page
-    for verb in ("cup", "grade"):
-        message = call(verb, "--help").output
-        for option in ("--trusted",) if verb == "cup" else ("--earlier",):
-            assert option in message
-            assert option in page
-        assert "--allow-copies" in message

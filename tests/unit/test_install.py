@@ -1,4 +1,4 @@
-"""What an environment is filled by: uv, told what pip was told, or pip."""
+"""What an environment is filled by: uv with the settings of pip, or pip."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def ran(monkeypatch):
     return commands, status
 
 
-def test_uv_is_told_what_pip_was_told(ran, monkeypatch):
+def test_uv_has_the_settings_of_pip(ran, monkeypatch):
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("UV_FIND_LINKS", "/own")
-    variables = install.uv(install.told())
+    variables = install.uv(install.pip_settings())
     assert variables["UV_DEFAULT_INDEX"] == "https://install/simple"
     assert variables["UV_INDEX"] == "https://a/simple https://b/simple"
     assert variables["SSL_CERT_FILE"] == "/etc/own.crt"
     assert variables["UV_FIND_LINKS"] == "/own"  # uv's own come first
     monkeypatch.delenv("UV_FIND_LINKS")
-    assert install.uv(install.told())["UV_FIND_LINKS"] == "/wheels,/more"
+    assert install.uv(install.pip_settings())["UV_FIND_LINKS"] == "/wheels,/more"
 
 
 @pytest.mark.parametrize("why", ["unknown setting", "asked for", "no uv"])
 def test_pip_installs_where_uv_cannot(ran, monkeypatch, why):
-    settings, (commands, status) = install.told(), ran
+    settings, (commands, status) = install.pip_settings(), ran
     if why == "unknown setting":
         settings["require-hashes"] = "true"
     elif why == "asked for":
@@ -68,7 +68,7 @@ def test_pip_installs_where_uv_cannot(ran, monkeypatch, why):
 
 def test_pip_tries_where_uv_failed(ran):
     commands, status = ran
-    variables = install.uv(install.told())
+    variables = install.uv(install.pip_settings())
     status["uv"] = 2
     assert install.install(["torch"], variables) == "pip"
     assert [command[2] for command in commands[-2:]] == ["uv", "pip"]
