@@ -6,14 +6,9 @@ READY := $(VENV)/.ready
 # What the benchmarks measure against never enters the environment that trains.
 BENCH_VENV ?= .venv-bench
 BENCH_READY := $(BENCH_VENV)/.ready
-# These two need versions that no other environment shares.
+# This one needs versions that no other environment shares.
 JAX_VENV ?= .venv-jax
 JAX_READY := $(JAX_VENV)/.ready
-PUFFER_VENV ?= .venv-puffer
-PUFFER_READY := $(PUFFER_VENV)/.ready
-# Its build loads files from GitHub; where that cannot be reached: a folder of its sources that has them. It takes a
-# CUDA compiler on the path for a GPU: there is none on the path that it is given.
-PUFFERLIB ?= pufferlib==3.0.0
 # Nor does what makes the site.
 DOCS_VENV ?= .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
@@ -30,9 +25,10 @@ endef
 SCENARIO ?= $(or $(scenario),1v1)
 ARGS ?=
 # key=value as the program takes them, typed after the verb: make train scenario=coop seed=3
-OWN := PYTHON VENV BENCH_VENV JAX_VENV PUFFER_VENV PUFFERLIB DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
+OWN := PYTHON VENV BENCH_VENV JAX_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
 TYPED = $(sort $(filter-out $(OWN),$(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))))
 KEYS = $(foreach name,$(TYPED),'$(name)=$($(name))')
+OTHER_KEYS = $(filter-out 'scenario=%,$(KEYS))
 SEEDS ?= 0 1 2
 SEARCH ?= three-stage
 WHO ?= $(error WHO: expected a player or a run: make evaluate WHO=blue-master)
@@ -47,7 +43,7 @@ RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/
 # Each start would compile Ray's and torch's sources again, 8 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-pufferlib bench-control bench-world bench-faces docs pictures explain results study fingerprints players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-control bench-world bench-faces docs pictures explain results study fingerprints players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -73,16 +69,16 @@ $(VENV)/.ready-%: $(READY)
 	@touch $@
 
 train: $(READY)  ## make train scenario=1v1 seed=3 train.lr=3e-4 [ARGS="--until 2e6"]
-	$(BIN)/multigrid-rl train scenario=$(SCENARIO) $(KEYS) $(ARGS)
+	$(BIN)/multigrid-rl train scenario=$(SCENARIO) $(OTHER_KEYS) $(ARGS)
 
 search: $(VENV)/.ready-search  ## make search SCENARIO=1v1 SEARCH=three-stage [ARGS="search.broad.trials=80 seed=1"]: values that hold the gates
-	$(BIN)/multigrid-rl search scenario=$(SCENARIO) search=$(SEARCH) $(KEYS) $(ARGS)
+	$(BIN)/multigrid-rl search scenario=$(SCENARIO) search=$(SEARCH) $(OTHER_KEYS) $(ARGS)
 
 evaluate: $(READY)  ## make evaluate WHO=runs/mine [ARGS="--episodes 10000 --opponent blue-master"]
 	$(BIN)/multigrid-rl evaluate $(WHO) $(KEYS) $(ARGS)
 
 cup: $(READY)  ## make cup FOLDER=submissions SCENARIO=1v1 [ARGS="--with blue-master --with key-runner"]
-	$(BIN)/multigrid-rl cup $(FOLDER) --scenario $(SCENARIO) $(filter-out 'scenario=%,$(KEYS)) $(ARGS)
+	$(BIN)/multigrid-rl cup $(FOLDER) --scenario $(SCENARIO) $(OTHER_KEYS) $(ARGS)
 
 report: $(READY)  ## make report RUN=runs/mine: one HTML page of a run, or of a cup's folder
 	$(BIN)/multigrid-rl report $(RUN) $(KEYS) $(ARGS)
@@ -133,7 +129,7 @@ $(BENCH_READY): pyproject.toml constraints.txt
 	@touch $@
 
 bench: $(DEV) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of training against peers, about 10 minutes; ARGS="--skip-peers" without them, "--sweep" tunes them first
-	$(BIN)/python -m benchmarks.training --peers $(BENCH_VENV) --jaxmarl $(JAX_VENV) --pufferlib $(PUFFER_VENV) $(ARGS)
+	$(BIN)/python -m benchmarks.training --peers $(BENCH_VENV) --jaxmarl $(JAX_VENV) $(ARGS)
 
 bench-jaxmarl: $(DEV) $(JAX_READY)  ## speed of training against JaxMARL's IPPO alone (Python 3.11 or 3.12); once its .venv-jax is there, `make bench` has it
 	$(BIN)/python -m benchmarks.training --only jaxmarl --jaxmarl $(JAX_VENV) $(ARGS)
@@ -143,23 +139,13 @@ $(JAX_READY): benchmarks/peers/jaxmarl.txt
 	$(JAX_VENV)/bin/pip install --quiet --disable-pip-version-check --requirement benchmarks/peers/jaxmarl.txt
 	@touch $@
 
-bench-pufferlib: $(DEV) $(PUFFER_READY)  ## the same against PufferLib's trainer, which is built from source: a C++ compiler, GitHub
-	$(BIN)/python -m benchmarks.training --only pufferlib --pufferlib $(PUFFER_VENV) $(ARGS)
-
-$(PUFFER_READY): benchmarks/peers/pufferlib.txt
-	$(PYTHON) -m venv $(PUFFER_VENV)
-	$(PUFFER_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(TORCH_INDEX) torch
-	$(PUFFER_VENV)/bin/pip install --quiet --disable-pip-version-check --requirement benchmarks/peers/pufferlib.txt
-	PATH="$(abspath $(PUFFER_VENV))/bin:/usr/bin:/bin" $(PUFFER_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(PUFFERLIB)
-	@touch $@
-
 bench-faces: $(DEV) $(BENCH_READY)  ## TorchRL, SuperSuit and Stable-Baselines3 on our environments; speed of the vector face
 	$(BENCH_VENV)/bin/python -m benchmarks.peers.faces $(ARGS)
 
 bench-world: $(DEV)  ## speed of the game engine, 4 minutes; the last line is JSON
 	$(BIN)/python -m benchmarks.world $(ARGS)
 
-bench-control: $(VENV)/.ready-control $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of MuJoCo, Box2D and CartPole against Gymnasium and EnvPool, of training against Stable-Baselines3; ARGS="--skip-peers"
+bench-control: $(VENV)/.ready-control $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of MuJoCo, Box2D and CartPole against Gymnasium, of training against Stable-Baselines3; ARGS="--skip-peers"
 	$(BIN)/python -m benchmarks.control --peers $(BENCH_VENV) $(ARGS)
 
 docs: $(DOCS_READY)  ## the site of README and docs/ in build/site, its links checked
@@ -178,7 +164,7 @@ pictures: $(DEV)  ## the pictures of README and docs from this checkout, 2 minut
 	$(BIN)/python -m benchmarks.pictures $(ARGS)
 
 explain: $(READY)  ## make explain SCENARIO=coop: what the sizes of a run are and mean
-	$(BIN)/multigrid-rl explain scenario=$(SCENARIO) $(KEYS) $(ARGS)
+	$(BIN)/multigrid-rl explain scenario=$(SCENARIO) $(OTHER_KEYS) $(ARGS)
 
 results: $(DEV)  ## every recipe over seeds, hours; one of them: make results ARGS="--only 1v1 --seeds 0 1 2"
 	$(BIN)/python -m benchmarks.results $(ARGS)

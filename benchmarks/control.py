@@ -1,4 +1,4 @@
-"""Speed of control: environments with random actions, ours, Gymnasium's vectors and EnvPool; training against peers.
+"""Speed of control: environments with random actions, ours and Gymnasium's vectors; training against peers.
 
     python -m benchmarks.control --out runs/pages/bench-control
 
@@ -117,13 +117,7 @@ def rollout_round(env_id: str, count: int, threads: int, seconds: float) -> Spee
         return timed(step, random_actions(env.action_space, count), count, seconds)
 
 
-def envpool_round(peers: Peers, env_id: str, count: int, threads: int, seconds: float) -> Speed:
-    """Step EnvPool in a subprocess."""
-    result = peers.run("envpool_steps", [env_id, *map(str, (count, threads, seconds))])
-    return Speed(result["wall"], result["processor"])
-
-
-def measures_of(env_id: str, options: argparse.Namespace, peers: Peers | None) -> dict[str, Callable[[], Speed]]:
+def measures_of(env_id: str, options: argparse.Namespace) -> dict[str, Callable[[], Speed]]:
     """Return the measurements of an environment, by their name in the table."""
     seconds = options.seconds
     make = partial(gymnasium.make, env_id, disable_env_checker=True)
@@ -138,9 +132,6 @@ def measures_of(env_id: str, options: argparse.Namespace, peers: Peers | None) -
                 measures[f"mujoco.rollout, {count} bodies, {threads} thread(s)"] = partial(
                     rollout_round, env_id, count, threads, seconds
                 )
-                if peers is not None:
-                    name = f"EnvPool, {count} bodies, {threads} thread(s)"
-                    measures[name] = partial(envpool_round, peers, env_id, count, threads, seconds)
     measures[f"ours, one by one, {VECTOR}"] = partial(engine_round, GymnasiumEnvs(env_id, VECTOR), seconds)
     measures[f"SyncVectorEnv, {VECTOR}"] = partial(vector_round, SyncVectorEnv([make] * VECTOR), seconds)
     if not options.quick:
@@ -150,9 +141,9 @@ def measures_of(env_id: str, options: argparse.Namespace, peers: Peers | None) -
     return measures
 
 
-def engines(report: Report, env_id: str, options: argparse.Namespace, peers: Peers | None) -> None:
+def engines(report: Report, env_id: str, options: argparse.Namespace) -> None:
     """Measure one environment and add its table."""
-    measures = measures_of(env_id, options, peers)
+    measures = measures_of(env_id, options)
     rows = alternate(measures, options.rounds)
     lines: list[list[Any]] = []
     for name, speeds in rows.items():
@@ -272,16 +263,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
     parser.add_argument("--peers", type=Path, default=Path(".venv-bench"), help="environment of make bench-setup")
-    parser.add_argument("--skip-peers", action="store_true", help="leave EnvPool and Stable-Baselines3 out")
+    parser.add_argument("--skip-peers", action="store_true", help="leave Stable-Baselines3 out")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds, options.simulations, options.threads = 1, 0.05, (8,), (1, 2)
     machine = describe()
     print(f"control: {machine['cpu']}, {options.rounds} rounds", file=sys.stderr)
     report = Report("Speed of control environments", machine)
-    peers = None if options.skip_peers else Peers(options.peers, "envpool")
     others = {TRAINING: partial(training, report, options), CLONING: partial(cloning, report, options)}
-    sections = [others.get(name, partial(engines, report, name, options, peers)) for name in options.only]
+    sections = [others.get(name, partial(engines, report, name, options)) for name in options.only]
     measure_all(report, sections, options.out)
 
 

@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from benchmarks import jaxmarl
+from benchmarks.jaxmarl import BOTH_SEATS
 from benchmarks.measure import (
     RUN_LIMIT_S,
     BenchmarkError,
@@ -34,7 +36,6 @@ from benchmarks.measure import (
     timing_parts,
     train_once,
 )
-from benchmarks.own_games import BOTH_SEATS, JAXMARL, PUFFERLIB, against
 from benchmarks.tables import Report, add_common, describe, measure_all, range_of, spread_rows, table
 from benchmarks.tuning import BATCH, EPOCHS, MINIBATCH, Setting, fixed, label, tuned, versus
 
@@ -55,7 +56,6 @@ KEYS = (
     "ratio_to_stock_rllib",
     "ratio_to_sb3",
     "ratio_to_jaxmarl",
-    "ratio_to_pufferlib",
     "agent_steps_per_s_both_learning",
     "update_2_threads_ratio",
     "gru_env_steps_per_s",
@@ -267,8 +267,7 @@ SECTIONS: dict[str, Callable[[Report, argparse.Namespace], None]] = {
     "threads": threads,
     "stock": stock,
     "sb3": sb3,
-    "jaxmarl": partial(against, JAXMARL),
-    "pufferlib": partial(against, PUFFERLIB),
+    "jaxmarl": jaxmarl.against,
     "held": held,
     "memory": memory,
 }
@@ -284,8 +283,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--iterations", type=int, default=100, help="of our runs; those of peers are slower and fewer")
     parser.add_argument("--peer-iterations", type=int, default=8)
     parser.add_argument("--peers", type=Path, default=Path(".venv-bench"), help="what make bench-setup made")
-    for name, venv in (("jaxmarl", ".venv-jax"), ("pufferlib", ".venv-puffer")):
-        parser.add_argument(f"--{name}", type=Path, default=Path(venv), help=f"what make bench-{name} made, if it did")
+    parser.add_argument("--jaxmarl", type=Path, default=Path(".venv-jax"), help="what make bench-jaxmarl made")
     parser.add_argument("--skip-peers", action="store_true", help="leave out what is not RLlib; its ratio is null")
     parser.add_argument("--sweep", action="store_true", help="tune the peers, an hour, in place of the settings found")
     options = parser.parse_args()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import control, fingerprints, measure, own_games, results, tables, training, tuning, world
+from benchmarks import control, fingerprints, jaxmarl, measure, results, tables, training, tuning, world
 from benchmarks.measure import BenchmarkError, Peers
 from multigrid_rl.config.compose import compose
 
@@ -178,8 +178,7 @@ class TestTuning:
 
     def test_every_setting_keeps_batch(self):
         settings = training.stock_settings(quick=False) + training.sb3_settings(quick=False)
-        for peer in (own_games.JAXMARL, own_games.PUFFERLIB):
-            settings += [*peer.settings(False), *peer.settings(True), peer.best]
+        settings += [*jaxmarl.settings(quick=False), *jaxmarl.settings(quick=True), jaxmarl.BEST]
         assert all(tuning.BATCH % setting["num_envs"] == 0 for setting in settings)
 
 
@@ -191,30 +190,16 @@ class TestSections:
         data = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert data == dict.fromkeys(training.KEYS)
 
-    def test_trainers_with_games_of_their_own_are_left_out_with_a_line_where_they_are_not(
-        self, monkeypatch, tmp_path, capsys
-    ):
-        options = [
-            "--quick",
-            "--only",
-            "jaxmarl",
-            "pufferlib",
-            "--jaxmarl",
-            str(tmp_path),
-            "--pufferlib",
-            str(tmp_path),
-        ]
-        monkeypatch.setattr(sys, "argv", ["training", *options])
+    def test_jaxmarl_is_left_out_with_a_line_where_it_is_not(self, monkeypatch, tmp_path, capsys):
+        monkeypatch.setattr(sys, "argv", ["training", "--quick", "--only", "jaxmarl", "--jaxmarl", str(tmp_path)])
         monkeypatch.setattr(training, "describe", lambda: {})
         training.main()
         told = capsys.readouterr()
         assert json.loads(told.out.splitlines()[-1]) == dict.fromkeys(training.KEYS)
-        assert told.err.splitlines() == [
-            f"benchmarks: {name} is left out: no {package} in {tmp_path}: make bench-{package} makes it"
-            for name, package in (("JaxMARL's IPPO", "jaxmarl"), ("PufferLib's trainer", "pufferlib"))
-        ]
+        missing = f"JaxMARL's IPPO is left out: no jaxmarl in {tmp_path}: make bench-jaxmarl makes it"
+        assert told.err.splitlines() == [f"benchmarks: {missing}"]
 
-    def test_trainers_with_games_of_their_own_are_told_in_both_kinds_of_steps(self, monkeypatch, capsys):
+    def test_jaxmarl_is_measured_in_both_kinds_of_steps(self, monkeypatch, capsys):
         asked = []
 
         class Here:
@@ -226,8 +211,8 @@ class TestSections:
                 return {"env_steps_per_s": 50.0}
 
         ours = run_of([row(iteration, 1.0 * iteration) for iteration in range(1, 5)])
-        monkeypatch.setattr(own_games, "Peers", Here)
-        monkeypatch.setattr(own_games, "train_once", lambda overrides: ours)
+        monkeypatch.setattr(jaxmarl, "Peers", Here)
+        monkeypatch.setattr(jaxmarl, "train_once", lambda overrides: ours)
         monkeypatch.setattr(training, "describe", lambda: {})
         monkeypatch.setattr(sys, "argv", ["training", "--quick", "--only", "jaxmarl", "--sweep"])
         training.main()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -11,11 +13,11 @@ from gymnasium import spaces
 onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
-from benchmarks.onnx_files import played  # noqa: E402
 from bundles import bundle  # noqa: E402
 from commands import call, complaint  # noqa: E402
 from multigrid_rl.competition.onnx_file import CLOSE, compare, write_onnx  # noqa: E402
 from multigrid_rl.config.schema import ModelConfig  # noqa: E402
+from multigrid_rl.evaluation.evaluation import evaluate  # noqa: E402
 from multigrid_rl.evaluation.targets import find_target  # noqa: E402
 from multigrid_rl.files import data_root, installing  # noqa: E402
 from multigrid_rl.models.registry import network_of  # noqa: E402
@@ -27,6 +29,35 @@ BODY = spaces.Box(-1.0, 1.0, (17,)), spaces.Box(-2.0, 1.0, (6,))
 VIEW = spaces.MultiDiscrete([23] * 25 + [4, 4])
 TEAM = spaces.MultiDiscrete(([23] * 25 + [4, 4]) * 2)
 BOARD = spaces.Box(0.0, 1.0, (2 * 9 + 9,))
+
+
+@contextmanager
+def recorded(sha256, most):
+    """Record what the player of this hash is shown within the block: observations and memories, about ``most``."""
+    rows, memories, own = [], [], FrozenPlayer.outputs
+
+    def outputs(self, view, state):
+        if self.sha256 == sha256 and not self.mirrored and sum(map(len, rows)) < most:
+            rows.append(np.array(view.tokens))
+            memories.append(state.clone())
+        return own(self, view, state)
+
+    FrozenPlayer.outputs = outputs
+    try:
+        yield rows, memories
+    finally:
+        FrozenPlayer.outputs = own
+
+
+def played(target, sha256, states):
+    """Play games until enough was seen; returns observations and, where there is one, memories."""
+    with recorded(sha256, states) as (rows, memories):
+        for seed in range(100):
+            evaluate(target, episodes=50, seed=seed, modes=("stochastic",))
+            if sum(map(len, rows)) >= states:
+                break
+    shown, memory = np.concatenate(rows)[:states], torch.cat(memories)[:states]
+    return [torch.from_numpy(shown.astype(np.int32)), memory][: 1 + bool(memory.shape[1])]
 
 
 def session_of(file):

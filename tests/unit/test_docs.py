@@ -228,7 +228,7 @@ def test_every_guide_is_in_a_menu_of_the_site():
     ("typed", "ran"),
     [
         (["train"], "train scenario=1v1"),
-        (["train", "scenario=coop", "train.lr=3e-4"], "train scenario=coop scenario=coop train.lr=3e-4"),
+        (["train", "scenario=coop", "train.lr=3e-4"], "train scenario=coop train.lr=3e-4"),
         (["train", "SCENARIO=coop", "ARGS=seed=3 --until 2e6"], "train scenario=coop seed=3 --until 2e6"),
         (["train", "curriculum=[{steps: 9}, a]"], "train scenario=1v1 curriculum=[{steps: 9}, a]"),
         (["cup", "FOLDER=all", "scenario=2v2"], "cup all --scenario 2v2"),
