@@ -1,7 +1,7 @@
 """A trained network as a player, and checks of its seat."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,10 +11,22 @@ from torch import nn
 from multigrid_rl.fast import Pass, compile_network, step
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
+from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, other_seat, other_side
 from multigrid_rl.world.state import token_categories
+
+
+class NumpySource(NamedTuple):
+    """Numpy's generator as the random numbers of ``rows`` games."""
+
+    generator: np.random.Generator
+    rows: int
+
+    def uniform(self, columns: int) -> NDArray[np.float64]:
+        """Return ``(N, columns)`` numbers in [0, 1)."""
+        return self.generator.random((self.rows, columns))
 
 
 class FrozenPlayer:
@@ -100,7 +112,7 @@ class FrozenPlayer:
         )
 
     def predict(
-        self, observation: Any, state: torch.Tensor | None = None, rng: UniformSource | None = None
+        self, observation: Any, state: torch.Tensor | None = None, rng: np.random.Generator | Streams | None = None
     ) -> tuple[Any, torch.Tensor]:
         """Return the action for one observation (D,), or actions for several (N, D), and the next memory (N, S).
 
@@ -115,6 +127,8 @@ class FrozenPlayer:
         Raises:
             ConfigError: something else.
         """
+        if not isinstance(rng, np.random.Generator | Streams | None):
+            raise ConfigError(expected("rng", "a numpy.random.Generator, such as default_rng(0)", shown(repr(rng), 80)))
         # Imported here: no run asks a player so.
         from multigrid_rl.envs.zoo import rows_of  # noqa: PLC0415
         from multigrid_rl.world.spaces import token_rows  # noqa: PLC0415
@@ -129,7 +143,8 @@ class FrozenPlayer:
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             got = f"{shown(repr(observation), 80)}: {shown(str(error), 80)}"
             raise ConfigError(expected("observation", f"what {self.name} was trained to read", got)) from error
-        chosen = self.distribution.mode(outputs) if rng is None else self.distribution.draw(outputs, rng).actions
+        source = NumpySource(rng, len(rows)) if isinstance(rng, np.random.Generator) else rng
+        chosen = self.distribution.mode(outputs) if source is None else self.distribution.draw(outputs, source).actions
         actions = self.taken(chosen)
         if self.card is not None and self.card.taken is not None:
             actions = self.card.taken(actions)

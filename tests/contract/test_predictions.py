@@ -71,6 +71,19 @@ def test_predicted_actions_are_those_that_an_environment_takes(tmp_path, acts):
 
 
 @pytest.mark.parametrize("acts", ACTS, ids=str)
+def test_actions_are_drawn_from_a_numpy_generator(tmp_path, acts):
+    player = player_of(tmp_path / "one", acts=acts)
+    rows = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    drawn = [player.predict(rows, rng=np.random.default_rng(seed))[0] for seed in (1, 1, 2)]
+    assert all(acts.contains(row) for row in drawn[0])
+    assert np.array_equal(drawn[0], drawn[1])
+    saturated = isinstance(acts, spaces.Box) and acts.low.min() >= 300
+    assert saturated or not np.array_equal(drawn[0], drawn[2])
+    with pytest.raises(ConfigError, match=r"^rng: expected a numpy.random.Generator, such as default_rng\(0\), got 3$"):
+        player.predict(rows[0], rng=3)
+
+
+@pytest.mark.parametrize("acts", ACTS, ids=str)
 def test_actions_of_onnx_files_are_those_that_an_environment_takes(tmp_path, acts):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")

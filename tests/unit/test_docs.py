@@ -18,6 +18,7 @@ from benchmarks.house import ADDONS
 from commands import call, has_verb
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.metrics import glossary
+from multigrid_rl.text import ConfigError
 from multigrid_rl.types import Board, GameSpec, RewardWeights
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.events import best_return
@@ -161,6 +162,20 @@ def test_best_returns_are_found_by_search(name, total, steps):
     assert (round(best.total, 4), best.steps) == (total, steps)
     assert best.total < best_return(world.spec, "red")
     assert f"| {total:.4f} | {total:.4f} | {steps} | 1 |" in game_page()
+
+
+def test_the_words_of_other_libraries_are_refused_with_the_key_that_their_page_gives():
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8").partition("## Keys")[2].partition("## ")[0]
+    rows = [row.rsplit("|", 2)[:2] for row in re.findall(r"^\|(.*`.*)$", page, re.MULTILINE)]
+    assert len(rows) >= 15
+    for theirs, ours in rows:
+        for word in re.findall(r"`(?:--)?([a-z_-]+)`", theirs):
+            key = word.replace("-", "_")
+            with pytest.raises(ConfigError) as refusal:
+                compose([f"{key}=1"])
+            assert any(
+                f"`{name}`" in ours for name in re.findall(r"[\w.]+", str(refusal.value).partition("mean")[2])
+            ), key
 
 
 def test_lists_stay_lists_on_the_site():

@@ -136,7 +136,10 @@ def test_default_folder_of_another_run_is_left_alone(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("words", [("-m", "multigrid_rl"), ("-c", "from multigrid_rl.cli.main import app; app()")])
 def test_ctrl_c_while_the_command_itself_is_imported_is_no_traceback(tmp_path, words):
-    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport rich.console\n")
+    # A shell has what it runs in the background ignore the signal.
+    heard = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    source = f"import os, signal\n{heard}\nos.kill(os.getpid(), signal.SIGINT)\nimport rich.console\n"
+    (tmp_path / "typer.py").write_text(source)
     path = os.pathsep.join([str(tmp_path), str(Path.cwd())])
     env = {**os.environ, "PYTHONPATH": path}
     ended = subprocess.run([sys.executable, *words, "players"], check=False, env=env, capture_output=True, timeout=60)
