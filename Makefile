@@ -157,7 +157,7 @@ docs: $(DOCS_READY)  ## the site of README and docs/ in build/site, its links ch
 $(DOCS_READY): pyproject.toml
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(DOCS_VENV)
-	$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5,<10'
+	$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5,<10' 'mkdocstrings[python]>=0.26,<2' ruff
 	@touch $@
 
 pictures: $(DEV)  ## the pictures of README and docs from this checkout, 2 minutes; ARGS="--only boards terminal"

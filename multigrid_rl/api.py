@@ -101,7 +101,7 @@ class Run(os.PathLike[str]):
 
 
 class Replay:
-    """A game as a page to step through, shown by notebooks; :meth:`save` writes it as a file."""
+    """A game as a page to step through, shown by notebooks; ``save`` writes it as a file."""
 
     def __init__(self, game: GameRecord) -> None:
         self.game = game
@@ -132,7 +132,7 @@ def play(
     """Let two players play fresh games, and return one of them to step through, as notebooks show it.
 
     Args:
-        who: as for :func:`evaluate`.
+        who: as for ``evaluate``.
         opponent: player on every seat of the other team; by default whom the scenario or the run has there.
         overrides: of the game: ``"scenario=2v2"``.
         game: ``best``, ``median`` or ``worst``, as seen by ``who``.
@@ -220,7 +220,7 @@ def evaluate(
 
 
 def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | None = None) -> Policy:
-    """Load a player for a seat: one to hand to :func:`make`, or to ask for actions (``types.Policy``).
+    """Load a player for a seat: one to hand to ``make``, or to ask for actions (``types.Policy``).
 
     One that was trained has ``predict(observation)`` as well, which returns an action and the next memory.
 
@@ -259,7 +259,7 @@ def load_policy(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
     Args:
         who: a run, or a folder with a trained player, or its name.
         seat: whose; by default the first that the run trained. A team's policy acts for all its members.
-        scenario: its game, as for :func:`load_player`.
+        scenario: its game, as for ``load_player``.
 
     Raises:
         ValueError: a mistake, in one line; a player that was not trained.
