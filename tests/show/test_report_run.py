@@ -12,7 +12,7 @@ import pytest
 
 from multigrid_rl.files import data_root
 from multigrid_rl.runs.reader import read_run
-from multigrid_rl.show.reference import build_reference, save_reference
+from multigrid_rl.show.reference import build_reference
 from multigrid_rl.show.report import write_run_report
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
@@ -126,7 +126,7 @@ def test_draws_reference_curves(tmp_path):
         config = (folder / "config.yaml").read_text().replace("seed: 3", f"seed: {seed}")
         (folder / "config.yaml").write_text(config)
         runs.append(read_run(folder))
-    save_reference(build_reference(runs, "1v1"), tmp_path / "curves.json")
+    (tmp_path / "curves.json").write_text(build_reference(runs, "1v1").model_dump_json())
     text = page_of(tmp_path / "run", Story(), reference=tmp_path / "curves.json")
     assert "the middle 80% of the 3 seeds of the recipe 1v1" in text
     box, first = re.search(r'viewBox="([^"]+)"><path class="band" d="M [\d.-]+ ([\d.-]+)', text).groups()
