@@ -26,7 +26,7 @@ _MOST_SEATS = 8
 
 @dataclass(frozen=True)
 class GameDrawing:
-    """One recorded game that its renderer draws, as ``tables.FILMS`` has drawings; text is drawn where it is text.
+    """One recorded game that its renderer draws, as ``films.Drawing``; text is drawn where it is text.
 
     Args:
         record: the game.
@@ -57,9 +57,10 @@ class GameDrawing:
 
     @property
     def episode(self) -> SimpleNamespace:
-        """Its ``actions``, as many as steps, and ``total``, the return of those who are judged."""
-        returns = self.record.returns
-        return SimpleNamespace(actions=range(self.record.steps), total=sum(returns[s] for s in self.own or returns))
+        """Its ``number``, its ``actions``, as many as steps, and ``total``, the return of those who are judged."""
+        game, returns = self.record, self.record.returns
+        total = sum(returns[seat] for seat in self.own or returns)
+        return SimpleNamespace(number=game.game, actions=range(game.steps), total=total)
 
     def pictures(self, every: int, width: int) -> Iterator[tuple[int, Caption, Picture]]:  # noqa: ARG002 - see resized
         """Yield step, caption and picture of the start, of every ``every``-th step and of the last one.

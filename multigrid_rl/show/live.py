@@ -16,7 +16,7 @@ from multigrid_rl.runs.checkpoints import checkpoints_in
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show.page import render
 from multigrid_rl.show.reference import curves_folder
-from multigrid_rl.show.run_data import GAMES_SEED, play_own_games, read_report
+from multigrid_rl.show.run_data import GAMES_SEED, OwnGames, play_own_games, read_report
 from multigrid_rl.show.run_page import run_page
 from multigrid_rl.show.server import ALIVE, HEADERS, LOOK, address, application, listen, serve
 from multigrid_rl.show.standings import SearchTable, is_search
@@ -40,7 +40,7 @@ class LiveRun:
         self.folder = folder
         self._lock = Lock()
         self._page, self._written = "", ""  # and of what state of the folder
-        self._played: Any = None
+        self._played: OwnGames | None = None
         self._played_of = ""  # checkpoint
 
     def state(self) -> str:
@@ -68,9 +68,9 @@ class LiveRun:
             found = read_report(self.folder, games=0, reference=curves if recipe and curves.is_file() else None)
         except ConfigError as error:
             return render("waiting.html", live=True, kind="Training run", title="No report yet", lead=one_line(error))
-        return run_page(replace(found, played=self._games()), live=True)
+        return run_page(replace(found, played=self._games() if found.rivals else None), live=True)
 
-    def _games(self) -> Any:
+    def _games(self) -> OwnGames | None:
         """Return games of the newest checkpoint, played once for each."""
         newest = self._checkpoint()
         if newest != self._played_of:
@@ -78,7 +78,7 @@ class LiveRun:
             try:
                 self._played = play_own_games(self.folder, GAMES, seed=GAMES_SEED)
             except (ConfigError, PlayerError, RunError):
-                self._played = None  # of an environment without games, or a checkpoint that has gone meanwhile
+                self._played = None  # its checkpoint has gone meanwhile
         return self._played
 
 

@@ -106,7 +106,7 @@ def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
 def _episode_film(drawing: Any, label: str, width: int, *, speed: int = 1, fps: float | None = None) -> Film:
     """Return the film of an episode, at most ``width`` pixels wide, ``speed`` times as fast as ``fps`` steps a second.
 
-    ``drawing`` is of ``tables.FILMS``: ``episode``, steps a second, and ``pictures`` of some of its steps.
+    ``drawing``, of ``films`` or ``boards``, has an ``episode``, steps a second, and ``pictures`` of some of its steps.
     """
     steps, total, usual = len(drawing.episode.actions), drawing.episode.total, drawing.fps  # or why it cannot be drawn
     fps = fps or usual
@@ -178,7 +178,7 @@ def write_episode(drawing: Any, path: Path, *, label: str, fps: float | None = N
     """Write an episode as ``.gif`` or ``.mp4``, with its ``label`` in the captions; replaces an existing file.
 
     Args:
-        drawing: of ``tables.FILMS``.
+        drawing: of ``films`` or ``boards``.
         path: file to write.
         label: its name in the captions.
         fps: steps a second; those of the environment by default.

@@ -43,8 +43,9 @@ def test_bands_span_seeds_with_last_values_held(runs):
     assert [counts[steps] for steps in (100, 199, 202, 298, 301, 400)] == [3, 3, 2, 2, 1, 1]
 
 
-def test_reference_tells_when_gates_were_held(runs):
-    reference = reference_of(runs)
+def test_reference_tells_when_gates_were_held(runs, tmp_path):
+    again = write_seed(tmp_path, "again", seed=1, lengths=[44, 32], held=200, commit="abc+changes")  # the same commit
+    reference = reference_of([runs[0], again, runs[2]])
     assert [run.seed for run in reference.runs] == [0, 1, 2]
     assert [run.steps_to_held[ALL_GATES] for run in reference.runs] == [None, 200, 300]
     assert reference.median_to_held(ALL_GATES) == 300  # "never" is later than all
