@@ -74,17 +74,15 @@ class AdversarialOptions(Part):
     """weight of (slope - 1)^2 of the reward between the policy's steps and recorded ones. More: smoother. 0: none"""
     temperature: float = Field(default=1.0, gt=0)
     """what D divides the reward by. Less: a reward of the same slopes tells steps apart more sharply"""
-    replay: int = Field(default=0, ge=0)
-    """steps of earlier policies that are kept; half of the policy's rows are drawn from them. 0: none"""
     allow_variable_horizon: bool
     """true: allow environments whose episodes end early; the horizon then leaks reward information"""
 
     @model_validator(mode="before")
     @classmethod
-    def _without_reward(cls, values: Any) -> Any:
-        """Drop ``reward: null``, which older runs and recipes have."""
-        is_null = isinstance(values, dict) and values.get("reward", "") is None
-        return {key: value for key, value in values.items() if key != "reward"} if is_null else values
+    def _as_before(cls, values: Any) -> Any:
+        """Drop ``reward: null`` and ``replay: 0``, which older runs and recipes have."""
+        kept = values if isinstance(values, dict) else {}
+        return {key: value for key, value in kept.items() if value or key not in ("reward", "replay")} or values
 
 
 class CloningTrain(TrainConfig):
@@ -330,7 +328,7 @@ class AdversarialTrainer(Imitation):
 
         settings = self._config(config)
         options |= {"scale_values": config.model.scale_values}
-        data = read_demonstrations(Path(settings.data))
+        data = read_demonstrations(Path(str(config.data)))
         return AdversarialUpdate(settings, data, networks, action_spaces, update_config(config), **options)
 
     def _config(self, config: RunConfig) -> AdversarialConfig:
@@ -340,7 +338,7 @@ class AdversarialTrainer(Imitation):
 
         assert isinstance(config.train, AdversarialTrain)
         options = config.train.adversarial.model_dump()
-        return AdversarialConfig(**options, data=str(config.data), estimator=estimator_of(config), seed=config.seed)
+        return AdversarialConfig(**options, estimator=estimator_of(config), seed=config.seed)
 
 
 class DacTrainer(AdversarialTrainer):
@@ -351,12 +349,9 @@ class DacTrainer(AdversarialTrainer):
     brings = (*SAC.brings, "learner/*/discriminator_*")
 
     def check(self, config: RunConfig) -> None:
-        """Check what either asks for, and that the discriminator is one of kept steps."""
+        """Check what either asks for."""
         SAC.check(config)
         super().check(config)
-        assert isinstance(config.train, DacTrain)
-        asked = config.train.adversarial
-        config.require(asked.replay == 0, "train.adversarial.replay", "0 with train=dac: all that is played is kept")
 
     def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
         return SAC.describe(config, threads, games)
