@@ -90,10 +90,10 @@ def test_run_without_gates_has_curves(tmp_path):
 @pytest.mark.parametrize(
     ("metrics", "titles"),
     [
-        (("cloning_loss", "held_out_loss"), ("Cloning loss", "Cloning loss on episodes that are held out")),
+        (("cloning_loss", "held_out_loss"), ("Cloning loss", "Held out loss")),
         (
             ("discriminator_loss", "discriminator_accuracy"),
-            ("Loss of the discriminator", "Steps that the discriminator tells apart"),
+            ("Discriminator loss", "Discriminator accuracy"),
         ),
     ],
 )
@@ -105,7 +105,7 @@ def test_page_shows_curves_of_whatever_the_learner_reports(tmp_path, metrics, ti
     (folder / "metrics.jsonl").write_text(text)
     page = run_page(read_report(folder, games=0))
     assert [title for title in titles if f"<h3>{title}</h3>" not in page] == []
-    assert "Value loss" not in page
+    assert "Vf loss" not in page
 
 
 def test_shows_when_first_report_is_due(tmp_path):
