@@ -150,8 +150,7 @@ class Shot(NamedTuple):
 def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
     """Play a record again; yield its start, every ``every``-th step and its last one, drawn.
 
-    Raises:
-        ConfigError: it comes out otherwise, or its environment cannot be built, played or drawn.
+    Raises ``ConfigError``: it comes out otherwise, or its environment cannot be built, played or drawn.
     """
     from multigrid_rl.envs.zoo import LIMIT, begun, open_game  # noqa: PLC0415 - it brings an extra
 
@@ -189,8 +188,7 @@ def taken_actions(game: GameRecord) -> NDArray[np.int8]:
 def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
     """Yield the world at the start (no step yet) and after each step. The arrays change from one to the next.
 
-    Raises:
-        ReplayError: the game ends before or after its last recorded action.
+    Raises ``ReplayError``: the game ends before or after its last recorded action.
     """
     world = World(game.spec, 1, seed=game.seed, first_game=game.game, auto_reset=False)
     yield world, None
@@ -212,8 +210,7 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
         game: the record.
         shots_of: its :func:`frames`, where the caller iterates over them as well.
 
-    Raises:
-        ReplayError: the game ends before or after its last recorded action.
+    Raises ``ReplayError``: the game ends before or after its last recorded action.
     """
     shots: dict[str, list[Any]] = {name: [] for name in ("cells", "position", "heading", "hand", "tokens", "out")}
     moves: dict[str, list[Any]] = {name: [] for name in ("reward", "events")}
@@ -237,8 +234,7 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
 def read_games(path: Path) -> list[Any]:
     """Read a file of games (one of each kind): a list, or the ``games`` of a cup's results.
 
-    Raises:
-        ConfigError: unreadable, no games in it, or a damaged one.
+    Raises ``ConfigError``: unreadable, no games in it, or a damaged one.
     """
     wanted = "a list of games as evaluate, cup or play --record wrote it"
     try:
@@ -275,8 +271,7 @@ def choose(games: list[Any], which: str | None, source: object) -> Any:
 
     ``best`` is the first game whose label begins with it. The default is ``best`` if there is one, else the first.
 
-    Raises:
-        ConfigError: no such game.
+    Raises ``ConfigError``: no such game.
     """
     labels = [game.label for game in games]
     if which in labels:

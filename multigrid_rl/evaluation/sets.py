@@ -79,8 +79,7 @@ class SetComparison:
 def find_runs(patterns: list[str]) -> list[Path]:
     """Find run folders: each of ``patterns`` is one, contains some (at any depth), or is a glob pattern of them.
 
-    Raises:
-        ConfigError: nothing there.
+    Raises ``ConfigError``: nothing there.
     """
     folders: list[Path] = []
     for pattern in patterns:
@@ -232,8 +231,7 @@ def _wins(run: RunRecord) -> set[str]:
 def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generator) -> list[SetComparison]:
     """Compare steps to held, where there are gates, and the final value of every common metric.
 
-    Raises:
-        ConfigError: the runs have nothing in common to compare.
+    Raises ``ConfigError``: the runs have nothing in common to compare.
     """
     all_runs = (*ours.runs, *theirs.runs)
     comparisons: dict[str, str] = {HELD: "<="} if all(run.gates for run in all_runs) else {}

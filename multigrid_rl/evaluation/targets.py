@@ -76,8 +76,7 @@ class Target:
     def teams(self, sides: Sides | None = None) -> tuple[str, ...]:
         """Return the teams that it plays for with these ``sides``, its own first.
 
-        Raises:
-            ConfigError: there is no such side.
+        Raises ``ConfigError``: there is no such side.
         """
         if not self.rivals:
             return (self.team,)
@@ -93,8 +92,7 @@ class Target:
     def lineup(self, team: str, *, greedy: bool) -> Lineup:
         """Return all seats when it plays for ``team``, with sampled actions or its own likeliest actions (``greedy``).
 
-        Raises:
-            PlayerError: a player is unknown, damaged, does not fit, or has another hash.
+        Raises ``PlayerError``: a player is unknown, damaged, does not fit, or has another hash.
         """
         if isinstance(self.factory, MatchFactory):
             return _game_lineup(self.factory, self, team, greedy=greedy)
@@ -184,8 +182,7 @@ def find_target(
         opponent: a player on every seat of the other team.
         objects: players by name that were handed over as objects.
 
-    Raises:
-        ConfigError, PlayerError: no such player, run or checkpoint, or one that does not fit.
+    Raises ``ConfigError``, ``PlayerError``: no such player, run or checkpoint, or one that does not fit.
     """
     if checkpoint is not None and not is_run(who):
         raise ConfigError(expected("--checkpoint", f"nothing for {who}, which is no run", checkpoint))
@@ -233,8 +230,7 @@ def player_target(name: str, config: RunConfig, opponent: str | None = None) -> 
 
     With an ``opponent``, whom :func:`against` seats, those of one team.
 
-    Raises:
-        ConfigError: seats of both teams learn, or none.
+    Raises ``ConfigError``: seats of both teams learn, or none.
     """
     spec, learning = config.scenario.kind.spec, tuple(config.scenario.learning)
     if opponent is not None and learning:  # it plays for the first team, whoever else would learn
@@ -267,8 +263,7 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     In its own scenario its opponents must be those of its training. Of a run in which several teams learned, red or the
     first is judged against its own players of the others.
 
-    Raises:
-        ConfigError, PlayerError: no run, no such checkpoint, another game, a damaged player.
+    Raises ``ConfigError``, ``PlayerError``: no run, no such checkpoint, another game, a damaged player.
     """
     trained = run_config(run)
     if not trained.scenario.kind.rivals:
@@ -313,8 +308,7 @@ def _game(config: RunConfig) -> MatchFactory:
 def against(target: Target, opponent: str) -> Target:
     """Return the target with ``opponent`` on every seat of the other team.
 
-    Raises:
-        ConfigError: there is no other team.
+    Raises ``ConfigError``: there is no other team.
     """
     factory, spec = target.factory, target.spec
     assert isinstance(factory, MatchFactory)

@@ -133,8 +133,7 @@ class Adversary:
         config: its settings.
         device: of the network.
 
-    Raises:
-        RunError: episodes ended early, and that is not allowed.
+    Raises ``RunError``: episodes ended early, and that is not allowed.
     """
 
     def __init__(

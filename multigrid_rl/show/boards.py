@@ -65,8 +65,7 @@ class GameDrawing:
     def pictures(self, every: int, width: int) -> Iterator[tuple[int, Caption, Picture]]:  # noqa: ARG002 - see resized
         """Yield step, caption and picture of the start, of every ``every``-th step and of the last one.
 
-        Raises:
-            ConfigError: see ``replays.shots``.
+        Raises ``ConfigError``: see ``replays.shots``.
         """
         if "picture" in self._game.draws:
             for shot in shots(self.record, "picture", every):
@@ -105,8 +104,7 @@ def said(game: Any, seats: Iterable[str]) -> dict[str, Any]:
 def text_data(games: list[ZooRecord]) -> dict[str, Any] | None:
     """Return what a page steps through (``assets/texts.js``), or ``None`` where games do not write themselves as text.
 
-    Raises:
-        ConfigError: see ``replays.shots``.
+    Raises ``ConfigError``: see ``replays.shots``.
     """
     if not GameDrawing(games[0]).texts:
         return None

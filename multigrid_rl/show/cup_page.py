@@ -25,8 +25,7 @@ def cup_page(results: CupResults) -> str:
 
     Pure: the same results give the same page.
 
-    Raises:
-        ReplayError: a record that is not one whole game.
+    Raises ``ReplayError``: a record that is not one whole game.
     """
     shown, names = shown_games(results), order(results)
     by_name = {entry.name: _public(entry) for entry in results.entries}

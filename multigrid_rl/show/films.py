@@ -36,8 +36,7 @@ class Recording(NamedTuple):
 def recorded(target: Target, numbers: range, *, seed: int, mode: Mode) -> PlayedPart:
     """Play the first episode of each of the environments ``numbers`` of ``seed``, and keep what was done.
 
-    Raises:
-        ConfigError, PlayerError: no environment of Gymnasium, or a damaged player.
+    Raises ``ConfigError``, ``PlayerError``: no environment of Gymnasium, or a damaged player.
     """
     if not isinstance(target.factory, GymnasiumFactory):
         raise ConfigError(expected(f"{target.name}: scenario.package", "gymnasium, to keep episodes", "multigrid"))
@@ -71,8 +70,7 @@ def ranked(recordings: list[Recording]) -> dict[str, Recording]:
 def pick(target: Target, which: str, episodes: int, *, seed: int, mode: Mode) -> "tuple[str, Drawing]":
     """Return label and drawing of an episode: ``best``, ``median`` or ``worst`` of some, or by its number.
 
-    Raises:
-        ConfigError, PlayerError: another word, no environment of Gymnasium, or a damaged player.
+    Raises ``ConfigError``, ``PlayerError``: another word, no environment of Gymnasium, or a damaged player.
     """
     label = check_game(which)
     numbers = range(int(label), int(label) + 1) if label.isdecimal() else range(episodes)
@@ -108,8 +106,7 @@ class Drawing:
             every: steps from one picture to the next.
             width: in pixels; MuJoCo draws none that are wider.
 
-        Raises:
-            ConfigError: any error of the environment while it replays and draws the episode.
+        Raises ``ConfigError``: any error of the environment while it replays and draws the episode.
         """
         _use_headless_drivers()
         hint = ""

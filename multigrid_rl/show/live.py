@@ -115,8 +115,7 @@ def watch_run(folder: Path, port: int | None, say: Any) -> None:
         port: of this machine; ``None``: the first free one.
         say: is handed the line with its address.
 
-    Raises:
-        ConfigError: no folder of either, a port in use.
+    Raises ``ConfigError``: no folder of either, a port in use.
     """
     if not is_search(folder) and not (folder / "config.yaml").is_file():
         raise ConfigError(expected(folder, "the folder of a run or a search", "no config.yaml in it"))

@@ -42,8 +42,7 @@ class OtherPlayers(NamedTuple):
 def find_seat(spec: Seats, side_wanted: str | None, seat: str | None) -> str:
     """Find the person's seat: the given one, else the first of the side, of red where nothing is said, else of all.
 
-    Raises:
-        ConfigError: this game has no such seat or side, or the two contradict each other.
+    Raises ``ConfigError``: this game has no such seat or side, or the two contradict each other.
     """
     seats = ", ".join(spec.seats)
     if seat is not None:
@@ -210,8 +209,7 @@ class Session:
     def step(self, *actions: int) -> Caption:
         """Play one step in which each of the persons takes an action (ignored once they are out).
 
-        Raises:
-            ValueError: the game is over, or there is no such action.
+        Raises ``ValueError``: the game is over, or there is no such action.
         """
         if self.over:
             raise ValueError("step: expected restart() first, got an action in a game that is over")

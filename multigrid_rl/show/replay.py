@@ -54,8 +54,7 @@ class Pack:
     def pack(self, game: Any, title: str | None = None) -> dict[str, Any] | None:
         """Return one game as plain JSON, not added to :attr:`games`; its title is by default label and result.
 
-        Raises:
-            ReplayError: the record's actions are not one whole game.
+        Raises ``ReplayError``: the record's actions are not one whole game.
         """
         captions: list[Caption] = []
 
@@ -117,8 +116,7 @@ class TextPack(Pack):
     def pack(self, game: Any, title: str | None = None) -> dict[str, Any] | None:
         """Return one game as plain JSON, not added to :attr:`games`; ``None`` where it writes no text.
 
-        Raises:
-            ConfigError: see ``replays.shots``.
+        Raises ``ConfigError``: see ``replays.shots``.
         """
         found = text_data([game])
         if found is None:
@@ -135,8 +133,7 @@ class TextPack(Pack):
 def replays(games: list[Any]) -> dict[str, Any]:
     """Return what :func:`page.render` needs to replay games (of ``replays``): their ``data``, and its scripts.
 
-    Raises:
-        ValueError: a record that is not one whole game.
+    Raises ``ValueError``: a record that is not one whole game.
     """
     if not games or isinstance(games[0], GameRecord):
         return {"data": Pack.of(games).data() if games else None}

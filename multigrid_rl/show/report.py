@@ -53,8 +53,7 @@ def write_run_report(
         reference: file of the recipe's curves.
         films: draw episodes of Gymnasium.
 
-    Raises:
-        ConfigError: not a run, a damaged file, or an output that may not be written.
+    Raises ``ConfigError``: not a run, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
     found = read_report(folder, games=games, reference=reference, films=films)
@@ -69,8 +68,7 @@ def write_run_report(
 def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = False) -> Path:
     """Write the page of a cup like that of a run.
 
-    Raises:
-        ConfigError: no cup, a damaged file, or an output that may not be written.
+    Raises ``ConfigError``: no cup, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
     path = folder / RESULTS_FILE

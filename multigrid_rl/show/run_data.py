@@ -101,8 +101,7 @@ def read_report(
         reference: file of the recipe's curves.
         films: draw episodes of Gymnasium.
 
-    Raises:
-        ConfigError: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
+    Raises ``ConfigError``: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
     """
     run = read_run(folder)
     rows = read_rows(folder / "metrics.jsonl")

@@ -27,8 +27,7 @@ def terminal(
 ) -> tuple["TerminalSession", Callable[[], None], str]:
     """Begin to play in the terminal; returns the games, what plays them, and a hint. Entry of ``tables.PERSONS``.
 
-    Raises:
-        ConfigError: the game does not write itself as text.
+    Raises ``ConfigError``: the game does not write itself as text.
     """
     for option, value in options.items():
         if value is not None:

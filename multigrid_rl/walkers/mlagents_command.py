@@ -168,8 +168,7 @@ def translate(
 ) -> tuple[str, list[TranslatedLine], Any]:
     """Return the name of a behaviour, the conversion of each of its keys, and the recipe.
 
-    Raises:
-        ConfigError: no settings of ML-Agents, no such behaviour, an unknown key or an invalid value.
+    Raises ``ConfigError``: no settings of ML-Agents, no such behaviour, an unknown key or an invalid value.
     """
     name, settings, others = _read(file, behavior)
     values: dict[str, Any] = {}
