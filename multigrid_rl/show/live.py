@@ -15,7 +15,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.checkpoints import checkpoints_in
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show.page import render
-from multigrid_rl.show.reference import curves_folder
+from multigrid_rl.show.reference import curves_of
 from multigrid_rl.show.run_data import GAMES_SEED, OwnGames, play_own_games, read_report
 from multigrid_rl.show.run_page import run_page
 from multigrid_rl.show.server import ALIVE, HEADERS, LOOK, address, application, listen, serve
@@ -63,9 +63,7 @@ class LiveRun:
 
     def _write(self) -> str:
         try:
-            recipe = read_run(self.folder).config.get("experiment")
-            curves = curves_folder() / f"{recipe}.json"
-            found = read_report(self.folder, games=0, reference=curves if recipe and curves.is_file() else None)
+            found = read_report(self.folder, games=0, reference=curves_of(read_run(self.folder)))
         except ConfigError as error:
             return render("waiting.html", live=True, kind="Training run", title="No report yet", lead=one_line(error))
         return run_page(replace(found, played=self._games() if found.rivals else None), live=True)

@@ -159,9 +159,10 @@ def _band(rows: list[Series], grid: Array) -> Band:
 # --- files
 
 
-def curves_folder() -> Path:
-    """Return the folder of the project's own reference curves, a file for each recipe that has some."""
-    return data_root() / "configs" / "recipe" / "curves"
+def curves_of(run: RunRecord) -> Path | None:
+    """Return the project's own file of reference curves of a run's recipe, if it followed one that has some."""
+    path = data_root() / "configs" / "recipe" / "curves" / f"{run.config.get('experiment')}.json"
+    return path if path.is_file() else None
 
 
 def load_reference(path: Path) -> Reference:

@@ -39,7 +39,7 @@ def report(
 ) -> None:
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
     from multigrid_rl.runs.reader import read_run
-    from multigrid_rl.show.reference import curves_folder
+    from multigrid_rl.show.reference import curves_of
     from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report, write_seeds_report
     from multigrid_rl.training.screen import warnings_on_screen
     from multigrid_rl.training.seeds import SEEDS_FILE
@@ -56,10 +56,7 @@ def report(
                 folder, "the folder of a run, of seeds or a cup", "none of metrics.jsonl, seeds.json, results.json"
             )
         one_thread()
-        # The curves of the run's own recipe, if it followed one that has some.
-        recipe = read_run(folder).config.get("experiment")
-        curves = curves_folder() / f"{recipe}.json"
-        reference = curves if recipe and curves.is_file() else None
+        reference = curves_of(read_run(folder))
         with warnings_on_screen():
             written = write_run_report(folder, output, force=force, games=episodes, reference=reference, films=films)
     typer.echo(f"wrote {written} ({written.stat().st_size / 1000:,.0f} kB)")
