@@ -161,7 +161,9 @@ def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
         now = begun(env, reset_seed(game.seed, game.game, 0))
         yield Shot(0, {}, dict(totals), env.drawn(how))
         for t in range(1, game.steps + 1):
-            taken = {seat: _as_taken(env.spaces(seat)[1], game.actions[seat][t - 1]) for seat in now.turn}
+            done = {seat: game.actions[seat][t - 1] for seat in now.turn}
+            dtypes = {seat: env.spaces(seat)[1].dtype for seat in done}
+            taken = {seat: it if isinstance(it, int) else np.asarray(it, dtypes[seat]) for seat, it in done.items()}
             names = {seat: env.named(seat, it) if isinstance(it, int) else str(it) for seat, it in taken.items()}
             now = env.play(taken)
             late = bool(now.turn) and t == game.env_args.get(LIMIT)
@@ -174,10 +176,6 @@ def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
                 yield Shot(t, names, dict(totals), env.drawn(how))
     if not over or t < game.steps or not np.allclose([*totals.values()], [game.returns[seat] for seat in totals]):
         raise ConfigError(expected(key, "the same game", "another one: it does not follow from its seed and actions"))
-
-
-def _as_taken(space: Any, action: Any) -> Any:
-    return action if isinstance(action, int) else np.asarray(action, space.dtype)
 
 
 def taken_actions(game: GameRecord) -> NDArray[np.int8]:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +20,7 @@ from multigrid_rl.runs.players import code_of_run, config_of, env_player, is_run
 from multigrid_rl.runs.reader import opponent_hashes, run_config
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import check_code
-from multigrid_rl.types import EnvFactory, MultiAgentSpec, Policy
+from multigrid_rl.types import EnvFactory, MultiAgentSpec
 
 Sides = Literal["own", "other", "red", "blue", "both"]
 #: Environments of other packages that are played side by side.
@@ -97,13 +96,21 @@ class Target:
         if isinstance(self.factory, MatchFactory):
             return _game_lineup(self.factory, self, team, greedy=greedy)
         specs, players = self.specs, self.players(greedy=greedy)
+        may_not_end = f"env_id={getattr(self.factory, 'env_id', self.name)}"
+
+        def play(episodes: int, *, seed: int, first: int = 0, keep: bool = False) -> Played:
+            env = self.factory.build(min(episodes, SIDE_BY_SIDE), first)
+            return play_episodes(
+                env, specs.agents, players, episodes, seed=seed, first=first, keep=keep, may_not_end=may_not_end
+            )
+
         return Lineup(
             self.team,
             specs.learning,
             specs,
             {seat: players[agent.name].name for agent in specs.agents for seat in agent.seats},
             {seat: [players[agent.name].sha256] for agent in specs.agents for seat in agent.seats},
-            partial(_play_side_by_side, self, players),
+            play,
             numbered=False,
         )
 
@@ -119,21 +126,6 @@ class Target:
             found[name] = player = FrozenPlayer.of(card, read_network(Path(ref), card), greedy=greedy)
             player.own = agents[name].own
         return found
-
-
-def _play_side_by_side(
-    target: Target,
-    players: Mapping[str, Policy],
-    episodes: int,
-    *,
-    seed: int,
-    first: int = 0,
-    keep: bool = False,
-) -> Played:
-    env = target.factory.build(min(episodes, SIDE_BY_SIDE), first)
-    may_not_end = f"env_id={getattr(target.factory, 'env_id', target.name)}"
-    agents = target.specs.agents
-    return play_episodes(env, agents, players, episodes, seed=seed, first=first, keep=keep, may_not_end=may_not_end)
 
 
 def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bool) -> Lineup:

@@ -52,6 +52,10 @@ class DaggerOptions(Part):
     base: float = Field(ge=0, lt=1)
     """with schedule=exponential: the share is base ** round. Higher: the expert acts for longer"""
 
+    def beta(self, number: int) -> float:
+        """Return the share of the steps in which the expert acts in round ``number``: 1 in round 0."""
+        return max(0.0, 1 - number / self.rounds) if self.schedule == "linear" else self.base**number
+
 
 class AdversarialOptions(Part):
     """Learning from a discriminator's rewards."""

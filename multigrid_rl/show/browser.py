@@ -39,12 +39,7 @@ class Table:
     """
 
     def __init__(
-        self,
-        session: Session,
-        game_over: Callable[[], None],
-        *,
-        whole_board: bool = False,
-        delay: float | None = None,
+        self, session: Session, game_over: Callable[[], None], *, whole_board: bool = False, delay: float | None = None
     ) -> None:
         self._session, self._game_over, self._whole = session, game_over, whole_board
         #: Seconds between two looks whether a step is due.

@@ -38,14 +38,13 @@ class _Rule(NamedTuple):
         if self.kind is None:
             return value
         if isinstance(self.kind, tuple):
-            good, found = value in self.kind and isinstance(value, bool) == isinstance(self.kind[0], bool), value
-        else:
-            number = float("nan" if isinstance(value, bool) else value)  # yaml reads 3e-4 as a string
-            good = self.least <= number <= self.most and math.isfinite(number) and self.kind(number) == number
-            found = self.kind(number) if good else None
-        if not good:
+            if value in self.kind and isinstance(value, bool) == isinstance(self.kind[0], bool):
+                return value
             raise ValueError
-        return found
+        number = float("nan" if isinstance(value, bool) else value)  # yaml reads 3e-4 as a string
+        if not self.least <= number <= self.most or math.isinf(number) or self.kind(number) != number:
+            raise ValueError
+        return self.kind(number)
 
 
 _FLAG, _SCHEDULE = (True, False), ("linear", "constant")
