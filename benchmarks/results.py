@@ -9,6 +9,7 @@ python -m benchmarks.results --fresh         # on seeds that nobody tuned on
 
 import argparse
 import json
+import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,8 @@ from multigrid_rl.evaluation.evaluation import MODES, PlayedPart, evaluate
 from multigrid_rl.evaluation.seeds import ENOUGH, told_median
 from multigrid_rl.evaluation.targets import find_target, run_target
 from multigrid_rl.runs.players import run_player
-from multigrid_rl.runs.reader import read_run, run_config
-from multigrid_rl.show.reference import build_reference, save_reference
+from multigrid_rl.runs.reader import RunRecord, read_run, run_config
+from multigrid_rl.show.reference import build_reference
 from multigrid_rl.text import expected
 from multigrid_rl.training.seeds import run_path, run_seeds, told_held
 
@@ -287,7 +288,7 @@ def main() -> None:
         rows = results_of(study, seeds, options.jobs, options.runs / study.name)
         if study.recipe:
             runs = [read_run(run_path(options.runs / study.name, seed)) for seed in seeds]
-            save_reference(build_reference(runs, study.recipe), CURVES / f"{study.recipe}.json", force=True)
+            save_curves(runs, study.recipe)
         records[study.name] = record_of(study, rows, fresh=options.fresh)
         lines = (f"{json.dumps(name)}: {json.dumps(record)}" for name, record in records.items())
         kept.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
@@ -296,6 +297,22 @@ def main() -> None:
     before, _, after = page.read_text(encoding="utf-8").partition(MARKS[0])
     after = after.partition(MARKS[1])[2]
     page.write_text("\n".join([before + MARKS[0], *summary(records), MARKS[1] + after]), encoding="utf-8")
+
+
+def save_curves(runs: list[RunRecord], recipe: str) -> None:
+    """Write a recipe's reference curves, and where they are from, one list a line."""
+    first = runs[0]
+    command = [word for word in str(first.provenance["command"]).split() if not word.startswith(("seed=", "run_dir="))]
+    origin = {
+        "scenario": first.config["scenario"]["name"],
+        "command": " ".join([*command, "seed=SEED"]),
+        # "+changes" if any run had changes.
+        "commit": max((str(run.provenance["commit"]) for run in runs), key=len),
+        "versions": first.provenance["versions"],
+    }
+    text = json.dumps({**origin, **build_reference(runs, recipe).model_dump(mode="json")}, indent=1)
+    text = re.sub(r"\[[^][{}]*\]", lambda match: " ".join(match[0].split()), text)
+    (CURVES / f"{recipe}.json").write_text(f"{text}\n", encoding="utf-8")
 
 
 def held_sentence(rows: list[dict[str, Any]]) -> str:

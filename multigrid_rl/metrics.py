@@ -229,7 +229,7 @@ LATER = MetricGroup(
         "timing/sync_s": ("sending weights to the env runners", "s"),
         "timing/metrics_s": ("metrics and gates, and records and display of the iteration before", "s"),
         "timing/checkpoint_s": ("the checkpoint after the iteration before", "s"),
-        "timing/other_s": ("the iteration without sample, learn, sync, metrics and checkpoint", "s"),
+        "timing/other_s": ("everything else: the iteration without sample, learn, sync, metrics and checkpoint", "s"),
         "timing/overhead_share": (
             "share of the iteration that is neither engine, play, players, forward, network, loss nor optimizer",
             "share",

@@ -253,12 +253,6 @@ PERSONS: dict[str, str] = {
     "ZooSpec": "multigrid_rl.show.terminal:terminal",
 }
 
-#: Episodes of an environment that can be drawn: those of a run for its page; one chosen by name.
-FILMS: dict[str, str] = {
-    "page": "multigrid_rl.walkers.films:play_own_episodes",
-    "pick": "multigrid_rl.walkers.films:pick",
-}
-
 #: Where a run's rows go, too: what ``tracking`` may name; each is a ``runs.folder.Tracker``.
 TRACKERS: dict[str, str] = {
     "csv": "multigrid_rl.ops.trackers:Csv",

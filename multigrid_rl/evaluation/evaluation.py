@@ -76,9 +76,8 @@ def evaluate(
 ) -> Evaluation:
     """Play ``episodes`` whole episodes in each mode, shared out among the sides, by default the target's.
 
-    Raises:
-        ConfigError, PlayerError: no such mode or side, fewer episodes than sides, a player that cannot be used.
-        RunError: an episode that never ends.
+    Raises ``ConfigError``, ``PlayerError``: no such mode or side, fewer episodes than sides, a player that cannot be
+    used; ``RunError``: an episode that never ends.
     """
     for mode in modes:
         if mode not in MODES:
@@ -107,8 +106,7 @@ def evaluate(
 def held_out(run: Path, which: Literal["validate", "test"], episodes: int, seed: int) -> dict[str, dict[str, Any]]:
     """Play a run's policy against each player of a list that its scenario holds out; returns their shares by name.
 
-    Raises:
-        ConfigError, PlayerError: no run, or a player that cannot be used.
+    Raises ``ConfigError``, ``PlayerError``: no run, or a player that cannot be used.
     """
     target, rows = run_target(run), {}
     for name in run_config(run).scenario.held_out.get(which, ()):

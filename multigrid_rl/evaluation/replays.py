@@ -150,8 +150,7 @@ class Shot(NamedTuple):
 def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
     """Play a record again; yield its start, every ``every``-th step and its last one, drawn.
 
-    Raises:
-        ConfigError: it comes out otherwise, or its environment cannot be built, played or drawn.
+    Raises ``ConfigError``: it comes out otherwise, or its environment cannot be built, played or drawn.
     """
     from multigrid_rl.envs.zoo import LIMIT, begun, open_game  # noqa: PLC0415 - it brings an extra
 
@@ -162,7 +161,9 @@ def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
         now = begun(env, reset_seed(game.seed, game.game, 0))
         yield Shot(0, {}, dict(totals), env.drawn(how))
         for t in range(1, game.steps + 1):
-            taken = {seat: _as_taken(env.spaces(seat)[1], game.actions[seat][t - 1]) for seat in now.turn}
+            done = {seat: game.actions[seat][t - 1] for seat in now.turn}
+            dtypes = {seat: env.spaces(seat)[1].dtype for seat in done}
+            taken = {seat: it if isinstance(it, int) else np.asarray(it, dtypes[seat]) for seat, it in done.items()}
             names = {seat: env.named(seat, it) if isinstance(it, int) else str(it) for seat, it in taken.items()}
             now = env.play(taken)
             late = bool(now.turn) and t == game.env_args.get(LIMIT)
@@ -177,10 +178,6 @@ def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
         raise ConfigError(expected(key, "the same game", "another one: it does not follow from its seed and actions"))
 
 
-def _as_taken(space: Any, action: Any) -> Any:
-    return action if isinstance(action, int) else np.asarray(action, space.dtype)
-
-
 def taken_actions(game: GameRecord) -> NDArray[np.int8]:
     """Return the actions (T, A) of a record."""
     return np.asarray(np.array([[int(digit) for digit in text] for text in game.actions.values()], np.int8).T)
@@ -189,8 +186,7 @@ def taken_actions(game: GameRecord) -> NDArray[np.int8]:
 def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
     """Yield the world at the start (no step yet) and after each step. The arrays change from one to the next.
 
-    Raises:
-        ReplayError: the game ends before or after its last recorded action.
+    Raises ``ReplayError``: the game ends before or after its last recorded action.
     """
     world = World(game.spec, 1, seed=game.seed, first_game=game.game, auto_reset=False)
     yield world, None
@@ -212,8 +208,7 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
         game: the record.
         shots_of: its :func:`frames`, where the caller iterates over them as well.
 
-    Raises:
-        ReplayError: the game ends before or after its last recorded action.
+    Raises ``ReplayError``: the game ends before or after its last recorded action.
     """
     shots: dict[str, list[Any]] = {name: [] for name in ("cells", "position", "heading", "hand", "tokens", "out")}
     moves: dict[str, list[Any]] = {name: [] for name in ("reward", "events")}
@@ -237,8 +232,7 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
 def read_games(path: Path) -> list[Any]:
     """Read a file of games (one of each kind): a list, or the ``games`` of a cup's results.
 
-    Raises:
-        ConfigError: unreadable, no games in it, or a damaged one.
+    Raises ``ConfigError``: unreadable, no games in it, or a damaged one.
     """
     wanted = "a list of games as evaluate, cup or play --record wrote it"
     try:
@@ -275,8 +269,7 @@ def choose(games: list[Any], which: str | None, source: object) -> Any:
 
     ``best`` is the first game whose label begins with it. The default is ``best`` if there is one, else the first.
 
-    Raises:
-        ConfigError: no such game.
+    Raises ``ConfigError``: no such game.
     """
     labels = [game.label for game in games]
     if which in labels:

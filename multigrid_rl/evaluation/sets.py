@@ -79,8 +79,7 @@ class SetComparison:
 def find_runs(patterns: list[str]) -> list[Path]:
     """Find run folders: each of ``patterns`` is one, contains some (at any depth), or is a glob pattern of them.
 
-    Raises:
-        ConfigError: nothing there.
+    Raises ``ConfigError``: nothing there.
     """
     folders: list[Path] = []
     for pattern in patterns:
@@ -232,18 +231,29 @@ def _wins(run: RunRecord) -> set[str]:
 def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generator) -> list[SetComparison]:
     """Compare steps to held, where there are gates, and the final value of every common metric.
 
-    Raises:
-        ConfigError: the runs have nothing in common to compare.
+    Raises ``ConfigError``: the runs have nothing in common to compare.
     """
     all_runs = (*ours.runs, *theirs.runs)
     comparisons: dict[str, str] = {HELD: "<="} if all(run.gates for run in all_runs) else {}
     comparisons |= directions(all_runs)
     if not comparisons:
         raise ConfigError(expected(all_runs[0].path, "gates, or a metric that all runs report", "neither"))
-    return [
-        _compare(metric, comparison == "<=", _values(ours, metric), _values(theirs, metric), reps, rng)
-        for metric, comparison in comparisons.items()
-    ]
+    found = []
+    for metric, comparison in comparisons.items():
+        smaller, (a, b) = comparison == "<=", (_values(runs, metric) for runs in (ours, theirs))
+        never = [int(sum(np.isinf(group).sum() for group in side)) if metric == HELD else 0 for side in (a, b)]
+        row = SetComparison(
+            metric=metric,
+            smaller=smaller,
+            ours=iqm_interval(a, reps, rng),
+            theirs=iqm_interval(b, reps, rng),
+            difference=iqm_difference(a, b, reps, rng),
+            better=improvement_interval(a, b, reps, rng, smaller=smaller),
+            p=permutation_p(a, b, reps, rng, smaller=smaller),
+            never=(never[0], never[1]),
+        )
+        found.append(row)
+    return found
 
 
 def _values(runs: RunSet, metric: str) -> Strata:
@@ -256,19 +266,3 @@ def _value(run: RunRecord, metric: str) -> float:
         return math.inf if steps is None else float(steps)
     window = next((gate.window for gate in run.gates if gate.metric == metric), final_window(run))
     return final_value(run.series[metric], window)
-
-
-def _compare(
-    metric: str, smaller: bool, ours: Strata, theirs: Strata, reps: int, rng: np.random.Generator
-) -> SetComparison:
-    never = [int(sum(np.isinf(group).sum() for group in side)) if metric == HELD else 0 for side in (ours, theirs)]
-    return SetComparison(
-        metric=metric,
-        smaller=smaller,
-        ours=iqm_interval(ours, reps, rng),
-        theirs=iqm_interval(theirs, reps, rng),
-        difference=iqm_difference(ours, theirs, reps, rng),
-        better=improvement_interval(ours, theirs, reps, rng, smaller=smaller),
-        p=permutation_p(ours, theirs, reps, rng, smaller=smaller),
-        never=(never[0], never[1]),
-    )

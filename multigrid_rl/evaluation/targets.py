@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +20,7 @@ from multigrid_rl.runs.players import code_of_run, config_of, env_player, is_run
 from multigrid_rl.runs.reader import opponent_hashes, run_config
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import check_code
-from multigrid_rl.types import EnvFactory, MultiAgentSpec, Policy
+from multigrid_rl.types import EnvFactory, MultiAgentSpec
 
 Sides = Literal["own", "other", "red", "blue", "both"]
 #: Environments of other packages that are played side by side.
@@ -76,8 +75,7 @@ class Target:
     def teams(self, sides: Sides | None = None) -> tuple[str, ...]:
         """Return the teams that it plays for with these ``sides``, its own first.
 
-        Raises:
-            ConfigError: there is no such side.
+        Raises ``ConfigError``: there is no such side.
         """
         if not self.rivals:
             return (self.team,)
@@ -93,19 +91,26 @@ class Target:
     def lineup(self, team: str, *, greedy: bool) -> Lineup:
         """Return all seats when it plays for ``team``, with sampled actions or its own likeliest actions (``greedy``).
 
-        Raises:
-            PlayerError: a player is unknown, damaged, does not fit, or has another hash.
+        Raises ``PlayerError``: a player is unknown, damaged, does not fit, or has another hash.
         """
         if isinstance(self.factory, MatchFactory):
             return _game_lineup(self.factory, self, team, greedy=greedy)
         specs, players = self.specs, self.players(greedy=greedy)
+        may_not_end = f"env_id={getattr(self.factory, 'env_id', self.name)}"
+
+        def play(episodes: int, *, seed: int, first: int = 0, keep: bool = False) -> Played:
+            env = self.factory.build(min(episodes, SIDE_BY_SIDE), first)
+            return play_episodes(
+                env, specs.agents, players, episodes, seed=seed, first=first, keep=keep, may_not_end=may_not_end
+            )
+
         return Lineup(
             self.team,
             specs.learning,
             specs,
             {seat: players[agent.name].name for agent in specs.agents for seat in agent.seats},
             {seat: [players[agent.name].sha256] for agent in specs.agents for seat in agent.seats},
-            partial(_play_side_by_side, self, players),
+            play,
             numbered=False,
         )
 
@@ -121,21 +126,6 @@ class Target:
             found[name] = player = FrozenPlayer.of(card, read_network(Path(ref), card), greedy=greedy)
             player.own = agents[name].own
         return found
-
-
-def _play_side_by_side(
-    target: Target,
-    players: Mapping[str, Policy],
-    episodes: int,
-    *,
-    seed: int,
-    first: int = 0,
-    keep: bool = False,
-) -> Played:
-    env = target.factory.build(min(episodes, SIDE_BY_SIDE), first)
-    may_not_end = f"env_id={getattr(target.factory, 'env_id', target.name)}"
-    agents = target.specs.agents
-    return play_episodes(env, agents, players, episodes, seed=seed, first=first, keep=keep, may_not_end=may_not_end)
 
 
 def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bool) -> Lineup:
@@ -184,8 +174,7 @@ def find_target(
         opponent: a player on every seat of the other team.
         objects: players by name that were handed over as objects.
 
-    Raises:
-        ConfigError, PlayerError: no such player, run or checkpoint, or one that does not fit.
+    Raises ``ConfigError``, ``PlayerError``: no such player, run or checkpoint, or one that does not fit.
     """
     if checkpoint is not None and not is_run(who):
         raise ConfigError(expected("--checkpoint", f"nothing for {who}, which is no run", checkpoint))
@@ -233,8 +222,7 @@ def player_target(name: str, config: RunConfig, opponent: str | None = None) -> 
 
     With an ``opponent``, whom :func:`against` seats, those of one team.
 
-    Raises:
-        ConfigError: seats of both teams learn, or none.
+    Raises ``ConfigError``: seats of both teams learn, or none.
     """
     spec, learning = config.scenario.kind.spec, tuple(config.scenario.learning)
     if opponent is not None and learning:  # it plays for the first team, whoever else would learn
@@ -267,8 +255,7 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     In its own scenario its opponents must be those of its training. Of a run in which several teams learned, red or the
     first is judged against its own players of the others.
 
-    Raises:
-        ConfigError, PlayerError: no run, no such checkpoint, another game, a damaged player.
+    Raises ``ConfigError``, ``PlayerError``: no run, no such checkpoint, another game, a damaged player.
     """
     trained = run_config(run)
     if not trained.scenario.kind.rivals:
@@ -313,8 +300,7 @@ def _game(config: RunConfig) -> MatchFactory:
 def against(target: Target, opponent: str) -> Target:
     """Return the target with ``opponent`` on every seat of the other team.
 
-    Raises:
-        ConfigError: there is no other team.
+    Raises ``ConfigError``: there is no other team.
     """
     factory, spec = target.factory, target.spec
     assert isinstance(factory, MatchFactory)

@@ -48,13 +48,11 @@ class AdversarialConfig:
     steps: int
     minibatch_size: int
     allow_variable_horizon: bool
-    data: str
     estimator: Estimator
     seed: int
     payoff: Literal["softplus", "logit", "f"]
     gradient_penalty: float
     temperature: float = 1.0
-    replay: int = 0
 
 
 class Steps(NamedTuple):
@@ -125,53 +123,6 @@ class Discriminator(nn.Module):
         return penalty
 
 
-class ImitationReplay:
-    """A uniform sample of at most ``rows`` of all steps of a policy (reservoir: Vitter 1985, algorithm R).
-
-    Args:
-        rows: capacity.
-        rng: draws the sample.
-
-    Attributes:
-        kept: the sample; ``None`` before the first batch.
-        seen: number of all steps so far.
-    """
-
-    def __init__(self, rows: int, rng: np.random.Generator) -> None:
-        self._rows, self._rng = rows, rng
-        self.kept: Steps | None = None
-        self.seen = 0
-
-    def add(self, steps: Steps) -> None:
-        """Add the steps of a batch."""
-        numbers = np.arange(self.seen, self.seen + len(steps.obs))
-        places = np.where(numbers < self._rows, numbers, self._rng.integers(numbers + 1))
-        self.seen += len(numbers)
-        where, last = np.unique(places[::-1], return_index=True)  # the last step wins a place
-        inside = where < self._rows
-        to, rows = torch.from_numpy(where[inside]), torch.from_numpy(len(places) - 1 - last[inside])
-        if self.kept is None:
-            self.kept = Steps._make(column.new_zeros((self._rows, *column.shape[1:])) for column in steps)
-        for column, new in zip(self.kept, steps, strict=True):
-            column[to] = new[rows]
-
-    def draw(self, count: int) -> Steps:
-        """Return ``count`` random steps of the sample."""
-        assert self.kept is not None
-        chosen = torch.from_numpy(self._rng.integers(min(self.seen, self._rows), size=count))
-        return Steps._make(column[chosen] for column in self.kept)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the sample and the number of steps."""
-        kept = None if self.kept is None else [column.cpu().numpy() for column in self.kept]
-        return {"kept": kept, "seen": self.seen}
-
-    def set_state(self, state: dict[str, Any], device: torch.device) -> None:
-        """Restore the state."""
-        kept, self.seen = state["kept"], state["seen"]
-        self.kept = None if kept is None else Steps._make(torch.from_numpy(column).to(device) for column in kept)
-
-
 class Adversary:
     """A discriminator and its training data.
 
@@ -182,8 +133,7 @@ class Adversary:
         config: its settings.
         device: of the network.
 
-    Raises:
-        RunError: episodes ended early, and that is not allowed.
+    Raises ``RunError``: episodes ended early, and that is not allowed.
     """
 
     def __init__(
@@ -204,7 +154,6 @@ class Adversary:
         self.discriminator.normaliser.set_statistics(sample.mean(axis=0, dtype=np.float64), std)
         self._optimizer = torch.optim.Adam(self.discriminator.parameters(), config.lr)
         self._rng = np.random.default_rng(config.seed)
-        self._replay = ImitationReplay(config.replay, self._rng)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that the next rewards depend on."""
@@ -212,7 +161,6 @@ class Adversary:
             "discriminator": {name: value.cpu().numpy() for name, value in self.discriminator.state_dict().items()},
             "optimizer": self._optimizer.state_dict(),
             "rng": self._rng.bit_generator.state,
-            "replay": self._replay.get_state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -222,7 +170,6 @@ class Adversary:
         self._optimizer.load_state_dict(state["optimizer"])
         self._optimizer.param_groups[0]["lr"] = self._config.lr
         self._rng.bit_generator.state = state["rng"]
-        self._replay.set_state(state["replay"], self._device)
 
     def check(self, paths: list[Paths]) -> None:
         """Raise :class:`RunError` where an episode of ``paths`` ended early, and that is not allowed."""
@@ -243,16 +190,10 @@ class Adversary:
         policy_steps = self._policy_steps(batch, paths)
 
         def sample(count: int) -> Steps:
-            earlier = count // 2 if self._config.replay and self._replay.seen else 0
-            chosen = torch.from_numpy(self._rng.integers(len(batch.obs), size=count - earlier)).to(self._device)
-            found = Steps._make(column[chosen] for column in policy_steps)
-            if not earlier:
-                return found
-            return Steps._make(map(torch.cat, zip(found, self._replay.draw(earlier), strict=True)))
+            chosen = torch.from_numpy(self._rng.integers(len(batch.obs), size=count)).to(self._device)
+            return Steps._make(column[chosen] for column in policy_steps)
 
         metrics = self._tell_apart(sample)
-        if self._config.replay:
-            self._replay.add(policy_steps)
         with torch.no_grad():
             rewards = self.discriminator.rewards(policy_steps).cpu().numpy()
         metrics["learnt_reward"] = float(rewards.mean())

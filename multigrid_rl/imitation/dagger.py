@@ -5,7 +5,6 @@ with the expert's action, and labels are aggregated over all rounds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,19 +25,6 @@ from multigrid_rl.types import BatchedStep, Policy
 Array = NDArray[Any]
 #: First purposes of random streams: the experts' draws, and the mixture. They stand behind the first 16 learners'.
 _EXPERTS, _MIXTURE, _ROOM = LEARNER_PURPOSE + 16, LEARNER_PURPOSE + 32, 16
-
-
-@dataclass(frozen=True)
-class Beta:
-    """Share of the steps in which the expert acts, by round: 1 in the first one."""
-
-    schedule: str  # linear: down to 0 over ``rounds``; exponential: times ``base`` from round to round
-    rounds: int
-    base: float
-
-    def at(self, number: int) -> float:
-        """Return the share in round ``number``, counted from 0."""
-        return max(0.0, 1 - number / self.rounds) if self.schedule == "linear" else self.base**number
 
 
 class Labelled(NamedTuple):

@@ -78,8 +78,7 @@ def data(
         typer.Argument(help="show: check everything and tell what is in it; import: from others; export: for others."),
     ],
     source: Annotated[
-        str,
-        typer.Argument(help="Folder with recorded play; to import a .pt, .pth or .json file or minari:ID."),
+        str, typer.Argument(help="Folder with recorded play; to import a .pt, .pth or .json file or minari:ID.")
     ],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Where imported play was recorded: scenario=halfcheetah.")

@@ -156,10 +156,8 @@ def _columns_of(card: DataCard) -> dict[str, tuple[str, tuple[int, ...]]]:
 def write(folder: Path, episodes: Iterable[Episode], facts: Mapping[str, Any]) -> DataCard:
     """Write ``episodes``, as they come, into a new ``folder``, and a card with ``facts``; holds one episode in memory.
 
-    Raises:
-        FileExistsError: the folder exists.
-        OSError: it cannot be written.
-        ValueError: there are no episodes, or the facts do not fit them.
+    Raises ``FileExistsError``: the folder exists; ``OSError``: it cannot be written; ``ValueError``: there are no
+    episodes, or the facts do not fit them.
     """
     folder.mkdir(parents=True)
     # Counts are known at the end: the card is built twice, first for the columns' types, then for their shapes.
@@ -267,8 +265,7 @@ def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any =
         agent: the learner, whose spaces must fit; ``None``: not checked.
         env: its environment, see ``env_signature``.
 
-    Raises:
-        ConfigError: damaged, truncated, not finite, or of another environment.
+    Raises ``ConfigError``: damaged, truncated, not finite, or of another environment.
     """
     card, path = read_data_card(folder), folder / DATA_FILE
     if agent is not None:

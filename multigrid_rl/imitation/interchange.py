@@ -39,8 +39,7 @@ def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Epi
         source: a file, or ``minari:`` and the id of an installed data set.
         columns: what an agent sees and does, for ``observations`` and ``actions``.
 
-    Raises:
-        ConfigError: no such source, or a damaged one.
+    Raises ``ConfigError``: no such source, or a damaged one.
     """
     if source.startswith(MINARI):
         return _from_minari(source.removeprefix(MINARI), columns), {}
@@ -225,8 +224,7 @@ def _from_minari(dataset_id: str, columns: Mapping[str, Space]) -> Iterator[Epis
 def write_minari(data: Demonstrations, dataset_id: str) -> None:
     """Install recorded play as a Minari data set.
 
-    Raises:
-        ConfigError: Minari is not installed, or the data set exists.
+    Raises ``ConfigError``: Minari is not installed, or the data set exists.
     """
     minari = _minari()
     from minari.data_collector import EpisodeBuffer  # noqa: PLC0415

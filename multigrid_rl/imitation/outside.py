@@ -124,8 +124,7 @@ def policy_of(
         agent: of the environment that it plays.
         activation: between its layers; ``None``: as this library has it unless told otherwise.
 
-    Raises:
-        ConfigError: it does not fit the environment, or our network's outputs are not the file's.
+    Raises ``ConfigError``: it does not fit the environment, or our network's outputs are not the file's.
     """
     key = f"import-policy: {path}"
     hidden = [len(weights[f"{layer}.weight"]) for layer in kind.layers[:-1]]

@@ -7,7 +7,7 @@ import torch
 
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.imitation.cloning import play_out
-from multigrid_rl.imitation.dagger import Beta, LabellingCollector
+from multigrid_rl.imitation.dagger import LabellingCollector
 from multigrid_rl.imitation.trainers import CloningTrain, DaggerTrain
 from multigrid_rl.learn.batches import Experience
 from multigrid_rl.runs.players import player_in_place_of
@@ -80,9 +80,9 @@ class Labelling(PlayOuts):
     def __init__(self, config: RunConfig, stage: Stage, networks: Mapping[str, Any]) -> None:
         super().__init__(config, stage, networks)
         assert isinstance(config.train, DaggerTrain)
-        factory, options = stage.factory, config.train.dagger
-        self._beta = Beta(options.schedule, options.rounds, options.base)
-        experts = {agent.name: player_in_place_of(agent, str(options.expert), config) for agent in factory.specs.agents}
+        factory, self._dagger = stage.factory, config.train.dagger
+        expert = str(self._dagger.expert)
+        experts = {agent.name: player_in_place_of(agent, expert, config) for agent in factory.specs.agents}
         self._experts = {name: row.sha256 for name, row in experts.items()}
         self._collector = LabellingCollector(
             factory.build(config.games_per_sampler, 0),
@@ -97,7 +97,7 @@ class Labelling(PlayOuts):
 
     def sample(self) -> list[Experience]:
         """Play a batch; returns it with the expert's actions."""
-        self._collector.beta = self._beta.at(self.policy_updates)
+        self._collector.beta = self._dagger.beta(self.policy_updates)
         self._collector.collect()
         self._collector.env.drain_episodes()  # partly the expert's, so no measure of the learner
         return [Experience(self._collector.labelled(), {}, None, self._batch, {}, {})]

@@ -11,6 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 
 def main(what: str, file: str, folder: str, most_bytes: str, seconds: str) -> None:
     """Convert within limits. Raises ``SystemExit`` with one line for other files."""
@@ -21,12 +24,8 @@ def main(what: str, file: str, folder: str, most_bytes: str, seconds: str) -> No
 
 def content_of(file: str) -> Any:
     """Return what is in a torch file. Raises ``SystemExit``: it holds more than tensors and numbers."""
-    import numpy as np  # noqa: PLC0415 - within the limits
-    import torch  # noqa: PLC0415
-
-    kinds = [type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8", "u1")] + [
-        bytes
-    ]  # the last: of an array without rows
+    # ``bytes``: of an array without rows.
+    kinds: list[Any] = [*(type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8", "u1")), bytes]
     rebuild: Any = np.zeros(0).__reduce__()[0]
     # Scalars of numpy hold the mean and the spread of returns.
     scalar: Any = np.float64(0).__reduce__()[0]
@@ -40,9 +39,6 @@ def content_of(file: str) -> Any:
 
 def steps(content: Any, folder: Path) -> None:
     """Write ``observations.npy``, ``actions.npy`` and ``told.json``; a list of episodes as their rows and lengths."""
-    import numpy as np  # noqa: PLC0415
-    import torch  # noqa: PLC0415
-
     if isinstance(content, list | tuple) and content and all(isinstance(one, dict) for one in content):
         content = {name: [one.get(name) for one in content] for name in content[0]}
     if not isinstance(content, dict):
@@ -67,9 +63,6 @@ def steps(content: Any, folder: Path) -> None:
 
 def weights(content: Any, folder: Path) -> None:
     """Write the tensors of a network's state as ``weights.npz``; of several, those of the first: the policy's."""
-    import numpy as np  # noqa: PLC0415
-    import torch  # noqa: PLC0415
-
     state = content[0] if isinstance(content, list | tuple) and content else content
     tensors = state.items() if isinstance(state, dict) else ()
     found = {str(name): value.numpy() for name, value in tensors if isinstance(value, torch.Tensor)}

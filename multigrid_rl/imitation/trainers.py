@@ -52,6 +52,10 @@ class DaggerOptions(Part):
     base: float = Field(ge=0, lt=1)
     """with schedule=exponential: the share is base ** round. Higher: the expert acts for longer"""
 
+    def beta(self, number: int) -> float:
+        """Return the share of the steps in which the expert acts in round ``number``: 1 in round 0."""
+        return max(0.0, 1 - number / self.rounds) if self.schedule == "linear" else self.base**number
+
 
 class AdversarialOptions(Part):
     """Learning from a discriminator's rewards."""
@@ -74,17 +78,15 @@ class AdversarialOptions(Part):
     """weight of (slope - 1)^2 of the reward between the policy's steps and recorded ones. More: smoother. 0: none"""
     temperature: float = Field(default=1.0, gt=0)
     """what D divides the reward by. Less: a reward of the same slopes tells steps apart more sharply"""
-    replay: int = Field(default=0, ge=0)
-    """steps of earlier policies that are kept; half of the policy's rows are drawn from them. 0: none"""
     allow_variable_horizon: bool
     """true: allow environments whose episodes end early; the horizon then leaks reward information"""
 
     @model_validator(mode="before")
     @classmethod
-    def _without_reward(cls, values: Any) -> Any:
-        """Drop ``reward: null``, which older runs and recipes have."""
-        is_null = isinstance(values, dict) and values.get("reward", "") is None
-        return {key: value for key, value in values.items() if key != "reward"} if is_null else values
+    def _as_before(cls, values: Any) -> Any:
+        """Drop ``reward: null`` and ``replay: 0``, which older runs and recipes have."""
+        kept = values if isinstance(values, dict) else {}
+        return {key: value for key, value in kept.items() if value or key not in ("reward", "replay")} or values
 
 
 class CloningTrain(TrainConfig):
@@ -175,20 +177,23 @@ class CloningTrainer(Imitation):
         """Check what cloning adds."""
         super().check(config)
         train, condition = config.train, self._condition(config.train)
-        learnt = getattr(train, "adversarial", None)
-        config.require(learnt is None, "train.adversarial", f"null {condition}", "settings")
+        learnt, runners = getattr(train, "adversarial", None), config.cluster.num_env_runners
+        for key, good, wanted, value in (
+            ("train.adversarial", learnt is None, f"null {condition}", "settings"),
+            ("scheme", config.scheme != "ctde", f"dtde or ctce {condition}: no critic is trained", config.scheme),
+            ("curriculum", not config.curriculum, f"[] {condition}", "stages"),
+            ("scenario.league", config.scenario.league is None, f"null {condition}", "settings"),
+            ("cluster.num_env_runners", runners == 0, f"0 {condition}", runners),
+            ("train.warm_up", not train.warm_up, f"0 {condition}: no values", train.warm_up),
+        ):
+            config.require(good, key, wanted, value)
         self._check_own(config, condition)
-        config.require(config.scheme != "ctde", "scheme", f"dtde or ctce {condition}: no critic is trained")
-        config.require(not config.curriculum, "curriculum", f"[] {condition}", "stages")
-        config.require(config.scenario.league is None, "scenario.league", f"null {condition}", "settings")
-        config.require(config.cluster.num_env_runners == 0, "cluster.num_env_runners", f"0 {condition}")
-        config.require(not train.warm_up, "train.warm_up", f"0 {condition}: no values")
 
     def _check_own(self, config: RunConfig, condition: str) -> None:
+        train: Any = config.train
         allowed = f"1 {condition}: train.until sets how often data is passed over"
-        config.require(config.train.epochs == 1, "train.epochs", allowed)
-        assert isinstance(config.train, CloningTrain)
-        shown = config.train.cloning.patience is None or config.train.cloning.held_out > 0
+        config.require(train.epochs == 1, "train.epochs", allowed)
+        shown = train.cloning.patience is None or train.cloning.held_out > 0
         config.require(shown, "train.cloning.patience", "null with train.cloning.held_out=0: there is no loss to watch")
 
     def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
@@ -199,8 +204,7 @@ class CloningTrainer(Imitation):
             ShuffledReader(recorded, config.train.cloning.held_out, config.seed)
 
     def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:  # noqa: ARG002
-        train = config.train
-        assert isinstance(train, CloningTrain)
+        train: Any = config.train
         often = f"every {train.cloning.play_every:,} recorded steps"
         lines = [
             f"playing:  {config.scenario.report_episodes} whole episodes {often}; gates go by them",
@@ -212,8 +216,7 @@ class CloningTrainer(Imitation):
 
     def absent(self, config: RunConfig) -> dict[str, str]:
         """Return what rows of cloning do not have."""
-        train = config.train
-        assert isinstance(train, CloningTrain)
+        train: Any = config.train
         absent = super().absent(config)
         if isinstance(train, DaggerTrain) or not train.cloning.held_out:
             absent["learner/*/held_out_loss"] = "no episodes are held out"
@@ -233,8 +236,7 @@ class CloningTrainer(Imitation):
 
     def patience(self, config: RunConfig) -> tuple[str, int | None]:
         """Return the loss on held-out episodes, and after how many play-outs without a new lowest one it ends."""
-        train = config.train
-        assert isinstance(train, CloningTrain)
+        train: Any = config.train
         return "held_out_loss", train.cloning.patience
 
     def beyond_plateau(self, train: TrainConfig) -> TrainConfig:
@@ -251,8 +253,7 @@ class DaggerTrainer(CloningTrainer):
     counts = ("played", "environment")
 
     def _check_own(self, config: RunConfig, condition: str) -> None:
-        train = config.train
-        assert isinstance(train, DaggerTrain)
+        train: Any = config.train
         wanted = f"a player, its folder or a run, {condition}"
         config.require(train.dagger.expert is not None, "expert", wanted, "null")
         wanted = f"null {condition}: nothing is held out"
@@ -263,14 +264,12 @@ class DaggerTrainer(CloningTrainer):
         from multigrid_rl.runs.players import player_in_place_of
 
         super().load(config, specs, before)
-        train = config.train
-        assert isinstance(train, DaggerTrain)
+        train: Any = config.train
         for agent in specs.agents:
             player_in_place_of(agent, str(train.dagger.expert), config)
 
     def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
-        train = config.train
-        assert isinstance(train, DaggerTrain)
+        train: Any = config.train
         expert = f"expert:   {train.dagger.expert} labels every step of {train.num_envs} {games}"
         return [expert, *super()._played(config, threads, games)]
 
@@ -298,8 +297,7 @@ class AdversarialTrainer(Imitation):
         """Check what discriminators read and pay."""
         Trainer.check(self, config)
         super().check(config)
-        train = config.train
-        assert isinstance(train, AdversarialTrain)
+        train: Any = config.train
         condition = self._condition(train)
         allowed = f"one of Gymnasium {condition}: discriminators read vectors"
         config.require(config.scenario.kind.discriminators, "scenario", allowed, config.scenario.name)
@@ -330,7 +328,7 @@ class AdversarialTrainer(Imitation):
 
         settings = self._config(config)
         options |= {"scale_values": config.model.scale_values}
-        data = read_demonstrations(Path(settings.data))
+        data = read_demonstrations(Path(str(config.data)))
         return AdversarialUpdate(settings, data, networks, action_spaces, update_config(config), **options)
 
     def _config(self, config: RunConfig) -> AdversarialConfig:
@@ -340,7 +338,7 @@ class AdversarialTrainer(Imitation):
 
         assert isinstance(config.train, AdversarialTrain)
         options = config.train.adversarial.model_dump()
-        return AdversarialConfig(**options, data=str(config.data), estimator=estimator_of(config), seed=config.seed)
+        return AdversarialConfig(**options, estimator=estimator_of(config), seed=config.seed)
 
 
 class DacTrainer(AdversarialTrainer):
@@ -351,12 +349,9 @@ class DacTrainer(AdversarialTrainer):
     brings = (*SAC.brings, "learner/*/discriminator_*")
 
     def check(self, config: RunConfig) -> None:
-        """Check what either asks for, and that the discriminator is one of kept steps."""
+        """Check what either asks for."""
         SAC.check(config)
         super().check(config)
-        assert isinstance(config.train, DacTrain)
-        asked = config.train.adversarial
-        config.require(asked.replay == 0, "train.adversarial.replay", "0 with train=dac: all that is played is kept")
 
     def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
         return SAC.describe(config, threads, games)

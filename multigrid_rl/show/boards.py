@@ -1,8 +1,6 @@
-"""Games of PettingZoo's kind to look at: as films, and as texts to step through on a page."""
+"""Games of PettingZoo's kind, drawn for films."""
 
-import base64
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -26,7 +24,7 @@ _MOST_SEATS = 8
 
 @dataclass(frozen=True)
 class GameDrawing:
-    """One recorded game that its renderer draws, as ``tables.FILMS`` has drawings; text is drawn where it is text.
+    """One recorded game that its renderer draws, as ``films.Drawing``; text is drawn where it is text.
 
     Args:
         record: the game.
@@ -57,15 +55,15 @@ class GameDrawing:
 
     @property
     def episode(self) -> SimpleNamespace:
-        """Its ``actions``, as many as steps, and ``total``, the return of those who are judged."""
-        returns = self.record.returns
-        return SimpleNamespace(actions=range(self.record.steps), total=sum(returns[s] for s in self.own or returns))
+        """Its ``number``, its ``actions``, as many as steps, and ``total``, the return of those who are judged."""
+        game, returns = self.record, self.record.returns
+        total = sum(returns[seat] for seat in self.own or returns)
+        return SimpleNamespace(number=game.game, actions=range(game.steps), total=total)
 
     def pictures(self, every: int, width: int) -> Iterator[tuple[int, Caption, Picture]]:  # noqa: ARG002 - see resized
         """Yield step, caption and picture of the start, of every ``every``-th step and of the last one.
 
-        Raises:
-            ConfigError: see ``replays.shots``.
+        Raises ``ConfigError``: see ``replays.shots``.
         """
         if "picture" in self._game.draws:
             for shot in shots(self.record, "picture", every):
@@ -94,37 +92,3 @@ def _written(text: str, columns: int, lines: int) -> Picture:
     image = Image.new("RGB", size, PAPER)
     ImageDraw.Draw(image).multiline_text((_PAD, _PAD), text, font=face, fill=INK, spacing=_LETTER // 4)
     return np.asarray(image)
-
-
-def said(game: Any, seats: Iterable[str]) -> dict[str, Any]:
-    """Return what programs said of themselves, by seat and step, for a page; nothing where none did."""
-    return {"says": [game.notes.get(seat, {}) for seat in seats]} if game.notes else {}
-
-
-def text_data(games: list[ZooRecord]) -> dict[str, Any] | None:
-    """Return what a page steps through (``assets/texts.js``), or ``None`` where games do not write themselves as text.
-
-    Raises:
-        ConfigError: see ``replays.shots``.
-    """
-    if not GameDrawing(games[0]).texts:
-        return None
-    players: dict[str, int] = {}
-    seats = list(games[0].players)
-    rows = []
-    for game in games:
-        written = list(shots(game, "text"))
-        frames = "\0".join(shot.drawn for shot in written).encode()
-        rows.append({
-            "title": f"{game.label}: {game.result}" if game.result else game.label,
-            "spec": 0,
-            "players": [players.setdefault(game.players[seat], len(players)) for seat in seats],
-            "steps": game.steps,
-            "winner": -1,
-            "result": game.result or f"the end after {game.steps} steps",
-            "frames": base64.b64encode(zlib.compress(frames, 9)).decode("ascii"),
-            "words": [[shot.taken.get(seat) for seat in seats] for shot in written[1:]],
-            **said(game, seats),
-            "totals": [[round(shot.totals[seat], 6) for seat in seats] for shot in written],
-        })  # fmt: skip
-    return {"specs": [{"seats": seats, "teams": [0] * len(seats)}], "players": list(players), "games": rows}

@@ -39,12 +39,7 @@ class Table:
     """
 
     def __init__(
-        self,
-        session: Session,
-        game_over: Callable[[], None],
-        *,
-        whole_board: bool = False,
-        delay: float | None = None,
+        self, session: Session, game_over: Callable[[], None], *, whole_board: bool = False, delay: float | None = None
     ) -> None:
         self._session, self._game_over, self._whole = session, game_over, whole_board
         #: Seconds between two looks whether a step is due.
@@ -101,8 +96,7 @@ class Table:
     def act(self, seat: str, action: int, game: int, step: int) -> bool:
         """Take a person's action for a step; returns whether it counts: it was chosen for the newest step, once.
 
-        Raises:
-            ValueError: no such action.
+        Raises ``ValueError``: no such action.
         """
         session = self._session
         if not 0 <= action < len(ACTION_WORDS):
@@ -238,8 +232,7 @@ def browser(
 ) -> tuple[Session, Callable[[], None], str]:
     """Open pages for persons; returns the games, what serves them, and a hint. Entry of ``tables.PERSONS``.
 
-    Raises:
-        ConfigError: a port in use.
+    Raises ``ConfigError``: a port in use.
     """
     session = Session(spec, others, seed=seed)
     whole, delay = bool(options["whole_board"]), options["delay"]

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.evaluation.replays import GameRecord, frames, taken_actions
+from multigrid_rl.show.words import plural
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
@@ -16,6 +17,17 @@ from multigrid_rl.world.state import Step
 ACTION_WORDS = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "wait")
 #: Teams by number, as ``Step.winner`` counts them.
 TEAMS = ("red", "blue")
+#: Events of an agent in words, in the order in which they are said.
+_OUTCOMES = {
+    c.EV_KEY: "picks up its key",
+    c.EV_BALL: "is rewarded for the ball",
+    c.EV_INVALID: "picks up nothing",
+    c.EV_DOOR: "opens its door",
+    c.EV_ELIMINATED: "eliminates an opponent",
+    c.EV_VICTIM: "is eliminated",
+    c.EV_DOOR_WIN: "wins",
+    c.EV_ELIMINATION_WIN: "wins",
+}
 
 
 class AgentLine(NamedTuple):
@@ -44,11 +56,6 @@ class Commentator:
         self._totals = np.zeros(world.spec.num_agents)
         self._out = np.zeros(world.spec.num_agents, np.bool_)
         self._steps = 0
-        self._remember()
-
-    def _remember(self) -> None:
-        self._position = self._world.state.position[0].copy()
-        self._hand = self._world.state.hand[0].copy()
 
     def start(self) -> Caption:
         """Return the caption of the start."""
@@ -60,45 +67,19 @@ class Commentator:
         self._steps += 1
         self._totals += step.reward[0]
         words = [
-            ", ".join([ACTION_WORDS[action], *self._outcomes(a, action, events)])
+            ", ".join([ACTION_WORDS[action], *(came for event, came in _OUTCOMES.items() if events[a, event])])
             if step.acted[0, a]
             else "out of the game"
             for a, action in enumerate(actions.tolist())
         ]
         self._out |= events[:, c.EV_VICTIM] > 0
         result = result_words(spec, int(step.winner[0]), self._steps, events) if step.done[0] else ""
-        self._remember()
         return self._caption(words, result)
 
     def _caption(self, words: list[str], result: str) -> Caption:
         rows = zip(self._world.spec.seats, words, self._totals.tolist(), self._out.tolist(), strict=True)
         lines = (AgentLine(seat, self._players[seat], text, total, out) for seat, text, total, out in rows)
         return Caption(self._steps, tuple(lines), result)
-
-    def _outcomes(self, a: int, action: int, events: NDArray[np.float32]) -> list[str]:
-        row, outcomes, spec = events[a], [], self._world.spec
-        before, after = int(self._hand[a]), int(self._world.state.hand[0, a])
-        unmoved = self._world.state.position[0, a] == self._position[a]
-        # A victim is moved to its side room in the same step: whether it walked before is unknown.
-        if action == c.FORWARD and unmoved and not row[c.EV_VICTIM]:
-            outcomes.append("blocked")
-        if action == c.PICKUP:
-            outcomes += _pickup(before, after, row)
-        if action == c.DROP and before == c.EMPTY:
-            outcomes.append("holds nothing")
-        elif action == c.DROP:
-            outcomes.append(f"puts {_object_name(before)} down" if after == c.EMPTY else "finds no room")
-        if action == c.TOGGLE and row[c.EV_DOOR]:
-            outcomes.append("opens its door")
-        if row[c.EV_ELIMINATED]:
-            opponents = [k for k, seat in enumerate(spec.seats) if spec.team_of(seat) != spec.team_of(spec.seats[a])]
-            victims = [spec.seats[k] for k in opponents if events[k, c.EV_VICTIM]]
-            outcomes.append(f"eliminates {' and '.join(victims) or 'an opponent'}")
-        if row[c.EV_VICTIM]:
-            outcomes.append("is eliminated")
-        if row[c.EV_DOOR_WIN] or row[c.EV_ELIMINATION_WIN]:
-            outcomes.append("wins")
-        return outcomes
 
 
 def captioned(game: GameRecord) -> Iterator[tuple[World, Step | None, Caption]]:
@@ -112,23 +93,10 @@ def captioned(game: GameRecord) -> Iterator[tuple[World, Step | None, Caption]]:
         yield world, step, commentator.step(step, actions)
 
 
-def _pickup(before: int, after: int, row: NDArray[np.float32]) -> list[str]:
-    if before == c.EMPTY and after != c.EMPTY:
-        return [f"picks up {_object_name(after)}"]
-    if row[c.EV_BALL]:
-        return ["is rewarded for the ball again"]
-    return [("has its hands full" if before != c.EMPTY else "finds nothing to take")] if row[c.EV_INVALID] else []
-
-
-def _object_name(code: int) -> str:
-    return "the ball" if c.BALL <= code <= c.BALL + 1 else "its key"
-
-
 def result_words(spec: GameSpec, winner: int, steps: int, events: NDArray[np.float32]) -> str:
     """Return how a game ended: ``winner`` is 0 red, 1 blue, -1 none; ``events`` (A, E) are those of the last step."""
-    length = f"{steps} step{'' if steps == 1 else 's'}"
     if winner < 0:
-        return f"nobody wins in {length}"
+        return f"nobody wins in {plural(steps, 'step')}"
     own = [k for k, seat in enumerate(spec.seats) if spec.team_of(seat) == TEAMS[winner]]
     how = "by elimination" if events[own, c.EV_ELIMINATION_WIN].any() else "through its door"
-    return f"{TEAMS[winner]} wins {how} after {length}"
+    return f"{TEAMS[winner]} wins {how} after {plural(steps, 'step')}"

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from multigrid_rl.evaluation.cup_results import CupResults, Earned, EntryResult, PairResult, SideResult, Standing
+from multigrid_rl.evaluation.cup_results import CupResults, EntryResult, PairResult, SideResult, Standing
 from multigrid_rl.evaluation.replays import GameRecord, ZooRecord
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, Scale, render
@@ -25,30 +25,40 @@ def cup_page(results: CupResults) -> str:
 
     Pure: the same results give the same page.
 
-    Raises:
-        ReplayError: a record that is not one whole game.
+    Raises ``ReplayError``: a record that is not one whole game.
     """
-    if not results.rated:
-        return _leaderboard(results)
-    shown, names, red = shown_games(results), order(results), side_cells(results.sides)
+    shown, names = shown_games(results), order(results)
+    by_name = {entry.name: _public(entry) for entry in results.entries}
+    places = {row.name: f"rank {row.rank}" for row in results.table}
+    content = {
+        "lead": "",
+        "cup": results,
+        "unranked": [by_name[name] for name in results.unranked],
+        "entries": [
+            (by_name[name], f"{places.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names
+        ],
+        "made_with": ", ".join(f"{name} {version}" for name, version in results.versions.items()),
+        "data": shown.pack.data() if shown.pack.games else None,
+        "scripts": TEXT_SCRIPTS if isinstance(shown.pack, TextPack) else SCRIPTS,
+    }
+    return _cup(results, shown, **content) if results.rated else _leaderboard(results, **content)
+
+
+def _cup(results: CupResults, shown: "ShownGames", **content: Any) -> str:
+    """Return the page of a cup that ratings decide."""
+    red, names = side_cells(results.sides), order(results)
     blue = turned(red)
     first, other = results.teams
-    by_name = {entry.name: _public(entry) for entry in results.entries}
-    ranks = {row.name: f"rank {row.rank}" for row in results.standings}
     more = f"; {shown.left_out:,} more would have made this page too large" if shown.left_out else ""
     games = plural(len(shown.pack.games), "game")
     return render(
         "cup.html",
         kind=f"Cup \u00b7 {results.scenario}",
         title=cup_title(results),
-        lead="",
-        cup=results,
         first=first,
         other=other,
         decided=_DECIDED,
-        unranked=[by_name[name] for name in results.unranked],
         rating_scale=rating_scale(results.standings),
-        made_with=", ".join(f"{name} {version}" for name, version in results.versions.items()),
         points_of_first=sum(cell.points for cell in red.values()) / max(sum(cell.games for cell in red.values()), 1),
         names=[row.name for row in results.standings],
         both=pair_cells(results.pairs),
@@ -58,37 +68,25 @@ def cup_page(results: CupResults) -> str:
         share_scale=Scale(0, 1),
         games_lead=f"{games}, for each pairing and outcome the one of median length{more}.",
         shown=shown,
-        entries=[(by_name[name], f"{ranks.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names],
         met={name: [other for other in names if (name, other) in red.keys() | blue.keys()] for name in names},
-        data=shown.pack.data() if shown.pack.games else None,
-        scripts=TEXT_SCRIPTS if isinstance(shown.pack, TextPack) else SCRIPTS,
+        **content,
     )
 
 
-def _leaderboard(results: CupResults) -> str:
+def _leaderboard(results: CupResults, **content: Any) -> str:
     """Return the page of a cup in which returns decide."""
-    rows, names = results.returns, order(results)
-    by_name = {entry.name: _public(entry) for entry in results.entries}
-    places = {row.name: f"rank {row.rank}" for row in rows}
-    shown = shown_games(results)
-    met = len(results.teams) > 1
-    noun = "game" if met else "episode"
+    rows, met = results.returns, len(results.teams) > 1
+    games = plural(sum(row.games for row in rows), "game" if met else "episode")
     return render(
         "leaderboard.html",
         kind=f"{'Cup' if met else 'Leaderboard'} \u00b7 {results.scenario}",
-        title=leaderboard_title(rows),
-        lead="",
-        cup=results,
+        title=cup_title(results),
         rows=rows,
         sides=list(dict.fromkeys(side for row in rows for side in row.sides)),
         scale=Scale.around(rows),
-        games_title=f"{plural(sum(row.games for row in rows), noun)} of {plural(len(rows), 'entry', 'entries')}",
-        entries=[(by_name[name], f"{places.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names],
-        unranked=[by_name[name] for name in results.unranked],
-        made_with=", ".join(f"{name} {version}" for name, version in results.versions.items()),
+        games_title=f"{games} of {plural(len(rows), 'entry', 'entries')}",
         payoffs={(row.red, row.blue): row for row in results.sides} if met else {},
-        data=shown.pack.data() if shown.pack.games else None,
-        scripts=TEXT_SCRIPTS if isinstance(shown.pack, TextPack) else SCRIPTS,
+        **content,
     )
 
 
@@ -102,34 +100,25 @@ def _public(entry: EntryResult) -> EntryResult:
 
 def cup_title(results: CupResults) -> str:
     """Return the winner, and whether the lead is significant."""
-    rows = results.standings
+    rows: Sequence[Any] = results.table
     first = [row.name for row in rows if row.rank == 1]
     if not rows:
         return "No entry was ranked"
     if len(first) > 1:
         return f"{listed(first)} share the first place"
-    if len(rows) == 1:
-        return f"{first[0]} is the only ranked entry"
-    one, two = rows[:2]
-    if one.low > two.high:
-        return f"{one.name} wins, {one.rating - two.rating:.0f} rating points ahead of {two.name}"
-    return f"{one.name} wins narrowly: {two.name} may be as strong"
-
-
-def leaderboard_title(rows: list[Earned]) -> str:
-    """Return who earns most, and whether the lead is significant."""
-    if not rows:
-        return "No entry was ranked"
     one, *others = rows
-    behind = [row for row in others if not row.forfeited or one.forfeited]
-    tied = [row.name for row in rows if row.rank == 1]
-    if len(tied) > 1:
-        return f"{listed(tied)} share the first place"
+    behind = [row for row in others if results.rated or not row.forfeited or one.forfeited]
     if not behind:
-        return f"{one.name} earns {short(one.mean)}; no other played all its games"
-    if one.low > behind[0].high:
-        return f"{one.name} earns most: {short(one.mean)}, {behind[0].name} {short(behind[0].mean)}"
-    return f"{one.name} leads narrowly: {behind[0].name} may be as good"
+        alone = (
+            "is the only ranked entry" if results.rated else f"earns {short(one.mean)}; no other played all its games"
+        )
+        return f"{one.name} {alone}"
+    two = behind[0]
+    if one.low <= two.high:
+        return f"{one.name} leads narrowly: {two.name} may be as good"
+    if results.rated:
+        return f"{one.name} wins, {one.rating - two.rating:.0f} rating points ahead of {two.name}"
+    return f"{one.name} earns most: {short(one.mean)}, {two.name} {short(two.mean)}"
 
 
 # --- payoffs

@@ -15,8 +15,8 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.checkpoints import checkpoints_in
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show.page import render
-from multigrid_rl.show.reference import curves_folder
-from multigrid_rl.show.run_data import GAMES_SEED, play_own_games, read_report
+from multigrid_rl.show.reference import curves_of
+from multigrid_rl.show.run_data import GAMES_SEED, OwnGames, play_own_games, read_report
 from multigrid_rl.show.run_page import run_page
 from multigrid_rl.show.server import ALIVE, HEADERS, LOOK, address, application, listen, serve
 from multigrid_rl.show.standings import SearchTable, is_search
@@ -40,7 +40,7 @@ class LiveRun:
         self.folder = folder
         self._lock = Lock()
         self._page, self._written = "", ""  # and of what state of the folder
-        self._played: Any = None
+        self._played: OwnGames | None = None
         self._played_of = ""  # checkpoint
 
     def state(self) -> str:
@@ -63,14 +63,12 @@ class LiveRun:
 
     def _write(self) -> str:
         try:
-            recipe = read_run(self.folder).config.get("experiment")
-            curves = curves_folder() / f"{recipe}.json"
-            found = read_report(self.folder, games=0, reference=curves if recipe and curves.is_file() else None)
+            found = read_report(self.folder, games=0, reference=curves_of(read_run(self.folder)))
         except ConfigError as error:
             return render("waiting.html", live=True, kind="Training run", title="No report yet", lead=one_line(error))
-        return run_page(replace(found, played=self._games()), live=True)
+        return run_page(replace(found, played=self._games() if found.rivals else None), live=True)
 
-    def _games(self) -> Any:
+    def _games(self) -> OwnGames | None:
         """Return games of the newest checkpoint, played once for each."""
         newest = self._checkpoint()
         if newest != self._played_of:
@@ -78,7 +76,7 @@ class LiveRun:
             try:
                 self._played = play_own_games(self.folder, GAMES, seed=GAMES_SEED)
             except (ConfigError, PlayerError, RunError):
-                self._played = None  # of an environment without games, or a checkpoint that has gone meanwhile
+                self._played = None  # its checkpoint has gone meanwhile
         return self._played
 
 
@@ -115,8 +113,7 @@ def watch_run(folder: Path, port: int | None, say: Any) -> None:
         port: of this machine; ``None``: the first free one.
         say: is handed the line with its address.
 
-    Raises:
-        ConfigError: no folder of either, a port in use.
+    Raises ``ConfigError``: no folder of either, a port in use.
     """
     if not is_search(folder) and not (folder / "config.yaml").is_file():
         raise ConfigError(expected(folder, "the folder of a run or a search", "no config.yaml in it"))

@@ -12,12 +12,12 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from multigrid_rl import tables
 from multigrid_rl.evaluation.evaluation import Evaluation, evaluate, kept_games
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.checkpoints import checkpoints_in
 from multigrid_rl.show import EPISODES
+from multigrid_rl.show.films import pick
 from multigrid_rl.show.run_data import GAMES_SEED
 from multigrid_rl.show.video import Film, pictures, short_film, write_film
 from multigrid_rl.text import ConfigError, one_line
@@ -85,9 +85,7 @@ def _median(found: Evaluation) -> Film:
     if games:
         game = games[1]  # best, median, worst
         return Film(lambda: pictures(game, _TILE), game.steps + 1, 4.0)
-    label, drawing = tables.find(tables.FILMS, "pick")(
-        found.target, "median", EPISODES, seed=found.seed, mode="stochastic"
-    )
+    label, drawing = pick(found.target, "median", EPISODES, seed=found.seed, mode="stochastic")
     return short_film(drawing, label, _PICTURES)[0]
 
 

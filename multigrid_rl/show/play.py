@@ -42,8 +42,7 @@ class OtherPlayers(NamedTuple):
 def find_seat(spec: Seats, side_wanted: str | None, seat: str | None) -> str:
     """Find the person's seat: the given one, else the first of the side, of red where nothing is said, else of all.
 
-    Raises:
-        ConfigError: this game has no such seat or side, or the two contradict each other.
+    Raises ``ConfigError``: this game has no such seat or side, or the two contradict each other.
     """
     seats = ", ".join(spec.seats)
     if seat is not None:
@@ -151,6 +150,10 @@ class GameScore(NamedTuple):
     lost: int = 0
     unfinished: int = 0
 
+    def after(self, how: str) -> "GameScore":
+        """Return the score after one more game that ended so."""
+        return self._replace(**{how: getattr(self, how) + 1})
+
     def __str__(self) -> str:
         """Return for example ``3 games: 2 won, 0 drawn, 1 lost; 1 left unfinished``."""
         games = self.won + self.drawn + self.lost
@@ -210,8 +213,7 @@ class Session:
     def step(self, *actions: int) -> Caption:
         """Play one step in which each of the persons takes an action (ignored once they are out).
 
-        Raises:
-            ValueError: the game is over, or there is no such action.
+        Raises ``ValueError``: the game is over, or there is no such action.
         """
         if self.over:
             raise ValueError("step: expected restart() first, got an action in a game that is over")
@@ -229,12 +231,10 @@ class Session:
 
     def _finish(self) -> None:
         self.over = True
-        winner = int(self.world.outputs.winner[0])
-        team = int(self.world.flags.team[self.agent])
-        won, drawn, lost, unfinished = self.score
-        self.score = GameScore(won + (winner == team), drawn + (winner < 0), lost + (winner == 1 - team), unfinished)
-        result = "drawn" if winner < 0 else "won" if winner == team else "lost"
-        label = f"{len(self.records) + 1}: {result} as {self.others.seat}"
+        winner, team = int(self.world.outputs.winner[0]), int(self.world.flags.team[self.agent])
+        how = "drawn" if winner < 0 else "won" if winner == team else "lost"
+        self.score = self.score.after(how)
+        label = f"{len(self.records) + 1}: {how} as {self.others.seat}"
         taken = np.stack(self._taken)  # (T, A)
         actions = {seat: "".join(map(str, taken[:, a].tolist())) for a, seat in enumerate(self.spec.seats)}
         fields = {"spec": self.spec, "seed": self.seed, "game": self.game, "players": self.others.names}

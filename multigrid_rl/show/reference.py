@@ -6,21 +6,16 @@ run's last value is **held forward**, and the reference counts at each grid poin
 The grid begins where all have reported.
 """
 
-import json
 import math
-import re
-import shlex
 import statistics
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from multigrid_rl.cli.app import refuse_to_overwrite, write_file
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import written
-from multigrid_rl.config.scenario import Strict
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.evaluation.sets import PRIVATE, check_ended, decisive, differences
 from multigrid_rl.files import data_root
@@ -32,38 +27,34 @@ from multigrid_rl.text import ConfigError, expected, first_error, shown
 GRID_POINTS = 101
 #: Kept beside the metrics of the gates.
 ALWAYS = ("episode_len_mean", "return_mean/", "win/")
-_LOW, _HIGH = 10, 90  # percentiles of the band
 
 
-class Band(Strict):
+class _Drawn(BaseModel):
+    """What is drawn of a file; what it says beside is for readers of the file."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Band(_Drawn):
     """One metric over seeds at every grid point."""
 
     median: list[float]
     p10: list[float]
     p90: list[float]
-    min: list[float]
-    max: list[float]
 
 
-class SeedRun(Strict):
+class SeedRun(_Drawn):
     """One run behind a reference."""
 
     seed: int
-    env_steps: int  # played in all
-    ended: str
     steps_to_held: dict[str, int | None]
 
 
-class Reference(Strict):
+class Reference(_Drawn):
     """Reference curves of a recipe."""
 
     format: int = Field(default=1, ge=1, le=1)
     name: str
-    scenario: str
-    scheme: str
-    command: str  # SEED stands for the seed
-    commit: str | None
-    versions: dict[str, str]
     gates: list[Gate]
     runs: list[SeedRun] = Field(min_length=2)
     env_steps: list[int] = Field(min_length=2)  # the grid
@@ -82,11 +73,6 @@ class Reference(Strict):
             if gate.metric not in self.metrics:
                 raise ValueError(expected("metrics", f"{gate.metric}, which a gate names", ", ".join(self.metrics)))
         return self
-
-    @property
-    def seeds(self) -> list[int]:
-        """Seeds of the runs behind it."""
-        return [run.seed for run in self.runs]
 
     @property
     def whole(self) -> int:
@@ -122,23 +108,10 @@ def build_reference(runs: list[RunRecord], name: str) -> Reference:
     if end <= start:
         raise ConfigError(expected(first.path, "a longer run", f"all reports at {end:.0f} environment steps"))
     grid = np.unique(np.linspace(start, end, GRID_POINTS).round())
-    commits = [str(run.provenance.get("commit")) for run in runs]
     return Reference(
         name=name,
-        scenario=first.config["scenario"]["name"],
-        scheme=str(first.config.get("scheme")),
-        command=_command(first.provenance.get("command", "")),
-        commit=None if commits[0] == "None" else max(commits, key=len),  # "+changes" if any run had changes
-        versions=first.provenance.get("versions", {}),
         gates=gates,
-        runs=[
-            SeedRun(
-                seed=run.config["seed"],
-                steps_to_held=run.steps_to_held(),
-                **{key: (run.verdict or {})[key] for key in ("env_steps", "ended")},
-            )
-            for run in runs
-        ],
+        runs=[SeedRun(seed=run.config["seed"], steps_to_held=run.steps_to_held()) for run in runs],
         env_steps=grid.astype(int).tolist(),
         running=[sum(run.env_steps >= point for run in runs) for point in grid],
         metrics={metric: _band([run.series[metric] for run in runs], grid) for metric in metrics},
@@ -176,38 +149,20 @@ def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, 
     return [row for row in rows if row[0] not in ("seed", "experiment", "data", *PRIVATE)]
 
 
-def _command(command: str) -> str:
-    try:
-        parts = shlex.split(command)
-    except ValueError:  # an open quote: the file was edited
-        parts = command.split()
-    words = [word for word in parts if word.partition("=")[0] not in ("seed", *PRIVATE)]
-    return " ".join([*words, "seed=SEED"])
-
-
 def _band(rows: list[Series], grid: Array) -> Band:
     # np.interp goes on with the last value behind the last report.
     values = np.stack([np.interp(grid, row.env_steps, row.values) for row in rows])  # (seeds, points)
-    names = {"min": 0, "p10": _LOW, "median": 50, "p90": _HIGH, "max": 100}
-    curves = np.percentile(values, list(names.values()), axis=0)
-    rounded = {name: [float(f"{v:.5g}") for v in curve] for name, curve in zip(names, curves, strict=True)}
-    return Band.model_validate(rounded)
+    low, middle, high = ([float(f"{v:.5g}") for v in curve] for curve in np.percentile(values, (10, 50, 90), axis=0))
+    return Band(median=middle, p10=low, p90=high)
 
 
 # --- files
 
 
-def curves_folder() -> Path:
-    """Return the folder of the project's own reference curves, a file for each recipe that has some."""
-    return data_root() / "configs" / "recipe" / "curves"
-
-
-def save_reference(reference: Reference, path: Path, *, force: bool = False) -> None:
-    """Write a reference as JSON, one list a line. Raises ``ConfigError``."""
-    refuse_to_overwrite(path, force=force)
-    text = json.dumps(reference.model_dump(mode="json"), indent=1)
-    text = re.sub(r"\[[^][{}]*\]", lambda match: " ".join(match[0].split()), text)
-    write_file(path, f"{text}\n".encode())
+def curves_of(run: RunRecord) -> Path | None:
+    """Return the project's own file of reference curves of a run's recipe, if it followed one that has some."""
+    path = data_root() / "configs" / "recipe" / "curves" / f"{run.config.get('experiment')}.json"
+    return path if path.is_file() else None
 
 
 def load_reference(path: Path) -> Reference:

@@ -7,14 +7,14 @@ A frame of ``A`` agents, each of whom sees ``V`` by ``V`` cells, is a row of byt
 
 import base64
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.evaluation.replays import GameRecord, replay
-from multigrid_rl.show.boards import GameDrawing, said, text_data
+from multigrid_rl.evaluation.replays import GameRecord, replay, shots
+from multigrid_rl.show.boards import GameDrawing
 from multigrid_rl.show.captions import Caption, captioned
 from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, render
 from multigrid_rl.show.video import page_film
@@ -54,17 +54,16 @@ class Pack:
     def pack(self, game: Any, title: str | None = None) -> dict[str, Any] | None:
         """Return one game as plain JSON, not added to :attr:`games`; its title is by default label and result.
 
-        Raises:
-            ReplayError: the record's actions are not one whole game.
+        Raises ``ReplayError``: the record's actions are not one whole game.
         """
         captions: list[Caption] = []
 
-        def shots() -> Iterator[tuple[World, Step | None]]:
+        def seen() -> Iterator[tuple[World, Step | None]]:
             for world, step, caption in captioned(game):
                 captions.append(caption)
                 yield world, step
 
-        spec, played = game.spec, replay(game, shots())
+        spec, played = game.spec, replay(game, seen())
         result = captions[-1].result
         rows = frame_rows(played.cells, played.position, played.heading, played.hand, played.out, played.tokens)
         return {
@@ -72,7 +71,7 @@ class Pack:
             "spec": self.add_spec(spec),
             "players": [self.players.setdefault(game.players[seat], len(self.players)) for seat in spec.seats],
             "steps": game.steps,
-            **said(game, spec.seats),
+            **_said(game, spec.seats),
             "winner": played.winner,
             "result": result,
             "frames": base64.b64encode(zlib.compress(rows.tobytes(), 9)).decode("ascii"),
@@ -117,31 +116,44 @@ class TextPack(Pack):
     def pack(self, game: Any, title: str | None = None) -> dict[str, Any] | None:
         """Return one game as plain JSON, not added to :attr:`games`; ``None`` where it writes no text.
 
-        Raises:
-            ConfigError: see ``replays.shots``.
+        Raises ``ConfigError``: see ``replays.shots``.
         """
-        found = text_data([game])
-        if found is None:
+        if not GameDrawing(game).texts:
             return None
-        (row,), names, self.specs = found["games"], found["players"], found["specs"]
-        players = [self.players.setdefault(names[k], len(self.players)) for k in row["players"]]
-        return {**row, "players": players, "title": title or row["title"]}
+        seats, written = list(game.players), list(shots(game, "text"))
+        self.specs = [{"seats": seats, "teams": [0] * len(seats)}]
+        frames = "\0".join(shot.drawn for shot in written).encode()
+        return {
+            "title": title or (f"{game.label}: {game.result}" if game.result else game.label),
+            "spec": 0,
+            "players": [self.players.setdefault(game.players[seat], len(self.players)) for seat in seats],
+            "steps": game.steps,
+            "winner": -1,
+            "result": game.result or f"the end after {game.steps} steps",
+            "frames": base64.b64encode(zlib.compress(frames, 9)).decode("ascii"),
+            "words": [[shot.taken.get(seat) for seat in seats] for shot in written[1:]],
+            **_said(game, seats),
+            "totals": [[round(shot.totals[seat], 6) for seat in seats] for shot in written],
+        }
 
     def data(self) -> dict[str, Any]:
         """Return everything the replay needs."""
         return {"specs": self.specs, "players": list(self.players), "games": self.games}
 
 
+def _said(game: Any, seats: Iterable[str]) -> dict[str, Any]:
+    """Return what programs said of themselves, by seat and step, for a page; nothing where none did."""
+    return {"says": [game.notes.get(seat, {}) for seat in seats]} if game.notes else {}
+
+
 def replays(games: list[Any]) -> dict[str, Any]:
     """Return what :func:`page.render` needs to replay games (of ``replays``): their ``data``, and its scripts.
 
-    Raises:
-        ValueError: a record that is not one whole game.
+    Raises ``ValueError``: a record that is not one whole game.
     """
-    if not games or isinstance(games[0], GameRecord):
-        return {"data": Pack.of(games).data() if games else None}
-    texts = text_data(games)
-    return {"data": texts, "scripts": TEXT_SCRIPTS if texts else SCRIPTS}
+    texts = bool(games) and not isinstance(games[0], GameRecord)
+    pack = (TextPack if texts else Pack).of(games)
+    return {"data": pack.data() if pack.games else None, "scripts": TEXT_SCRIPTS if texts and pack.games else SCRIPTS}
 
 
 def game_page(game: Any) -> str:

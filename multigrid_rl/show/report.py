@@ -53,32 +53,26 @@ def write_run_report(
         reference: file of the recipe's curves.
         films: draw episodes of Gymnasium.
 
-    Raises:
-        ConfigError: not a run, a damaged file, or an output that may not be written.
+    Raises ``ConfigError``: not a run, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
     found = read_report(folder, games=games, reference=reference, films=films)
     if found.not_played:
         LOG.warning("no games to show, the policy could not be played: %s", one_line(found.not_played))
-    # A folder's name may hold bytes that are no text: the page shows a question mark.
-    text = run_page(found)
-    write_file(target, text.encode(errors="replace"))
-    return target
+    return _written(target, run_page(found))
 
 
 def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = False) -> Path:
     """Write the page of a cup like that of a run.
 
-    Raises:
-        ConfigError: no cup, a damaged file, or an output that may not be written.
+    Raises ``ConfigError``: no cup, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
     path = folder / RESULTS_FILE
     try:
-        write_file(target, cup_page(read_results(path)).encode(errors="replace"))
+        return _written(target, cup_page(read_results(path)))
     except ReplayError as error:
         raise ConfigError(f"{path}: games: {error}") from error
-    return target
 
 
 def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool = False) -> Path:
@@ -91,20 +85,20 @@ def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool 
     runs = [read_run(run_path(folder, seed)) for seed in seeds if state_of(run_path(folder, seed)).done]
     if not runs:
         raise ConfigError(expected(folder, "a seed that is done", "none"))
-    verdicts = [run.verdict or {} for run in runs]
+    rows = [{**(run.verdict or {}), "seed": run.config["seed"]} for run in runs]
     metrics = [gate.metric for gate in runs[0].gates]
     metrics += [name for name in runs[0].series if name.startswith("return_mean/") and name not in metrics]
-    ends = [[final_value(run.series[name], final_window(run)) for name in metrics] for run in runs]
-    columns = zip(metrics, np.array(ends).T, strict=True)
-    said = [f"{metric_title(name)}: {told_median(values, '.4g')}." for name, values in columns]
+    ends = np.array([[final_value(run.series[name], final_window(run)) for name in metrics] for run in runs])
+    said = [
+        f"{metric_title(name)}: {told_median(values, '.4g')}." for name, values in zip(metrics, ends.T, strict=True)
+    ]
     said.append(f"These are means over the last {final_window(runs[0]):,} steps of a run.")
-    held = told_held([row["env_steps_to_held"] for row in verdicts]) if runs[0].gates else "There are no gates."
-    first = runs[0].provenance
-    origin = {"Command": f"{' '.join(['multigrid-rl train', *overrides])} seeds={','.join(map(str, seeds))}"}
-    commits = {str(run.provenance.get("commit")) for run in runs}
-    origin |= {
-        "Commit": ", ".join(sorted(commits)),
-        "Processor": str((first.get("machine") or {}).get("processor")),
+    held = told_held([row["env_steps_to_held"] for row in rows]) if runs[0].gates else "There are no gates."
+    machine = runs[0].provenance.get("machine") or {}
+    origin = {
+        "Command": f"{' '.join(['multigrid-rl train', *overrides])} seeds={','.join(map(str, seeds))}",
+        "Commit": ", ".join(sorted({str(run.provenance.get("commit")) for run in runs})),
+        "Processor": str(machine.get("processor")),
         "Folder": str(folder),
     }
     text = render(
@@ -112,15 +106,17 @@ def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool 
         kind=f"{len(runs)} of {len(seeds)} seeds \u00b7 {runs[0].config['scenario']['name']}",
         title=held.partition(".")[0],
         lead=" ".join([held.partition(". ")[2], *said]).strip(),
-        rows=[
-            {**verdict, "seed": run.config["seed"], "ends": row}
-            for run, verdict, row in zip(runs, verdicts, ends, strict=True)
-        ],
+        rows=[{**row, "ends": values} for row, values in zip(rows, ends.tolist(), strict=True)],
         ends=[f"#{metric_title(name)}" for name in metrics],
         curves=_seed_curves(runs, metrics),
         origin=origin.items(),
         data=None,
     )
+    return _written(target, text)
+
+
+def _written(target: Path, text: str) -> Path:
+    # A folder's name may hold bytes that are no text: the page shows a question mark.
     write_file(target, text.encode(errors="replace"))
     return target
 
@@ -132,16 +128,13 @@ def _seed_curves(runs: list[RunRecord], metrics: list[str]) -> list[Chart]:
     except ConfigError:  # a single seed, or too short for a curve
         return []
     order = sorted(runs, key=lambda run: run.env_steps)
-    lines = [
-        (f"seed {run.config['seed']}, which ended {when}", run)
-        for run, when in zip((order[0], order[-1]), ("first", "last"), strict=True)
-    ]
+    ended = {"first": order[0], "last": order[-1]}.items()
     return [
         Chart(
             title=metric_title(name),
             caption=f"{len(runs)} seeds.",
             unit=unit_of(name),
-            lines=tuple(Line(label, run.series[name]) for label, run in lines),
+            lines=tuple(Line(f"seed {run.config['seed']}, which ended {k}", run.series[name]) for k, run in ended),
             x_max=order[-1].env_steps,
             gate=reference.gate_of(name),
             under=(reference, name),

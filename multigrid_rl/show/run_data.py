@@ -2,16 +2,16 @@
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl import tables
 from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
-from multigrid_rl.evaluation.evaluation import evaluate, kept_games, seat_returns, summary
+from multigrid_rl.envs.gymnasium import GymnasiumFactory
+from multigrid_rl.evaluation.evaluation import MODES, evaluate, kept_games, seat_returns, summary
 from multigrid_rl.evaluation.replays import ZooRecord
-from multigrid_rl.evaluation.targets import run_target
+from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.gating import gates_of
@@ -19,6 +19,7 @@ from multigrid_rl.runs.players import check_env
 from multigrid_rl.runs.reader import RunRecord, read_rows, read_run
 from multigrid_rl.show import EPISODES, GAMES
 from multigrid_rl.show.boards import GameDrawing
+from multigrid_rl.show.films import Drawing, ranked, recorded, recordings_of
 from multigrid_rl.show.reference import Reference, changes, load_reference
 from multigrid_rl.show.video import Shown, page_film
 from multigrid_rl.show.words import percent
@@ -40,18 +41,8 @@ class OwnGames:
     seed: int
     agents: tuple[str, ...]  # seats that the policy fills
     rows: list[dict[str, Any]]  # one for each mode: "mode", "seats" (mean return of each), and evaluation.summary's
-    games: list[Any]  # best, median and worst of each mode (of ``replays``)
-
-    @property
-    def chosen(self) -> dict[str, GameDrawing]:
-        """Games with drawn actions to be filmed, by label: of games that do not write themselves as text."""
-        films = [game for game in self.games if isinstance(game, ZooRecord) and "(stochastic" in game.label]
-        if not films or GameDrawing(films[0]).texts:
-            return {}
-        labels: dict[int, list[str]] = {}
-        for game in films:
-            labels.setdefault(game.game, []).append(game.label.partition(" ")[0])
-        return {" and ".join(labels[game.game]): GameDrawing(game, self.agents) for game in films}
+    games: list[Any] = field(default_factory=list)  # best, median and worst of each mode (of ``replays``)
+    chosen: dict[str, Any] = field(default_factory=dict)  # "best", or "best and median": a drawing to be filmed
 
 
 @dataclass(frozen=True)
@@ -65,7 +56,7 @@ class RunReport:
     last: dict[str, Any]  # the last row of metrics.jsonl
     reference: Reference | None  # the recipe's curves
     changed: list[tuple[str, str, str]] | None  # key, here, in the recipe (without one: the default); None: unknown
-    played: Any  # fresh games of its policy, or what ``tables.FILMS["page"]`` returns; None: there are none
+    played: OwnGames | None  # fresh games or episodes of its policy
     not_played: str = ""  # why there are none, where some were wanted
     films: tuple[Shown, ...] = ()  # of the best, median and worst episode
     not_drawn: str = ""  # why there are none, where there could be
@@ -110,8 +101,7 @@ def read_report(
         reference: file of the recipe's curves.
         films: draw episodes of Gymnasium.
 
-    Raises:
-        ConfigError: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
+    Raises ``ConfigError``: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
     """
     run = read_run(folder)
     rows = read_rows(folder / "metrics.jsonl")
@@ -126,18 +116,15 @@ def read_report(
 
 def _with_games(report: RunReport, games: int | None, *, films: bool) -> RunReport:
     """Return the report with fresh games or episodes of its policy, and films of those that can be drawn."""
-    folder, rivals = report.run.path, report.rivals
     try:
-        play = play_own_games if rivals else tables.find(tables.FILMS, "page")
-        played = play(folder, games or (GAMES if rivals else EPISODES), seed=GAMES_SEED)
+        played = play_own_games(report.run.path, games or (GAMES if report.rivals else EPISODES), seed=GAMES_SEED)
     except (ConfigError, PlayerError, RunError) as error:
         return replace(report, not_played=str(error))
     report = replace(report, played=played)
+    if played.chosen and not films:
+        return replace(report, not_drawn="the report was written without films")
     try:
-        drawings = getattr(played, "chosen", {})
-        if drawings and not films:
-            return replace(report, not_drawn="the report was written without films")
-        return replace(report, films=tuple(page_film(drawing, label) for label, drawing in drawings.items()))
+        return replace(report, films=tuple(page_film(drawing, label) for label, drawing in played.chosen.items()))
     except ConfigError as error:
         return replace(report, not_drawn=str(error))
 
@@ -146,19 +133,36 @@ def play_own_games(folder: Path, games: int, *, seed: int) -> OwnGames:
     """Play ``games`` fresh games in each mode with a run's exported policy, against its training opponents.
 
     Raises:
-        ConfigError, PlayerError: no checkpoint, another package's game, an opponent that is missing or has changed.
+        ConfigError, PlayerError: no checkpoint, a damaged player, an opponent that is missing or has changed.
     """
-    evaluation = evaluate(run_target(folder), episodes=games, seed=seed)
-    rows = [{"mode": part.mode, "seats": seat_returns(part), **summary([part])} for part in evaluation.parts]
-    own, home = evaluation.parts[0].lineup.own, f"{folder}/"
-    # The lineup names them by their files' paths; on the page they are the run.
-    kept = [
-        game.model_copy(
-            update={"players": {seat: "this run" if it.startswith(home) else it for seat, it in game.players.items()}}
-        )
-        for game in kept_games(evaluation)
-    ]
-    return OwnGames(seed, own, rows, kept)
+    target, kept = find_target(str(folder)), list[Any]()
+    if isinstance(target.factory, GymnasiumFactory):
+        parts = tuple(recorded(target, range(games), seed=seed, mode=mode) for mode in MODES)
+        best = ranked(recordings_of(parts[0], seed))
+        drawings: list[tuple[str, Any]] = [(label, Drawing(target.factory, row)) for label, row in best.items()]
+    else:
+        evaluation = evaluate(target, episodes=games, seed=seed)
+        parts, home = evaluation.parts, f"{folder}/"
+        # The lineup names them by their files' paths; on the page they are the run.
+        for game in kept_games(evaluation):
+            players = {seat: "this run" if it.startswith(home) else it for seat, it in game.players.items()}
+            kept.append(game.model_copy(update={"players": players}))
+        own, shown = parts[0].lineup.own, [game for game in kept if isinstance(game, ZooRecord)]
+        drawings = [(game.label.partition(" ")[0], GameDrawing(game, own)) for game in shown if "(stoch" in game.label]
+        if drawings and drawings[0][1].texts:  # a page steps through them
+            drawings = []
+    rows = [{"mode": part.mode, "seats": seat_returns(part), **summary([part])} for part in parts]
+    agents = parts[0].lineup.own if target.rivals else tuple(target.refs)
+    return OwnGames(seed, agents, rows, kept, _by_episode(drawings))
+
+
+def _by_episode(drawings: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return drawings by their labels, one of each episode."""
+    labels: dict[int, list[str]] = {}
+    for label, drawing in drawings:
+        labels.setdefault(drawing.episode.number, []).append(label)
+    by_number = {drawing.episode.number: drawing for _, drawing in drawings}
+    return {" and ".join(names): by_number[number] for number, names in labels.items()}
 
 
 def _judged(run: RunRecord, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:

@@ -1,51 +1,19 @@
 """The page of a training run: its verdict in one line, then tables and curves."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from multigrid_rl.gates import Gate
+from multigrid_rl.metrics import STAGES, glossary
 from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import replays
 from multigrid_rl.show.run_data import RunReport, opponent_words, origin
 from multigrid_rl.show.standings import standings
-from multigrid_rl.show.words import BEHAVIOURS, OUTCOMES, metric_title, percent, short, unit_of
+from multigrid_rl.show.words import OUTCOMES, metric_title, percent, short, spoken, unit_of
 from multigrid_rl.text import one_line
 from multigrid_rl.world.events import BEHAVIOUR
-
-#: Parts of an iteration: name in ``timing/``, words, and its own parts.
-_STAGES: tuple[tuple[str, str, dict[str, str]], ...] = (
-    ("sample", "Playing", {
-        "play": "whole steps in one call", "engine": "the game itself", "players": "opponents' decisions",
-        "forward": "own networks", "tokens": "observations into the batch", "draw": "drawing actions",
-        "gae": "advantages",
-    }),
-    ("learn", "Learning", {
-        "network": "forward and backward passes", "optimizer": "clipping and Adam", "loss": "the loss",
-        "minibatch": "cutting minibatches",
-    }),
-    ("sync", "Sending weights", {}),
-    ("metrics", "Metrics and gates", {}),
-    ("checkpoint", "Checkpoints", {}),
-    ("other", "Everything else", {}),
-)  # fmt: skip
-#: Metrics of the learner, by pattern, and their titles; a run has those of its objective.
-_LEARNER = {
-    "learner/{}/cloning_loss": "Cloning loss",
-    "learner/{}/held_out_loss": "Cloning loss on episodes that are held out",
-    "learner/{}/discriminator_loss": "Loss of the discriminator",
-    "learner/{}/discriminator_accuracy": "Steps that the discriminator tells apart",
-    "learner/{}/learnt_reward": "Reward that the discriminator pays",
-    "explained_variance/{}": "Explained variance",
-    "entropy/{}": "Entropy",
-    "approx_kl/{}": "KL divergence of an update",
-    "clip_fraction/{}": "Share of steps beyond the clip",
-    "learner/{}/policy_loss": "Policy loss",
-    "learner/{}/vf_loss": "Value loss",
-    "learner/{}/grad_norm": "Gradient norm before clipping",
-    "learner/{}/lr": "Learning rate",
-    "learner/{}/entropy_coef": "Weight of the entropy bonus",
-}
 
 
 def run_page(report: RunReport, *, live: bool = False) -> str:
@@ -182,11 +150,11 @@ def _behaviour(report: RunReport, seats: list[str]) -> tuple[list[Chart], list[s
     all_seats = [name.removeprefix("win/") for name in series if name.startswith("win/")]
     for name in BEHAVIOUR:
         unit = "factors paid per game" if name == "ball_pay" else "times per game"
-        chart = _chart(report, BEHAVIOURS[name], unit, {f"behaviour/{seat}/{name}": seat for seat in all_seats})
+        chart = _chart(report, spoken(name), unit, {f"behaviour/{seat}/{name}": seat for seat in all_seats})
         if any(line.series.values.any() for line in chart.lines):
             charts.append(chart)
         elif chart.lines:
-            never.append(BEHAVIOURS[name].lower())
+            never.append(spoken(name).lower())
     return charts, never
 
 
@@ -194,13 +162,15 @@ def _behaviour(report: RunReport, seats: list[str]) -> tuple[list[Chart], list[s
 
 
 def _learner(report: RunReport) -> list[Chart]:
-    """Return charts of losses and other metrics of the learner."""
+    """Return charts of losses and other metrics of the learner: whatever the glossary tells of a module."""
     modules = list(dict.fromkeys(name.split("/")[1] for name in report.run.series if name.startswith("learner/")))
     gated = {gate["metric"] for gate in report.gates}
     charts = []
-    for pattern, title in _LEARNER.items():
-        names = {pattern.format(module): module for module in modules}
-        unit = unit_of(pattern.format("module")).removeprefix("1")
+    for pattern in glossary():
+        first, _, rest = pattern.partition("/")
+        names = {pattern.replace("<module>", module): module for module in modules if "<module>" in pattern}
+        title = metric_title(first) if rest == "<module>" else spoken(rest.rpartition("/")[2])
+        unit = unit_of(pattern).removeprefix("1")
         if not gated.issuperset(names) and (chart := _chart(report, title, unit, names)).lines:
             charts.append(chart)
     return charts
@@ -208,12 +178,12 @@ def _learner(report: RunReport) -> list[Chart]:
 
 def _stages(report: RunReport) -> list[tuple[str, float, float, bool]]:
     """Return rows of timing: words, seconds, share, and whether it is a part of the row above."""
-    totals, own = report.totals, {} if report.rivals else {"engine": "the environments", "players": ""}
-    whole = sum(totals.get(name, 0.0) for name, _, _ in _STAGES)
-    rows = []
-    for name, words, parts in _STAGES if whole else ():
-        if name in totals:
-            rows.append((words, totals[name], totals[name] / whole, False))
-            inner = [(own.get(part, label), totals[part]) for part, label in parts.items() if part in totals]
-            rows += [(label, seconds, seconds / whole, True) for label, seconds in inner if label]
+    totals, rows = report.totals, []
+    whole = sum(totals.get(name, 0.0) for name in (*STAGES, "other"))
+    for metric, (text, _) in glossary().items():
+        seconds = totals.get(metric.removeprefix("timing/").removesuffix("_s"), 0.0)
+        if metric.startswith("timing/") and whole and seconds:
+            part = text.removeprefix("of it: ")
+            words = re.split(r"[,;:] | \(", part)[0]
+            rows.append((words if part != text else words.capitalize(), seconds, seconds / whole, part != text))
     return rows

@@ -47,8 +47,7 @@ def same_origin(request: Any) -> bool:
 def listen(port: int | None) -> socket.socket:
     """Return a socket on the loopback, on ``port`` or else the first free one of :data:`PORTS`.
 
-    Raises:
-        ConfigError: the port is taken.
+    Raises ``ConfigError``: the port is taken.
     """
     for number in PORTS if port is None else (port,):
         found = socket.socket()

@@ -16,8 +16,7 @@ def standings(run: RunRecord) -> list[dict[str, Any]]:
     Each has ``player``, ``since`` (steps after which it joined; ``None``: the start), ``win`` (share of the games won
     against it, a draw as half of one; ``None``: not met yet) and ``share`` of the games that are played against it now.
 
-    Raises:
-        ConfigError: a damaged file.
+    Raises ``ConfigError``: a damaged file.
     """
     found = read_standings(run.path)
     if not found:

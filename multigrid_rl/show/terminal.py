@@ -27,8 +27,7 @@ def terminal(
 ) -> tuple["TerminalSession", Callable[[], None], str]:
     """Begin to play in the terminal; returns the games, what plays them, and a hint. Entry of ``tables.PERSONS``.
 
-    Raises:
-        ConfigError: the game does not write itself as text.
+    Raises ``ConfigError``: the game does not write itself as text.
     """
     for option, value in options.items():
         if value is not None:
@@ -110,12 +109,11 @@ class TerminalSession:
     def _finish(self, table: EpisodeTable, moves: list[dict[str, Any]]) -> None:
         who, spec = place_of(self.spec).who(self.spec), self.spec
         returns, winner = table.returns[0].tolist(), int(table.winner[0])
-        won, drawn, lost, _ = self.score
-        self.score = GameScore(won, drawn, lost)
-        own, how = who.team_names.index(spec.team_of(self.others.seat)), "played"
+        self.score, how = self.score._replace(unfinished=0), "played"
         if who.has_winner:
-            self.score = GameScore(won + (winner == own), drawn + (winner < 0), lost + (winner not in (own, -1)))
+            own = who.team_names.index(spec.team_of(self.others.seat))
             how = "drawn" if winner < 0 else "won" if winner == own else "lost"
+            self.score = self.score.after(how)
         label = f"{len(self.records) + 1}: {how} as {self.others.seat}"
         about = {"label": label, "seed": self.seed, "game": self.game, "players": self.others.names}
         self.records.append(zoo_record(spec, moves, returns=returns, winner=winner, **about))

@@ -90,8 +90,7 @@ def find_games(path: Path) -> Path | None:
 def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
     """Yield the start and every step of a game, captioned: uint8 (H, 16 * tile, 3), H even.
 
-    Raises:
-        ConfigError: not a record of a game, or the game ends before or after its last action.
+    Raises ``ConfigError``: not a record of a game, or the game ends before or after its last action.
     """
     strip = Strip(WIDTH * tile, len(game.actions))
     foot = f"game {game.game} of seed {game.seed}"
@@ -106,7 +105,7 @@ def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
 def _episode_film(drawing: Any, label: str, width: int, *, speed: int = 1, fps: float | None = None) -> Film:
     """Return the film of an episode, at most ``width`` pixels wide, ``speed`` times as fast as ``fps`` steps a second.
 
-    ``drawing`` is of ``tables.FILMS``: ``episode``, steps a second, and ``pictures`` of some of its steps.
+    ``drawing``, of ``films`` or ``boards``, has an ``episode``, steps a second, and ``pictures`` of some of its steps.
     """
     steps, total, usual = len(drawing.episode.actions), drawing.episode.total, drawing.fps  # or why it cannot be drawn
     fps = fps or usual
@@ -145,8 +144,7 @@ def resized(picture: Picture, widest: int) -> Picture:
 def check_video(path: Path, *, fps: float | None = None, tile: int | None = None, force: bool) -> None:
     """Check the arguments of a video before any games are played.
 
-    Raises:
-        ConfigError: unknown suffix, a file that exists (unless ``force``), speed or size out of bounds.
+    Raises ``ConfigError``: unknown suffix, a file that exists (unless ``force``), speed or size out of bounds.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(expected("--output", f"a file that ends with {' or '.join(SUFFIXES)}", path))
@@ -163,8 +161,7 @@ def write_video(
 ) -> Written:
     """Write a game (of ``replays``) as ``.gif`` or ``.mp4`` (H.264, yuv420p), once it is complete.
 
-    Raises:
-        ConfigError: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.
+    Raises ``ConfigError``: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.
     """
     check_video(path, fps=fps, tile=tile, force=force)
     if not isinstance(game, GameRecord):
@@ -178,13 +175,12 @@ def write_episode(drawing: Any, path: Path, *, label: str, fps: float | None = N
     """Write an episode as ``.gif`` or ``.mp4``, with its ``label`` in the captions; replaces an existing file.
 
     Args:
-        drawing: of ``tables.FILMS``.
+        drawing: of ``films`` or ``boards``.
         path: file to write.
         label: its name in the captions.
         fps: steps a second; those of the environment by default.
 
-    Raises:
-        ConfigError: it cannot be drawn or written, or the replay differs from the recording.
+    Raises ``ConfigError``: it cannot be drawn or written, or the replay differs from the recording.
     """
     return write_film(_episode_film(drawing, label, WIDEST, fps=fps), path)
 
@@ -210,8 +206,7 @@ def page_film(drawing: Any, label: str) -> Shown:
 def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "18")) -> Written:
     """Write a film as ``.gif`` or ``.mp4``, replacing an existing file; ``quality`` are arguments of ffmpeg for an MP4.
 
-    Raises:
-        ConfigError: a GIF too large for memory; no place to write; errors of the film's pictures.
+    Raises ``ConfigError``: a GIF too large for memory; no place to write; errors of the film's pictures.
     """
     try:
         with unfinished(path) as beside:

@@ -12,8 +12,7 @@ from multigrid_rl.cli.app import one_thread, refuse_to_overwrite, refused
 from multigrid_rl.show import EPISODES, GAMES
 
 if TYPE_CHECKING:
-    from multigrid_rl.evaluation.evaluation import Mode
-    from multigrid_rl.evaluation.targets import Sides, Target
+    from multigrid_rl.evaluation.targets import Sides
     from multigrid_rl.show.video import Written
 
 _SHORT_GIF = 3_000_000  # bytes above which an MP4 is the better choice
@@ -40,7 +39,7 @@ def report(
 ) -> None:
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
     from multigrid_rl.runs.reader import read_run
-    from multigrid_rl.show.reference import curves_folder
+    from multigrid_rl.show.reference import curves_of
     from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report, write_seeds_report
     from multigrid_rl.training.screen import warnings_on_screen
     from multigrid_rl.training.seeds import SEEDS_FILE
@@ -57,10 +56,7 @@ def report(
                 folder, "the folder of a run, of seeds or a cup", "none of metrics.jsonl, seeds.json, results.json"
             )
         one_thread()
-        # The curves of the run's own recipe, if it followed one that has some.
-        recipe = read_run(folder).config.get("experiment")
-        curves = curves_folder() / f"{recipe}.json"
-        reference = curves if recipe and curves.is_file() else None
+        reference = curves_of(read_run(folder))
         with warnings_on_screen():
             written = write_run_report(folder, output, force=force, games=episodes, reference=reference, films=films)
     typer.echo(f"wrote {written} ({written.stat().st_size / 1000:,.0f} kB)")
@@ -129,7 +125,7 @@ def video(
 ) -> None:
     """Show one game, or one episode of Gymnasium, as a GIF or MP4, with captions. Never overwrites."""
     from multigrid_rl.evaluation.replays import check_game, choose, read_games
-    from multigrid_rl.show.video import check_video, find_games, write_video
+    from multigrid_rl.show.video import check_video, find_games, write_episode, write_video
 
     file = find_games(Path(source))
     if file is not None:
@@ -146,13 +142,17 @@ def video(
         from multigrid_rl.evaluation.evaluation import evaluate, kept_games
         from multigrid_rl.evaluation.replays import record
         from multigrid_rl.evaluation.targets import find_target
+        from multigrid_rl.show.films import pick
 
         target = find_target(source, list(overrides or ()), checkpoint, opponent)
         if not target.rivals:
             for option, value in (("--side", side), ("--tile", tile)):
                 if value is not None:
                     raise refused(option, f"nothing for {source}, whose environment has no opponents", value)
-            _env_video(target, output, game or "median", fps, (episodes or EPISODES, seed, mode))
+            label, drawing = pick(target, game or "median", episodes or EPISODES, seed=seed, mode=mode)
+            written, episode = write_episode(drawing, output, label=label, fps=fps), drawing.episode
+            typer.echo(f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}")
+            _print_written(output, len(episode.actions), written)
             return
         if game is not None and game.isdecimal():
             lineup = target.lineup(target.teams(default_side)[0], greedy=mode == "argmax")
@@ -167,17 +167,6 @@ def video(
     seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
     typer.echo(f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}")
     _print_written(output, shown.steps, written)
-
-
-def _env_video(target: Target, output: Path, game: str, fps: float | None, played: tuple[int, int, Mode]) -> None:
-    """Write an episode in an environment of Gymnasium; ``played`` are how many to choose from, their seed and mode."""
-    episodes, seed, mode = played
-    from multigrid_rl.show.video import write_episode
-
-    label, drawing = tables.find(tables.FILMS, "pick")(target, game, episodes, seed=seed, mode=mode)
-    written, episode = write_episode(drawing, output, label=label, fps=fps), drawing.episode
-    typer.echo(f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}")
-    _print_written(output, len(episode.actions), written)
 
 
 def _print_written(output: Path, steps: int, written: Written) -> None:

@@ -21,15 +21,6 @@ _TITLES = {
 }
 _UNITS = {"ratio": "ratio, 1 is perfect", "reward": "reward per game"}
 _OF_GAMES = ("win", "draw", "defeat", "league/")
-#: Behaviour metrics in words, for titles.
-BEHAVIOURS = {
-    "key_pickup": "Own key picked up",
-    "door_open": "Own door opened",
-    "eliminated_opponents": "Opponents eliminated",
-    "got_eliminated": "Was eliminated",
-    "ball_pay": "Rewards for the ball",
-    "invalid_pickup": "Failed pickups",
-}
 #: Metrics of results, and what became of the game.
 OUTCOMES = {"win": "won", "draw": "drawn", "defeat": "lost"}
 
@@ -97,6 +88,11 @@ def metric_title(metric: str) -> str:
     if first not in _TITLES:
         return metric
     return f"{_TITLES[first]} of {rest}" if rest else _TITLES[first]
+
+
+def spoken(name: str) -> str:
+    """Return ``Policy loss`` for ``policy_loss``."""
+    return name.replace("_", " ").capitalize()
 
 
 def bound(comparison: str, value: float) -> str:

@@ -1,1 +1,1 @@
-"""Add-on: bodies in MuJoCo, Unity's ML-Agents, episodes that environments draw for films."""
+"""Add-on: bodies in MuJoCo, Unity's ML-Agents."""

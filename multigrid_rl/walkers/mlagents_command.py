@@ -1,7 +1,7 @@
 """The verb ``import-mlagents``: converts settings of ML-Agents' PPO trainer to a recipe."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -18,87 +18,75 @@ class _Rule(NamedTuple):
     """One key of ML-Agents' settings."""
 
     default: Any
-    wanted: str
-    read: Callable[[Any], Any]  # raises ValueError or TypeError
+    kind: Any = None  # float, int, or the words that it may be; None: anything
+    least: float = 0
+    most: float = math.inf
     into: str = ""  # our key, where the value is taken as it is
     typical: tuple[float, float] | None = None  # range that ML-Agents' page of its configuration file tells
     why: str = ""  # why it has no counterpart
 
+    @property
+    def wanted(self) -> str:
+        """What its value may be."""
+        if isinstance(self.kind, tuple):
+            return " or ".join(map(str, self.kind)).lower()
+        limits = f"{self.least:g} to {self.most:g}".replace(" to inf", " and more")
+        return f"a {'whole ' * (self.kind is int)}number of {limits}"
 
-def _number(default: float, least: float, most: float = math.inf, **more: Any) -> _Rule:
-    def read(value: Any) -> float:
+    def read(self, value: Any) -> Any:
+        """Return the value of a file. Raises ``ValueError`` or ``TypeError``: it is another one."""
+        if self.kind is None:
+            return value
+        if isinstance(self.kind, tuple):
+            if value in self.kind and isinstance(value, bool) == isinstance(self.kind[0], bool):
+                return value
+            raise ValueError
         number = float("nan" if isinstance(value, bool) else value)  # yaml reads 3e-4 as a string
-        if not least <= number <= most or math.isinf(number):
+        if not self.least <= number <= self.most or math.isinf(number) or self.kind(number) != number:
             raise ValueError
-        return number
-
-    return _Rule(default, f"a number of {least:g} to {most:g}".replace(" to inf", " and more"), read, **more)
+        return self.kind(number)
 
 
-def _whole(default: int | None, least: int = 1, most: float = 2**53, **more: Any) -> _Rule:
-    numbers = _number(0, least, most)
-
-    def read(value: Any) -> int:
-        number = numbers.read(value)
-        if number != int(number):
-            raise ValueError
-        return int(number)
-
-    limits = f"{least}" if most == 2**53 else f"{least} to {most:g}"
-    return _Rule(default, f"a whole number of {limits}" + " and more" * (most == 2**53), read, **more)
-
-
-def _word(default: Any, *words: Any, why: str = "") -> _Rule:
-    def read(value: Any) -> Any:
-        if value not in words or isinstance(value, bool) != isinstance(words[0], bool):
-            raise ValueError
-        return value
-
-    return _Rule(default, " or ".join(map(str, words)), read, why=why)
-
-
-_FLAG = _word(False, False, True)._replace(wanted="true or false")
-_SCHEDULE = _word(None, "linear", "constant")
-_ANY = _Rule(None, "anything", lambda value: value)
+_FLAG, _SCHEDULE = (True, False), ("linear", "constant")
 #: Values, defaults and typical ranges of ML-Agents' release 19.
 _RULES: dict[str, _Rule] = {
-    "trainer_type": _word("ppo", "ppo"),
-    "hyperparameters.batch_size": _whole(1024, typical=(32, 5120)),
-    "hyperparameters.buffer_size": _whole(10240, typical=(2048, 409_600)),
-    "hyperparameters.learning_rate": _number(3e-4, 1e-12, 1, typical=(1e-5, 1e-3)),
-    "hyperparameters.beta": _number(5e-3, 0, typical=(1e-4, 1e-2)),
-    "hyperparameters.epsilon": _number(0.2, 1e-6, typical=(0.1, 0.3)),
-    "hyperparameters.lambd": _number(0.95, 0, 1, into="train.lam", typical=(0.9, 0.95)),
-    "hyperparameters.num_epoch": _whole(3, into="train.epochs", typical=(3, 10)),
-    "hyperparameters.learning_rate_schedule": _word("linear", "linear", "constant"),
-    "hyperparameters.beta_schedule": _SCHEDULE,
-    "hyperparameters.epsilon_schedule": _SCHEDULE,
-    "hyperparameters.shared_critic": _FLAG._replace(why="policy and values have towers of their own"),
-    "network_settings.normalize": _FLAG,
-    "network_settings.hidden_units": _whole(128, 1, 4096, typical=(32, 512)),
-    "network_settings.num_layers": _whole(2, 1, 8, typical=(1, 3)),
-    "network_settings.vis_encode_type": _word("simple", "simple", why="only vectors are seen"),
-    "network_settings.memory.sequence_length": _whole(64, typical=(4, 128)),
-    "network_settings.memory.memory_size": _whole(128, 2, 8192, typical=(32, 256)),
-    "network_settings.goal_conditioning_type": _word("hyper", "hyper", "none", why="goals are numbers among others"),
-    "network_settings.deterministic": _FLAG._replace(why="evaluate plays drawn and likeliest actions"),
-    "reward_signals.extrinsic.gamma": _number(0.99, 1e-6, 1, into="train.gamma", typical=(0.8, 0.995)),
-    "reward_signals.extrinsic.strength": _number(1.0, 0),
-    "reward_signals.extrinsic.network_settings": _ANY._replace(why="the value network is as large as the policy"),
-    "max_steps": _whole(500_000, into="train.until"),
-    "time_horizon": _whole(64, typical=(32, 2048)),
-    "keep_checkpoints": _whole(5, into="train.keep_checkpoints"),
-    "checkpoint_interval": _whole(500_000, into="train.checkpoint_every"),
-    "summary_freq": _whole(50_000, why="every iteration is reported"),
-    "threaded": _FLAG._replace(why="games do not wait for one another"),
-    "even_checkpoints": _FLAG._replace(why="checkpoint_interval says when"),
-    "init_path": _ANY._replace(why="train --resume goes on"),
-    "self_play.save_steps": _whole(20_000, into="scenario.league.every", typical=(10_000, 100_000)),
-    "self_play.window": _whole(10, 1, 64, into="scenario.league.most", typical=(5, 30)),
-    "self_play.play_against_latest_model_ratio": _number(0.5, 0, 1, into="scenario.league.latest_share"),
-    "self_play.swap_steps": _whole(2000, into="scenario.league.redraw"),
-    "self_play.team_change": _ANY._replace(why="one team learns, the other is its past"),
-    "self_play.initial_elo": _ANY._replace(why="win rates choose opponents"),
+    "trainer_type": _Rule("ppo", ("ppo",)),
+    "hyperparameters.batch_size": _Rule(1024, int, 1, typical=(32, 5120)),
+    "hyperparameters.buffer_size": _Rule(10240, int, 1, typical=(2048, 409_600)),
+    "hyperparameters.learning_rate": _Rule(3e-4, float, 1e-12, 1, typical=(1e-5, 1e-3)),
+    "hyperparameters.beta": _Rule(5e-3, float, 0, typical=(1e-4, 1e-2)),
+    "hyperparameters.epsilon": _Rule(0.2, float, 1e-6, typical=(0.1, 0.3)),
+    "hyperparameters.lambd": _Rule(0.95, float, 0, 1, into="train.lam", typical=(0.9, 0.95)),
+    "hyperparameters.num_epoch": _Rule(3, int, 1, into="train.epochs", typical=(3, 10)),
+    "hyperparameters.learning_rate_schedule": _Rule("linear", _SCHEDULE),
+    "hyperparameters.beta_schedule": _Rule(None, _SCHEDULE),
+    "hyperparameters.epsilon_schedule": _Rule(None, _SCHEDULE),
+    "hyperparameters.shared_critic": _Rule(False, _FLAG, why="policy and values have towers of their own"),
+    "network_settings.normalize": _Rule(False, _FLAG),
+    "network_settings.hidden_units": _Rule(128, int, 1, 4096, typical=(32, 512)),
+    "network_settings.num_layers": _Rule(2, int, 1, 8, typical=(1, 3)),
+    "network_settings.vis_encode_type": _Rule("simple", ("simple",), why="only vectors are seen"),
+    "network_settings.memory.sequence_length": _Rule(64, int, 1, typical=(4, 128)),
+    "network_settings.memory.memory_size": _Rule(128, int, 2, 8192, typical=(32, 256)),
+    "network_settings.goal_conditioning_type": _Rule("hyper", ("hyper", "none"), why="goals are numbers among others"),
+    "network_settings.deterministic": _Rule(False, _FLAG, why="evaluate plays drawn and likeliest actions"),
+    "reward_signals.extrinsic.gamma": _Rule(0.99, float, 1e-6, 1, into="train.gamma", typical=(0.8, 0.995)),
+    "reward_signals.extrinsic.strength": _Rule(1.0, float, 0),
+    "reward_signals.extrinsic.network_settings": _Rule(None, why="the value network is as large as the policy"),
+    "max_steps": _Rule(500_000, int, 1, into="train.until"),
+    "time_horizon": _Rule(64, int, 1, typical=(32, 2048)),
+    "keep_checkpoints": _Rule(5, int, 1, into="train.keep_checkpoints"),
+    "checkpoint_interval": _Rule(500_000, int, 1, into="train.checkpoint_every"),
+    "summary_freq": _Rule(50_000, int, 1, why="every iteration is reported"),
+    "threaded": _Rule(False, _FLAG, why="games do not wait for one another"),
+    "even_checkpoints": _Rule(False, _FLAG, why="checkpoint_interval says when"),
+    "init_path": _Rule(None, why="train --resume goes on"),
+    "self_play.save_steps": _Rule(20_000, int, 1, into="scenario.league.every", typical=(10_000, 100_000)),
+    "self_play.window": _Rule(10, int, 1, 64, into="scenario.league.most", typical=(5, 30)),
+    "self_play.play_against_latest_model_ratio": _Rule(0.5, float, 0, 1, into="scenario.league.latest_share"),
+    "self_play.swap_steps": _Rule(2000, int, 1, into="scenario.league.redraw"),
+    "self_play.team_change": _Rule(None, why="one team learns, the other is its past"),
+    "self_play.initial_elo": _Rule(None, why="win rates choose opponents"),
 }
 #: Sections that no recipe expresses: status, and the supported alternative.
 _SECTIONS = {
@@ -168,8 +156,7 @@ def translate(
 ) -> tuple[str, list[TranslatedLine], Any]:
     """Return the name of a behaviour, the conversion of each of its keys, and the recipe.
 
-    Raises:
-        ConfigError: no settings of ML-Agents, no such behaviour, an unknown key or an invalid value.
+    Raises ``ConfigError``: no settings of ML-Agents, no such behaviour, an unknown key or an invalid value.
     """
     name, settings, others = _read(file, behavior)
     values: dict[str, Any] = {}

@@ -66,8 +66,7 @@ class UnityEnvs(Episodes):
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
         """Hand over the actions (N, A) or (N, C) of the agents that decide, and wait until an agent decides or ends.
 
-        Raises:
-            RunError: Unity does not answer, ends, has too many agents, or shows or pays what is no number.
+        Raises ``RunError``: Unity does not answer, ends, has too many agents, or shows or pays what is no number.
         """
         mask = self._turn.copy()
         self._length += mask

@@ -241,8 +241,7 @@ class UnityPeer:
     def exchange(self, command: int, actions: Mapping[str, Any] | None = None, side_channel: bytes = b"") -> Any:
         """Tell Unity what to do and return what its agents see then.
 
-        Raises:
-            RunError: it does not answer, and is not asked any more.
+        Raises ``RunError``: it does not answer, and is not asked any more.
         """
         request = messages()["Input"](command=command, side_channel=side_channel)
         for name, rows in (actions or {}).items():

@@ -16,7 +16,6 @@ from multigrid_rl.imitation.adversarial import (
     AdversarialConfig,
     AdversarialUpdate,
     Discriminator,
-    ImitationReplay,
     Steps,
     encoded,
 )
@@ -30,7 +29,7 @@ from multigrid_rl.types import RunError, Schedule
 
 HOW = Estimator(0.9, 0.95)
 GAIL = AdversarialConfig(
-    "gail", (64,), 3e-3, 5, 64, payoff="softplus", gradient_penalty=0.0, allow_variable_horizon=False, data="",
+    "gail", (64,), 3e-3, 5, 64, payoff="softplus", gradient_penalty=0.0, allow_variable_horizon=False,
     estimator=HOW, seed=3,
 )  # fmt: skip
 AIRL = replace(GAIL, kind="airl", payoff="logit")
@@ -209,8 +208,8 @@ def test_discriminator_pays_whole_batch(config):
 
 @pytest.mark.parametrize(
     ("config", "recompute"),
-    [(GAIL, False), (AIRL, True), (STEADY, False), (replace(AIRL, replay=300), False)],
-    ids=["gail", "airl", "steady", "replay"],
+    [(GAIL, False), (AIRL, True), (STEADY, False)],
+    ids=["gail", "airl", "steady"],
 )
 def test_resumed_update_equals_unbroken_update(config, recompute):
     statistics = []
@@ -270,45 +269,6 @@ def test_policy_learns_to_imitate(learning, config):
         once(collector, update)
     learning.check("distance at first", before, above=0.5)
     learning.check("distance", distance(), below=0.35)
-
-
-# --- earlier policies
-
-
-def numbered(first: int, count: int) -> Steps:
-    numbers = torch.arange(first, first + count, dtype=torch.float32)
-    return Steps(*[numbers[:, None]] * 3, numbers, numbers)
-
-
-def test_replay_samples_steps_uniformly():
-    counts = np.zeros(100)
-    for seed in range(2000):
-        replay = ImitationReplay(10, np.random.default_rng(seed))
-        for first, count in ((0, 7), (7, 7), (14, 80), (94, 6)):
-            replay.add(numbered(first, count))
-        kept = replay.kept.ended.numpy().astype(int)
-        assert len(set(kept)) == 10
-        for column in replay.kept:
-            np.testing.assert_array_equal(column.reshape(-1), replay.kept.ended)  # rows stay together
-        counts[kept] += 1
-    assert counts.sum() == 20_000
-    # 200 expected of each, binomial: a standard deviation of 13.4.
-    assert np.abs(counts - 200).max() < 5 * 13.4
-
-
-def test_half_of_policy_steps_are_replayed():
-    collector, _, update = parts(replace(AIRL, replay=10_000, steps=1))
-    adversary, given = update.adversaries[AGENT], []
-    descend = adversary._descend
-    adversary._descend = lambda theirs, ours: given.append((len(theirs.obs), ours)) or descend(theirs, ours)
-    batches = [once(collector, update)[1] for _ in range(2)]
-    (_, first), (theirs, second) = given
-    assert theirs == len(second.obs) == 64
-    before, now = ({row.tobytes() for row in batch.obs} for batch in batches)
-    assert {row.tobytes() for row in first.obs.numpy()} <= before
-    assert {row.tobytes() for row in second.obs.numpy()[:32]} <= now
-    assert {row.tobytes() for row in second.obs.numpy()[32:]} <= before
-    assert adversary._replay.seen == 2 * len(batches[0].obs)
 
 
 # --- horizons

@@ -13,7 +13,8 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.imitation.cloning import CloningConfig, play_out
-from multigrid_rl.imitation.dagger import Beta, Dagger, Labelled, LabellingCollector
+from multigrid_rl.imitation.dagger import Dagger, Labelled, LabellingCollector
+from multigrid_rl.imitation.trainers import DaggerOptions
 from multigrid_rl.learn.batches import Batch
 from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.registry import fingerprint, network_of
@@ -26,8 +27,10 @@ CONSTANT = Schedule(0.01, 0.01, 1)
 
 
 def test_expert_share_decays_from_one():
-    assert [Beta("linear", 4, 0.5).at(k) for k in (0, 1, 4, 9)] == [1.0, 0.75, 0.0, 0.0]
-    assert [Beta("exponential", 4, 0.5).at(k) for k in (0, 1, 3)] == [1.0, 0.5, 0.125]
+    falls = DaggerOptions(expert="x", schedule="linear", rounds=4, base=0.5)
+    assert [falls.beta(k) for k in (0, 1, 4, 9)] == [1.0, 0.75, 0.0, 0.0]
+    falls = falls.model_copy(update={"schedule": "exponential"})
+    assert [falls.beta(k) for k in (0, 1, 3)] == [1.0, 0.5, 0.125]
 
 
 class Labelling:

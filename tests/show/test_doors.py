@@ -1,17 +1,15 @@
-"""Pages, figures and films are entries of tables: what asks for one gets what stands there."""
+"""Pages and figures are entries of tables: what asks for one gets what stands there."""
 
 from __future__ import annotations
 
 import sys
 from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 
 from commands import call
 from multigrid_rl import api, tables
-from multigrid_rl.show import EPISODES
-from multigrid_rl.show.run_data import GAMES_SEED, read_report
 from report_runs import TEAMS, games_of
 from run_folders import write_run
 
@@ -30,7 +28,7 @@ def outside(monkeypatch):
     return entered
 
 
-@pytest.mark.parametrize("table", [tables.PAGES, tables.FIGURES, tables.FILMS], ids=["pages", "figures", "films"])
+@pytest.mark.parametrize("table", [tables.PAGES, tables.FIGURES], ids=["pages", "figures"])
 def test_every_entry_is_a_function(table):
     assert all(callable(tables.find(table, name)) for name in table)
 
@@ -48,13 +46,3 @@ def test_comparison_may_be_drawn_by_somebody_else(outside, tmp_path):
     done = call("compare", *(run.parent for run in runs), "-o", tmp_path / "c.png")
     assert done.exit_code == 0, done.output
     assert (tmp_path / "c.png").read_bytes() == b"drawn"
-
-
-def test_episodes_of_a_page_may_be_of_somebody_else(outside, tmp_path):
-    folder = write_run(tmp_path / "run")
-    lines = (folder / "config.yaml").read_text().partition("  game:\n")
-    rest = lines[2].splitlines(keepends=True)
-    kept = next(number for number, line in enumerate(rest) if not line.startswith("    "))
-    (folder / "config.yaml").write_text(f"{lines[0]}  game: null\n{''.join(rest[kept:])}")
-    outside(tables.FILMS, "page", lambda folder, episodes, seed: SimpleNamespace(asked=(episodes, seed), chosen={}))
-    assert read_report(folder).played.asked == (EPISODES, GAMES_SEED)

@@ -59,7 +59,7 @@ def test_title_names_winner_and_certainty(cup):
     clear = rated(cup, (1, 1100, 1080, 1120), (2, 1000, 980, 1020), (3, 900, 880, 920))
     assert cup_title(clear) == f"{one} wins, 100 rating points ahead of {two}"
     close = rated(cup, (1, 1010, 990, 1030), (2, 1000, 980, 1020), (3, 900, 880, 920))
-    assert cup_title(close) == f"{one} wins narrowly: {two} may be as strong"
+    assert cup_title(close) == f"{one} leads narrowly: {two} may be as good"
     shared = rated(cup, (1, 1000, 990, 1030), (1, 1000, 980, 1020), (1, 1000, 880, 1020))
     assert cup_title(shared) == f"{one}, {two} and {three} share the first place"
 

@@ -12,7 +12,7 @@ import pytest
 
 from multigrid_rl.files import data_root
 from multigrid_rl.runs.reader import read_run
-from multigrid_rl.show.reference import build_reference, save_reference
+from multigrid_rl.show.reference import build_reference
 from multigrid_rl.show.report import write_run_report
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
@@ -90,10 +90,10 @@ def test_run_without_gates_has_curves(tmp_path):
 @pytest.mark.parametrize(
     ("metrics", "titles"),
     [
-        (("cloning_loss", "held_out_loss"), ("Cloning loss", "Cloning loss on episodes that are held out")),
+        (("cloning_loss", "held_out_loss"), ("Cloning loss", "Held out loss")),
         (
             ("discriminator_loss", "discriminator_accuracy"),
-            ("Loss of the discriminator", "Steps that the discriminator tells apart"),
+            ("Discriminator loss", "Discriminator accuracy"),
         ),
     ],
 )
@@ -105,7 +105,7 @@ def test_page_shows_curves_of_whatever_the_learner_reports(tmp_path, metrics, ti
     (folder / "metrics.jsonl").write_text(text)
     page = run_page(read_report(folder, games=0))
     assert [title for title in titles if f"<h3>{title}</h3>" not in page] == []
-    assert "Value loss" not in page
+    assert "Vf loss" not in page
 
 
 def test_shows_when_first_report_is_due(tmp_path):
@@ -126,7 +126,7 @@ def test_draws_reference_curves(tmp_path):
         config = (folder / "config.yaml").read_text().replace("seed: 3", f"seed: {seed}")
         (folder / "config.yaml").write_text(config)
         runs.append(read_run(folder))
-    save_reference(build_reference(runs, "1v1"), tmp_path / "curves.json")
+    (tmp_path / "curves.json").write_text(build_reference(runs, "1v1").model_dump_json())
     text = page_of(tmp_path / "run", Story(), reference=tmp_path / "curves.json")
     assert "the middle 80% of the 3 seeds of the recipe 1v1" in text
     box, first = re.search(r'viewBox="([^"]+)"><path class="band" d="M [\d.-]+ ([\d.-]+)', text).groups()

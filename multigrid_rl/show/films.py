@@ -5,23 +5,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from ctypes.util import find_library
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import reset_by, reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory, make_env
-from multigrid_rl.evaluation.evaluation import MODES, Mode, PlayedPart, evaluate, summary
+from multigrid_rl.evaluation.evaluation import Mode, PlayedPart
 from multigrid_rl.evaluation.replays import check_game
-from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Target, find_target
+from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Target
+from multigrid_rl.show.pictures import Picture
 from multigrid_rl.text import ConfigError, expected
 
-Picture = NDArray[np.uint8]  # (height, width, 3) red, green, blue
 #: Steps a second of an environment without ``render_fps``.
 _USUAL_FPS = 30.0
 
@@ -35,41 +33,10 @@ class Recording(NamedTuple):
     total: float  # return
 
 
-@dataclass(frozen=True)
-class OwnEpisodes:
-    """Fresh episodes of a run's exported policy."""
-
-    seed: int
-    agents: tuple[str, ...]  # that the policy plays
-    rows: list[dict[str, Any]]  # one for each mode: "mode", "episodes", means of return and length, their intervals
-    chosen: "dict[str, Drawing]" = field(default_factory=dict)  # "best", or "best and median" where they are the same
-
-
-def play_own_episodes(folder: Path, episodes: int, *, seed: int) -> OwnEpisodes:
-    """Play fresh episodes in each mode with a run's exported policy; three of those with sampled actions can be drawn.
-
-    Raises:
-        ConfigError, PlayerError: no checkpoint, a damaged player, or one that does not fit.
-    """
-    target = find_target(str(folder))
-    agents = tuple(target.refs)
-    if not isinstance(target.factory, GymnasiumFactory):
-        parts = evaluate(target, episodes=episodes, seed=seed).parts
-        return OwnEpisodes(seed, agents, [{"mode": part.mode, **summary([part])} for part in parts])
-    parts = tuple(_recorded(target, range(episodes), seed=seed, mode=mode) for mode in MODES)
-    labels: dict[int, list[str]] = {}
-    sampled = recordings_of(parts[0], seed)
-    for label, episode in ranked(sampled).items():
-        labels.setdefault(episode.number, []).append(label)
-    chosen = {" and ".join(names): Drawing(target.factory, sampled[number]) for number, names in labels.items()}
-    return OwnEpisodes(seed, agents, [{"mode": part.mode, **summary([part])} for part in parts], chosen)
-
-
-def _recorded(target: Target, numbers: range, *, seed: int, mode: Mode) -> PlayedPart:
+def recorded(target: Target, numbers: range, *, seed: int, mode: Mode) -> PlayedPart:
     """Play the first episode of each of the environments ``numbers`` of ``seed``, and keep what was done.
 
-    Raises:
-        ConfigError, PlayerError: no environment of Gymnasium, or a damaged player.
+    Raises ``ConfigError``, ``PlayerError``: no environment of Gymnasium, or a damaged player.
     """
     if not isinstance(target.factory, GymnasiumFactory):
         raise ConfigError(expected(f"{target.name}: scenario.package", "gymnasium, to keep episodes", "multigrid"))
@@ -103,12 +70,11 @@ def ranked(recordings: list[Recording]) -> dict[str, Recording]:
 def pick(target: Target, which: str, episodes: int, *, seed: int, mode: Mode) -> "tuple[str, Drawing]":
     """Return label and drawing of an episode: ``best``, ``median`` or ``worst`` of some, or by its number.
 
-    Raises:
-        ConfigError, PlayerError: another word, no environment of Gymnasium, or a damaged player.
+    Raises ``ConfigError``, ``PlayerError``: another word, no environment of Gymnasium, or a damaged player.
     """
     label = check_game(which)
     numbers = range(int(label), int(label) + 1) if label.isdecimal() else range(episodes)
-    part = _recorded(target, numbers, seed=seed, mode=mode)
+    part = recorded(target, numbers, seed=seed, mode=mode)
     assert isinstance(target.factory, GymnasiumFactory)  # only these are recorded
     recordings = recordings_of(part, seed)
     if label.isdecimal():
@@ -140,8 +106,7 @@ class Drawing:
             every: steps from one picture to the next.
             width: in pixels; MuJoCo draws none that are wider.
 
-        Raises:
-            ConfigError: any error of the environment while it replays and draws the episode.
+        Raises ``ConfigError``: any error of the environment while it replays and draws the episode.
         """
         _use_headless_drivers()
         hint = ""

@@ -13,12 +13,12 @@ from PIL import Image
 
 from commands import call, complaint
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from multigrid_rl.show import video
+from multigrid_rl.show import films, video
+from multigrid_rl.show.films import Drawing, Recording, ranked
 from multigrid_rl.show.report import write_run_report
+from multigrid_rl.show.run_data import play_own_games
 from multigrid_rl.show.video import page_film, resized, write_episode
 from multigrid_rl.text import ConfigError
-from multigrid_rl.walkers import films
-from multigrid_rl.walkers.films import Drawing, Recording, play_own_episodes, ranked
 from tiny_runs import tiny_run
 
 # ray and tensorboard warn about their own future; imageio's reader leaves its pipes to the garbage collector.
@@ -71,13 +71,13 @@ def test_page_has_curves_and_three_recordings(pole, tmp_path):
 
 
 def test_recordings_match_named_episodes(pole):
-    own = play_own_episodes(pole, 5, seed=9)
-    again = play_own_episodes(pole, 5, seed=9)
+    own = play_own_games(pole, 5, seed=9)
+    again = play_own_games(pole, 5, seed=9)
     assert own == again
     assert [row["mode"] for row in own.rows] == ["stochastic", "argmax"]
     totals = [drawing.episode.total for drawing in own.chosen.values()]
     assert totals[0] >= own.rows[0]["return_mean"] >= totals[-1]
-    assert list(play_own_episodes(pole, 1, seed=9).chosen) == ["best and median and worst"]
+    assert list(play_own_games(pole, 1, seed=9).chosen) == ["best and median and worst"]
 
 
 def test_page_without_renderer_gives_reason_and_rest(pole, tmp_path, monkeypatch):
