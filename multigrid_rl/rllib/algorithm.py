@@ -22,7 +22,7 @@ from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.finished import tell_of_episodes
 from multigrid_rl.rllib.learner import GroupLearner
-from multigrid_rl.rllib.private import OwnFolder, put_in_place, without_object_store
+from multigrid_rl.rllib.private import OwnFolder, WholeRounds, put_in_place, without_object_store
 from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns
 from multigrid_rl.runs.divergence import DivergedError
 from multigrid_rl.tables import STARTS, find
@@ -35,7 +35,7 @@ from multigrid_rl.training.stages import Stage, thread_tuner
 LOG = logging.getLogger(__name__)
 
 
-class MultigridAlgorithm(OwnFolder, PPO):
+class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
     """Builds and keeps env runners and learners for a run, whose trainer says who samples and who learns.
 
     Attributes:
