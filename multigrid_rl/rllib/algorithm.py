@@ -205,6 +205,14 @@ class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
                 LOG.warning("%s: a checkpoint without players: %s", folder, error)
         return folder
 
+    def restore_from_path(self, path: Any, *, component: str | None = None, **options: Any) -> None:
+        """Continue from a checkpoint. Raises ``ConfigError``: its networks are others, or of another game's agents."""
+        if component is None and Path(path, "config.yaml").is_file():  # not of a training loop, which compares by itself
+            from multigrid_rl.rllib.players import check_networks  # noqa: PLC0415 - a plain run restores nothing
+
+            check_networks(Path(path), self.config.settings)
+        super().restore_from_path(path, component=component, **options)
+
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a state; before the run is there, in ``on_algorithm_init``, its part waits for it."""
         super().set_state(state)

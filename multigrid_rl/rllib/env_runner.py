@@ -36,6 +36,9 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     ``config.settings`` is a :class:`~multigrid_rl.rllib.build.Settings`. Numbers of environments are
     shared out so that number ``k`` is the same on any runner. A remote runner is sent its factory with :meth:`begin`:
     what the configuration holds stays small enough for every checkpoint.
+
+    Attributes:
+        env: the games it plays, a :class:`~multigrid_rl.types.BatchedEnv`; of evaluation the newest.
     """
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
@@ -81,6 +84,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             steps=self.run.train.num_steps,
             bound=self.run.model.bound,
         )
+        self.env = self.collector.env
         return installed() if self.worker_index else {}
 
     def _load(self, factory: EnvFactory) -> None:
@@ -156,6 +160,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         first = EVALUATION + self.worker_index * GENERATION + self._evaluated
         self._evaluated += episodes
         env = factory.build(min(episodes, SIDE_BY_SIDE), first)
+        if self.config.in_evaluation:
+            self.env = env
         return play_episodes(env, specs.agents, players, episodes, seed=self.run.seed, first=first).whole()
 
     def _rollout(self) -> Experience:

@@ -89,6 +89,17 @@ def test_algorithms_and_checkpoints_are_opponents_of_evaluation(tmp_path):
     assert multigrid_rl.evaluate(folder, episodes=4)["episodes"] == 4
 
 
+def test_env_runners_show_the_games_that_they_play():
+    algorithm = config("1v1", *TINY, seed=5).evaluation(evaluation_interval=1, evaluation_duration=3).build_algo()
+    (playing,) = algorithm.env_runner_group.foreach_env_runner(lambda runner: runner.env)
+    assert set(playing.observations()) == {"red_0"}
+    assert playing.num_envs == 32
+    algorithm.train()
+    (judged,) = algorithm.eval_env_runner_group.foreach_env_runner(lambda runner: runner.env)
+    assert judged.num_envs == 3
+    algorithm.stop()
+
+
 def test_games_without_opponents_refuse_one():
     made = config("cartpole").evaluation(evaluation_config={"opponent": "hunter"})
     with pytest.raises(ConfigError, match="evaluation_config: expected no opponent with scenario=cartpole, got hunter"):
