@@ -22,7 +22,7 @@ from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.finished import tell_of_episodes
 from multigrid_rl.rllib.learner import GroupLearner
-from multigrid_rl.rllib.private import OwnFolder, put_in_place, without_object_store
+from multigrid_rl.rllib.private import OwnFolder, WholeRounds, put_in_place, without_object_store
 from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns
 from multigrid_rl.runs.divergence import DivergedError
 from multigrid_rl.tables import STARTS, find
@@ -35,7 +35,7 @@ from multigrid_rl.training.stages import Stage, thread_tuner
 LOG = logging.getLogger(__name__)
 
 
-class MultigridAlgorithm(OwnFolder, PPO):
+class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
     """Builds and keeps env runners and learners for a run, whose trainer says who samples and who learns.
 
     Attributes:
@@ -204,6 +204,14 @@ class MultigridAlgorithm(OwnFolder, PPO):
             except DivergedError as error:
                 LOG.warning("%s: a checkpoint without players: %s", folder, error)
         return folder
+
+    def restore_from_path(self, path: Any, *, component: str | None = None, **options: Any) -> None:
+        """Continue from a checkpoint. Raises ``ConfigError``: its networks are others, or of another game's agents."""
+        if component is None and Path(path, "config.yaml").is_file():  # not of a training loop, which compares by itself
+            from multigrid_rl.rllib.players import check_networks  # noqa: PLC0415 - a plain run restores nothing
+
+            check_networks(Path(path), self.config.settings)
+        super().restore_from_path(path, component=component, **options)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a state; before the run is there, in ``on_algorithm_init``, its part waits for it."""

@@ -180,7 +180,10 @@ class MultigridConfig(PPOConfig):
             self._check_opponent(stages[-1].factory)
             self.settings = replace(self.settings, run=run, stages=stages)
             self._fill()
-        super().validate()
+        try:
+            super().validate()
+        except ValueError as error:  # RLlib's own, whose second line says how to switch the check off
+            raise ConfigError(str(error).partition("\n")[0]) from error
 
     def _user_values(self) -> dict[str, Any]:
         """Return what a user has set as values of ours, by dotted key. Raises ``ConfigError``."""
@@ -234,12 +237,17 @@ class MultigridConfig(PPOConfig):
     def _check_evaluation(self) -> None:
         """Raise ``ConfigError`` for settings of evaluation that nothing follows."""
         runners, beside = self.evaluation_num_env_runners, self.evaluation_parallel_to_training
+        interval, unit = self.evaluation_interval, self.evaluation_duration_unit
         if beside and not runners:
             wanted = "False without evaluation_num_env_runners, who would play meanwhile"
             raise ConfigError(expected("evaluation_parallel_to_training", wanted, beside))
-        if self.evaluation_duration == "auto":
-            wanted = "a number: an iteration is over before a round of auto's has come back"
+        if self.evaluation_duration == "auto" and not beside:
+            wanted = "a number, or evaluation_parallel_to_training=True and evaluation_num_env_runners with auto"
             raise ConfigError(expected("evaluation_duration", wanted, "auto"))
+        if unit not in ("episodes", "timesteps"):
+            raise ConfigError(expected("evaluation_duration_unit", "episodes or timesteps", shown(str(unit))))
+        if interval is not None and not isinstance(interval, int):
+            raise ConfigError(expected("evaluation_interval", "a number of iterations", shown(str(interval))))
         given = self.evaluation_config or {}
         for name in given if isinstance(given, dict) else ():
             if name not in ("explore", "opponent", *_RLLIBS):

@@ -21,7 +21,7 @@ from multigrid_rl.rllib.results import log_episodes
 from multigrid_rl.runs.provenance import installed
 from multigrid_rl.training.protocols import Sampler, Weights
 from multigrid_rl.training.stages import config_of, estimator_of
-from multigrid_rl.types import EnvFactory
+from multigrid_rl.types import EnvFactory, EpisodeTable
 
 #: Numbers of games: a runner's replacement, and every stage of a curriculum, plays new games.
 GENERATION, STAGE = 1 << 32, 1 << 52
@@ -36,6 +36,9 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     ``config.settings`` is a :class:`~multigrid_rl.rllib.build.Settings`. Numbers of environments are
     shared out so that number ``k`` is the same on any runner. A remote runner is sent its factory with :meth:`begin`:
     what the configuration holds stays small enough for every checkpoint.
+
+    Attributes:
+        env: the games it plays, a :class:`~multigrid_rl.types.BatchedEnv`; of evaluation the newest.
     """
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
@@ -81,6 +84,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             steps=self.run.train.num_steps,
             bound=self.run.model.bound,
         )
+        self.env = self.collector.env
         return installed() if self.worker_index else {}
 
     def _load(self, factory: EnvFactory) -> None:
@@ -118,16 +122,21 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     def sample(self, *, num_episodes: int | None = None, num_timesteps: float | None = None, **kwargs: Any) -> Any:  # noqa: ARG002
         """Play ``num_steps`` steps of every environment, and return the :class:`Experience`.
 
-        ``num_episodes``: play so many whole fresh ones instead, which RLlib evaluates by; ``num_timesteps``: as many
-        whole ones as reach so many steps.
+        ``num_episodes``: play so many whole fresh ones instead, which RLlib evaluates by, and log them for it;
+        ``num_timesteps``: as many whole ones as reach so many steps.
         """
-        if num_timesteps is None:
-            return self._rollout() if num_episodes is None else self._evaluate(num_episodes)
-        played, steps = self._evaluate(1), 0
-        while (steps := sum(part.env_steps() for part in played)) < num_timesteps:
-            mean = steps / sum(part.episodes for part in played)
-            played += self._evaluate(max(1, int((num_timesteps - steps) / mean)))
-        return played
+        if num_timesteps is None and num_episodes is None:
+            return self._rollout()
+        table, asked = self._evaluate(num_episodes or 1), num_timesteps or 0
+        while (steps := int(table.length.sum())) < asked:
+            more = max(1, int((asked - steps) * table.episodes / steps))
+            table = EpisodeTable.concatenate([table, self._evaluate(more)])
+        specs = self._evaluated_games().specs
+        log_episodes(self.metrics, table, specs)
+        tell_of_episodes(self.config, self._callbacks, table, specs, self.metrics)
+        # RLlib asks what it has had played for its steps, and nothing else.
+        agent_steps = steps * len(specs.agents)
+        return [SimpleNamespace(env_steps=lambda: steps, agent_steps=lambda: agent_steps)]
 
     def _evaluated_games(self) -> Any:
         """Return the run's own scenario, whatever the curriculum's stage, with the opponent of evaluation."""
@@ -138,8 +147,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             self._against = {self.opponent: factory.against(self.opponent)}
         return self._against[self.opponent]
 
-    def _evaluate(self, episodes: int) -> list[Any]:
-        """Play fresh episodes with the current weights, apart from the games under way; logs them for RLlib."""
+    def _evaluate(self, episodes: int) -> EpisodeTable:
+        """Play fresh episodes with the current weights, apart from the games under way."""
         factory = self._evaluated_games()
         specs, bound = factory.specs, self.run.model.bound
         players = {}
@@ -151,13 +160,9 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         first = EVALUATION + self.worker_index * GENERATION + self._evaluated
         self._evaluated += episodes
         env = factory.build(min(episodes, SIDE_BY_SIDE), first)
-        table = play_episodes(env, specs.agents, players, episodes, seed=self.run.seed, first=first).whole()
-        log_episodes(self.metrics, table, specs)
-        tell_of_episodes(self.config, self._callbacks, table, specs, self.metrics)
-        steps = int(table.length.sum())
-        # RLlib asks what it has had played for its steps, and nothing else.
-        agent_steps = steps * len(specs.agents)
-        return [SimpleNamespace(env_steps=lambda: steps, agent_steps=lambda: agent_steps, episodes=episodes)]
+        if self.config.in_evaluation:
+            self.env = env
+        return play_episodes(env, specs.agents, players, episodes, seed=self.run.seed, first=first).whole()
 
     def _rollout(self) -> Experience:
         collector = self.collector

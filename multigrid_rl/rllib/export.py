@@ -21,7 +21,7 @@ from multigrid_rl.models.registry import actor_of, build
 from multigrid_rl.players.cards import PlayerError, write_player
 from multigrid_rl.rllib.build import Settings
 from multigrid_rl.rllib.environment import RedBlueDoors
-from multigrid_rl.rllib.learner import ActorCriticModule
+from multigrid_rl.rllib.learner import MODULES, ActorCriticModule
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.text import expected, one_line, shown, unknown
 from multigrid_rl.training.stages import card_of, stages_of
@@ -33,7 +33,6 @@ from multigrid_rl.world.state import token_categories
 
 #: Names in Tune's registry, see ``rllib.environment``.
 _PREFIX = "multigrid_rl/"
-_MODULES = Path("learner_group", "learner", "rl_module")
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 
@@ -55,7 +54,7 @@ def players_of(folder: Path, seat: str, target: Path, scenario: str | None = Non
         ConfigError: pickled files are refused (``--safe``).
     """
     check_code(folder, [str(folder / Checkpointable.CLASS_AND_CTOR_ARGS_FILE_NAME)], "data alone")
-    root = next((path for path in (folder, *folder.resolve().parents) if (path / _MODULES).is_dir()), None)
+    root = next((path for path in (folder, *folder.resolve().parents) if (path / MODULES).is_dir()), None)
     if root is None:
         raise PlayerError(expected(folder, "an algorithm's checkpoint, or a module's in one", "none"))
     config = _config_of(root / Checkpointable.CLASS_AND_CTOR_ARGS_FILE_NAME)
@@ -64,14 +63,14 @@ def players_of(folder: Path, seat: str, target: Path, scenario: str | None = Non
     if isinstance(settings, Settings):
         if scenario is not None:
             raise PlayerError(expected("--scenario", "nothing, as the checkpoint holds its own", scenario))
-        return _players_of_run(root / _MODULES if folder == root else folder, seat, target, settings)
+        return _players_of_run(root / MODULES if folder == root else folder, seat, target, settings)
     scenario = scenario or _scenario_of(root, config)
     spec = load_scenario(scenario).spec
     seats = spec.seats_of(seat) if seat in TEAM_ORDER else (seat,)
     for name in seats:
         if name not in spec.seats:
             raise PlayerError(unknown("seat", name, spec.seats))
-    paths = {name: folder if folder != root else _module_for(root / _MODULES, name, spec) for name in seats}
+    paths = {name: folder if folder != root else _module_for(root / MODULES, name, spec) for name in seats}
     groups = [seats] if len(set(paths.values())) == 1 else [(name,) for name in seats]
     written = {}
     for group in groups:
@@ -89,7 +88,7 @@ def _players_of_run(folder: Path, seat: str, target: Path, settings: Settings) -
     seats = [name for name in stage.scenario.kind.seats_of(seat) or (seat,) if name in modules]
     if not seats:
         raise PlayerError(unknown("seat", seat, modules))
-    homes = {name: folder / modules[name] if folder.name == _MODULES.name else folder for name in seats}
+    homes = {name: folder / modules[name] if folder.name == MODULES.name else folder for name in seats}
     for source in set(homes.values()):
         if source.name not in specs.modules:
             raise PlayerError(unknown(f"{source}: module", source.name, specs.modules))

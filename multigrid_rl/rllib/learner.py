@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ import ray
 import torch
 from ray.exceptions import RayError
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
@@ -24,8 +25,13 @@ from multigrid_rl.learn.batches import Batch, Experience, Paths
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.rllib.private import WithoutWrapper
 from multigrid_rl.rllib.session import reason_of
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.protocols import Learner, Metrics, Weights
 from multigrid_rl.types import AgentSpec, MultiAgentSpec, RunError
+
+
+#: Where a checkpoint has its modules.
+MODULES = Path(COMPONENT_LEARNER_GROUP, COMPONENT_LEARNER, COMPONENT_RL_MODULE)
 
 
 class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
@@ -41,6 +47,15 @@ class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
         outputs, values = forward(self.net, batch[Columns.OBS])
         # A learner asks for values right after this pass: hand them over instead of computing them again.
         return {Columns.ACTION_DIST_INPUTS: outputs, Columns.EMBEDDINGS: values}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over weights. Raises ``ConfigError``: those of another network."""
+        own = self.state_dict()
+        for name in {**own, **state}:
+            wanted, got = (tuple(of[name].shape) if name in of else None for of in (own, state))
+            if wanted != got:
+                raise ConfigError(expected(f"weights of another network, {name}", f"shape {wanted}", got))
+        super().set_state(state)
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> Tensor:
         """Compute values, one for each step of the batch."""

@@ -7,10 +7,25 @@ from typing import Any
 
 from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.rllib.build import Settings
+from multigrid_rl.rllib.learner import MODULES
+from multigrid_rl.runs.players import FREE
 from multigrid_rl.runs.provenance import circumstances
+from multigrid_rl.runs.reader import read_config
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import write_players
 from multigrid_rl.training.run import TrainingRun
 from multigrid_rl.training.stages import seated_in
+
+
+def check_networks(folder: Path, settings: Settings) -> None:
+    """Check that a checkpoint has the networks of a run. Raises ``ConfigError``: it has others, or for other agents."""
+    wanted, model = settings.stages[0].factory.specs.modules, read_config(folder)["model"]
+    there = sorted(home.name for home in (folder / MODULES).iterdir() if home.is_dir())
+    if not {*wanted} <= {*there}:
+        raise ConfigError(expected(f"{folder}: modules", ", ".join(wanted), ", ".join(there)))
+    for key, value in settings.run.model.model_dump(mode="json", exclude={*FREE, "bound"}).items():
+        if model.get(key, value) != value:
+            raise ConfigError(expected(f"model.{key}", f"{model[key]}, as in {folder}", value))
 
 
 class CheckpointFolder:

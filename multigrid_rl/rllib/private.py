@@ -16,6 +16,7 @@ import ray
 from ray._private import ray_constants, services
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env import env_runner_group
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
 
 
 class OwnFolder:
@@ -29,6 +30,28 @@ class OwnFolder:
             super()._setup_logdir()  # type: ignore[misc]
         else:
             self._logdir = tempfile.gettempdir()
+
+
+class WholeRounds:
+    """Beside an ``Algorithm``: ``evaluation_duration="auto"`` waits for the games that it has begun.
+
+    Ray asks again and again, and drops what has not come back when an iteration ends: of short ones all.
+    """
+
+    def _evaluate_with_auto_duration(self, training: Any) -> tuple[None, int, int, list[Any]]:
+        """Play rounds of whole games until ``training`` is done, at least one."""
+        algorithm: Any = self
+        steps = algorithm.config.evaluation_auto_duration_min_env_steps_per_sample
+
+        def play(runner: Any) -> tuple[int, int, Any]:
+            (played,) = runner.sample(num_timesteps=steps)
+            return played.env_steps(), played.agent_steps(), runner.get_metrics()
+
+        found = algorithm.eval_env_runner_group.foreach_env_runner(play, local_env_runner=False)
+        while not training.done():
+            found += algorithm.eval_env_runner_group.foreach_env_runner(play, local_env_runner=False)
+        algorithm.metrics.aggregate([each for *_, each in found], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
+        return None, sum(env_steps for env_steps, *_ in found), sum(each for _, each, _ in found), []
 
 
 class WithoutWrapper:

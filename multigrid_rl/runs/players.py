@@ -41,8 +41,8 @@ from multigrid_rl.types import AgentSpec, MultiAgentSpec
 _BOARD = "the red/blue-door game"
 #: The folder of a player's seat among those of a team.
 _SEAT = re.compile(r"(red|blue)_\d")
-#: What may differ between a player's network and one that begins with its weights.
-_FREE = {"log_std", "scale_values"}
+#: What may differ between a network and one that begins with its weights.
+FREE = {"log_std", "scale_values"}
 
 
 def run_players(run: Path, checkpoint: str | None = None) -> Path:
@@ -330,8 +330,8 @@ def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str,
         if not isinstance(player, FrozenPlayer) or player.mirrored:
             raise PlayerError(expected(key, f"a network that plays {agent.seats[0]}", player.name))
         card = read_card(Catalogue(config.checkpoint_root()).folder(_folder_of(agent, str(config.init), None)))
-        own = config.model.model_dump(mode="json", exclude=_FREE)
-        of_card = type(config.model).model_validate(card.architecture).model_dump(mode="json", exclude=_FREE)
+        own = config.model.model_dump(mode="json", exclude=FREE)
+        of_card = type(config.model).model_validate(card.architecture).model_dump(mode="json", exclude=FREE)
         for model in (own, of_card):
             model["bound"] = getattr(distribution_of(agent.action_space, model["bound"]), "bound", None)
         for part, value in own.items():

@@ -60,6 +60,23 @@ def test_units_of_steps_play_whole_games_that_reach_them():
     played = evaluated(made)[0][0]["evaluation"]["env_runners"]
     assert 100 <= played["num_env_steps_sampled"] <= 130
     assert played["episode_len_max"] <= 9
+    # Over all of them, though they are played in several parts.
+    assert played["episode_len_mean"] == pytest.approx(played["num_env_steps_sampled"] / played["num_episodes"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"evaluation_duration": "auto"}, "evaluation_duration: expected a number, or .*_parallel_to_training=True"),
+        ({"evaluation_duration": "all"}, r"`evaluation_duration` \(all\) must be an int and >0!$"),
+        ({"evaluation_duration": 0}, r"`evaluation_duration` \(0\) must be an int and >0!$"),
+        ({"evaluation_duration_unit": "steps"}, "evaluation_duration_unit: expected episodes or timesteps, got steps"),
+        ({"evaluation_interval": "1"}, "evaluation_interval: expected a number of iterations, got 1"),
+    ],
+)
+def test_how_long_is_evaluated_is_checked_before_a_run_in_one_line(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        config("1v1", *TINY).evaluation(**{"evaluation_interval": 1, **settings}).build_algo()
 
 
 def test_algorithms_and_checkpoints_are_opponents_of_evaluation(tmp_path):
@@ -70,6 +87,17 @@ def test_algorithms_and_checkpoints_are_opponents_of_evaluation(tmp_path):
         assert evaluated(made)[0][0]["evaluation"]["env_runners"]["num_episodes"] == 10
     first.stop()
     assert multigrid_rl.evaluate(folder, episodes=4)["episodes"] == 4
+
+
+def test_env_runners_show_the_games_that_they_play():
+    algorithm = config("1v1", *TINY, seed=5).evaluation(evaluation_interval=1, evaluation_duration=3).build_algo()
+    (playing,) = algorithm.env_runner_group.foreach_env_runner(lambda runner: runner.env)
+    assert set(playing.observations()) == {"red_0"}
+    assert playing.num_envs == 32
+    algorithm.train()
+    (judged,) = algorithm.eval_env_runner_group.foreach_env_runner(lambda runner: runner.env)
+    assert judged.num_envs == 3
+    algorithm.stop()
 
 
 def test_games_without_opponents_refuse_one():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -42,7 +43,7 @@ def test_algorithm_checkpoint_and_result_are_judged_alike_in_one_call(trained):
         multigrid_rl.evaluate(SimpleNamespace(checkpoint=None), **PLAYED)
 
 
-def test_policy_seat_start_replay_and_cup_take_them(trained, tmp_path):
+def test_policy_seat_start_and_replay_take_them(trained, tmp_path):
     (algorithm, folder), hashes = trained, set()
     for who in (algorithm, folder):
         hashes.add(multigrid_rl.load_policy(who).sha256)
@@ -56,6 +57,18 @@ def test_policy_seat_start_replay_and_cup_take_them(trained, tmp_path):
     env = multigrid_rl.make("1v1", players={"blue_0": folder})
     env.reset(seed=1)
     assert CliRunner().invoke(app, ["evaluate", folder, "--episodes", "4"]).exit_code == 0
+
+
+def test_checkpoints_are_entrants_of_a_cup_which_is_verified(trained, tmp_path):
+    algorithm, folder = trained
+    later = algorithm.save_to_path(str(tmp_path / "later"))
+    (tmp_path / "handed-in").mkdir()
+    cup = ["cup", str(tmp_path / "handed-in"), "--with", folder, "--with", later, "--with", "hunter"]
+    played = CliRunner().invoke(app, [*cup, "--scenario", "1v1", "--games", "4", "-o", str(tmp_path / "cup")])
+    found = json.loads(played.stdout.splitlines()[-1])
+    assert (found["entries"], found["games"], found["unranked"]) == (3, 6 * 4, [])
+    verified = CliRunner().invoke(app, ["cup", "verify", str(tmp_path / "cup"), "--all"])
+    assert json.loads(verified.stdout.splitlines()[-1])["different"] == 0
 
 
 def test_checkpoint_restores_with_what_stands_beside_it(trained, tmp_path):

@@ -177,3 +177,27 @@ def test_nothing_of_rays_is_replaced_for_others_while_algorithms_are_built():
     assert ray.put is before
     assert all(put is before for put in seen)
     assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["1v1", "model.hidden=[8]"], r"model.hidden: expected \[16, 16\], as in .*, got \[8\]$"),
+        (["1v1", "model.activation=relu"], r"model.activation: expected tanh, as in .*, got relu$"),
+        (["1v1", "model=gru", "model.hidden=[16]"], r"model.name: expected mlp, as in .*, got gru$"),
+        (["coop"], r"modules: expected red_0, red_1, got red_0$"),
+    ],
+)
+def test_checkpoints_of_other_networks_are_refused_in_one_line(overrides, message, built, tmp_path):
+    path = built().save_to_path(str(tmp_path))
+    scenario, *own = overrides
+    with pytest.raises(ConfigError, match=message):
+        config(scenario, *TINY, *own).build_algo().restore_from_path(path)
+
+
+@pytest.mark.parametrize("put", [by_component, by_state, by_weights, by_learner_group])
+def test_weights_of_other_networks_are_refused_in_one_line(put, built, tmp_path):
+    other, one = built(), built("model.hidden=[8]")
+    path = other.save_to_path(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"weights of another network, net.table: expected shape \(583, 16\), got "):
+        put(one, other, path)
