@@ -25,7 +25,7 @@ endef
 SCENARIO ?= $(or $(scenario),1v1)
 ARGS ?=
 # key=value as the program takes them, typed after the verb: make train scenario=coop seed=3
-OWN := PYTHON VENV BENCH_VENV JAX_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
+OWN := PYTHON NUMBER VENV BENCH_VENV JAX_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
 TYPED = $(sort $(filter-out $(OWN),$(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))))
 KEYS = $(foreach name,$(TYPED),'$(name)=$($(name))')
 OTHER_KEYS = $(filter-out 'scenario=%,$(KEYS))
@@ -38,12 +38,13 @@ TORCH ?= cpu
 TORCH_INDEX ?= $(if $(filter-out gpu,$(TORCH)),--extra-index-url https://download.pytorch.org/whl/$(TORCH))
 CHECK_TORCH = $(if $(filter cpu gpu cu1%,$(TORCH)),,$(error TORCH: expected cpu, gpu or a version of CUDA such as cu126, got $(TORCH)))
 NAME ?= $(error NAME: expected the name of a study: make study NAME=policy-gradients, or another of benchmarks/studies/)
+NUMBER ?= $(error NUMBER: expected the number of an assignment: make handout NUMBER=1)
 RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/mine)
 
 # Each start would compile Ray's and torch's sources again, 8 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-control bench-world bench-faces docs pictures explain results study fingerprints players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-control bench-world bench-faces docs pictures explain results study handout fingerprints players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -171,6 +172,9 @@ results: $(DEV)  ## every recipe over seeds, hours; one of them: make results AR
 
 study: $(DEV)  ## make study NAME=policy-gradients [ARGS="--seeds 3 --arms gae td"]: arms x seeds and a page in runs/pages
 	$(BIN)/python -m benchmarks.study $(NAME) $(ARGS)
+
+handout:  ## make handout NUMBER=1 [FOLDER=hw1]: what students are given, without solutions
+	$(PYTHON) tools/handout.py $(NUMBER) $(if $(filter command,$(origin FOLDER)),$(FOLDER),build/handout-$(NUMBER))
 
 fingerprints: $(DEV)  ## does a change of the code change what a run computes? ARGS="--quick --save FILE" before it, "--quick --against FILE" after it
 	$(BIN)/python -m benchmarks.fingerprints $(ARGS)

@@ -19,6 +19,7 @@ SOURCES = {
     "walker_reward_todo.py": _SOLUTIONS / "walker_reward.py",
 }
 _BLOCK = re.compile(r"^( *)# TODO-BEGIN (\w+): (.+)\n(?:.*\n)*?\1# TODO-END \2\n", re.MULTILINE)
+_MARKS = "marks: expected pairs of TODO-BEGIN and TODO-END with the same name and depth"
 
 
 def template_of(program: str) -> str:
@@ -27,10 +28,18 @@ def template_of(program: str) -> str:
     Raises:
         ValueError: no block, or a mark without its partner.
     """
+    result = without_solutions(program)
+    if result == program:
+        raise ValueError(_MARKS)
+    return result
+
+
+def without_solutions(program: str) -> str:
+    """Return ``program`` as :func:`template_of` does, also where there is no block. Raises ``ValueError``."""
     left = r'\1# TODO \2: \3\n\1raise NotImplementedError("\2 is to be filled in")\n'
-    result, blocks = _BLOCK.subn(left, program)
-    if not blocks or "TODO-BEGIN" in result or "TODO-END" in result:
-        raise ValueError("marks: expected pairs of TODO-BEGIN and TODO-END with the same name and depth")
+    result = _BLOCK.sub(left, program)
+    if "TODO-BEGIN" in result or "TODO-END" in result:
+        raise ValueError(_MARKS)
     return result
 
 

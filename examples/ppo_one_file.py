@@ -1,211 +1,136 @@
-"""``make train SCENARIO=1v1`` in one file: PPO with every detail that its recipe has, to read from top to bottom.
+"""PPO in one file, to read from top to bottom, to fill in and to change: it trains ``single-obstacle`` and ``1v1``.
 
-    python examples/ppo_one_file.py --seed 0 --until 500_000
+    python examples/ppo_one_file.py --seed 0 --export my-agent
+    multigrid-rl grade my-agent --rubric 1-single-agent
+    python examples/ppo_one_file.py --env-id 1v1 --seed 0 --export my-red
+    tensorboard --logdir runs
 
-Red learns to beat the frozen player ``blue-rookie``. The package brings the game and the opponent, and nothing else.
-The loop, :func:`train`, has two phases, marked ``rollout phase`` and ``learning phase``; what they compute stands above
-it. "Detail 3" and the like are those of Huang et al. 2022,
+Flags have CleanRL's names. The package brings the game and, in ``1v1``, the opponent ``blue-rookie``; all else stands
+here. "Detail 3" and the like are those of Huang et al. 2022,
 https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/.
-
-Numbers are those of ``multigrid-rl train scenario=1v1`` with the same seed, within 1e-5, as float32 is added up in
-another order, until a ratio falls on the other side of a clip's bound (seeds 0 to 2: after 12 to 18 iterations). A step
-takes twice as long as there (median 1.9, 1.1 to 2.4, of 9 pairs of 40 iterations, seeds 0 to 8, two busy cores).
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import os
+import sys
 import time
-from collections.abc import Callable, Iterator
-from itertools import accumulate
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-# Read once, by numpy: a second thread costs small products more than it brings.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.utils.tensorboard import SummaryWriter
 
 import multigrid_rl
-from multigrid_rl.world.constants import EVENTS
+from multigrid_rl.players.cards import write_player
+from multigrid_rl.world.state import token_categories
 
-SEAT = "red_0"  # in 1v1 it acts in every step: no row is left out
-NUM_ENVS, NUM_STEPS = 256, 16  # games side by side, steps of each in a batch (detail 1: a vectorised architecture)
-EPOCHS, MINIBATCH = 4, 1024  # passes over a batch, rows of one gradient step (detail 6: minibatch updates)
-GAMMA, LAM = 0.97, 0.95  # discount per step, GAE's lambda
-CLIP = 0.2  # of the ratio (detail 8)
-CLIP_VLOSS = False  # clip the value loss, too (detail 9): it does not help
-VF_COEF, GRAD_CLIP, LR = 0.5, 0.5, 1e-3  # weight of the value loss, largest norm of a gradient, Adam's step size
-ENTROPY, ENTROPY_DECAY = 0.02, 400_000  # weight of the entropy bonus, steps in which it falls to 0 (detail 10)
-HIDDEN, CHOICES = 64, 7
-KEY_BONUS = 1.0  # training reward for red's own key: else red lies in wait for blue, and never comes across the key
-REPORT_EPISODES = 100  # returns are told once so many games have ended
+SEAT, HIDDEN = "red_0", 64
+REPORT_EPISODES = 100  # their return and length are told once so many have ended
+CHARTS = ("episodic_return", "episodic_length", "SPS", "held")  # in TensorBoard; all else are losses
+#: Met in all reports of ``WINDOW`` steps: length at most, return, explained variance at least, entropy at most.
+GATES = {"single-obstacle": (40, 2.0, 0.6, 0.3), "1v1": (20, 1.3, 0.4, 0.3)}
+WINDOW = 100_000
+#: Paid in training beside the game's own reward, by event (docs/game.md): without it red hardly finds the door.
+BONUS = {"single-obstacle": {"key_pickup": 1.0, "door_ready": 2.0, "success": 2.0}, "1v1": {"key_pickup": 1.0}}
 
 
-# ---- random numbers: a stream for each game, so that game k draws the same beside any number of others
-
-U64 = np.uint64
-GOLDEN = np.array([0x9E3779B97F4A7C15], U64)  # arrays, as numpy's scalars warn when they overflow, which is meant here
-LEARNER = 64  # draws of the learner; games and opponents have streams of their own
-
-
-def mix(z: np.ndarray) -> np.ndarray:
-    """Return splitmix64's output for counters ``z`` (Steele et al. 2014, https://doi.org/10.1145/2660193.2660195)."""
-    z = (z ^ (z >> U64(30))) * U64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> U64(27))) * U64(0x94D049BB133111EB)
-    return z ^ (z >> U64(31))
-
-
-class Streams:
-    """Uniform numbers in [0, 1) from each of ``count`` streams."""
-
-    def __init__(self, seed: int, count: int) -> None:
-        purpose = np.array([LEARNER], U64) * U64(0xBF58476D1CE4E5B9) + GOLDEN
-        root = mix(mix(np.array([seed], U64) + GOLDEN) ^ purpose)
-        self.counters = mix(root + np.arange(1, count + 1, dtype=U64) * GOLDEN)
-
-    def uniform(self, steps: int) -> np.ndarray:
-        """Return (steps, N) numbers."""
-        drawn = mix(self.counters + np.arange(1, steps + 1, dtype=U64)[:, None] * GOLDEN)
-        self.counters += U64(steps) * GOLDEN
-        return (drawn >> U64(11)).astype(np.float64) / 2**53
-
-
-# ---- network: two towers over one-hot tokens
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the flags of a command line; their defaults hold the gates of both games."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    add, switch = parser.add_argument, argparse.BooleanOptionalAction
+    add("--env-id", choices=tuple(GATES), default="single-obstacle")
+    add("--exp-name", default="ppo_one_file", help="runs/EXP-NAME__ENV-ID__SEED is TensorBoard's folder")
+    add("--seed", type=int, default=0)
+    add("--total-timesteps", type=float, default=2e6, help="at most: training ends once all gates are held")
+    add("--learning-rate", type=float, default=1e-3, help="Adam's step size")
+    add("--anneal-lr", action=switch, default=False, help="let it fall to 0 (detail 4)")
+    add("--num-envs", type=int, default=256, help="games side by side (detail 1)")
+    add("--num-steps", type=int, default=16, help="steps of each in a batch")
+    add("--num-minibatches", type=int, default=4, help="gradient steps in a pass over a batch (detail 6)")
+    add("--update-epochs", type=int, default=4, help="passes over a batch")
+    add("--gamma", type=float, default=0.97, help="discount per step")
+    add("--gae-lambda", type=float, default=0.95)
+    add("--norm-adv", action=switch, default=True, help="advantages of zero mean and unit variance (detail 7)")
+    add("--clip-coef", type=float, default=0.2, help="clip of the ratio (detail 8)")
+    add("--clip-vloss", action=switch, default=False, help="clip the value loss, too (detail 9)")
+    add("--ent-coef", type=float, default=0.03, help="weight of the entropy bonus (detail 10)")
+    add("--ent-final", type=float, default=0.01, help="the same at the end (not CleanRL's)")
+    add("--ent-decay", type=float, default=4e5, help="environment steps in which it gets there")
+    add("--vf-coef", type=float, default=0.5, help="weight of the value loss")
+    add("--max-grad-norm", type=float, default=0.5, help="largest norm of a gradient (detail 11)")
+    add("--target-kl", type=float, help="end an update beyond this divergence (detail 12)")
+    add("--bonus", action=switch, default=True, help="pay for steps on the way to the door (not CleanRL's)")
+    add("--export", type=Path, help="new folder for the agent that was trained, to be handed in")
+    return parser.parse_args(words)
 
 
-class Towers(torch.autograd.Function):
-    """Outputs of two towers, and the way back by hand: torch's own takes twice as long for arrays this small.
+class Agent(nn.Module):
+    """Policy and values apart (detail 13: separate networks)."""
 
-    A tower is ``W2 tanh(W1 tanh(x) + b1) + b2``, where ``x`` is its half of a linear layer over one-hot codes: the bias
-    and the sum of those rows of the table that the codes select, without a product with a matrix of zeros.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, codes: np.ndarray, split: Callable[..., list[np.ndarray]]) -> Tensor:
-        """Return logits and value (B, 7 + 1) of rows ``codes`` (B, D) of the table; ``split`` parts weights (P,)."""
-        table, bias, *layers = split(weights.numpy())
-        inputs = F.embedding_bag(*map(torch.from_numpy, (codes, table)), mode="sum").numpy() + bias
-        ctx.codes, ctx.rows, ctx.towers, outputs = codes, len(table), [], []
-        for half, (w1, b1, w2, b2) in enumerate((layers[:4], layers[4:])):
-            first = np.tanh(inputs[:, HIDDEN * half :][:, :HIDDEN])
-            second = np.tanh(first @ w1.T + b1)
-            outputs.append(second @ w2.T + b2)
-            ctx.towers.append((first, w1, second, w2))
-        return torch.from_numpy(np.concatenate(outputs, axis=1))
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        """Return the gradient of all weights (Rumelhart et al. 1986), as d tanh(x) / dx = 1 - tanh(x)^2."""
-        below, gradients = [], []
-        by_outputs = np.split(upstream.numpy(), [CHOICES], axis=1)
-        for above, (first, w1, second, w2) in zip(by_outputs, ctx.towers, strict=True):
-            inner = above @ w2 * (1 - second * second)
-            below.append(inner @ w1 * (1 - first * first))
-            gradients += [inner.T @ first, inner.sum(axis=0), above.T @ second, above.sum(axis=0)]
-        by_inputs = np.concatenate(below, axis=1)
-        # A row of the table gets the sum of the gradients of all places that read it: selected rows, once more.
-        flat = ctx.codes.astype(np.uint16).ravel()  # 16 bits: numpy's stable sort is then a radix sort
-        readers = np.repeat(np.arange(len(ctx.codes)), ctx.codes.shape[1])[np.argsort(flat, kind="stable")]
-        count = np.bincount(flat, minlength=ctx.rows)
-        places = (torch.from_numpy(array) for array in (readers, by_inputs, count.cumsum() - count))
-        by_table = F.embedding_bag(*places, mode="sum").numpy()
-        parts = [by_table, by_inputs.sum(axis=0), *gradients]
-        return torch.from_numpy(np.concatenate([part.ravel() for part in parts])), None, None
-
-
-class ActorCritic(nn.Module):
-    """Policy and values apart but for one look-up of the tokens (detail 13: separate networks)."""
-
-    # A shared trunk would have two losses to weigh (Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990).
-
-    def __init__(self, token_sizes: list[int], seed: int) -> None:
+    def __init__(self, obs_size: int, actions: int) -> None:
         super().__init__()
-        rng = torch.Generator().manual_seed(64 * seed)  # a run has room for 64 networks; this is the first
-        self.first = np.array([0, *accumulate(token_sizes)][:-1])
-        self.hash = np.random.default_rng(0).integers(2**64, size=len(token_sizes), dtype=U64)
-        # One row of each token's is summed: so the sum has unit variance.
-        table = torch.empty(sum(token_sizes), 2 * HIDDEN).normal_(std=len(token_sizes) ** -0.5, generator=rng)
-        # The policy's last layer is a hundredth as large: it begins nearly uniform (Engstrom et al. 2020,
-        # https://arxiv.org/abs/2005.12729).
-        parts = [table, torch.zeros(2 * HIDDEN)]
-        for outputs, gain in ((HIDDEN, 2**0.5), (CHOICES, 0.01), (HIDDEN, 2**0.5), (1, 1.0)):
-            weight = nn.init.orthogonal_(torch.empty(outputs, HIDDEN), gain, generator=rng)  # detail 2
-            parts += [weight, torch.zeros(outputs)]
-        self.shapes = [part.shape for part in parts]
-        # All in one row: Adam, and the norm of the gradient, take one step instead of ten.
-        self.weights = nn.Parameter(torch.cat([part.ravel() for part in parts]))
+        self.actor = tower(obs_size, actions, 0.01)  # nearly uniform at first
+        self.critic = tower(obs_size, 1, 1.0)
 
-    def split(self, weights: np.ndarray) -> list[np.ndarray]:
-        """Return the parts of ``weights`` (P,): table and bias of the first layer, then weight and bias of each."""
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
-        return [part.reshape(shape) for part, shape in zip(np.split(weights, ends[:-1]), self.shapes, strict=True)]
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probability of each action (B, 7) and values (B,) of observations (B, D)."""
+        return torch.log_softmax(self.actor(obs), dim=1), self.critic(obs).squeeze(1)
 
-    def forward(self, obs: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return the log-probability of each action (B, 7) and values (B,) of tokens ``obs`` (B, D)."""
-        # In a small room many games look the same: rows that are equal, by a hash of 64 bits, are computed once.
-        _, which, inverse = np.unique(obs @ self.hash, return_index=True, return_inverse=True)
-        distinct = Towers.apply(self.weights, obs[which] + self.first, self.split)
-        logits, values = distinct.index_select(0, torch.from_numpy(inverse)).split([CHOICES, 1], dim=1)
-        # Along long rows, as torch is three times as fast there.
-        return torch.log_softmax(logits.T.contiguous(), dim=0).T, values.squeeze(1)
+
+def tower(inputs: int, outputs: int, last_gain: float) -> nn.Sequential:
+    """Return linear layers with orthogonal weights (detail 2) and tanh between them."""
+    layers: list[nn.Module] = []
+    for size, units, gain in ((inputs, HIDDEN, 2**0.5), (HIDDEN, HIDDEN, 2**0.5), (HIDDEN, outputs, last_gain)):
+        layers += [nn.Linear(size, units), nn.Tanh()]
+        nn.init.orthogonal_(layers[-2].weight, gain)
+        nn.init.zeros_(layers[-2].bias)
+    return nn.Sequential(*layers[:-1])
 
 
 # ---- formulas
 
 
-def draw(log_probs: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Return actions (N,) drawn by ``log_probs`` (N, 7) and numbers ``uniform`` (N,) in [0, 1)."""
-    # The inverse of the cumulative distribution; the last action takes the rounding error, too.
-    return (np.exp(log_probs[:, :-1], dtype=np.float64).cumsum(axis=1) <= uniform[:, None]).sum(axis=1)
-
-
-def gae(
-    rewards: np.ndarray, values: np.ndarray, next_values: np.ndarray, terminated: np.ndarray, done: np.ndarray
-) -> np.ndarray:
+def gae(  # noqa: PLR0913, PLR0917 - the names of the formula
+    rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, done: Tensor, gamma: float, lam: float
+) -> Tensor:
     """Return advantages (T, N) of ``rewards``, ``V(s_t)``, ``V(s_t+1)`` and ends, all (T, N) (detail 5).
 
-    ``next_values`` are those of the final observation where a game ended in this step. ``terminated``: nothing is worth
-    anything after it. ``done``: a new game begins, also where a time limit cut the old one, whose future counts
+    ``next_values`` are those of the last observation of a game where it ended in this step. ``terminated``: nothing
+    comes after it. ``done``: a new game begins, also where a time limit cut the old one, whose future counts
     (Pardo et al. 2018, https://arxiv.org/abs/1712.00378).
     """
-    advantages = np.zeros_like(rewards)
+    advantages = torch.zeros_like(rewards)
     # TODO-BEGIN gae: A_t = delta_t + gamma lam A_t+1, equations 12 and 16 of https://arxiv.org/abs/1506.02438
-    later = np.zeros_like(rewards[0])
+    later = torch.zeros_like(rewards[0])
     for t in reversed(range(len(rewards))):  # backwards, as each needs the next one
-        delta = rewards[t] + np.float32(GAMMA) * next_values[t] * ~terminated[t] - values[t]
-        later = delta + np.float32(GAMMA * LAM) * ~(terminated[t] | done[t]) * later
+        delta = rewards[t] + gamma * next_values[t] * ~terminated[t] - values[t]
+        later = delta + gamma * lam * ~(terminated[t] | done[t]) * later
         advantages[t] = later
     # TODO-END gae
     return advantages
 
 
-def standardise(advantages: np.ndarray) -> np.ndarray:
-    """Scale to zero mean and unit variance: step sizes then fit rewards of any size (detail 7)."""
-    # Over the batch, not in each minibatch: a step weighs the same in every epoch. In float64, as digits get lost.
-    centred = advantages - advantages.mean(dtype=np.float64)
-    return (centred / max(float(advantages.std(dtype=np.float64)), 1e-8)).astype(np.float32)
-
-
-def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> Tensor:
+def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, clip_coef: float) -> Tensor:
     """Return PPO's loss of the policy, a scalar; log-probabilities (B,) of the actions now, with gradient, and then."""
     # TODO-BEGIN policy_loss: equation 7 of https://arxiv.org/abs/1707.06347, negated, as a mean over the rows
     ratio = torch.exp(logp - old_logp)
-    clipped = torch.clamp(ratio, 1 - CLIP, 1 + CLIP)
+    clipped = torch.clamp(ratio, 1 - clip_coef, 1 + clip_coef)
     loss = -torch.min(advantages * ratio, advantages * clipped).mean()
     # TODO-END policy_loss
     return loss
 
 
-def value_loss(values: Tensor, old_values: Tensor, targets: Tensor, *, clip: bool = CLIP_VLOSS) -> Tensor:
+def value_loss(values: Tensor, old_values: Tensor, targets: Tensor, clip_coef: float, *, clip_vloss: bool) -> Tensor:
     """Return the loss of the values, a scalar; values now (with gradient), when the batch was played, targets, (B,)."""
-    # TODO-BEGIN value_loss: the mean squared error; with clip, in each row the larger of two (detail 9)
+    # TODO-BEGIN value_loss: the mean squared error; with clip_vloss, in each row the larger of two (detail 9)
     error = (values - targets).pow(2)
-    if clip:
-        near = old_values + torch.clamp(values - old_values, -CLIP, CLIP)
+    if clip_vloss:
+        near = old_values + torch.clamp(values - old_values, -clip_coef, clip_coef)
         error = torch.max(error, (near - targets).pow(2))
     loss = error.mean()
     # TODO-END value_loss
@@ -220,120 +145,198 @@ def entropy_of(log_probs: Tensor) -> Tensor:
     return entropy
 
 
-def explained_variance(targets: np.ndarray, values: np.ndarray) -> float:
+# ---- rollout phase: T steps of N games with the policy as it is
+
+
+class Games:
+    """Games side by side, what is seen of them now, and the episodes that have ended."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.envs: Any = multigrid_rl.make(args.env_id, SEAT, num_envs=args.num_envs, flat=True)
+        self.bonus = BONUS[args.env_id] if args.bonus else {}
+        self.obs, _ = self.envs.reset(seed=args.seed)
+        self.returns, self.lengths = np.zeros((2, args.num_envs))
+        self.ended: list[tuple[float, float]] = []  # return and length of each
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Play one step: training rewards, the observations that follow, terminated, done; what has ended restarts."""
+        self.obs, rewards, terminated, truncated, infos = self.envs.step(actions)
+        done, following = terminated | truncated, self.obs
+        self.returns += rewards
+        self.lengths += 1
+        if done.any():
+            following = np.where(done[:, None], infos["final_obs"], self.obs)
+            self.ended += zip(self.returns[done], self.lengths[done], strict=True)
+            self.returns[done] = self.lengths[done] = 0
+        paid = rewards + sum(weight * infos[event] for event, weight in self.bonus.items())
+        return paid.astype(np.float32), following, terminated, done
+
+
+class Batch(NamedTuple):
+    """What a rollout brings, by step and game: (T, N, ...)."""
+
+    obs: Tensor
+    log_probs: Tensor  # of all actions
+    actions: Tensor
+    values: Tensor
+    rewards: Tensor
+    next_values: Tensor
+    terminated: Tensor
+    done: Tensor
+
+
+def collect(agent: Agent, games: Games, steps: int) -> Batch:
+    """Play ``steps`` steps of all games."""
+    rows = []
+    with torch.no_grad():
+        for _ in range(steps):
+            obs = torch.from_numpy(games.obs)
+            log_probs, values = agent(obs)
+            actions = torch.multinomial(log_probs.exp(), 1).squeeze(1)
+            rewards, following, terminated, done = map(torch.from_numpy, games.step(actions.numpy()))
+            next_values = agent.critic(following).squeeze(1)
+            rows.append((obs, log_probs, actions, values, rewards, next_values, terminated, done))
+    return Batch(*map(torch.stack, zip(*rows, strict=True)))
+
+
+# ---- learning phase: advantages, then epochs of minibatches
+
+
+def learn(
+    agent: Agent, optimizer: torch.optim.Optimizer, batch: Batch, ent_coef: float, args: argparse.Namespace
+) -> dict[str, float]:
+    """Update the agent by a batch; returns losses and measures, by CleanRL's names."""
+    advantages = gae(batch.rewards, batch.values, *batch[5:], args.gamma, args.gae_lambda)
+    targets = advantages + batch.values  # as in TD(lambda): detail 5
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    old_logp = batch.log_probs.gather(2, batch.actions[..., None]).squeeze(2)
+    columns = [batch.obs, batch.actions, old_logp, batch.values, advantages, targets]
+    rows = [column.flatten(0, 1) for column in columns]
+    told = []
+    for _ in range(args.update_epochs):
+        for chosen in torch.randperm(len(rows[0])).chunk(args.num_minibatches):
+            losses = loss_of(agent, [column[chosen] for column in rows], ent_coef, args)
+            optimizer.zero_grad()
+            losses["loss"].backward()
+            nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+            optimizer.step()
+            told.append([value.item() for value in losses.values()])
+        if args.target_kl is not None and losses["approx_kl"] > args.target_kl:
+            break
+    means = dict(zip(losses, np.mean(told, axis=0).tolist(), strict=True))
+    played = entropy_of(batch.log_probs.flatten(0, 1)).item()
+    return {**means, "entropy": played, "explained_variance": explained_variance(targets, batch.values)}
+
+
+def loss_of(agent: Agent, rows: list[Tensor], ent_coef: float, args: argparse.Namespace) -> dict[str, Tensor]:
+    """Return the loss of a minibatch, with its parts and how far the policy has moved."""
+    obs, actions, old_logp, old_values, advantages, targets = rows
+    log_probs, values = agent(obs)
+    logp = log_probs.gather(1, actions[:, None]).squeeze(1)
+    of_policy = policy_loss(logp, old_logp, advantages, args.clip_coef)
+    of_values = value_loss(values, old_values, targets, args.clip_coef, clip_vloss=args.clip_vloss)
+    loss = of_policy + args.vf_coef * of_values - ent_coef * entropy_of(log_probs)  # equation 9 of the paper
+    log_ratio = (logp - old_logp).detach()
+    off = torch.expm1(log_ratio)  # how far the ratio is off 1
+    return {
+        "loss": loss,
+        "policy_loss": of_policy,
+        "value_loss": of_values,
+        "approx_kl": (off - log_ratio).mean(),  # k3 of http://joschu.net/blog/kl-approx.html
+        "clipfrac": (off.abs() > args.clip_coef).float().mean(),
+    }
+
+
+def explained_variance(targets: Tensor, values: Tensor) -> float:
     """Return 1 - Var(targets - values) / Var(targets): 1 for perfect values, 0 for a constant."""
-    variance = float(np.var(targets, dtype=np.float64))
-    return 1 - float(np.var(targets - values, dtype=np.float64)) / variance if variance else math.nan
+    variance = targets.var().item()
+    return 1 - (targets - values).var().item() / variance if variance else math.nan
 
 
-def minibatches(rows: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Yield the rows of each gradient step: first in the order of play, then in a new random order for each epoch."""
-    orders = [np.arange(rows)] + [rng.permutation(rows) for _ in range(EPOCHS - 1)]
-    yield from np.concatenate(orders).reshape(-1, MINIBATCH)
+# ---- the loop, and what is told of it
 
 
-# ---- the loop
+class Gates:
+    """Whether all gates have been met at every report of the last ``WINDOW`` steps."""
+
+    def __init__(self, env_id: str) -> None:
+        self.bounds, self.since = GATES[env_id], math.inf
+
+    def held(self, steps: int, report: dict[str, float]) -> bool:
+        """Judge a report."""
+        length, returned, explained, entropy = self.bounds
+        met = report["episodic_length"] <= length and report["episodic_return"] >= returned
+        met = met and report["explained_variance"] >= explained and report["entropy"] <= entropy
+        self.since = min(self.since, steps) if met else math.inf
+        return steps - self.since >= WINDOW
 
 
-def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterator[dict[str, float]]:
-    """Train for ``until`` environment steps and yield the numbers of each iteration; ``save``: file for the weights."""
+def train(args: argparse.Namespace) -> Iterator[dict[str, float]]:
+    """Train, and yield what is told after each batch; ends once all gates are held."""
     torch.set_num_threads(1)  # a second thread costs more than it brings to a network of this size
-    match = multigrid_rl.make("1v1", SEAT, num_envs=NUM_ENVS).match  # games, with blue-rookie on the other seat
-    red = match.index[SEAT]
-    obs = match.reset(seed)[SEAT]  # (N, 27) uint8: a code for each cell of the view, red's heading, its mission
-    net = ActorCritic([23] * 25 + [4, 4], seed)
-    # Adam (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980), with its own epsilon: detail 3 has 1e-5.
-    adam = torch.optim.Adam(net.parameters(), lr=LR, fused=True)
-    streams, order = Streams(seed, NUM_ENVS), np.random.default_rng(seed)
-    shape = (NUM_STEPS, NUM_ENVS)
-    all_obs = np.empty((*shape, obs.shape[1]), np.uint8)
-    log_probs, rewards, values = np.empty((*shape, CHOICES), np.float32), *np.empty((2, *shape), np.float32)
-    actions, done, terminated = np.empty(shape, np.int64), np.empty(shape, np.bool_), np.empty(shape, np.bool_)
-    env_steps, episodes, pending, entropy_coef, before = 0, 0, [], ENTROPY, time.perf_counter()
-    while env_steps < until:
-        # ---- rollout phase: T steps of N games with the policy as it is
-        uniform = streams.uniform(NUM_STEPS)
-        finals, cut = [obs[:0]], np.zeros(shape, np.bool_)
-        for t in range(NUM_STEPS):
-            all_obs[t] = obs
-            with torch.no_grad():
-                log_probs[t], values[t] = map(Tensor.numpy, net(obs))
-            actions[t] = draw(log_probs[t], uniform[t])
-            step = match.step({SEAT: actions[t]})  # games that end begin anew in the same step
-            bonus = KEY_BONUS * match.env.world.outputs.events[:, red, EVENTS.index("key_pickup")]  # its first
-            rewards[t], terminated[t], done[t] = step.rewards[SEAT] + bonus, step.terminated[SEAT], step.done
-            cut[t] = step.done & step.truncated  # the time limit: what would have come counts
-            finals.append(step.final_observations[SEAT][cut[t]])
-            obs = step.observations[SEAT]
-        with torch.no_grad():
-            _, found = net(np.concatenate([obs, *finals]))
-        next_values = np.where(done, np.float32(0), np.concatenate([values[1:], found[None, :NUM_ENVS]]))
-        next_values[cut] = found[NUM_ENVS:]
-        env_steps += rewards.size
-
-        # ---- learning phase: advantages, then epochs of minibatches
-        advantages = gae(rewards, values, next_values, terminated, done)
-        targets = advantages + values  # as in TD(lambda): detail 5
-        logp = np.take_along_axis(log_probs, actions[..., None], axis=2)
-        columns = (actions, logp, standardise(advantages), targets, values)
-        flat_obs, flat = all_obs.reshape(-1, obs.shape[1]), [column.ravel() for column in columns]
-        kls, clipped = [], []
-        for rows in minibatches(rewards.size, order):
-            took, old_logp, weight, target, old_value = (torch.from_numpy(column[rows]) for column in flat)
-            log_p, value = net(flat_obs[rows])
-            new_logp = log_p.gather(1, took[:, None]).squeeze(1)
-            of_policy, of_values = policy_loss(new_logp, old_logp, weight), value_loss(value, old_value, target)
-            adam.zero_grad()
-            (of_policy + VF_COEF * of_values - entropy_coef * entropy_of(log_p)).backward()  # equation 9 of the paper
-            norm = float(torch.linalg.vector_norm(net.weights.grad))  # detail 11: one norm over all weights
-            net.weights.grad *= min(1.0, GRAD_CLIP / (norm + 1e-6))
-            adam.step()
-            log_ratio = new_logp.detach().numpy() - old_logp.numpy()
-            off = np.expm1(log_ratio)  # how far the ratio is off 1
-            kls.append((off - log_ratio).mean())  # k3 of http://joschu.net/blog/kl-approx.html
-            clipped.append((np.abs(off) > CLIP).mean())
-        entropy_coef = float(np.float32(ENTROPY - ENTROPY * min(env_steps / ENTROPY_DECAY, 1)))
-
-        # ---- what is told of it, by the names of docs/running.md
-        now = time.perf_counter()
-        table = match.drain_episodes()
-        pending, episodes = [*pending, table], episodes + table.episodes
-        row = {
-            "env_steps": env_steps,
-            "episodes": episodes,
-            f"entropy/{SEAT}": -float((np.exp(log_probs) * log_probs).sum(axis=2).mean()),
-            f"explained_variance/{SEAT}": explained_variance(targets.ravel(), values.ravel()),
-            f"approx_kl/{SEAT}": float(np.mean(kls)),
-            f"clip_fraction/{SEAT}": float(np.mean(clipped)),
-            f"learner/{SEAT}/policy_loss": of_policy.item(),
-            f"learner/{SEAT}/vf_loss": of_values.item(),
-            f"learner/{SEAT}/grad_norm": norm,
-            f"learner/{SEAT}/entropy_coef": entropy_coef,
-            "env_steps_per_s": rewards.size / (now - before),
-        }
-        before = now
-        if sum(table.episodes for table in pending) >= REPORT_EPISODES:
-            lengths, returns, winners = (
-                np.concatenate([getattr(table, name) for table in pending]) for name in ("length", "returns", "winner")
-            )
-            pending = []
-            row |= {"report_episodes": len(lengths), "episode_len_mean": float(lengths.mean())}
-            row[f"return_mean/{SEAT}"] = float(returns.mean(axis=0)[red])
-            row[f"win/{SEAT}"] = float(np.mean(winners == 0))  # winner 0 is the red team
-        if save is not None and env_steps >= until:
-            torch.save(net.state_dict(), save)
+    torch.manual_seed(args.seed)
+    games = Games(args)
+    agent = Agent(games.obs.shape[1], games.envs.single_action_space.n)
+    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)  # detail 3
+    gates, steps, began = Gates(args.env_id), 0, time.perf_counter()
+    row: dict[str, float] = {}
+    while steps < args.total_timesteps and not row.get("held"):
+        if args.anneal_lr:
+            optimizer.param_groups[0]["lr"] = args.learning_rate * (1 - steps / args.total_timesteps)
+        ent_coef = args.ent_final + (args.ent_coef - args.ent_final) * max(0.0, 1 - steps / args.ent_decay)
+        batch = collect(agent, games, args.num_steps)
+        row = learn(agent, optimizer, batch, ent_coef, args)
+        steps += batch.rewards.numel()
+        row |= {"steps": steps, "SPS": steps / (time.perf_counter() - began)}
+        if len(games.ended) >= REPORT_EPISODES:
+            row["episodic_return"], row["episodic_length"] = np.mean(games.ended, axis=0).tolist()
+            games.ended.clear()
+            row["held"] = gates.held(steps, row)
         yield row
+    if args.export is not None:
+        export(agent, games.envs.game, args)
+
+
+def export(agent: Agent, game: Any, args: argparse.Namespace) -> None:
+    """Write the agent as a folder that ``grade``, ``cup``, ``submit`` and ``evaluate`` take."""
+    # The package reads a token's code where we read its one-hot vector: a linear layer on that is a row of a table.
+    first = agent.actor[0], agent.critic[0]
+    hidden = [layer.out_features for layer in agent.actor[:-1] if isinstance(layer, nn.Linear)]
+    weights = {"table": torch.cat([layer.weight.T for layer in first], 1), "bias": torch.cat([x.bias for x in first])}
+    for name, layers in (("policy", agent.actor), ("value", agent.critic)):
+        weights |= {
+            f"{name}.{k}.{part}": value
+            for k, layer in enumerate(layers[1:])
+            for part, value in layer.named_parameters()
+        }
+    card = {
+        "name": args.export.name,
+        "architecture": {"name": "mlp", "hidden": hidden, "activation": "tanh"},
+        "observation": {"view_size": game.view_size, "categories": token_categories(game)},
+        "actions": int(agent.actor[-1].out_features),
+        "scenario": args.env_id,
+        "seats": [SEAT],
+        "provenance": {"command": " ".join(["python", *sys.argv])},
+    }
+    write_player(args.export, {name: value.detach() for name, value in weights.items()}, card)
 
 
 def main() -> None:
-    """Train as the command line says and print a line for each iteration."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--until", type=float, default=500_000, help="environment steps")
-    parser.add_argument("--save", help="file for the weights (torch.save of a state_dict)")
-    arguments = parser.parse_args()
-    for row in train(arguments.seed, arguments.until, arguments.save):
-        print("  ".join(f"{name.removeprefix('learner/')} {value:.4g}" for name, value in row.items()), flush=True)
+    """Train as the command line says; a line for each report, and everything in TensorBoard."""
+    args = arguments()
+    if args.export is not None and args.export.exists():
+        sys.exit(f"--export: expected a new folder, got {args.export}, which exists")
+    board = SummaryWriter(f"runs/{args.exp_name}__{args.env_id}__{args.seed}")
+    board.add_text("hyperparameters", "\n".join(f"{name}: {value}  " for name, value in vars(args).items()))
+    for row in train(args):
+        steps = int(row.pop("steps"))
+        for name, value in row.items():
+            board.add_scalar(f"{'charts' if name in CHARTS else 'losses'}/{name}", value, steps)
+        if "held" in row:
+            print(f"steps {steps:,}  " + "  ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
+    board.close()
+    print(f"{'HELD all gates' if row.get('held') else 'not held'} at {steps:,} steps")
 
 
 if __name__ == "__main__":

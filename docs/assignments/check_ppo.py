@@ -22,17 +22,18 @@ def equal(found: object, expected: object) -> None:
 
 def check_gae(file: dict[str, Any]) -> None:
     """Game 0 goes on, 1 ends in its first step, 2 is cut there by a time limit: what follows is another game's."""
-    ones, zeros, no = np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32), [False] * 3
-    terminated, done = np.array([[False, True, False], no]), np.array([[False, True, True], no])
-    one = 1 + file["GAMMA"]  # a reward of 1 and what follows, which is worth 1
-    expected = [[one + file["GAMMA"] * file["LAM"] * one, 1, one], [one] * 3]
-    equal(file["gae"](ones, zeros, ones, terminated, done), expected)
+    ones, zeros, no = torch.ones(2, 3), torch.zeros(2, 3), [False] * 3
+    terminated, done = torch.tensor([[False, True, False], no]), torch.tensor([[False, True, True], no])
+    gamma, lam = 0.9, 0.8
+    one = 1 + gamma  # a reward of 1 and what follows, which is worth 1
+    expected = [[one + gamma * lam * one, 1, one], [one] * 3]
+    equal(file["gae"](ones, zeros, ones, terminated, done, gamma, lam), expected)
 
 
 def check_policy_loss(file: dict[str, Any]) -> None:
     """Find that a ratio beyond the clip teaches nothing where it was good, and all where it was bad."""
     logp = torch.log(torch.tensor([1.5, 1.5, 1.1])).requires_grad_()
-    loss = file["policy_loss"](logp, torch.zeros(3), torch.tensor([1.0, -1.0, 1.0]))
+    loss = file["policy_loss"](logp, torch.zeros(3), torch.tensor([1.0, -1.0, 1.0]), 0.2)
     equal(loss, (-1.2 + 1.5 - 1.1) / 3)
     loss.backward()
     equal(logp.grad, [0.0, 0.5, -1.1 / 3])
@@ -42,8 +43,8 @@ def check_value_loss(file: dict[str, Any]) -> None:
     """Values that were 1: clipped at 1.2, the first one is further off, the last one nearer, which does not count."""
     values = torch.tensor([2.0, 1.1, 2.0], requires_grad=True)
     rows = values, torch.ones(3), torch.tensor([2.0, 0.0, 0.0])
-    equal(file["value_loss"](*rows, clip=False), (1.21 + 4) / 3)
-    loss = file["value_loss"](*rows, clip=True)
+    equal(file["value_loss"](*rows, 0.2, clip_vloss=False), (1.21 + 4) / 3)
+    loss = file["value_loss"](*rows, 0.2, clip_vloss=True)
     equal(loss, (0.64 + 1.21 + 4) / 3)
     loss.backward()
     equal(values.grad, [0.0, 2.2 / 3, 4 / 3])

@@ -1,7 +1,8 @@
 """Training schemes: how seats that learn become agents.
 
 * DTDE (decentralised training, decentralised execution): each seat is an agent; actor and critic read its own view.
-* CTDE: each seat is an agent; its critic also reads the views and last actions of all team mates, its actor does not.
+* CTDE: each seat is an agent; its critic also reads the views and last actions of all team mates, its actor does not;
+  of vectors of floats it reads the views alone.
 * CTCE: the team is one agent; it reads all its members' views and decides for all of them.
 """
 
@@ -59,7 +60,7 @@ class GroupedEnv:
         self._mates = {agent.name: self._mates_of(agent) for agent in specs.agents}
         if hasattr(env, "deciding"):  # seats decide now and then: see learn.decisions
             self.deciding = lambda: {agent.name: env.deciding()[agent.seats[0]] for agent in specs.agents}
-        self._critics = any(agent.critic_space is not None for agent in specs.agents)
+        self._critics = any(isinstance(agent.critic_space, MultiDiscrete) for agent in specs.agents)
         self._marks = np.empty((len(specs.seats) * self._critics, self.num_envs), np.uint8)
         self._last = {seat: self._marks[specs.seats.index(seat)] for seat in specs.learning if self._critics}
         self._none_yet = {seat: _choices(agent) for agent in specs.agents for seat in agent.seats if self._critics}
@@ -144,7 +145,7 @@ class GroupedEnv:
                 continue
             members = (*agent.seats, *self._mates[agent.name])
             parts = [tokens[seat] for seat in members]
-            if agent.critic_space is not None:
+            if self._critics:
                 parts += [self._last[seat][:, None] for seat in members]
             obs[agent.name] = np.concatenate(parts, axis=1)
         return obs

@@ -374,7 +374,7 @@ class Update:
         for name, batch in batches.items():
             net, active = self._networks[name], batch.active
             if name in self._obs and active.any() and not self._warming:
-                self._obs[name].add(batch.obs[active])
+                self._obs[name].add(batch.obs[active][:, : len(self._obs[name].mean)])  # none of a critic's own
                 net.normaliser.set_statistics(self._obs[name].mean, self._obs[name].std)
             if name in self._targets and active.any():
                 self._targets[name].add(batch.targets[active][:, None])

@@ -93,7 +93,7 @@ def table_of(categories: Sequence[int], width: int, generator: Generator) -> nn.
 def build(layout: Layout) -> nn.Module:
     """Build towers over a vector or over tokens."""
     if isinstance(layout.observation, int):
-        from multigrid_rl.models.vector import VectorActorCritic  # noqa: PLC0415 - games show tokens
+        from multigrid_rl.models import vector  # noqa: PLC0415 - games show tokens
 
-        return VectorActorCritic(layout)
+        return (vector.CentralActorCritic if layout.central else vector.VectorActorCritic)(layout)
     return MLPActorCritic(layout)

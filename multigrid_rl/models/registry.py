@@ -138,12 +138,13 @@ def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0)
         network = custom(name, architecture, agent.observation_space, distribution.outputs, seed)
     else:
         gaussian = isinstance(distribution, Gaussian)
+        central = () if agent.critic_space is None else signature_of(agent.critic_space)
         network = build(
             architecture,
             signature_of(agent.observation_space),
             distribution.width if gaussian else distribution.outputs,
             seed,
-            () if agent.critic_space is None else tuple(agent.critic_space.nvec.tolist()),
+            (central,) if isinstance(central, int) else central,
             log_std=architecture.get("log_std", 0.0) if gaussian else None,
             legal=agent.legal,
             image=agent.image,

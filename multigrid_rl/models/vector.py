@@ -163,6 +163,33 @@ class VectorActorCritic(nn.Module):
         return factor
 
 
+class CentralActorCritic(VectorActorCritic):
+    """The same with a central critic: behind an agent's own vector (D,) stand those of its team mates, each as long."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout)
+        assert isinstance(layout.observation, int)
+        self.size = layout.observation
+        # A part of the first layer of values, which players leave out.
+        self.central = nn.Linear(sum(layout.central), layout.hidden[0], bias=False)
+        nn.init.orthogonal_(self.central.weight, 2**0.5, generator=layout.generator)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute outputs (B, K) and values (B,) of observations (B, D + C)."""
+        return self.logits(obs), self.values(obs)
+
+    def logits(self, obs: Tensor) -> Tensor:
+        """Compute only the policy's outputs (B, K), of the agent's own vector."""
+        return super().logits(obs[:, : self.size])
+
+    def values(self, obs: Tensor) -> Tensor:
+        """Compute only the values (B,), of all vectors."""
+        views = self.normaliser(obs.view(len(obs), -1, self.size))
+        first = self.value[0](views[:, 0]) + self.central(views[:, 1:].flatten(1))
+        values: Tensor = self.value[1:](first).squeeze(-1) * self.value_scale
+        return values
+
+
 class ImageActorCritic(VectorActorCritic):
     """Separate policy and value towers over an image: 3x3 convolutions until no side is above 8, then dense layers."""
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+from gymnasium.spaces import Box
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, OneAgent
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec, kinds_of
-from multigrid_rl.envs.zoo import described
+from multigrid_rl.envs.zoo import Described, described
 from multigrid_rl.players.places import SeatByAgent, SeatedKind, Words
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec
@@ -81,7 +84,8 @@ class PettingZoo(SeatedKind):
             ("model", images or not config.model.entry.images, "mlp, as not all seats see images", config.model.name),
             ("model", not (memory and about.turns), f"a network without memory, as {self.env_id} has turns", "memory"),
             ("model", not legal or config.model.entry.legal, "mlp with legal actions", config.model.name),
-            ("scheme", config.scheme == "dtde", "dtde with this package", config.scheme),
+            ("scheme", config.scheme != "ctce", "dtde or ctde with this package", config.scheme),
+            *(() if config.scheme == "dtde" else self._central(config, about)),
             ("train.shaping", not (shaping and about.turns), f"null, as {self.env_id} has turns", shaping),
         ):
             if not good:
@@ -95,7 +99,16 @@ class PettingZoo(SeatedKind):
             shared=config.shared,
             shaping=shaping,
             league=self.pool_seats,
+            scheme=config.scheme,
         )
+
+    def _central(self, config: Any, about: Described) -> Iterator[tuple[str, bool, str, Any]]:
+        """Yield what central critics ask for."""
+        yield "scheme", not about.turns, f"dtde, as {self.env_id} has turns", config.scheme
+        yield "model", config.model.name == "mlp", "mlp with scheme=ctde and this package", config.model.name
+        for team, members in self.teams.items():
+            sizes = [about.seats[seat].size for seat in members]
+            yield "scheme", len(set(sizes)) == 1, f"dtde, as members of {team} see different numbers", sizes
 
 
 class ZooPlace(SeatByAgent):
@@ -138,12 +151,16 @@ class ZooPlace(SeatByAgent):
         self,
         game: ZooSpec,
         learning: dict[str, str],
-        scheme: Any,  # noqa: ARG002 - dtde alone
+        scheme: Any,
         *,
         shared: bool,
     ) -> tuple[AgentSpec, ...]:
-        """Group seats that learn into agents: each is one."""
-        return game.specs(learning, shared=shared).agents
+        """Group seats that learn into agents: each is one, whose critic may read what its team mates see."""
+        agents = game.specs(learning, shared=shared).agents
+        if scheme == "dtde":
+            return agents
+        seen = {agent.name: agent.observation_size * (len(game.seats_of(learning[agent.name])) - 1) for agent in agents}
+        return tuple(replace(one, critic_space=Box(-np.inf, np.inf, (seen[one.name],))) for one in agents)
 
     def alike(self, game: ZooSpec, seat: str) -> tuple[str, ...]:
         """Return a seat and those that are symmetric to it."""

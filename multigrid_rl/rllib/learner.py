@@ -83,8 +83,8 @@ def _full_space(agent: AgentSpec) -> gym.Space[Any]:
     own, critic = agent.observation_space, agent.critic_space
     if critic is None:
         return own
-    assert isinstance(own, gym.spaces.MultiDiscrete)
-    assert isinstance(critic, gym.spaces.MultiDiscrete)
+    if not (isinstance(own, gym.spaces.MultiDiscrete) and isinstance(critic, gym.spaces.MultiDiscrete)):
+        return gym.spaces.Box(-np.inf, np.inf, (agent.observation_size,))
     return gym.spaces.MultiDiscrete(np.concatenate([own.nvec, critic.nvec]))
 
 

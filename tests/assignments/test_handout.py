@@ -1,0 +1,92 @@
+"""``make handout``: what students are handed stands by itself, and no solution and no model answer is in it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.templates import SOURCES
+
+ROOT = Path(__file__).parents[2]
+NUMBERS = sorted(int(path.name[0]) for path in (ROOT / "docs" / "assignments").glob("[0-9]-*.md"))
+#: What stands between the marks of a program, or of a notebook's cell.
+BLOCK = re.compile(r"# TODO-BEGIN (\w+): .+\n((?:.*\n)*?) *# TODO-END \1\b")
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("handout", ROOT / "tools" / "handout.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module", params=NUMBERS)
+def handed(request, tool, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("handout") / "new"
+    tool.write(request.param, folder)
+    return request.param, folder
+
+
+def cells_of(path):
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def solutions():
+    notebooks = [cell for path in (ROOT / "docs" / "assignments").glob("*.ipynb") for cell in cells_of(path)]
+    texts = [path.read_text() for path in SOURCES.values()] + ["".join(cell["source"]) + "\n" for cell in notebooks]
+    return {line.strip() for text in texts for _, block in BLOCK.findall(text) for line in block.splitlines()}
+
+
+def test_no_solution_and_no_model_answer_is_handed_out(handed):
+    number, folder = handed
+    lines = {line for line in solutions() if len(line) > 25}
+    (answers,) = (ROOT / "tests" / "assignments" / "answers").glob(f"{number}-*.md")
+    lines |= {line.strip() for line in answers.read_text().splitlines() if len(line) > 60}
+    assert len(lines) > 20
+    for path in filter(Path.is_file, folder.rglob("*")):
+        text = path.read_text(encoding="utf-8")
+        text = text if path.suffix != ".ipynb" else "\n".join("".join(cell["source"]) for cell in cells_of(path))
+        assert [line for line in text.splitlines() if line.strip() in lines] == [], path
+    assert not list(folder.rglob("*solution*"))
+
+
+def test_links_and_programs_of_a_handed_sheet_are_beside_it_or_on_the_project_s_pages(handed):
+    _, folder = handed
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        place = re.fullmatch(r"https://github.com/\w+/multigrid_rl/blob/main/([^#]+)(#.*)?", link)
+        assert (ROOT / place[1] if place else folder / link).is_file(), link
+    named = {word for line in re.findall("^python .*$", text, re.MULTILINE) for word in line.split() if ".py" in word}
+    assert [name for name in named if not (folder / name).is_file()] == []
+    assert re.search("^make ", text, re.MULTILINE) is None
+
+
+def test_its_notebook_has_a_cell_for_each_answer_and_no_outputs(handed):
+    _, folder = handed
+    cells = cells_of(folder / "notebook.ipynb")
+    asked = re.findall(r"^\d\. ", (folder / "README.md").read_text().split("## Tasks")[1].split("## Rubric")[0], re.M)
+    assert sum("".join(cell["source"]) == "*Your answer:*" for cell in cells) == len(asked) >= 9
+    assert not any(cell.get("outputs") for cell in cells)
+    assert len({cell["id"] for cell in cells}) == len(cells)
+
+
+def test_its_workflow_checks_and_grades_what_lies_there(handed):
+    number, folder = handed
+    flow = yaml.safe_load((folder / ".github" / "workflows" / "grade.yml").read_text())
+    steps = [step["run"] for step in flow["jobs"]["grade"]["steps"] if "run" in step]
+    assert [name for step in steps[1:-1] for name in step.split()[1:] if not (folder / name).is_file()] == []
+    assert len(steps) == 3 or number == 2
+    assert (folder / f"{steps[-1].split('--rubric ')[1].split()[0]}.yaml").is_file()
+
+
+def test_a_folder_that_exists_is_refused(tool, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["handout", "1", str(tmp_path)])
+    with pytest.raises(SystemExit, match="folder: expected a new one"):
+        tool.main()
