@@ -122,6 +122,33 @@ def _damaged(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int]]:
     return lines, gone
 
 
+def over(course: Course, now: float) -> bool:
+    """Return whether everything has been kept for as long as the privacy page says."""
+    ends = [each.at.timestamp() for each in course.deadlines]
+    return bool(ends) and now > max(ends) + DAY_S * course.keep_days
+
+
+def _remembered(queue: Queue) -> list[int]:
+    return [one.id for one in queue.people() if one.role == "student" and not one.forgotten]
+
+
+def purge(asked: AdminContext) -> dict[str, Any]:
+    """Forget the person with an id at once; or who asked for it a week ago, and everybody after ``keep_days``."""
+    queue, course = asked.queue, asked.place.course
+    if asked.more:
+        if (person := queue.person_by_code(asked.more[0])) is None:
+            raise ConfigError(expected("purge", "an id of the roster", asked.more[0]))
+        queue.forget(person.id)
+        return {"forgotten": 1, "replays": 0}
+    forgotten, replays = queue.purge(), 0
+    if over(course, queue.now()):
+        everybody = _remembered(queue)
+        for number in everybody:
+            queue.forget(number)
+        forgotten, replays = forgotten + len(everybody), queue.without_replays()
+    return {"forgotten": forgotten, "replays": replays}
+
+
 def doctor(asked: AdminContext) -> dict[str, Any]:
     """Say what is in the way: no sandbox, no room, overdue hand-ins, files of nobody, jobs that fail."""
     place, queue = asked.place, asked.queue
@@ -136,9 +163,8 @@ def doctor(asked: AdminContext) -> dict[str, Any]:
             problems.append(f"{path}: of a hand-in that was never received, can be removed")
     often = [job for job in queue.queue() if job.attempts > 3]
     problems += [f"job {job.id} ({job.kind}) was begun {job.attempts} times" for job in often]
-    ends = [each.at.timestamp() for each in place.course.deadlines]
-    if ends and queue.now() > max(ends) + DAY_S * place.course.keep_days:
-        problems.append(f"{place.home}: keep_days={place.course.keep_days} after the last deadline are over")
+    if over(place.course, queue.now()) and _remembered(queue):
+        problems.append(f"keep_days={place.course.keep_days} after the last deadline are over: serve purge")
     if health["overdue"]:
         problems.append(f"{health['overdue']:g} hand-ins are in their state for longer than they should be")
     for line in problems or ["nothing is wrong"]:
@@ -304,6 +330,6 @@ def opened(place: ServedFolder, *, empty: bool) -> Iterator[Queue]:
 
 DEEDS: dict[str, Callable[[AdminContext], dict[str, Any] | str]] = {
     "verify": verify, "doctor": doctor, "backup": backup, "restore": restore, "final": final, "export": export,
-    "links": links, "freeze": partial(_freeze, frozen=True), "thaw": partial(_freeze, frozen=False),
+    "links": links, "purge": purge, "freeze": partial(_freeze, frozen=True), "thaw": partial(_freeze, frozen=False),
     "regrade": lambda asked: {"to_grade": asked.queue.again("grade")},
 }  # fmt: skip

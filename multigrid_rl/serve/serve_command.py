@@ -24,6 +24,8 @@ _ACTIONS = {
     "regrade": "grade all rated hand-ins again",
     "export": "write ladder.csv, moodle.csv, canvas.csv or gradescope.zip, named behind the course, perhaps with a "
     "deadline's name behind it, the last one by default",
+    "purge": "forget who asked for it a week ago, and everybody once `keep_days` after the last deadline are over; or "
+    "at once the person whose id stands behind the course",
     "links": "print the personal link of everybody, as a CSV",
 }
 HOST = "127.0.0.1"
@@ -64,7 +66,7 @@ def serve(
     action, *rest = words if words[0] in _ACTIONS else ("start", *words)
     if not rest:
         raise refused("COURSE", "a file such as course.yaml", "none")
-    if len(rest) > {"restore": 2, "export": 3}.get(action, 1):
+    if len(rest) > {"restore": 2, "purge": 2, "export": 3}.get(action, 1):
         raise refused("ACTION", " or ".join(_ACTIONS), unknown("it", rest[0], _ACTIONS).partition("got ")[2])
     with trusting_agents(trusted):
         place = place_of(Path(rest[0]), home, database)

@@ -25,8 +25,8 @@ from multigrid_rl.serve.store import BUNDLE, PROGRAM
 from multigrid_rl.text import ConfigError, one_line, printable
 from multigrid_rl.types import RunError
 
-#: Seconds between two looks for a job, and between two for a game that nobody has asked for.
-_POLL_S, _SUGGEST_S = 0.1, 1.0
+#: Seconds between two looks for a job, for a game that nobody has asked for, and for who is to be forgotten by now.
+_POLL_S, _SUGGEST_S, _PURGE_S = 0.1, 1.0, 60.0
 #: Seconds after which a worker that is still at a job is killed; of a pair what programs may take is added.
 _MOST_S = {"check": 60.0, "pair": 120.0, "rate": 300.0, "grade": 1800.0, "copies": 600.0, "appeal": 600.0}
 #: What the server is to blame for: the disk, the database, the machine, a rubric, files that it has kept.
@@ -44,17 +44,22 @@ class Worker:
             "copies": self._copies, "appeal": self._appeal,
         }  # fmt: skip
 
-    def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Do jobs until it is said to end."""
-        looked = 0.0
+    def run(self, until: Callable[[], bool] = lambda: False, after: Callable[[], bool] = lambda: False) -> None:
+        """Do jobs until it is said to end, which ``until`` says at any time and ``after`` when a job is done."""
+        looked = purged = 0.0
         while not until():
             try:
                 if self.once():
+                    if after():
+                        return
                     continue
                 if BUNDLE in self.lanes and time.monotonic() - looked > _SUGGEST_S:
                     looked = time.monotonic()
                     if self.queue.suggest():
                         continue
+                    if looked - purged > _PURGE_S:
+                        purged = looked
+                        self.queue.purge()
             except (SQLAlchemyError, OSError) as error:  # the database is away, or the disk is full
                 log("database", worker=self.name, error=one_line(error)[:300])
                 time.sleep(1.0)

@@ -294,22 +294,6 @@ def test_nothing_becomes_markup_or_a_formula(tmp_path):
     store.engine.dispose()
 
 
-def test_who_asks_to_be_forgotten_is(tmp_path):
-    store = course_of(tmp_path / "small", 2)
-    with served(store) as site:
-        ada = Client(site, "s0")
-        person = store.person_by_code("s0")
-        mine = store.history(person.id)[0][0].id
-        assert ada.post("/forget", form=ada.form(), sure="no")[0] == 409
-        status, page, _ = ada.post("/forget", form=ada.form(), sure="forget me")
-        assert (status, "You are forgotten" in page) == (200, True)
-        assert ada.get("/mine")[0] == 401
-        assert not store.upload_folder(mine).exists()
-        assert "Student 0" not in Client(site, "i1").get("/desk")[1]
-        assert f"/entry/{mine}" in Client(site, "i1").get("/")[1]  # its games stay
-    store.engine.dispose()
-
-
 def test_a_mistake_of_ours_is_a_page_of_ours(store, monkeypatch):
     def broken(*_):
         raise RuntimeError(EVIL)
@@ -393,7 +377,7 @@ def test_who_is_above_all_fixed_players_is_told_so_and_fixed_ones_have_no_empty_
 def test_last_words_of_a_failed_program_are_for_its_author_and_the_desk(site, store):
     row = next(row for row in store.ladder() if row.person)
     game = store.games_of(row.hand_in.id)[0]
-    told = json.loads(game.pairing)
+    told = json.loads(store.get(StoredGame, game.id).pairing)
     side = "r" if game.red_id == row.hand_in.id else "b"
     told |= {"reason": "step 3: exited: my secret words", "outcomes": side * len(told["outcomes"])}
     with store.writing() as session:

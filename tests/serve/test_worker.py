@@ -15,7 +15,7 @@ from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.files import data_root
 from multigrid_rl.serve.course import Course, CourseLimits
 from multigrid_rl.serve.judge import Judge
-from multigrid_rl.serve.schema import HandIn, Job
+from multigrid_rl.serve.schema import HandIn, Job, StoredGame
 from multigrid_rl.serve.worker import Worker
 
 LANES = ("bundle", "program", "slow")
@@ -54,7 +54,8 @@ def test_a_bundle_is_rated_with_an_interval(worker, adept):
     assert len(store.games_of(mine.id)) == 4
     # What was played elsewhere is what is played here.
     for game in store.games_of(mine.id):
-        assert Judge.again(worker.judge, Pairing.model_validate_json(game.pairing)) == ""
+        stored = store.get(StoredGame, game.id)
+        assert Judge.again(worker.judge, Pairing.model_validate_json(stored.pairing)) == ""
 
 
 def test_what_a_busy_machine_kept_waiting_is_tried_again_and_is_nobodys_fault(store, clock, adept, monkeypatch):
