@@ -14,8 +14,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.competition.agents import AgentPlayer, is_agent
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
-from multigrid_rl.competition.copies import CopyError, Originals, ProbeAnswers, watch
+from multigrid_rl.competition.copies import NOT_ORIGINAL, CopyError, Originals, ProbeAnswers, watch
 from multigrid_rl.competition.folders import folder_sha256
+from multigrid_rl.competition.handed_in import HandedIn, reason_of
 from multigrid_rl.competition.likeness import Likeness
 from multigrid_rl.competition.measures import ENTROPY, Metered, known_metrics, measured
 from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants
@@ -293,6 +294,16 @@ class Examiner:
             "seconds": _since(began),
             "exams": exams,
         }
+
+    def result(self, found: HandedIn) -> dict[str, Any]:
+        """Return the result of a hand-in, without points and with the reason where it cannot be played."""
+        try:
+            if found.problem is not None:
+                raise PlayerError(found.problem)
+            return self.grade(found.folder)
+        except PlayerError as error:
+            told = NOT_ORIGINAL if isinstance(error, CopyError) else None
+            return self.refused(found.folder, reason_of(error, found.folder, found.name), told)
 
     def refused(self, bundle: Path, problem: str, feedback: str | None = None) -> dict[str, Any]:
         """Return the result of a hand-in that cannot be played: no points, and the reason.

@@ -1,6 +1,9 @@
 """What a class has handed in: folders, folders around them as learning platforms make them, and zip files."""
 
 import errno
+import hashlib
+import os
+import re
 import stat
 import struct
 import zipfile
@@ -11,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple, cast
 
 from multigrid_rl.competition.bundle import folder_kind
-from multigrid_rl.competition.cup.entries import reason_of
 from multigrid_rl.competition.folders import (
     MAX_FOLDER_BYTES,
     MAX_FOLDER_FILES,
@@ -23,7 +25,7 @@ from multigrid_rl.competition.folders import (
 )
 from multigrid_rl.files import free_path
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import expected, printable, shown
 
 ZIP = ".zip"
 #: Folders and zip files around a hand-in that are opened: a platform's folder, a zip file, and the folder in it.
@@ -68,6 +70,36 @@ def hand_in(path: Path, scratch: Path) -> HandedIn:
         return HandedIn(path.name, _found(path, scratch, _AROUND, _Room(_MAX_UNPACKED)))
     except PlayerError as error:
         return HandedIn(path.name, path, reason_of(error, path, path.name).replace(f"{scratch}/", ""))
+
+
+def entry_name(name: str) -> str:
+    """Return the name to show for a folder called ``name``: the same, in any alphabet, where that is safe.
+
+    Line ends, escape codes, spreadsheet formulas, undecodable bytes and names of 250 letters get their
+    :func:`filed_name`.
+    """
+    safe = name.isprintable() and name == name.strip() and len(name) <= 64 and name[:1] not in "=+-@"
+    return name if safe else filed_name(name)
+
+
+def filed_name(name: str) -> str:
+    """Return the name in paths for a folder called ``name``: the same, or in plain letters with a hash."""
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,63}", name):
+        return name
+    plain = re.sub(r"[^A-Za-z0-9._ -]", "_", name)[:40].lstrip("-. ")
+    return f"{plain}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:6]}".lstrip("-")
+
+
+def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
+    """Return in one line what is wrong with an entry."""
+    text = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+    text = printable(text or type(error).__name__)
+    if folder is not None:
+        # Absolute paths of this machine do not belong on the entry's page.
+        place = printable(str(folder))
+        text = text.replace(f"{place}/", "").replace(place, name)
+    # The reason comes after a path that may be long.
+    return text if len(text) <= 400 else f"{text[:100]} ... {text[-300:]}"
 
 
 class _Room:

@@ -126,13 +126,11 @@ class Site:
 
     def whose(self, kind: str, token: str) -> Person | None:
         """Return whose token this is; ``None``: nobody's, or one that was revoked."""
-        claim = self.signer.read(kind, token)
-        if claim is None:
+        if (said := self.signer.read(kind, token)) is None:
             return None
-        person: Person | None = self.kept(("person", claim.person), lambda: self.store.get(Person, claim.person))
-        if person is None or person.forgotten or person.token_version != claim.version:
-            return None
-        return person
+        number, version = said
+        person: Person | None = self.kept(("person", number), lambda: self.store.get(Person, number))
+        return person if person and not person.forgotten and person.token_version == version else None
 
 
 class Ask(NamedTuple):

@@ -6,7 +6,7 @@ import secrets
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,13 @@ from multigrid_rl.competition.cup.cup import play_cup
 from multigrid_rl.competition.cup.entries import find_entries
 from multigrid_rl.competition.cup.folder import Pairing, read_manifest, versions, write_results
 from multigrid_rl.competition.cup.standings import results
-from multigrid_rl.competition.folders import Scratch, exclusive_lock, folder_sha256
+from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.files import csv_text, unfinished
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.serve.course import DAY_S, Course
-from multigrid_rl.serve.judge import Judge, Verdict
+from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue, called
 from multigrid_rl.serve.rating import ladder_of
 from multigrid_rl.serve.run import ServedFolder, links_of, prepared
@@ -52,23 +52,6 @@ class AdminContext(NamedTuple):
     more: list[str]
     every: bool
     url: str
-
-
-def checked(path: Path, course: Course, beside: Path) -> Verdict:
-    """Check a folder or zip file as the server does. Raises ``ConfigError``: the game is unknown."""
-    judge = Judge(course, beside)
-    with closing(Scratch()) as scratch, TemporaryDirectory() as handed_in:
-        if path.is_dir():
-            shutil.copytree(path, Path(handed_in) / "folder", symlinks=True)
-        elif path.exists():
-            shutil.copyfile(path, Path(handed_in) / "upload.zip")
-        else:
-            raise PlayerError(expected(path, "a folder or a zip file", "nothing there"))
-        target = scratch.path / "entries" / path.stem
-        try:
-            return judge.check(judge.unpack(Path(handed_in), target))
-        except PlayerError as error:
-            return Verdict((), str(error).replace(f"{target}/", "").replace(f"{handed_in}/", ""))
 
 
 # --- verifying

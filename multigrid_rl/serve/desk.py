@@ -69,11 +69,8 @@ def freeze(ask: Ask) -> Response:
 
 
 def appeal(ask: Ask) -> Response:
-    """Let a game be played again."""
-    game, number = ask.found(StoredGame, ask.form), ask.number("game", ask.form)
-    if number >= (games := len(json.loads(game.pairing)["outcomes"])):
-        raise ConfigError(expected("game", f"0 to {games - 1}", number))
-    ask.site.store.appeal(game.id, number, ask.me.id)
+    """Let a pairing be played again."""
+    ask.site.store.appeal(ask.found(StoredGame, ask.form).id, ask.me.id)
     return RedirectResponse("/desk#events", 303)
 
 

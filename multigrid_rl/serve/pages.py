@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from multigrid_rl.serve.app import Ask, KeptPage, Page, kept_page
 from multigrid_rl.serve.deadlines import counted
 from multigrid_rl.serve.schema import STATES, Grade, HandIn, Person, Rating, StoredGame
-from multigrid_rl.serve.store import Outcome, RefusedError, Row, seen_by
+from multigrid_rl.serve.store import GameSummary, RefusedError, Row, seen_by
 from multigrid_rl.serve.trust import KINDS
 from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
 from multigrid_rl.show.words import plural
@@ -130,7 +130,7 @@ def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
     return sorted(found.values(), key=lambda row: (-row.first["games"] - row.second["games"], row.name))
 
 
-def _may_watch(ask: Ask, game: StoredGame | Outcome) -> bool:
+def _may_watch(ask: Ask, game: StoredGame | GameSummary) -> bool:
     both = [each for each in (game.red_id, game.blue_id) if each]
     public = ask.site.store.course.public.replays and {*both} <= ladder_of(ask).names.keys()
     return ask.teaches or public or any(ask.is_me(_authors(ask).get(each, ("", None))[1]) for each in both)

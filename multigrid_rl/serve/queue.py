@@ -381,8 +381,8 @@ class Queue(People):
             self.note(session, f"{kind} again", f"{len(rows)} hand-ins", person=by)
             return len(rows)
 
-    def appeal(self, game_id: int, number: int, by: int = 0) -> None:
-        """Let game ``number`` of a pairing be played again; what was found is an event, and changes no rating."""
+    def appeal(self, game_id: int, by: int = 0) -> None:
+        """Let a pairing be played again; what was found is an event, and changes no rating."""
         with self.writing() as session:
             self.want(session, "appeal", session.get_one(StoredGame, game_id).red_id, game_id)
-            self.note(session, "appeal", f"game {number} of pairing {game_id}", person=by)
+            self.note(session, "appeal", f"pairing {game_id}", person=by)

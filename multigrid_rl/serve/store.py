@@ -78,7 +78,7 @@ class Row(NamedTuple):
         return self.person is not None and not self.person.forgotten
 
 
-class Outcome(NamedTuple):
+class GameSummary(NamedTuple):
     """What is shown of a pairing."""
 
     id: int
@@ -146,7 +146,7 @@ class Store:
 
     def __init__(self, url: str, home: Path, course: Course, now: Callable[[], float] = time.time) -> None:
         self.home, self.course, self.now = home, course, now
-        self._outcomes: dict[int, Outcome] = {}  # games never change, and are read once
+        self._outcomes: dict[int, GameSummary] = {}  # games never change, and are read once
         self.engine = engine_of(url)
         #: Makes sessions that see one state of everything; what one returns may be read afterwards.
         self.reading = sessionmaker(self.engine, expire_on_commit=False)
@@ -317,13 +317,13 @@ class Store:
         """Return what happened to a hand-in, in order."""
         return self.all(select(Event).where(Event.hand_in_id == hand_in_id).order_by(Event.id))
 
-    def games_of(self, hand_in_id: int) -> list[Outcome]:
+    def games_of(self, hand_in_id: int) -> list[GameSummary]:
         """Return the pairings of a hand-in on the ladder, in the order in which they were played."""
         own = (StoredGame.red_id == hand_in_id) | (StoredGame.blue_id == hand_in_id)
         with self.reading() as session:
             ids = list(session.scalars(select(StoredGame.id).where(own, StoredGame.series == LADDER)))
             for number, red, blue, told in self.pairings(session, [n for n in ids if n not in self._outcomes]):
-                self._outcomes[number] = Outcome(number, red, blue, told["outcomes"], bool(told["kept"]))
+                self._outcomes[number] = GameSummary(number, red, blue, told["outcomes"], bool(told["kept"]))
         return [self._outcomes[number] for number in sorted(ids)]
 
     @staticmethod

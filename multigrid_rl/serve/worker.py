@@ -6,14 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from multigrid_rl.competition.copies import NOT_ORIGINAL, CopyError
 from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.gradebook import feedback
+from multigrid_rl.competition.handed_in import HandedIn
 from multigrid_rl.competition.process import WAITING
 from multigrid_rl.files import json_text
 from multigrid_rl.players.cards import PlayerError
@@ -107,7 +106,7 @@ class Worker:
         try:
             entry = self.judge.unpack(self.queue.upload_folder(row.id), folder)
         except PlayerError as error:
-            self.queue.refused(job, _without(error, folder, self.queue.upload_folder(row.id)))
+            self.queue.refused(job, str(error))
             return
         if entry.kind == "external" and PROGRAM not in self.lanes:
             self.queue.to_programs(job)
@@ -136,12 +135,8 @@ class Worker:
         self.queue.rated(job, shot, ladder_of(shot.games, shot.anchors, rated=wins), by_anchors)
 
     def _grade(self, job: Job) -> None:
-        examiner, folder = self.judge.examiner, self.queue.entry_folder(job.hand_in_id)
-        try:
-            result = examiner.grade(folder)
-        except PlayerError as error:
-            told = NOT_ORIGINAL if isinstance(error, CopyError) else None
-            result = examiner.refused(folder, _without(error, folder), told)
+        folder = self.queue.entry_folder(job.hand_in_id)
+        result = self.judge.examiner.result(HandedIn("hand-in", folder))
         self.queue.graded(job, result, json_text(result), feedback(result))
 
     def _copies(self, job: Job) -> None:
@@ -158,14 +153,6 @@ class Worker:
         found = self.judge.again(Pairing.model_validate_json(game.pairing)) or "the same again"
         with self.queue.finishing(job) as session:
             self.queue.note(session, "appeal", f"pairing {game.id}: {found}", hand_in=game.red_id)
-
-
-def _without(error: Exception, *folders: Path) -> str:
-    """Return an error in a line without paths of this machine."""
-    text = printable(one_line(error))
-    for folder in folders:
-        text = text.replace(f"{folder}/", "").replace(str(folder), "hand-in")
-    return text[:600]
 
 
 @contextmanager

@@ -139,12 +139,12 @@ def test_a_hand_in_whose_files_are_gone_is_refused_and_nothing_else_is_taken_for
     assert (row.state, row.reason) == ("refused", "its files are gone")
 
 
-def test_an_appeal_belongs_to_a_hand_in_and_names_its_game(store, adept):
+def test_an_appeal_belongs_to_a_hand_in(store, adept):
     worker = Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES)
     mine = store.hand_in(store.person_by_code("s1").id, adept)
     do_all(worker)
     game = store.games_of(mine.id)[0]
-    store.appeal(game.id, 1)
+    store.appeal(game.id)
     (job,) = store.all(select(Job).where(Job.kind == "appeal"))
     assert (job.hand_in_id, job.other_id) == (game.red_id, game.id)
     do_all(worker)
