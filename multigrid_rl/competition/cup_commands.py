@@ -75,7 +75,7 @@ def cup(
     from multigrid_rl.competition.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.competition.cup.folder import read_manifest
     from multigrid_rl.competition.folders import ScratchError, exclusive_lock
-    from multigrid_rl.competition.grading import originals_of
+    from multigrid_rl.competition.likeness import originals_of
     from multigrid_rl.competition.sandbox import Limits, check_not_bound
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.training.screen import warnings_on_screen

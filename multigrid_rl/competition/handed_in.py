@@ -8,6 +8,7 @@ import stat
 import struct
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -66,8 +67,9 @@ def hand_ins(folder: Path, scratch: Path) -> list[HandedIn]:
 
 def hand_in(path: Path, scratch: Path) -> HandedIn:
     """Return what a student has handed in, which may be unpacked below ``scratch``. Raises ``ScratchError``."""
+    room = Counter(bytes=_MAX_UNPACKED, files=2 * MAX_FOLDER_FILES)
     try:
-        return HandedIn(path.name, _found(path, scratch, _AROUND, _Room(_MAX_UNPACKED)))
+        return HandedIn(path.name, _found(path, scratch, _AROUND, room))
     except PlayerError as error:
         return HandedIn(path.name, path, reason_of(error, path, path.name).replace(f"{scratch}/", ""))
 
@@ -102,15 +104,11 @@ def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
     return text if len(text) <= 400 else f"{text[:100]} ... {text[-300:]}"
 
 
-class _Room:
-    """Bytes and files that may still be unpacked, of one hand-in."""
+def _found(path: Path, scratch: Path, around: int, room: Counter[str]) -> Path:
+    """Return the folder of the bundle or agent at ``path``, or within the folders and zip files around it.
 
-    def __init__(self, left: int) -> None:
-        self.left, self.files = left, 2 * MAX_FOLDER_FILES
-
-
-def _found(path: Path, scratch: Path, around: int, room: _Room) -> Path:
-    """Return the folder of the bundle or agent at ``path``, or within the folders and zip files around it."""
+    ``room``: bytes and files that may still be unpacked.
+    """
     if not path.is_dir():
         if path.suffix.lower() != ZIP:
             raise PlayerError(expected(path, f"a bundle or an agent, as a folder or in a {ZIP} file", "another file"))
@@ -122,8 +120,8 @@ def _found(path: Path, scratch: Path, around: int, room: _Room) -> Path:
         for inner in _within(path) if around else ():
             with suppress(PlayerError):
                 found.append(_found(inner, scratch, around - 1, room))
-            if room.left <= 0 or room.files < 0:
-                most = f"{_MAX_UNPACKED} bytes" if room.left <= 0 else f"{2 * MAX_FOLDER_FILES} files"
+            if room["bytes"] <= 0 or room["files"] < 0:
+                most = f"{_MAX_UNPACKED} bytes" if room["bytes"] <= 0 else f"{2 * MAX_FOLDER_FILES} files"
                 raise PlayerError(expected(path, f"at most {most} when unpacked", "more")) from None
         if len(found) > 1:
             names = " and ".join(shown(inner.name) for inner in found)
@@ -143,7 +141,7 @@ def _within(folder: Path) -> list[Path]:
     return [path for path in paths if not path.is_symlink() and (path.is_dir() or path.suffix.lower() == ZIP)]
 
 
-def _unpacked(path: Path, target: Path, room: _Room) -> Path:
+def _unpacked(path: Path, target: Path, room: Counter[str]) -> Path:
     """Unpack a stranger's zip file into the new folder ``target``, and nowhere else.
 
     Raises:
@@ -184,12 +182,12 @@ class _Bounded:
         return getattr(self.file, name)
 
 
-def _parts(path: Path, left: _Room) -> Iterator[FolderPart]:
+def _parts(path: Path, left: Counter[str]) -> Iterator[FolderPart]:
     """Yield folders and files of a zip file, folders before what is in them. Raises as :func:`_unpacked`."""
     with path.open("rb") as opened, zipfile.ZipFile(cast("IO[bytes]", bounded := _Bounded(opened))) as archive:
         bounded.most = None
         folders: set[PurePosixPath] = set()
-        room, files = min(MAX_FOLDER_BYTES, left.left), 0
+        room, files = min(MAX_FOLDER_BYTES, left["bytes"]), 0
         for member in archive.infolist():
             name = inner_path(path, member.filename)
             _check_member(path, member)
@@ -199,15 +197,15 @@ def _parts(path: Path, left: _Room) -> Iterator[FolderPart]:
             new = [each for each in [*above, *([name] if member.is_dir() else [])] if each not in folders]
             folders.update(new)
             files += not member.is_dir()
-            left.files -= len(new) + (not member.is_dir())
-            if len(folders) + files > MAX_FOLDER_FILES or left.files < 0:
+            left["files"] -= len(new) + (not member.is_dir())
+            if len(folders) + files > MAX_FOLDER_FILES or left["files"] < 0:
                 raise PlayerError(expected(path, f"at most {MAX_FOLDER_FILES} files", "more"))
             yield from (FolderPart(Path(each), "folder") for each in new)
             if not member.is_dir():
                 with archive.open(member) as file:
                     data = file.read(room + 1)  # a few bytes may unpack to any number
                 room -= len(data)
-                left.left -= len(data)
+                left["bytes"] -= len(data)
                 if room < 0:
                     raise PlayerError(expected(path, f"at most {MAX_FOLDER_BYTES} bytes when unpacked", "more"))
                 yield FolderPart(Path(name), "file", data, member.external_attr >> 16)

@@ -49,6 +49,8 @@ _EACH = 2
 _KEPT, _FRESH_S, _STALE_S = 1_000, 0.1, 1.0
 #: Names of this machine, by which it is always reached.
 _OWN = ("127.0.0.1", "localhost")
+#: A page, or a part of it that is asked for again and again: the mark of what it shows, and its text.
+KeptPage = tuple[str, bytes]
 _ORDER = {"": 0, "student": 1, "instructor": 2}
 
 
@@ -96,7 +98,7 @@ class Site:
         if self.cache.get("version") != version or len(self.cache) > _KEPT:
             self.before, self.cache, self.changed = self.cache, {"version": version}, self.looked
 
-    def page(self, key: Any, *, stale: bool = False) -> "KeptPage | None":
+    def page(self, key: Any, *, stale: bool = False) -> KeptPage | None:
         """Return a page that is kept and was true a moment ago; ``stale``: or is just being made anew."""
         now = time.monotonic()
         found: KeptPage | None = self.cache.get(key) if stale or now - self.looked < _FRESH_S else None
@@ -193,17 +195,6 @@ class Ask(NamedTuple):
         return HTMLResponse(text, status)
 
 
-class KeptPage(NamedTuple):
-    """A page, or its part that is asked for again and again; ``mark`` is of what it shows."""
-
-    mark: str
-    content: bytes
-
-    def answer(self, part: str | None) -> Response:
-        """Answer whoever has the ``part`` with this mark: nothing where it is as before."""
-        return Response(status_code=204) if part == self.mark else HTMLResponse(self.content)
-
-
 class Page(NamedTuple):
     """What answers a path."""
 
@@ -277,14 +268,19 @@ def _who(site: Site, page: Page, request: Request) -> Ask:
     return Ask(site, request, person, session if person else "", {}, b"")
 
 
+def _answer(kept: KeptPage, part: str | None) -> Response:
+    """Answer with a page; nothing to who has the ``part`` that has the same mark."""
+    mark, text = kept
+    return Response(status_code=204) if part == mark else HTMLResponse(text)
+
+
 def kept_page(ask: Ask, make: Callable[[], KeptPage]) -> Response:
     """Answer with a page that ``make`` returns, which is made once for everybody's session until something happens."""
     part = ask.request.query_params.get("part")
     if ask.person is not None and not ask.session:  # a program's view is not that of browsers without a session
-        return make().answer(part)
+        return _answer(make(), part)
     key = (ask.request.url.path, part is None, ask.session)  # nothing that who asks may invent
-    found: KeptPage = ask.site.kept(key, make)
-    return found.answer(part)
+    return _answer(ask.site.kept(key, make), part)
 
 
 async def _kept(site: Site, page: Page, request: Request) -> Response:
@@ -293,10 +289,10 @@ async def _kept(site: Site, page: Page, request: Request) -> Response:
     readable = "authorization" not in request.headers and (not session or site.signer.read("session", session))
     key = (request.url.path, part is None, session)
     if readable and (found := site.page(key, stale=site.making.locked())) is not None:
-        return found.answer(part)
+        return _answer(found, part)
     async with site.making:
         if readable and (found := site.page(key)) is not None:  # another one has made it meanwhile
-            return found.answer(part)
+            return _answer(found, part)
         return await run_in_threadpool(lambda: page.answer(_who(site, page, request)))
 
 

@@ -272,11 +272,6 @@ def final(asked: AdminContext) -> dict[str, Any]:
     return {"entries": len(found), "pairings": len(played), "winner": outcome.table[0].name, "sha256": outcome.sha256}
 
 
-def _freeze(asked: AdminContext, *, frozen: bool) -> dict[str, Any]:
-    asked.queue.freeze(frozen)
-    return {"frozen": frozen}
-
-
 def export(asked: AdminContext) -> dict[str, Any]:
     """Write a table for another system."""
     from multigrid_rl.serve.desk import EXPORTS, GRADESCOPE, exported  # noqa: PLC0415 - it reads templates
@@ -313,6 +308,7 @@ def opened(place: ServedFolder, *, empty: bool) -> Iterator[Queue]:
 
 DEEDS: dict[str, Callable[[AdminContext], dict[str, Any] | str]] = {
     "verify": verify, "doctor": doctor, "backup": backup, "restore": restore, "final": final, "export": export,
-    "links": links, "purge": purge, "freeze": partial(_freeze, frozen=True), "thaw": partial(_freeze, frozen=False),
+    "links": links, "purge": purge, "freeze": lambda asked: {"frozen": asked.queue.freeze(True)},
+    "thaw": lambda asked: {"frozen": asked.queue.freeze(False)},
     "regrade": lambda asked: {"to_grade": asked.queue.again("grade")},
 }  # fmt: skip

@@ -10,16 +10,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from multigrid_rl.competition.agents import is_agent
 from multigrid_rl.competition.bundle import read_cards
 from multigrid_rl.competition.copies import Fingerprint, Originals
-from multigrid_rl.competition.cup.cup import check_agents, forfeited, play_pairing
+from multigrid_rl.competition.cup.cup import check_agents, differs, forfeited, play_pairing
 from multigrid_rl.competition.cup.entries import CupConfig, Entry, by_name, entry_in, watched_in
 from multigrid_rl.competition.cup.folder import Meeting, Pairing, meetings, scenario_of
 from multigrid_rl.competition.folders import Scratch, read_parts, remove_tree, write_parts
-from multigrid_rl.competition.grading import Examiner, examiner_of, originals_of, read_rubric
+from multigrid_rl.competition.grading import Examiner, examiner_of, read_rubric
 from multigrid_rl.competition.handed_in import hand_in, hand_ins, reason_of
 from multigrid_rl.competition.inspection import about
+from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.files import unfinished
 from multigrid_rl.players.alone import game_of
@@ -86,7 +89,7 @@ class Judge:
         self.anchors = {name: self._anchor(name) for name in course.anchors}
         self.entry = lru_cache(maxsize=8)(self._entry)
         self._examiner = lru_cache(maxsize=1)(self._examiner_of)
-        self.print_of = lru_cache(maxsize=1_000)(self._print)  # 140 kB each
+        self.print_of = lru_cache(maxsize=1_000)(self._print)  # 60 kB each
 
     @property
     def alone(self) -> bool:
@@ -201,12 +204,7 @@ class Judge:
         red, blue = self.entry(pairing.red), self.entry(pairing.blue) if pairing.blue else None
         config = replace(self.config, games=len(pairing.outcomes))
         now = play_pairing(red, blue, config, pairing.side, mixed=pairing.mixed)
-        wrong = [k for k, pair in enumerate(zip(pairing.outcomes, now.outcomes, strict=True)) if len({*pair}) > 1]
-        if wrong:
-            k = wrong[0]
-            return f"{len(wrong)} games differ, game {k} first: {pairing.outcomes[k]} before, {now.outcomes[k]} now"
-        same = all(getattr(pairing, key) == getattr(now, key) for key in ("length", "return_red", "return_blue"))
-        return "" if same else "lengths or returns differ"
+        return differs(pairing, now if pairing.kept else now.model_copy(update={"kept": []}))
 
     # --- grades and copies
 
@@ -246,10 +244,11 @@ class Judge:
             watched = watched_in(entry, self.config)
         # What a program answered is compared with networks themselves, which are too large to be kept.
         prints = {other: (self._whole_print if watched else self.print_of)(other) for other in others}
-        return "; ".join(map(str, self.originals.similar(self.print_of(name), prints, watched)))
+        return "; ".join(map(str, self.originals.similar(self._whole_print(name), prints, watched)))
 
     def _print(self, name: str) -> Fingerprint:
-        return self._whole_print(name)._replace(teams=None)
+        found = self._whole_print(name)
+        return found._replace(teams=None, scores=tuple(rows.astype(np.float16) for rows in found.scores))
 
     def _whole_print(self, name: str) -> Fingerprint:
         return self.originals.fingerprint(self._folder(name))

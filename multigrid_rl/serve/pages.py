@@ -10,9 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
 from multigrid_rl.serve.app import Ask, KeptPage, Page, kept_page
-from multigrid_rl.serve.deadlines import counted
 from multigrid_rl.serve.schema import STATES, Grade, HandIn, Person, Rating, StoredGame
-from multigrid_rl.serve.store import GameSummary, RefusedError, Row, seen_by
+from multigrid_rl.serve.store import GameSummary, RefusedError, Row, counted, seen_by
 from multigrid_rl.serve.trust import KINDS
 from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
 from multigrid_rl.show.words import plural
@@ -73,7 +72,7 @@ def ladder(ask: Ask) -> Response:
         content: dict[str, Any] = {"ladder": found, "scale": Scale.around(found.rows), "mark": found.mark}
         content["above"] = max((row.rating for row in found.rows if row.person is None), default=float("inf"))
         template = "table.html" if "part" in ask.request.query_params else "ladder.html"
-        return KeptPage(found.mark, bytes(ask.page(template, ask.site.store.course.title, lead=lead, **content).body))
+        return found.mark, bytes(ask.page(template, ask.site.store.course.title, lead=lead, **content).body)
 
     return kept_page(ask, make)
 

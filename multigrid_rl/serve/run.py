@@ -35,8 +35,9 @@ _M_ARENA_MAX = -8
 _POLL_S, _GRACE_S = 0.1, 5.0
 #: A child that lived shorter is started again after a wait that doubles, up to the last of these.
 _YOUNG_S, _WAIT_S, _LONGEST_WAIT_S = 2.0, 0.1, 5.0
-#: Megabytes of its own, which it shares with nobody, after which a worker ends and another one takes over.
-_OWN_MB = 20.0
+#: Megabytes of its own, which it shares with nobody, after which a worker ends and another one takes over; by the last
+#: of its lanes, as who compares keeps what 300 hand-ins are compared by.
+_OWN_MB = {BUNDLE: 20.0, PROGRAM: 20.0, SLOW: 40.0}
 #: How far workers step back for the pages, by the last of their lanes.
 _NICE = {BUNDLE: 1, PROGRAM: 3, SLOW: 10}
 
@@ -204,14 +205,14 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def grown() -> bool:
-    """Return whether this process has too much memory of its own, after it has given free memory back."""
+def grown(most_mb: float) -> bool:
+    """Return whether this process has more memory of its own than that, after it has given free memory back."""
     give_back()
     try:
         found = re.search(r"Private_Dirty: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
     except OSError:  # not Linux
         return False
-    return found is not None and int(found[1]) * 1024 > _OWN_MB * 1e6
+    return found is not None and int(found[1]) * 1024 > most_mb * 1e6
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -280,7 +281,7 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
 
     def work(of: tuple[str, ...], name: str) -> None:
         os.nice(_NICE[of[-1]])
-        Worker(place.queue(), judge, name, of).run(after=grown)  # then a new one shares all again
+        Worker(place.queue(), judge, name, of).run(after=partial(grown, _OWN_MB[of[-1]]))
 
     for k, of in enumerate(lanes(number)):
         supervisor.add(f"{of[-1]}-{k}", partial(work, of))

@@ -30,8 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session, defer, sessionmaker
 
 from multigrid_rl.competition.folders import read_parts, remove_tree, write_parts
-from multigrid_rl.serve.course import Course
-from multigrid_rl.serve.deadlines import Own, counted
+from multigrid_rl.serve.course import Course, Deadline
 from multigrid_rl.serve.schema import LADDER, Base, Event, Grade, HandIn, Job, Person, Rating, Setting, StoredGame
 from multigrid_rl.text import ConfigError, expected, printable
 
@@ -86,6 +85,19 @@ class GameSummary(NamedTuple):
     blue_id: int
     letters: str  # a letter a game
     kept: bool  # there are games to look at
+
+
+#: A hand-in with its rating and grade, if it has them.
+Own = tuple[HandIn, Rating | None, Grade | None]
+
+
+class Counted(NamedTuple):
+    """What counts for a deadline, and what came after it."""
+
+    own: Own | None
+    late: Own | None  # it may be the one that counts
+    days: int  # by which that one is late
+    points: float | None  # of the one that counts, without the penalty; ``None``: it was not graded
 
 
 def engine_of(url: str) -> Engine:
@@ -189,11 +201,12 @@ class Store:
             found = session.get(Setting, key)
             return "" if found is None else found.value
 
-    def freeze(self, frozen: bool, by: int = 0) -> None:
-        """Take no more hand-ins, or take them again; ``by``: a person."""
+    def freeze(self, frozen: bool, by: int = 0) -> bool:
+        """Take no more hand-ins, or take them again, and return which; ``by``: a person."""
         with self.writing() as session:
             session.merge(Setting(key=FROZEN, value="1" if frozen else ""))
             self.note(session, "setting", FROZEN, person=by)
+        return frozen
 
     def begin(self) -> None:
         """Make rows for the anchors and let them meet each other, unless that was done before."""
@@ -338,6 +351,28 @@ class Store:
         """Return a number that grows with every change that a kept page shows."""
         with self.reading() as session:
             return session.scalar(select(func.max(Event.id)).where(Event.kind.not_in(_UNSEEN))) or 0
+
+
+def counted(owned: list[Own], course: Course, deadline: Deadline | None, code: str) -> Counted:
+    """Return which hand-in of the student with this id counts: of those that are rated the last, or the best, on time.
+
+    Of those that are late the same way one is chosen, which counts where the course's ``late`` says so.
+    """
+
+    def order(own: Own) -> tuple[bool, float, int]:
+        rated = own[0].state == "rated" and own[1] is not None
+        return rated, own[1].rating if own[1] and rated and course.counts == "best" else 0.0, own[0].id
+
+    days = {own[0].id: course.late_days(own[0].at, deadline, code) if deadline else 0 for own in owned}
+    on_time = max((own for own in owned if not days[own[0].id]), key=order, default=None)
+    late = max((own for own in owned if days[own[0].id]), key=order, default=None)
+    days_late = days[late[0].id] if late else 0
+    points = on_time[2].points if on_time and on_time[2] else None
+    if late and late[2] and course.late == "penalty":
+        reduced = round(late[2].points * max(1 - course.penalty / 100 * days_late, 0.0), 2)
+        if points is None or reduced > points:
+            return Counted(late, late, days_late, reduced)
+    return Counted(on_time, late, days_late, points)
 
 
 def seen_by(rows: list[Row], person_id: int, course: Course) -> list[Row]:

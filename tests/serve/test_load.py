@@ -129,10 +129,7 @@ def test_worker_that_has_too_much_of_its_own_ends_after_a_job_and_is_no_death(st
     monkeypatch.setattr(worker, "_do", dict.fromkeys(worker._do, lambda job: done.append(store.compared(job, ""))))
     worker.run(after=lambda: True)
     assert len(done) == 1
-    monkeypatch.setattr(run, "_OWN_MB", 0.0)
-    assert run.grown()
-    monkeypatch.setattr(run, "_OWN_MB", 1e9)
-    assert not run.grown()
+    assert (run.grown(0.0), run.grown(1e9)) == (True, False)
     supervisor = run.Supervisor(run.ServedFolder(store.course, store.home, store.home, ""))
     supervisor.add("w", lambda _: None)
     while supervisor.children:

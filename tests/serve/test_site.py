@@ -233,7 +233,7 @@ def test_the_instructor_acts(site, store):
     game = store.games_of(store.history(store.person_by_code("s9").id)[0][0].id)[0]
     assert ines.post("/desk/appeal", form=form, id=game.id)[0] == 303
     assert ines.post("/desk/appeal", form=form, id=10**8)[0] == 404
-    assert "game 3 of pairing" in ines.get("/desk")[1]
+    assert f"pairing {game.id}" in ines.get("/desk")[1]
     person = store.person_by_code("s9")
     status, page, _ = ines.post("/desk/link", form=form, id=person.id)
     assert (status, "/enter/" in page) == (200, True)
