@@ -100,6 +100,16 @@ class Served:
         finally:
             connection.close()
 
+    def entries_s(self) -> list[float]:
+        """Return the seconds in which the page of each fixed player comes, at first and again."""
+        took = []
+        for row in (row for row in self.queue.ladder() if row.person is None):
+            for _ in range(2):
+                began = time.monotonic()
+                assert self.asked(f"/entry/{row.hand_in.id}")
+                took.append(time.monotonic() - began)
+        return took
+
     def pids(self) -> list[int]:
         """Return all its processes."""
         pids = [self.process.pid]
@@ -312,6 +322,7 @@ def main() -> None:
         found["ladder_s"] = readers.stop() if readers else []
         for kind, own in ids.items():
             found[f"storm_{kind}_s"] = waits(served.queue, own, 600)
+        found["entry_s"] = served.entries_s()
         found["megabytes"], found["cpu_s_each"] = round(served.megabytes()), (served.cpu_s() - before) / asked.hand_ins
         found["load"] = os.getloadavg()
         health = served.queue.health()

@@ -35,7 +35,7 @@ AGAINST = "--against"  # of ``compare``
 _VERBS = {
     "help": "--help", "resume": "train --resume RUN", "enjoy": "play, watch or video", "render": "video",
     "eval": "evaluate", "test": "evaluate", "benchmark": "evaluate", "run": "train", "learn": "train", "tune": "search",
-    "list": "players or config", "plot": "report", "tournament": "cup",
+    "list": "players or config", "plot": "report", "tournament": "cup", "check": "inspect",
     **dict.fromkeys(("overlay", "reference"), "report, which draws a run over its recipe's curves"),
 }  # fmt: skip
 #: Environment variable: if set, internal errors print their traceback.

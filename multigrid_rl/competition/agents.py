@@ -291,7 +291,8 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         if said is None or self._notes > _MOST_NOTES:
             return
         alone = isinstance(said, list) and len(said) == len(games)
-        texts = [_said(words) for words in (said if alone else [said])]
+        all_words = said if alone else [said]
+        texts = [shown(words if isinstance(words, str) else json.dumps(words), _NOTE) for words in all_words]
         for game, text in zip(games.tolist(), texts if alone else texts * len(games), strict=True):
             self.notes.setdefault(game, {})[self._step] = text
 
@@ -310,10 +311,6 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             self._process = None
         self._fault = PlayerFaultError(self.name, f"{when}: {reason}", getattr(reason, "words", ""))
         return self._fault
-
-
-def _said(words: Any) -> str:
-    return shown(words if isinstance(words, str) else json.dumps(words), _NOTE)
 
 
 class SeatedAgent(AgentPlayer):

@@ -1,4 +1,4 @@
-"""Verbs of competitions: ``export`` and ``inspect`` what is handed in, play a ``cup``."""
+"""Verbs of competitions: ``export`` what is handed in, play a ``cup``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.table import Table
 from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused
 from multigrid_rl.tables import CHECKPOINTS, PAGES, find, has, load
 from multigrid_rl.text import ConfigError, expected, reason, spread
-from multigrid_rl.trust import agents_trusted, strangers, trusting_agents
+from multigrid_rl.trust import agents_trusted, trusting_agents
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,7 +75,7 @@ def cup(
     from multigrid_rl.competition.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.competition.cup.folder import read_manifest
     from multigrid_rl.competition.folders import ScratchError, exclusive_lock
-    from multigrid_rl.competition.grading import originals_of
+    from multigrid_rl.competition.likeness import originals_of
     from multigrid_rl.competition.sandbox import Limits, check_not_bound
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.training.screen import warnings_on_screen
@@ -373,19 +373,3 @@ def _sources(
         raise refused("--checkpoint", "nothing with a checkpoint of RLlib's", checkpoint)
     folders: dict[str, Path] = load(found)(run, seat, Path(scratch), scenario)
     return folders
-
-
-def inspect(
-    folder: Annotated[Path, typer.Argument(help="A bundle, or an agent (docs/agents.md).")],
-    scenario: Annotated[
-        str | None, typer.Option(help="Game that it is to play; a bundle's own by default, 1v1 for an agent.")
-    ] = None,
-    trusted: Trusted = False,
-) -> None:
-    """Show what a bundle or an agent is, check everything and play a few games; the last line says ok."""
-    from multigrid_rl.competition.inspection import inspect_folder
-
-    one_thread()
-    with ended_by_signals(), strangers(), trusting_agents(trusted):
-        for line in inspect_folder(folder, scenario):
-            typer.echo(line)

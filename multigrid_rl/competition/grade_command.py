@@ -90,19 +90,12 @@ def rubric_file(named: Path) -> Path:
 
 
 def _grade_one(found: HandedIn, examiner: Examiner, output: Path | None) -> None:
-    from multigrid_rl.players.cards import PlayerError
-
     if "seed" not in examiner.rubric.model_fields_set:
         typer.echo(f"games of a fresh seed: --seed {examiner.rubric.seed} plays them again", err=True)
     result = None
     try:
         with written_beside(output) if output is not None else nullcontext() as file:
-            try:
-                if found.problem is not None:
-                    raise PlayerError(found.problem)
-                result = examiner.grade(found.folder)
-            except PlayerError as error:
-                result = examiner.refused(found.folder, str(error))
+            result = examiner.result(found)
             if file is not None:
                 file.write_text(json_text(result, indent=2) + "\n", encoding="utf-8")
     finally:

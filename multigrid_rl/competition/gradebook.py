@@ -1,7 +1,5 @@
 """Grading a class: a result and a page of feedback for each hand-in, one table; resumes where it was killed."""
 
-import csv
-import io
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,13 +10,12 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from multigrid_rl.competition.bundle import folder_kind
-from multigrid_rl.competition.copies import NOT_ORIGINAL, CopyError, Fingerprint, Originals, Similar
-from multigrid_rl.competition.cup.entries import filed_name, reason_of
+from multigrid_rl.competition.copies import Fingerprint, Originals, Similar
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.grading import Examiner, Rubric
-from multigrid_rl.competition.handed_in import ZIP, HandedIn
+from multigrid_rl.competition.handed_in import ZIP, HandedIn, filed_name
 from multigrid_rl.config.scenario import Strict
-from multigrid_rl.files import json_text, safe_cell, write_whole
+from multigrid_rl.files import csv_text, json_text, safe_cell, write_whole
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import ConfigError, expected, first_error, printable
 
@@ -123,17 +120,12 @@ def _kept(home: Path, hand_in: HandedIn) -> dict[str, Any] | None:
 
 
 def _graded(home: Path, hand_in: HandedIn, examiner: Examiner) -> dict[str, Any]:
-    folder = hand_in.folder
-    try:
-        if hand_in.problem is not None:
-            raise PlayerError(hand_in.problem)
-        files = folder_sha256(folder)  # before it is read: what changes meanwhile is graded again next time
-        result = examiner.grade(folder)
-        if not result["problem"]:  # what failed is played again
-            result["files_sha256"] = files
-    except PlayerError as error:
-        told = NOT_ORIGINAL if isinstance(error, CopyError) else None
-        result = examiner.refused(folder, reason_of(error, folder, hand_in.name), told)
+    files = None
+    with suppress(PlayerError):
+        files = folder_sha256(hand_in.folder)  # before it is read: what changes meanwhile is graded again next time
+    result = examiner.result(hand_in)
+    if not result["problem"]:  # what failed is played again
+        result["files_sha256"] = files
     # The result comes last: where there is one, there is everything.
     write_whole(_file(home, hand_in, FEEDBACK, ".md"), feedback(result).encode())
     write_whole(_file(home, hand_in, RESULTS, ".json"), json_text(result).encode())
@@ -194,16 +186,12 @@ def check_cells(check: dict[str, Any]) -> tuple[str, str, str, str]:
 
 
 def _csv(hand_ins: list[HandedIn], results: list[dict[str, Any]], rubric: Rubric, copies: list[str]) -> str:
-    checks = [f"{exam.name}: {check}" for exam in rubric.exams for check in exam.checks]
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["student", "points", "of", "passed", *checks, "problem", "same_as", "feedback"])
+    checks, rows = [f"{exam.name}: {check}" for exam in rubric.exams for check in exam.checks], []
     for hand_in, result, copy in zip(hand_ins, results, copies, strict=True):
         points = [check["points"] for exam in result["exams"] for check in exam["checks"]] or [0.0] * len(checks)
-        row = [result["points"], result["of"], result["passed"], *points, _cell(result["problem"] or ""), _cell(copy)]
-        writer.writerow([_cell(hand_in.name), *row, f"{FEEDBACK}/{filed_name(hand_in.name)}.md"])
-    return buffer.getvalue()
-
-
-def _cell(text: str) -> str:
-    return str(safe_cell(printable(text)))
+        texts = {"student": hand_in.name, "problem": result["problem"] or "", "same_as": copy}
+        row = {key: result.get(key) for key in ("student", "points", "of", "passed")}
+        row |= dict(zip(checks, points, strict=True))
+        row |= {key: safe_cell(printable(text)) for key, text in texts.items()}
+        rows.append(row | {"feedback": f"{FEEDBACK}/{filed_name(hand_in.name)}.md"})
+    return csv_text(rows)

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,16 +14,17 @@ from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.competition.agents import AgentPlayer, is_agent
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
-from multigrid_rl.competition.copies import CopyError, Originals, ProbeAnswers, watch
+from multigrid_rl.competition.copies import NOT_ORIGINAL, CopyError, Originals, ProbeAnswers, watch
 from multigrid_rl.competition.folders import folder_sha256
-from multigrid_rl.competition.likeness import Likeness
+from multigrid_rl.competition.handed_in import HandedIn, reason_of
+from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.measures import ENTROPY, Metered, known_metrics, measured
 from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig
 from multigrid_rl.evaluation.evaluation import Mode
 from multigrid_rl.evaluation.seeds import Interval
-from multigrid_rl.files import data_root, read_plain_yaml
+from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.metrics import groups
 from multigrid_rl.players.alone import game_of
 from multigrid_rl.players.cards import PlayerError, sha256_of
@@ -271,15 +272,9 @@ class Examiner:
             player = f"player {fault.name}: "
             if fault.name != bundle.resolve().name:
                 raise RunError(f"{player}{fault}") from fault
-            return self.refused(bundle, f"{player}{fault}", fault.without_words) | {"seconds": _since(began)}
-        return self._counted(bundle, exams, measurable, copies, began, sha256)
-
-    def _counted(
-        self, bundle: Path, exams: list[Any], measurable: float, copies: list[Any], began: float, sha256: str
-    ) -> dict[str, Any]:
-        """Return the result of played ``exams``."""
+            spent = {"seconds": round(time.perf_counter() - began, 3)}
+            return self.refused(bundle, f"{player}{fault}", fault.without_words) | spent
         # What cannot be measured is left out, and the rest counts for all.
-        rubric = self.rubric
         scale = rubric.points / measurable
         checks = [check for exam in exams for check in exam["checks"] if check["points"] is not None]
         points, low, high = (round(scale * sum(row[key] for row in checks), 2) for key in ("points", "least", "most"))
@@ -290,9 +285,19 @@ class Examiner:
             "measurable": measurable,
             "points_interval": [low, high],
             "close": low < rubric.pass_points <= high,
-            "seconds": _since(began),
+            "seconds": round(time.perf_counter() - began, 3),
             "exams": exams,
         }
+
+    def result(self, found: HandedIn) -> dict[str, Any]:
+        """Return the result of a hand-in, without points and with the reason where it cannot be played."""
+        try:
+            if found.problem is not None:
+                raise PlayerError(found.problem)
+            return self.grade(found.folder)
+        except PlayerError as error:
+            told = NOT_ORIGINAL if isinstance(error, CopyError) else None
+            return self.refused(found.folder, reason_of(error, found.folder, found.name), told)
 
     def refused(self, bundle: Path, problem: str, feedback: str | None = None) -> dict[str, Any]:
         """Return the result of a hand-in that cannot be played: no points, and the reason.
@@ -364,19 +369,9 @@ class Examiner:
         }
 
 
-def originals_of(scenario: ScenarioConfig, spec: Seats, earlier: Iterable[Path] = ()) -> Originals:
-    """Return the project's players and ``earlier`` hand-ins, which hand-ins for a game may be copies of."""
-    comparing = Originals if scenario.kind.board else Likeness
-    return comparing(spec, Catalogue(data_root() / "checkpoints"), earlier)
-
-
 def examiner_of(rubric: Rubric, folder: Path, earlier: list[Path], limits: Limits = LIMITS) -> Examiner:
     """Return who grades by a rubric: with the project's players and ``earlier`` hand-ins to find copies of."""
     return Examiner(rubric, folder, originals_of(*_game(rubric), earlier), limits)
-
-
-def _since(began: float) -> float:
-    return round(time.perf_counter() - began, 3)
 
 
 def rivals(name: str | None, team: str, spec: Seats, beside: Path) -> dict[str, Policy]:

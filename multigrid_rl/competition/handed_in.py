@@ -1,17 +1,20 @@
 """What a class has handed in: folders, folders around them as learning platforms make them, and zip files."""
 
 import errno
+import hashlib
+import os
+import re
 import stat
 import struct
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple, cast
 
 from multigrid_rl.competition.bundle import folder_kind
-from multigrid_rl.competition.cup.entries import reason_of
 from multigrid_rl.competition.folders import (
     MAX_FOLDER_BYTES,
     MAX_FOLDER_FILES,
@@ -23,7 +26,7 @@ from multigrid_rl.competition.folders import (
 )
 from multigrid_rl.files import free_path
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import expected, printable, shown
 
 ZIP = ".zip"
 #: Folders and zip files around a hand-in that are opened: a platform's folder, a zip file, and the folder in it.
@@ -64,21 +67,48 @@ def hand_ins(folder: Path, scratch: Path) -> list[HandedIn]:
 
 def hand_in(path: Path, scratch: Path) -> HandedIn:
     """Return what a student has handed in, which may be unpacked below ``scratch``. Raises ``ScratchError``."""
+    room = Counter(bytes=_MAX_UNPACKED, files=2 * MAX_FOLDER_FILES)
     try:
-        return HandedIn(path.name, _found(path, scratch, _AROUND, _Room(_MAX_UNPACKED)))
+        return HandedIn(path.name, _found(path, scratch, _AROUND, room))
     except PlayerError as error:
         return HandedIn(path.name, path, reason_of(error, path, path.name).replace(f"{scratch}/", ""))
 
 
-class _Room:
-    """Bytes and files that may still be unpacked, of one hand-in."""
+def entry_name(name: str) -> str:
+    """Return the name to show for a folder called ``name``: the same, in any alphabet, where that is safe.
 
-    def __init__(self, left: int) -> None:
-        self.left, self.files = left, 2 * MAX_FOLDER_FILES
+    Line ends, escape codes, spreadsheet formulas, undecodable bytes and names of 250 letters get their
+    :func:`filed_name`.
+    """
+    safe = name.isprintable() and name == name.strip() and len(name) <= 64 and name[:1] not in "=+-@"
+    return name if safe else filed_name(name)
 
 
-def _found(path: Path, scratch: Path, around: int, room: _Room) -> Path:
-    """Return the folder of the bundle or agent at ``path``, or within the folders and zip files around it."""
+def filed_name(name: str) -> str:
+    """Return the name in paths for a folder called ``name``: the same, or in plain letters with a hash."""
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,63}", name):
+        return name
+    plain = re.sub(r"[^A-Za-z0-9._ -]", "_", name)[:40].lstrip("-. ")
+    return f"{plain}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:6]}".lstrip("-")
+
+
+def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
+    """Return in one line what is wrong with an entry."""
+    text = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+    text = printable(text or type(error).__name__)
+    if folder is not None:
+        # Absolute paths of this machine do not belong on the entry's page.
+        place = printable(str(folder))
+        text = text.replace(f"{place}/", "").replace(place, name)
+    # The reason comes after a path that may be long.
+    return text if len(text) <= 400 else f"{text[:100]} ... {text[-300:]}"
+
+
+def _found(path: Path, scratch: Path, around: int, room: Counter[str]) -> Path:
+    """Return the folder of the bundle or agent at ``path``, or within the folders and zip files around it.
+
+    ``room``: bytes and files that may still be unpacked.
+    """
     if not path.is_dir():
         if path.suffix.lower() != ZIP:
             raise PlayerError(expected(path, f"a bundle or an agent, as a folder or in a {ZIP} file", "another file"))
@@ -90,8 +120,8 @@ def _found(path: Path, scratch: Path, around: int, room: _Room) -> Path:
         for inner in _within(path) if around else ():
             with suppress(PlayerError):
                 found.append(_found(inner, scratch, around - 1, room))
-            if room.left <= 0 or room.files < 0:
-                most = f"{_MAX_UNPACKED} bytes" if room.left <= 0 else f"{2 * MAX_FOLDER_FILES} files"
+            if room["bytes"] <= 0 or room["files"] < 0:
+                most = f"{_MAX_UNPACKED} bytes" if room["bytes"] <= 0 else f"{2 * MAX_FOLDER_FILES} files"
                 raise PlayerError(expected(path, f"at most {most} when unpacked", "more")) from None
         if len(found) > 1:
             names = " and ".join(shown(inner.name) for inner in found)
@@ -111,7 +141,7 @@ def _within(folder: Path) -> list[Path]:
     return [path for path in paths if not path.is_symlink() and (path.is_dir() or path.suffix.lower() == ZIP)]
 
 
-def _unpacked(path: Path, target: Path, room: _Room) -> Path:
+def _unpacked(path: Path, target: Path, room: Counter[str]) -> Path:
     """Unpack a stranger's zip file into the new folder ``target``, and nowhere else.
 
     Raises:
@@ -152,12 +182,12 @@ class _Bounded:
         return getattr(self.file, name)
 
 
-def _parts(path: Path, left: _Room) -> Iterator[FolderPart]:
+def _parts(path: Path, left: Counter[str]) -> Iterator[FolderPart]:
     """Yield folders and files of a zip file, folders before what is in them. Raises as :func:`_unpacked`."""
     with path.open("rb") as opened, zipfile.ZipFile(cast("IO[bytes]", bounded := _Bounded(opened))) as archive:
         bounded.most = None
         folders: set[PurePosixPath] = set()
-        room, files = min(MAX_FOLDER_BYTES, left.left), 0
+        room, files = min(MAX_FOLDER_BYTES, left["bytes"]), 0
         for member in archive.infolist():
             name = inner_path(path, member.filename)
             _check_member(path, member)
@@ -167,15 +197,15 @@ def _parts(path: Path, left: _Room) -> Iterator[FolderPart]:
             new = [each for each in [*above, *([name] if member.is_dir() else [])] if each not in folders]
             folders.update(new)
             files += not member.is_dir()
-            left.files -= len(new) + (not member.is_dir())
-            if len(folders) + files > MAX_FOLDER_FILES or left.files < 0:
+            left["files"] -= len(new) + (not member.is_dir())
+            if len(folders) + files > MAX_FOLDER_FILES or left["files"] < 0:
                 raise PlayerError(expected(path, f"at most {MAX_FOLDER_FILES} files", "more"))
             yield from (FolderPart(Path(each), "folder") for each in new)
             if not member.is_dir():
                 with archive.open(member) as file:
                     data = file.read(room + 1)  # a few bytes may unpack to any number
                 room -= len(data)
-                left.left -= len(data)
+                left["bytes"] -= len(data)
                 if room < 0:
                     raise PlayerError(expected(path, f"at most {MAX_FOLDER_BYTES} bytes when unpacked", "more"))
                 yield FolderPart(Path(name), "file", data, member.external_attr >> 16)

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from multigrid_rl.competition.copies import Fingerprint, Originals, Similar, Teams, weights_of
 from multigrid_rl.competition.cup.entries import teams_of
 from multigrid_rl.competition.folders import FolderPart
+from multigrid_rl.config.scenario import ScenarioConfig
+from multigrid_rl.files import data_root
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.frozen import FrozenPlayer
@@ -104,6 +106,12 @@ class Likeness(Originals):
     def _equal(own: Fingerprint, other: Fingerprint) -> float:
         pairs = [(a, b) for a, b in zip(own.choices, other.choices, strict=False) if len(a) and a.shape == b.shape]
         return max((float((np.abs(a - b) <= _EQUAL).all(axis=1).mean()) for a, b in pairs), default=0.0)
+
+
+def originals_of(scenario: ScenarioConfig, spec: Seats, earlier: Iterable[Path] = ()) -> Originals:
+    """Return the project's players and ``earlier`` hand-ins, which hand-ins for a game may be copies of."""
+    comparing = Originals if scenario.kind.board else Likeness
+    return comparing(spec, Catalogue(data_root() / "checkpoints"), earlier)
 
 
 def _by_order(outputs: NDArray[Any], legal: NDArray[np.bool_]) -> NDArray[np.intp]:

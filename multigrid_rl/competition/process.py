@@ -305,15 +305,15 @@ class Usage:
 
     def computes(self) -> bool:
         """Return whether one of its threads computes, or waits for a core."""
-        return any(b") R " in status for pid in self._pids for status in _statuses(f"/proc/{pid}/task"))
+        return any(b") R " in status for pid in self._pids for status in _statuses(pid))
 
     def _excess(self) -> str | None:
         pids = self._pids = self._processes()
         if len(pids) > MAX_PROCESSES:
             return f"more than {MAX_PROCESSES} processes"
-        if sum(map(_threads, pids)) > MAX_THREADS:
+        if sum(len(_listed(pid, "task")) for pid in pids) > MAX_THREADS:
             return f"more than {MAX_THREADS} threads"
-        waiting = _FILE_BYTES * max(sum(map(_open_files, pids)) - _FREE_FILES, 0)
+        waiting = _FILE_BYTES * max(sum(len(_listed(pid, "fd")) for pid in pids) - _FREE_FILES, 0)
         if sum(map(_memory, pids)) + waiting > self.limits.memory_mb * 2**20:
             return f"more than {self.limits.memory_mb} MB of memory in all processes"
         size, files = _within(pids, self.limits.disk_mb * 2**20)
@@ -348,16 +348,17 @@ def _computed(pid: int) -> float:
     return 0.0
 
 
-def _statuses(tasks: str) -> Iterator[bytes]:
+def _listed(pid: int, what: str) -> list[str]:
+    """Return the threads (``task``) or open files (``fd``) of a process."""
     with suppress(OSError):  # it left
-        for task in os.listdir(tasks):  # noqa: PTH208 - see above
-            yield Path(tasks, task, "stat").read_bytes()
+        return os.listdir(f"/proc/{pid}/{what}")  # noqa: PTH208 - thousands of them
+    return []
 
 
-def _threads(pid: int) -> int:
+def _statuses(pid: int) -> Iterator[bytes]:
     with suppress(OSError):  # it left
-        return len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - thousands of them
-    return 0
+        for task in _listed(pid, "task"):
+            yield Path(f"/proc/{pid}/task/{task}/stat").read_bytes()
 
 
 def _memory(pid: int) -> int:
@@ -370,12 +371,6 @@ def _memory(pid: int) -> int:
             return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         pass  # it left
-    return 0
-
-
-def _open_files(pid: int) -> int:
-    with suppress(OSError):  # it left
-        return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - see above
     return 0
 
 

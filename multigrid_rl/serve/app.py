@@ -4,7 +4,9 @@ import asyncio
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property, lru_cache, partial
@@ -40,10 +42,15 @@ from multigrid_rl.text import ConfigError, one_line
 _AROUND, _PIECE = 4_000_000, 1_500_000
 #: Requests to one path at once that read files: each may hold a whole upload in memory.
 _AT_ONCE = 4
-#: Pages, and pieces of them, that are kept until something happens; seconds for which nobody looks whether it has.
-_KEPT, _FRESH_S = 1_000, 0.1
+#: Uploads of one person at once.
+_EACH = 2
+#: Pages, and pieces of them, that are kept until something happens; seconds for which nobody looks whether it has, and
+#: for which, while one is made, others are answered with what was there before.
+_KEPT, _FRESH_S, _STALE_S = 1_000, 0.1, 1.0
 #: Names of this machine, by which it is always reached.
 _OWN = ("127.0.0.1", "localhost")
+#: A page, or a part of it that is asked for again and again: the mark of what it shows, and its text.
+KeptPage = tuple[str, bytes]
 _ORDER = {"": 0, "student": 1, "instructor": 2}
 
 
@@ -62,8 +69,12 @@ class Site:
         }
     )  # fmt: skip
     lock: threading.Lock = field(default_factory=threading.Lock)
+    making: asyncio.Lock = field(default_factory=asyncio.Lock)  # of a page that is kept: else many would make the same
+    sending: Counter[int] = field(default_factory=Counter)  # uploads of each person
     cache: dict[Any, Any] = field(default_factory=dict)
+    before: dict[Any, Any] = field(default_factory=dict)  # what was kept until something happened
     looked: float = -_FRESH_S
+    changed: float = 0.0
 
     @cached_property
     def signer(self) -> Signer:
@@ -81,16 +92,28 @@ class Site:
         name = "__Host-session" if self.secure else "session"
         return {"key": name, "httponly": True, "samesite": "lax", "secure": self.secure}
 
-    @property
-    def fresh(self) -> bool:
-        """Whether what is kept was true a moment ago."""
-        return time.monotonic() - self.looked < _FRESH_S
-
     def look(self) -> None:
         """Forget what is kept if something has happened since."""
         version, self.looked = self.store.version(), time.monotonic()
         if self.cache.get("version") != version or len(self.cache) > _KEPT:
-            self.cache = {"version": version}
+            self.before, self.cache, self.changed = self.cache, {"version": version}, self.looked
+
+    def page(self, key: Any, *, stale: bool = False) -> KeptPage | None:
+        """Return a page that is kept and was true a moment ago; ``stale``: or is just being made anew."""
+        now = time.monotonic()
+        found: KeptPage | None = self.cache.get(key) if stale or now - self.looked < _FRESH_S else None
+        return found or (self.before.get(key) if stale and now - self.changed < _STALE_S else None)
+
+    @contextmanager
+    def upload_of(self, person: Person) -> Iterator[None]:
+        """Count an upload, which is held in memory, for the block. Raises ``HTTPException``: there are enough."""
+        if self.sending[person.id] >= _EACH:
+            raise HTTPException(429, headers={"retry-after": "5"})
+        self.sending[person.id] += 1
+        try:
+            yield
+        finally:
+            self.sending[person.id] -= 1
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return what ``make`` returns, which is made once until something happens."""
@@ -105,13 +128,11 @@ class Site:
 
     def whose(self, kind: str, token: str) -> Person | None:
         """Return whose token this is; ``None``: nobody's, or one that was revoked."""
-        claim = self.signer.read(kind, token)
-        if claim is None:
+        if (said := self.signer.read(kind, token)) is None:
             return None
-        person: Person | None = self.kept(("person", claim.person), lambda: self.store.get(Person, claim.person))
-        if person is None or person.forgotten or person.token_version != claim.version:
-            return None
-        return person
+        number, version = said
+        person: Person | None = self.kept(("person", number), lambda: self.store.get(Person, number))
+        return person if person and not person.forgotten and person.token_version == version else None
 
 
 class Ask(NamedTuple):
@@ -124,9 +145,13 @@ class Ask(NamedTuple):
     form: FormData | Mapping[str, Any]
     body: bytes
 
-    def owns(self, hand_in: HandIn | None) -> bool:
+    def owns(self, hand_in: HandIn) -> bool:
         """Return whether it is the hand-in of who asks."""
-        return self.person is not None and hand_in is not None and hand_in.person_id == self.person.id
+        return self.person is not None and hand_in.person_id == self.person.id
+
+    def is_me(self, person: Person | None) -> bool:
+        """Return whether it is who asks."""
+        return self.person is not None and person is not None and person.id == self.person.id
 
     @property
     def teaches(self) -> bool:
@@ -179,6 +204,7 @@ class Page(NamedTuple):
     method: str = "GET"
     pace: str = ""  # of :attr:`Site.paces`
     kept: bool = False  # :func:`kept_page` answers again what was answered
+    sends: bool = False  # files come with it
 
 
 @lru_cache(maxsize=1)
@@ -242,29 +268,50 @@ def _who(site: Site, page: Page, request: Request) -> Ask:
     return Ask(site, request, person, session if person else "", {}, b"")
 
 
-def kept_page(ask: Ask, make: Callable[[], bytes]) -> Response:
+def _answer(kept: KeptPage, part: str | None) -> Response:
+    """Answer with a page; nothing to who has the ``part`` that has the same mark."""
+    mark, text = kept
+    return Response(status_code=204) if part == mark else HTMLResponse(text)
+
+
+def kept_page(ask: Ask, make: Callable[[], KeptPage]) -> Response:
     """Answer with a page that ``make`` returns, which is made once for everybody's session until something happens."""
+    part = ask.request.query_params.get("part")
     if ask.person is not None and not ask.session:  # a program's view is not that of browsers without a session
-        return HTMLResponse(make())
-    return HTMLResponse(ask.site.kept((ask.request.url.path, ask.request.url.query, ask.session), make))
+        return _answer(make(), part)
+    key = (ask.request.url.path, part is None, ask.session)  # nothing that who asks may invent
+    return _answer(ask.site.kept(key, make), part)
 
 
-def _again(site: Site, request: Request) -> Response | None:
-    """Return what :func:`kept_page` has answered to the same session before, without a thread or the store."""
-    session = request.cookies.get(site.cookie["key"], "")
-    if not site.fresh or "authorization" in request.headers or (session and not site.signer.read("session", session)):
-        return None
-    found = site.cache.get((request.url.path, request.url.query, session))
-    return None if found is None else HTMLResponse(found)
+async def _kept(site: Site, page: Page, request: Request) -> Response:
+    """Answer with what :func:`kept_page` has kept, without a thread or the store; what it has not, one by one."""
+    session, part = request.cookies.get(site.cookie["key"], ""), request.query_params.get("part")
+    readable = "authorization" not in request.headers and (not session or site.signer.read("session", session))
+    key = (request.url.path, part is None, session)
+    if readable and (found := site.page(key, stale=site.making.locked())) is not None:
+        return _answer(found, part)
+    async with site.making:
+        if readable and (found := site.page(key)) is not None:  # another one has made it meanwhile
+            return _answer(found, part)
+        return await run_in_threadpool(lambda: page.answer(_who(site, page, request)))
 
 
 async def _asked(site: Site, page: Page, request: Request) -> Response:
     """Find out who asks, and let the page answer, both in a thread."""
+    if page.kept:
+        return await _kept(site, page, request)
     if page.method == "GET":
-        if page.kept and (found := _again(site, request)) is not None:
-            return found
         return await run_in_threadpool(lambda: page.answer(_who(site, page, request)))
     ask = await run_in_threadpool(_who, site, page, request)
+    if not page.sends:
+        return await _answered(site, page, ask)
+    with site.upload_of(ask.me):
+        return await _answered(site, page, ask)
+
+
+async def _answered(site: Site, page: Page, ask: Ask) -> Response:
+    """Read what is sent with a request, and let the page answer."""
+    request = ask.request
     if page.method == "PUT":
         return await run_in_threadpool(page.answer, ask._replace(body=await request.body()))
     async with request.form(max_files=MAX_FOLDER_FILES + 1, max_fields=50) as form:  # who sends slowly holds no place

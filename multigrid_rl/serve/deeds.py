@@ -6,7 +6,7 @@ import secrets
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,13 @@ from multigrid_rl.competition.cup.cup import play_cup
 from multigrid_rl.competition.cup.entries import find_entries
 from multigrid_rl.competition.cup.folder import Pairing, read_manifest, versions, write_results
 from multigrid_rl.competition.cup.standings import results
-from multigrid_rl.competition.folders import Scratch, exclusive_lock, folder_sha256
+from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.files import csv_text, unfinished
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.serve.course import DAY_S, Course
-from multigrid_rl.serve.judge import Judge, Verdict
+from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue, called
 from multigrid_rl.serve.rating import ladder_of
 from multigrid_rl.serve.run import ServedFolder, links_of, prepared
@@ -52,23 +52,6 @@ class AdminContext(NamedTuple):
     more: list[str]
     every: bool
     url: str
-
-
-def checked(path: Path, course: Course, beside: Path) -> Verdict:
-    """Check a folder or zip file as the server does. Raises ``ConfigError``: the game is unknown."""
-    judge = Judge(course, beside)
-    with closing(Scratch()) as scratch, TemporaryDirectory() as handed_in:
-        if path.is_dir():
-            shutil.copytree(path, Path(handed_in) / "folder", symlinks=True)
-        elif path.exists():
-            shutil.copyfile(path, Path(handed_in) / "upload.zip")
-        else:
-            raise PlayerError(expected(path, "a folder or a zip file", "nothing there"))
-        target = scratch.path / "entries" / path.stem
-        try:
-            return judge.check(judge.unpack(Path(handed_in), target))
-        except PlayerError as error:
-            return Verdict((), str(error).replace(f"{target}/", "").replace(f"{handed_in}/", ""))
 
 
 # --- verifying
@@ -122,6 +105,33 @@ def _damaged(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int]]:
     return lines, gone
 
 
+def over(course: Course, now: float) -> bool:
+    """Return whether everything has been kept for as long as the privacy page says."""
+    ends = [each.at.timestamp() for each in course.deadlines]
+    return bool(ends) and now > max(ends) + DAY_S * course.keep_days
+
+
+def _remembered(queue: Queue) -> list[int]:
+    return [one.id for one in queue.people() if one.role == "student" and not one.forgotten]
+
+
+def purge(asked: AdminContext) -> dict[str, Any]:
+    """Forget the person with an id at once; or who asked for it a week ago, and everybody after ``keep_days``."""
+    queue, course = asked.queue, asked.place.course
+    if asked.more:
+        if (person := queue.person_by_code(asked.more[0])) is None:
+            raise ConfigError(expected("purge", "an id of the roster", asked.more[0]))
+        queue.forget(person.id)
+        return {"forgotten": 1, "replays": 0}
+    forgotten, replays = queue.purge(), 0
+    if over(course, queue.now()):
+        everybody = _remembered(queue)
+        for number in everybody:
+            queue.forget(number)
+        forgotten, replays = forgotten + len(everybody), queue.without_replays()
+    return {"forgotten": forgotten, "replays": replays}
+
+
 def doctor(asked: AdminContext) -> dict[str, Any]:
     """Say what is in the way: no sandbox, no room, overdue hand-ins, files of nobody, jobs that fail."""
     place, queue = asked.place, asked.queue
@@ -136,9 +146,8 @@ def doctor(asked: AdminContext) -> dict[str, Any]:
             problems.append(f"{path}: of a hand-in that was never received, can be removed")
     often = [job for job in queue.queue() if job.attempts > 3]
     problems += [f"job {job.id} ({job.kind}) was begun {job.attempts} times" for job in often]
-    ends = [each.at.timestamp() for each in place.course.deadlines]
-    if ends and queue.now() > max(ends) + DAY_S * place.course.keep_days:
-        problems.append(f"{place.home}: keep_days={place.course.keep_days} after the last deadline are over")
+    if over(place.course, queue.now()) and _remembered(queue):
+        problems.append(f"keep_days={place.course.keep_days} after the last deadline are over: serve purge")
     if health["overdue"]:
         problems.append(f"{health['overdue']:g} hand-ins are in their state for longer than they should be")
     for line in problems or ["nothing is wrong"]:
@@ -263,11 +272,6 @@ def final(asked: AdminContext) -> dict[str, Any]:
     return {"entries": len(found), "pairings": len(played), "winner": outcome.table[0].name, "sha256": outcome.sha256}
 
 
-def _freeze(asked: AdminContext, *, frozen: bool) -> dict[str, Any]:
-    asked.queue.freeze(frozen)
-    return {"frozen": frozen}
-
-
 def export(asked: AdminContext) -> dict[str, Any]:
     """Write a table for another system."""
     from multigrid_rl.serve.desk import EXPORTS, GRADESCOPE, exported  # noqa: PLC0415 - it reads templates
@@ -304,6 +308,7 @@ def opened(place: ServedFolder, *, empty: bool) -> Iterator[Queue]:
 
 DEEDS: dict[str, Callable[[AdminContext], dict[str, Any] | str]] = {
     "verify": verify, "doctor": doctor, "backup": backup, "restore": restore, "final": final, "export": export,
-    "links": links, "freeze": partial(_freeze, frozen=True), "thaw": partial(_freeze, frozen=False),
+    "links": links, "purge": purge, "freeze": lambda asked: {"frozen": asked.queue.freeze(True)},
+    "thaw": lambda asked: {"frozen": asked.queue.freeze(False)},
     "regrade": lambda asked: {"to_grade": asked.queue.again("grade")},
 }  # fmt: skip

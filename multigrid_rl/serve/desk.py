@@ -12,15 +12,15 @@ from starlette.responses import RedirectResponse, Response
 from multigrid_rl.files import csv_text, safe_cell
 from multigrid_rl.serve.app import Ask, Page
 from multigrid_rl.serve.course import Course, Deadline
-from multigrid_rl.serve.deadlines import counted
+from multigrid_rl.serve.people import People
 from multigrid_rl.serve.schema import Event, HandIn, Person, StoredGame
-from multigrid_rl.serve.store import Store
+from multigrid_rl.serve.store import counted
 from multigrid_rl.text import ConfigError, expected, unknown
 
 #: Rows of each table.
 _MOST = 50
 #: What is told on the desk when it has happened.
-_TOLD = ("fault", "appeal", "setting", "grade again", "check again", "copies again")
+_TOLD = ("fault", "appeal", "setting", "grade again", "check again", "copies again", "kept")
 _OF_GRADE = ("points", "of", "feedback")
 _FIRST = ("id", "name", "pseudonym", "hand_in", "state", "late_days", "rank")
 _ROUNDED = ("rating", "low", "high")
@@ -50,11 +50,13 @@ def desk(ask: Ask) -> Response:
         refused = session.execute(handed.where(HandIn.state == "refused").limit(_MOST)).all()
         late = handed.where(HandIn.deadline > 0, HandIn.deadline < store.now())
         overdue = session.execute(late.limit(_MOST)).all()
+    due, people = store.to_forget(), store.people()
     events = store.all(select(Event).where(Event.kind.in_(_TOLD)).order_by(Event.id.desc()).limit(_MOST))
     queue = store.queue()
     return ask.page(
         "desk.html", "Desk", health=store.health(), queue=queue[:_MOST], waiting=len(queue), copies=copies,
-        surprises=store.surprises(), refused=refused, overdue=overdue, events=events, people=store.people(),
+        surprises=store.surprises(), refused=refused, overdue=overdue, events=events, people=people,
+        to_forget=[(who, due[who.id]) for who in people if who.id in due],
         frozen=bool(store.setting("frozen")), exports=[*EXPORTS, GRADESCOPE],
         deadlines=[each.name for each in store.course.deadlines] or [""],
     )  # fmt: skip
@@ -67,11 +69,8 @@ def freeze(ask: Ask) -> Response:
 
 
 def appeal(ask: Ask) -> Response:
-    """Let a game be played again."""
-    game, number = ask.found(StoredGame, ask.form), ask.number("game", ask.form)
-    if number >= (games := len(json.loads(game.pairing)["outcomes"])):
-        raise ConfigError(expected("game", f"0 to {games - 1}", number))
-    ask.site.store.appeal(game.id, number, ask.me.id)
+    """Let a pairing be played again."""
+    ask.site.store.appeal(ask.found(StoredGame, ask.form).id, ask.me.id)
     return RedirectResponse("/desk#events", 303)
 
 
@@ -91,6 +90,12 @@ def revoke(ask: Ask) -> Response:
     return RedirectResponse("/desk#people", 303)
 
 
+def keep(ask: Ask) -> Response:
+    """Let somebody not be forgotten who has asked for it."""
+    ask.site.store.keep(ask.found(Person, ask.form).id, ask.me.id)
+    return RedirectResponse("/desk#events", 303)
+
+
 def link(ask: Ask) -> Response:
     """Show somebody's personal link."""
     person = ask.found(Person, ask.form)
@@ -108,7 +113,7 @@ def _due(course: Course, name: str | None) -> Deadline | None:
     return found[name] if name else course.deadlines[-1] if found else None
 
 
-def results(store: Store, deadline: str | None = None) -> list[dict[str, Any]]:
+def results(store: People, deadline: str | None = None) -> list[dict[str, Any]]:
     """Return everybody's result for a deadline: of what counts, and apart of what was late; what there is not lacks."""
     due, found = _due(store.course, deadline), []
     for person in store.people():
@@ -158,7 +163,7 @@ def gradescope(one: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-def exported(store: Store, name: str, deadline: str | None = None) -> bytes:
+def exported(store: People, name: str, deadline: str | None = None) -> bytes:
     """Return a table of :data:`EXPORTS`, or for Gradescope a zip file with ``ID/results.json``, for a deadline."""
     found = results(store, deadline)
     if name != GRADESCOPE:
@@ -191,6 +196,6 @@ PAGES = [
     Page("/desk/export/{name}", export, "instructor"),
     *(
         Page(f"/desk/{deed.__name__}", deed, "instructor", "POST", "change")
-        for deed in (freeze, appeal, again, revoke, link)
+        for deed in (freeze, appeal, again, revoke, keep, link)
     ),
 ]

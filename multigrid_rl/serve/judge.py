@@ -1,33 +1,44 @@
 """What is played for a course, by the rules of a cup: the check of a hand-in, its pairings, its grade.
 
-``multigrid-rl check`` at home and the server call the same :func:`check`, in the same games.
+``multigrid-rl inspect`` at home and the server let it play the same :meth:`Judge.check`, in the same games.
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+import numpy as np
+
+from multigrid_rl.competition.agents import is_agent
+from multigrid_rl.competition.bundle import read_cards
 from multigrid_rl.competition.copies import Fingerprint, Originals
-from multigrid_rl.competition.cup.cup import check_agents, forfeited, play_pairing
+from multigrid_rl.competition.cup.cup import check_agents, differs, forfeited, play_pairing
 from multigrid_rl.competition.cup.entries import CupConfig, Entry, by_name, entry_in, watched_in
 from multigrid_rl.competition.cup.folder import Meeting, Pairing, meetings, scenario_of
 from multigrid_rl.competition.folders import Scratch, read_parts, remove_tree, write_parts
-from multigrid_rl.competition.grading import Examiner, examiner_of, originals_of, read_rubric
-from multigrid_rl.competition.handed_in import hand_in, hand_ins
+from multigrid_rl.competition.grading import Examiner, examiner_of, read_rubric
+from multigrid_rl.competition.handed_in import hand_in, hand_ins, reason_of
+from multigrid_rl.competition.inspection import about
+from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.files import unfinished
 from multigrid_rl.players.alone import game_of
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.serve.course import Course
-from multigrid_rl.text import ConfigError, expected, printable
+from multigrid_rl.players.classes import check_not_class
+from multigrid_rl.runs.players import scenario_of as scenario_of_card
+from multigrid_rl.serve.course import Course, read_course
+from multigrid_rl.text import ConfigError, expected, printable, shown
 from multigrid_rl.trust import agents_trusted
 
 #: Games against itself, and against the rookie from each side; their seeds are no secret. Seconds for a
 #: program's answers in all of them.
 CHECK_GAMES, CHECK_SEED, CHECK_S = 10, 36, 10.0
+#: What an agent plays by default at home.
+_GAME = "1v1"
 #: How many times as many games anchors play among themselves.
 ANCHOR_GAMES = 10
 
@@ -45,7 +56,7 @@ class Verdict:
     @property
     def log(self) -> str:
         """All lines, the last one says how it ended."""
-        return "\n".join([*self.lines, self.problem or "ok: it plays"])
+        return "\n".join([*self.lines, *([self.problem] if self.problem else [])])
 
 
 class Judge:
@@ -78,7 +89,7 @@ class Judge:
         self.anchors = {name: self._anchor(name) for name in course.anchors}
         self.entry = lru_cache(maxsize=8)(self._entry)
         self._examiner = lru_cache(maxsize=1)(self._examiner_of)
-        self.print_of = lru_cache(maxsize=1_000)(self._print)  # 140 kB each
+        self.print_of = lru_cache(maxsize=1_000)(self._print)  # 60 kB each
 
     @property
     def alone(self) -> bool:
@@ -106,6 +117,12 @@ class Judge:
         assert self.home is not None
         return self.home / "entries" / name
 
+    def warm(self) -> None:
+        """Load kernels, and what hand-ins are compared with."""
+        for entry in self.anchors.values():
+            self.check(entry)
+        self.originals  # noqa: B018
+
     # --- the check
 
     def unpack(self, uploaded: Path, target: Path) -> Entry:
@@ -120,7 +137,10 @@ class Judge:
             found = hand_in(kept, scratch.path)
             if found.problem is not None:
                 raise PlayerError(found.problem)
-            parts = tuple(read_parts(found.folder))
+            try:
+                parts = tuple(read_parts(found.folder))
+            except PlayerError as error:
+                raise PlayerError(reason_of(error, found.folder, "hand-in")) from error
             remove_tree(target)  # of a check that did not end, or is done again
             with unfinished(target) as beside:
                 write_parts(parts, beside)
@@ -132,7 +152,7 @@ class Judge:
         rookie = self.anchors[self.course.first]
         config = replace(self.config, games=CHECK_GAMES, seed=CHECK_SEED, agents_key="check")
         kind = "a program" if entry.kind == "external" else "networks"
-        lines, spent, able = [f"{kind}: {entry.about}"], 0.0, False
+        lines, spent, able = [f"{kind}: {entry.about}"], 0.0, dict[str, None]()
         own = [] if self.alone else [Meeting(entry, entry, "" if len(config.sides) <= 2 else config.sides[0])]
         for each in [*own, *meetings([entry] if self.alone else [entry, rookie], config)]:
             limits = replace(config.limits, total_s=max(min(CHECK_S - spent, config.limits.total_s), 0.1))
@@ -146,8 +166,9 @@ class Judge:
             if pairing.reason is not None:
                 line += f" ({CHECK_S:g} s for all first games)" if spent > CHECK_S / 2 else ""
                 return Verdict(tuple(lines), line, entry.kind, str(entry.sha256), spent)
-            able = True
+            able.update((side, None) for who, side in each.teams(config) if who is entry)
             lines.append(line)
+        lines += [f"ok: plays {config.scenario} as {' and as '.join(able)}"] if able else []
         return Verdict(tuple(lines), None if able else "it plays no side", entry.kind, str(entry.sha256), spent)
 
     # --- pairings
@@ -183,12 +204,7 @@ class Judge:
         red, blue = self.entry(pairing.red), self.entry(pairing.blue) if pairing.blue else None
         config = replace(self.config, games=len(pairing.outcomes))
         now = play_pairing(red, blue, config, pairing.side, mixed=pairing.mixed)
-        wrong = [k for k, pair in enumerate(zip(pairing.outcomes, now.outcomes, strict=True)) if len({*pair}) > 1]
-        if wrong:
-            k = wrong[0]
-            return f"{len(wrong)} games differ, game {k} first: {pairing.outcomes[k]} before, {now.outcomes[k]} now"
-        same = all(getattr(pairing, key) == getattr(now, key) for key in ("length", "return_red", "return_blue"))
-        return "" if same else "lengths or returns differ"
+        return differs(pairing, now if pairing.kept else now.model_copy(update={"kept": []}))
 
     # --- grades and copies
 
@@ -228,13 +244,53 @@ class Judge:
             watched = watched_in(entry, self.config)
         # What a program answered is compared with networks themselves, which are too large to be kept.
         prints = {other: (self._whole_print if watched else self.print_of)(other) for other in others}
-        return "; ".join(map(str, self.originals.similar(self.print_of(name), prints, watched)))
+        return "; ".join(map(str, self.originals.similar(self._whole_print(name), prints, watched)))
 
     def _print(self, name: str) -> Fingerprint:
-        return self._whole_print(name)._replace(teams=None)
+        found = self._whole_print(name)
+        return found._replace(teams=None, scores=tuple(rows.astype(np.float16) for rows in found.scores))
 
     def _whole_print(self, name: str) -> Fingerprint:
         return self.originals.fingerprint(self._folder(name))
+
+
+def inspected(path: Path, scenario: str | None, rookie: str, course: Path | None) -> Iterator[str]:
+    """Yield lines about a folder or zip file to be handed in, as its checks pass; the last one says that all did.
+
+    Args:
+        path: of a bundle or an agent.
+        scenario: game that it is to play; by default the one that a bundle was trained in, 1v1 for an agent.
+        rookie: whom it meets.
+        course: says both, and what a program may use.
+
+    Raises:
+        PlayerError, ConfigError: what is wrong with it, in one line.
+    """
+    if not path.exists():
+        check_not_class("folder", str(path))
+        raise PlayerError(expected(path, "a folder or a zip file", "nothing there"))
+    with closing(Scratch()) as scratch:
+        found = hand_in(path, scratch.path)
+        if found.problem is not None:
+            raise PlayerError(found.problem)
+        yield from about(found.folder)
+        card = None if is_agent(found.folder) else next(iter(read_cards(found.folder).values()))
+        named = scenario or (scenario_of_card(card) if card is not None and card.kind.rivals else None)
+        if card is not None and card.env is not None and not (named or course):
+            there = f"multigrid-rl evaluate {shlex.quote(shown(str(path)))} plays it there"
+            judged = card.kind.judged
+            yield f"ok: for {card.env.env_id}; {there if judged else f'of {card.env.package}, where none is played'}"
+            return
+        game = named or (_GAME if card is None else card.scenario)
+        try:
+            asked = read_course(course) if course else Course(scenario=game, anchors=[rookie])
+            judge = Judge(asked, course.parent if course else Path.cwd())
+        except ConfigError as error:
+            raise error if scenario or course else PlayerError(f"{error}; say which game with --scenario") from error
+        verdict = judge.check(judge.read(found.folder))
+        yield from verdict.lines
+        if verdict.problem is not None:
+            raise PlayerError(verdict.problem)
 
 
 def _told(meeting: Meeting, pairing: Pairing, entry: Entry, config: CupConfig) -> str:

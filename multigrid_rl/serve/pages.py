@@ -5,13 +5,13 @@ import json
 from collections import Counter
 from typing import Any, NamedTuple
 
+from sqlalchemy import select
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
-from multigrid_rl.serve.app import Ask, Page, kept_page
-from multigrid_rl.serve.deadlines import counted
+from multigrid_rl.serve.app import Ask, KeptPage, Page, kept_page
 from multigrid_rl.serve.schema import STATES, Grade, HandIn, Person, Rating, StoredGame
-from multigrid_rl.serve.store import RefusedError, Row, seen_by
+from multigrid_rl.serve.store import GameSummary, RefusedError, Row, counted, seen_by
 from multigrid_rl.serve.trust import KINDS
 from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
 from multigrid_rl.show.words import plural
@@ -64,18 +64,15 @@ def ladder_of(ask: Ask) -> Ladder:
 
 def ladder(ask: Ask) -> Response:
     """Show the ladder, or its table alone; nothing where it is as before: nobody loses their place on the page."""
-    part = ask.request.query_params.get("part")
-    found = ladder_of(ask)
-    if part == found.mark:
-        return Response(status_code=204)
 
-    def make() -> bytes:
+    def make() -> KeptPage:
+        found = ladder_of(ask)
         students = sum(row.person is not None for row in found.rows) + sum(found.hidden.values())
         lead = f"Ratings follow from all games at once, in whatever order they were played. {students} on the ladder."
         content: dict[str, Any] = {"ladder": found, "scale": Scale.around(found.rows), "mark": found.mark}
         content["above"] = max((row.rating for row in found.rows if row.person is None), default=float("inf"))
-        template = "ladder.html" if part is None else "table.html"
-        return bytes(ask.page(template, ask.site.store.course.title, lead=lead, **content).body)
+        template = "table.html" if "part" in ask.request.query_params else "ladder.html"
+        return found.mark, bytes(ask.page(template, ask.site.store.course.title, lead=lead, **content).body)
 
     return kept_page(ask, make)
 
@@ -83,15 +80,26 @@ def ladder(ask: Ask) -> Response:
 # --- entries and matches
 
 
+def _authors(ask: Ask) -> dict[int, tuple[str, Person | None]]:
+    """Return the name of each hand-in and its author, of an anchor ``None``, kept until something happens."""
+
+    def make() -> dict[int, tuple[str, Person | None]]:
+        with ask.site.store.reading() as session:
+            query = select(HandIn.id, HandIn.name, Person).outerjoin(Person, Person.id == HandIn.person_id)
+            return {number: (name, person) for number, name, person in session.execute(query)}
+
+    found: dict[int, tuple[str, Person | None]] = ask.site.kept("authors", make)
+    return found
+
+
 def _called(ask: Ask, hand_in_id: int) -> str:
     """Return what a hand-in is called for who asks; one that is hidden has a number and no name."""
     if (name := ladder_of(ask).names.get(hand_in_id)) is not None:
         return name
-    row = ask.site.store.get(HandIn, hand_in_id)
-    if row is None or row.person_id is None:
-        return row.name if row else "nobody"
-    person = ask.site.store.get(Person, row.person_id) if ask.teaches or ask.owns(row) else None
+    called, person = _authors(ask).get(hand_in_id, ("nobody", None))
     if person is None:
+        return called
+    if not (ask.teaches or ask.is_me(person)):
         return "an entry that is not shown"
     return f"{person.name if ask.teaches else person.pseudonym} (hand-in {hand_in_id})"
 
@@ -109,22 +117,22 @@ def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
     """Return all opponents of an entry, the most played first."""
     found: dict[int, Matchup] = {}
     for game in ask.site.store.games_of(hand_in.id):
-        pairing, first = json.loads(game.pairing), game.red_id == hand_in.id
+        first = game.red_id == hand_in.id
         other = game.blue_id if first else game.red_id
         if other not in found:
             found[other] = Matchup(_called(ask, other), Counter(), Counter(), [])
-        outcomes = pairing["outcomes"] if first else pairing["outcomes"].translate(_TURNED)
+        outcomes = game.letters if first else game.letters.translate(_TURNED)
         counts = {name: sum(map(outcomes.count, letters)) for name, letters in _LETTERS.items()}
         (found[other].first if first else found[other].second).update(counts)
-        if pairing["kept"] and _may_watch(ask, game):
+        if game.kept and _may_watch(ask, game):
             found[other].games.append(game.id)
     return sorted(found.values(), key=lambda row: (-row.first["games"] - row.second["games"], row.name))
 
 
-def _may_watch(ask: Ask, game: StoredGame) -> bool:
+def _may_watch(ask: Ask, game: StoredGame | GameSummary) -> bool:
     both = [each for each in (game.red_id, game.blue_id) if each]
     public = ask.site.store.course.public.replays and {*both} <= ladder_of(ask).names.keys()
-    return ask.teaches or public or any(ask.owns(ask.site.store.get(HandIn, each)) for each in both)
+    return ask.teaches or public or any(ask.is_me(_authors(ask).get(each, ("", None))[1]) for each in both)
 
 
 def entry(ask: Ask) -> Response:
@@ -167,7 +175,7 @@ def match(ask: Ask) -> Response:
         raise HTTPException(404)
     names = {f"h{each}": _called(ask, each) for each in (game.red_id, game.blue_id) if each}
     pairing = Pairing.model_validate_json(game.pairing)
-    ours = {who for who in names if ask.teaches or ask.owns(ask.site.store.get(HandIn, int(who[1:])))}
+    ours = {who for who in names if ask.teaches or ask.is_me(_authors(ask).get(int(who[1:]), ("", None))[1])}
     kept = []
     for record in pairing.kept:
         players = {seat: names.get(who, who) for seat, who in record.players.items()}
@@ -202,6 +210,7 @@ def mine(ask: Ask) -> Response:
         "mine.html", "My hand-ins", rows=rows, left=max(course.quota.hand_ins - used, 0), quota=course.quota,
         due=[(each, course.end(each, code)) for each in course.deadlines], missed=missed, stands=stands,
         url=ask.site.url, frozen=bool(store.setting("frozen")), late=course.late, penalty=course.penalty,
+        on_ladder=ladder_of(ask).own,
     )  # fmt: skip
 
 
@@ -218,6 +227,7 @@ def hand_in(ask: Ask) -> Response:
         missed = ask.site.store.course.missed(row.at, author.code) if author else None
         told |= {"late_days": missed[1] if missed else 0}
         told |= {"hand_in": row.id, "done": done and (rating is not None or row.state == "refused")}
+        told |= {"on_ladder": row.id == ladder_of(ask).own}
         told |= {key: getattr(rating, key) for key in ("rating", "low", "high", "games")} if rating else {}
         return JSONResponse(told)
     steps = [each for each in ask.site.store.events(row.id) if each.kind in STATES]
@@ -225,6 +235,7 @@ def hand_in(ask: Ask) -> Response:
     return ask.page(
         "state.html" if "part" in ask.request.query_params else "hand_in.html", f"{row.name}: {row.state}",
         row=row, rating=rating, grade=grade, steps=steps, ahead=ahead, done=done,
+        on_ladder=ladder_of(ask).own if ask.owns(row) else 0,
     )  # fmt: skip
 
 
@@ -264,15 +275,25 @@ def token(ask: Ask) -> Response:
     return ask.page("token.html", "A token for the command line", token=made, url=ask.site.url)
 
 
+def privacy(ask: Ask) -> Response:
+    """Show what is kept, and where to ask to be forgotten."""
+    due = ask.site.store.to_forget().get(ask.person.id) if ask.person else None
+    return ask.page("privacy.html", "What is kept, and for how long", due=due)
+
+
 def forget(ask: Ask) -> Response:
-    """Forget who asks."""
+    """Let who asks be forgotten in a week."""
     sure = str(ask.form.get("sure", ""))
     if sure.strip().lower() != "forget me":
         raise RefusedError(expected("the field", "the words forget me", shown(sure) or "nothing"))
-    ask.site.store.forget(ask.me.id)
-    answer = ask._replace(person=None, session="").page("message.html", "You are forgotten", lead="", back="/")
-    answer.delete_cookie(**ask.site.cookie)
-    return answer
+    ask.site.store.ask_to_forget(ask.me.id)
+    return RedirectResponse("/privacy#forget", 303)
+
+
+def keep(ask: Ask) -> Response:
+    """Let who asks not be forgotten after all."""
+    ask.site.store.keep(ask.me.id, ask.me.id)
+    return RedirectResponse("/privacy#forget", 303)
 
 
 # --- for machines
@@ -304,8 +325,9 @@ PAGES = [
     Page("/enter", enter, "", "POST", "enter"),
     Page("/leave", leave, "student", "POST", "change"),
     Page("/token", token, "student", "POST", "change"),
-    Page("/privacy", lambda ask: ask.page("privacy.html", "What is kept, and for how long")),
+    Page("/privacy", privacy),
     Page("/forget", forget, "student", "POST", "change"),
+    Page("/keep", keep, "student", "POST", "change"),
     Page("/health", health),
     Page("/metrics", metrics),
 ]

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
+from multigrid_rl.serve.people import People
 from multigrid_rl.serve.schema import LADDER, Event, Grade, HandIn, Job, Rating, Setting, StoredGame
-from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row, Store
+from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row
 from multigrid_rl.types import RunError
 
 if TYPE_CHECKING:  # they bring torch, which who only asks and answers does without
@@ -26,8 +27,6 @@ if TYPE_CHECKING:  # they bring torch, which who only asks and answers does with
 LEASE_S, BEAT_S = 10.0, 2.0
 #: Times that a job is begun before it is given up, as a fault of the server; seconds that it waits after each.
 ATTEMPTS, BACKOFF_S = 25, 0.2
-#: Pairings that are read at once.
-_AT_ONCE = 100
 #: Pairings with forfeited games after which a program meets nobody any more.
 STRIKES = 3
 #: Setting with ratings from games against anchors alone, in JSON.
@@ -75,7 +74,7 @@ def _waits(row: HandIn) -> ColumnElement[bool]:
 _ORDER = (Job.priority, case((Job.kind == "rate", 0), else_=Job.attempts), Job.hand_in_id, Job.id)
 
 
-class Queue(Store):
+class Queue(People):
     """A store with what workers need."""
 
     def secrets(self) -> dict[str, str]:
@@ -264,11 +263,8 @@ class Queue(Store):
             placed = [] if anchors_play else list(session.scalars(rows))
             # Last: who has played all first games by now has them among these, also where others write meanwhile.
             ids = list(session.scalars(select(StoredGame.id).where(StoredGame.series == LADDER)))
-            new = [number for number in ids if number not in self._met]
-            games = select(StoredGame.id, StoredGame.red_id, StoredGame.blue_id, StoredGame.pairing)
-            for k in range(0, len(new), _AT_ONCE):  # with what is kept to look at they are large
-                for number, red, blue, text in session.execute(games.where(StoredGame.id.in_(new[k : k + _AT_ONCE]))):
-                    self._met[number] = Met.of(red, blue, json.loads(text), rated=rated)
+            for number, red, blue, told in self.pairings(session, [n for n in ids if n not in self._met]):
+                self._met[number] = Met.of(red, blue, told, rated=rated)
         return QueueSnapshot([self._met[number] for number in ids], anchors, placed)
 
     def rated(
@@ -385,8 +381,8 @@ class Queue(Store):
             self.note(session, f"{kind} again", f"{len(rows)} hand-ins", person=by)
             return len(rows)
 
-    def appeal(self, game_id: int, number: int, by: int = 0) -> None:
-        """Let game ``number`` of a pairing be played again; what was found is an event, and changes no rating."""
+    def appeal(self, game_id: int, by: int = 0) -> None:
+        """Let a pairing be played again; what was found is an event, and changes no rating."""
         with self.writing() as session:
             self.want(session, "appeal", session.get_one(StoredGame, game_id).red_id, game_id)
-            self.note(session, "appeal", f"game {number} of pairing {game_id}", person=by)
+            self.note(session, "appeal", f"pairing {game_id}", person=by)

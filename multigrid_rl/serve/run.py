@@ -4,7 +4,6 @@ import ctypes
 import gc
 import os
 import re
-import resource
 import signal
 import socket
 import time
@@ -31,11 +30,14 @@ from multigrid_rl.text import ConfigError, expected, printable
 
 #: Of ``prctl``, Linux alone: a signal for this process when its parent dies.
 _PR_SET_PDEATHSIG = 1
+#: Of ``mallopt``, glibc alone: places in which threads get memory.
+_M_ARENA_MAX = -8
 _POLL_S, _GRACE_S = 0.1, 5.0
 #: A child that lived shorter is started again after a wait that doubles, up to the last of these.
 _YOUNG_S, _WAIT_S, _LONGEST_WAIT_S = 2.0, 0.1, 5.0
-#: Seconds between two times that a worker gives free memory back, and megabytes after which another one takes over.
-_GIVE_BACK_S, _GROWN_MB = 3.0, 48.0
+#: Megabytes of its own, which it shares with nobody, after which a worker ends and another one takes over; by the last
+#: of its lanes, as who compares keeps what 300 hand-ins are compared by.
+_OWN_MB = {BUNDLE: 20.0, PROGRAM: 20.0, SLOW: 40.0}
 #: How far workers step back for the pages, by the last of their lanes.
 _NICE = {BUNDLE: 1, PROGRAM: 3, SLOW: 10}
 
@@ -151,9 +153,10 @@ class Supervisor:
             if slot is None:
                 continue
             lived = time.monotonic() - slot.begun
-            slot.deaths = slot.deaths + 1 if lived < _YOUNG_S else 0
-            slot.due = time.monotonic() + min(_WAIT_S * 2**slot.deaths, _LONGEST_WAIT_S)
-            freed = self._freed(slot.worker)
+            slot.deaths = slot.deaths + 1 if status and lived < _YOUNG_S else 0
+            # Who has ended by itself had grown, and held nothing.
+            slot.due = time.monotonic() + (min(_WAIT_S * 2**slot.deaths, _LONGEST_WAIT_S) if status else 0.0)
+            freed = self._freed(slot.worker) if status else 0
             log("died", child=slot.worker, status=os.waitstatus_to_exitcode(status), lived=round(lived, 1), freed=freed)
 
     def _freed(self, worker: str) -> int:
@@ -189,6 +192,8 @@ def die_with_parent(parent: int) -> None:
 
 def share_memory() -> None:
     """Keep what was loaded by now as it is, for this process and its children to share, and give free memory back."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)  # else each thread leaves pieces in a place of its own
     gc.collect()
     gc.freeze()  # the search for garbage would write into all of it
     give_back()
@@ -200,27 +205,14 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def grown() -> Callable[[], bool]:
-    """Return what says whether this process has grown too large since now, after it has given back."""
-    begin, looked = _megabytes(), time.monotonic()
-
-    def found() -> bool:
-        nonlocal looked
-        if time.monotonic() - looked < _GIVE_BACK_S:
-            return False
-        looked = time.monotonic()
-        give_back()
-        return _megabytes() - begin > _GROWN_MB
-
-    return found
-
-
-def _megabytes() -> float:
+def grown(most_mb: float) -> bool:
+    """Return whether this process has more memory of its own than that, after it has given free memory back."""
+    give_back()
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        found = re.search(r"Private_Dirty: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
     except OSError:  # not Linux
-        return 0.0
-    return pages * resource.getpagesize() / 1e6
+        return False
+    return found is not None and int(found[1]) * 1024 > most_mb * 1e6
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -271,9 +263,14 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
     queue.begin()
     queue.release()
     queue.engine.dispose()
-    for entry in judge.anchors.values():
-        Judge.check(judge, entry)  # kernels are compiled, or loaded, before they are shared
-    judge.originals  # noqa: B018 - and so is what hand-ins are compared with
+    # What compiling kernels takes is gone with a first process; then they lie on the disk, and are loaded to be shared.
+    if (first := os.fork()) == 0:
+        try:
+            judge.warm()
+        finally:
+            os._exit(0)
+    os.waitpid(first, 0)
+    judge.warm()
     share_memory()
     log("ready", workers=len(lanes(number)), anchors=len(judge.anchors))
     if cluster is not None:
@@ -284,7 +281,7 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
 
     def work(of: tuple[str, ...], name: str) -> None:
         os.nice(_NICE[of[-1]])
-        Worker(place.queue(), judge, name, of).run(grown())  # then a new one shares all again
+        Worker(place.queue(), judge, name, of).run(after=partial(grown, _OWN_MB[of[-1]]))
 
     for k, of in enumerate(lanes(number)):
         supervisor.add(f"{of[-1]}-{k}", partial(work, of))

@@ -1,4 +1,4 @@
-"""The verbs ``serve`` and ``check``."""
+"""The verbs ``serve`` and ``inspect``."""
 
 import json
 import os
@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused
+from multigrid_rl.cli.app import ended_by_signals, one_thread, refused
 from multigrid_rl.competition.cup_commands import Trusted
 from multigrid_rl.text import unknown
-from multigrid_rl.trust import trusting_agents
+from multigrid_rl.trust import strangers, trusting_agents
 
 _ACTIONS = {
     "start": "answer browsers and play, until Ctrl-C; what an action is left out for",
@@ -24,6 +24,8 @@ _ACTIONS = {
     "regrade": "grade all rated hand-ins again",
     "export": "write ladder.csv, moodle.csv, canvas.csv or gradescope.zip, named behind the course, perhaps with a "
     "deadline's name behind it, the last one by default",
+    "purge": "forget who asked for it a week ago, and everybody once `keep_days` after the last deadline are over; or "
+    "at once the person whose id stands behind the course",
     "links": "print the personal link of everybody, as a CSV",
 }
 HOST = "127.0.0.1"
@@ -64,7 +66,7 @@ def serve(
     action, *rest = words if words[0] in _ACTIONS else ("start", *words)
     if not rest:
         raise refused("COURSE", "a file such as course.yaml", "none")
-    if len(rest) > {"restore": 2, "export": 3}.get(action, 1):
+    if len(rest) > {"restore": 2, "purge": 2, "export": 3}.get(action, 1):
         raise refused("ACTION", " or ".join(_ACTIONS), unknown("it", rest[0], _ACTIONS).partition("got ")[2])
     with trusting_agents(trusted):
         place = place_of(Path(rest[0]), home, database)
@@ -86,21 +88,19 @@ def serve(
         raise typer.Exit(1)
 
 
-def check(
-    folder: Annotated[Path, typer.Argument(help="A bundle or an agent, as a folder or a zip file.")],
-    scenario: Annotated[str, typer.Option(help="The game of the course.")] = "1v1",
-    rookie: Annotated[str, typer.Option(help="The player that it meets first.")] = "random",
-    course: Annotated[Path | None, typer.Option(help="The course itself, where you have it.")] = None,
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="A bundle or an agent, as a folder or a zip file (docs/agents.md).")],
+    scenario: Annotated[
+        str | None, typer.Option(help="Game that it is to play; a bundle's own by default, 1v1 for an agent.")
+    ] = None,
+    rookie: Annotated[str, typer.Option(help="The player that it meets.")] = "random",
+    course: Annotated[Path | None, typer.Option(help="The course itself, which says both, where you have it.")] = None,
     trusted: Trusted = False,
 ) -> None:
-    """Check what is to be handed in, as a class server does: the same games, the same answer. Status 1: refused."""
-    from multigrid_rl.serve.course import Course, read_course
-    from multigrid_rl.serve.deeds import checked
+    """Show what a bundle or an agent is, and let it play as a class server does to check it; the last line says ok."""
+    from multigrid_rl.serve.judge import inspected
 
     one_thread()
-    asked = read_course(course) if course else Course(scenario=scenario, anchors=[rookie])
-    with ended_by_signals(), trusting_agents(trusted):
-        found = checked(folder, asked, course.parent if course else Path.cwd())
-    console(120).print(found.log)
-    if found.problem is not None:
-        raise typer.Exit(1)
+    with ended_by_signals(), strangers(), trusting_agents(trusted):
+        for line in inspected(folder, scenario, rookie, course):
+            typer.echo(line)

@@ -4,25 +4,33 @@ The pages and the workers meet here alone. What workers need is in :class:`multi
 built upon this.
 """
 
-import hmac
 import json
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate, combinations
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Engine, Select, create_engine, delete, event, func, insert, inspect, select, text
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Select,
+    create_engine,
+    event,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.orm import Session, defer, sessionmaker
 
 from multigrid_rl.competition.folders import read_parts, remove_tree, write_parts
-from multigrid_rl.serve.course import Course, Enrolled
-from multigrid_rl.serve.deadlines import Own, counted
-from multigrid_rl.serve.names import pseudonym
+from multigrid_rl.serve.course import Course, Deadline
 from multigrid_rl.serve.schema import LADDER, Base, Event, Grade, HandIn, Job, Person, Rating, Setting, StoredGame
 from multigrid_rl.text import ConfigError, expected, printable
 
@@ -32,9 +40,11 @@ STATE_S = {"received": 60.0, "checking": 60.0, "placing": 600.0}
 LANES = BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
 #: What comes first: games of anchors; checks, first games and ratings; games beyond those; what takes long.
 ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
-#: What of the course may not change once games were played.
-_FIXED = ("scenario", "overrides", "anchors", "games", "program_games")
 FROZEN, VERSION_KEY = "frozen", "version"
+#: What happens to hand-ins that are not on the ladder, which changes no page that is kept.
+_UNSEEN = ("received", "checking", "placing", "played", "fault")
+#: Pairings that are read at once.
+_AT_ONCE = 100
 #: Of the tables in ``serve.schema``: whoever changes one raises it.
 VERSION = "0002"
 #: A table's row.
@@ -65,6 +75,29 @@ class Row(NamedTuple):
     def plays(self) -> bool:
         """Whether it is a hand-in whose files are there: its author did not ask to be forgotten."""
         return self.person is not None and not self.person.forgotten
+
+
+class GameSummary(NamedTuple):
+    """What is shown of a pairing."""
+
+    id: int
+    red_id: int
+    blue_id: int
+    letters: str  # a letter a game
+    kept: bool  # there are games to look at
+
+
+#: A hand-in with its rating and grade, if it has them.
+Own = tuple[HandIn, Rating | None, Grade | None]
+
+
+class Counted(NamedTuple):
+    """What counts for a deadline, and what came after it."""
+
+    own: Own | None
+    late: Own | None  # it may be the one that counts
+    days: int  # by which that one is late
+    points: float | None  # of the one that counts, without the penalty; ``None``: it was not graded
 
 
 def engine_of(url: str) -> Engine:
@@ -125,6 +158,7 @@ class Store:
 
     def __init__(self, url: str, home: Path, course: Course, now: Callable[[], float] = time.time) -> None:
         self.home, self.course, self.now = home, course, now
+        self._outcomes: dict[int, GameSummary] = {}  # games never change, and are read once
         self.engine = engine_of(url)
         #: Makes sessions that see one state of everything; what one returns may be read afterwards.
         self.reading = sessionmaker(self.engine, expire_on_commit=False)
@@ -167,32 +201,12 @@ class Store:
             found = session.get(Setting, key)
             return "" if found is None else found.value
 
-    def freeze(self, frozen: bool, by: int = 0) -> None:
-        """Take no more hand-ins, or take them again; ``by``: a person."""
+    def freeze(self, frozen: bool, by: int = 0) -> bool:
+        """Take no more hand-ins, or take them again, and return which; ``by``: a person."""
         with self.writing() as session:
             session.merge(Setting(key=FROZEN, value="1" if frozen else ""))
             self.note(session, "setting", FROZEN, person=by)
-
-    def sync(self, roster: Sequence[Enrolled] = ()) -> None:
-        """Make rows for the people of a roster; draws the secret seeds once.
-
-        Nobody is removed: who left the roster keeps what was handed in, and signs in no more.
-
-        Raises:
-            ConfigError: another game, or other anchors than the course began with.
-        """
-        fixed = json.dumps({key: getattr(self.course, key) for key in _FIXED}, sort_keys=True)
-        with self.writing() as session:
-            before = session.get(Setting, "fixed")
-            if before is not None and before.value != fixed:
-                was, now = json.loads(before.value), json.loads(fixed)
-                key = next(key for key in was if was[key] != now[key])
-                raise ConfigError(expected(f"course: {key}", f"{was[key]}, with which it began", now[key]))
-            if before is None:
-                values = {"fixed": fixed, "seed": str(secrets.randbits(62)), "agents_key": secrets.token_hex(16)}
-                values |= {"rubric_seed": str(secrets.randbits(62)), "secret": secrets.token_hex(32)}
-                session.add_all(Setting(key=key, value=value) for key, value in values.items())
-            self._enrol(session, roster)
+        return frozen
 
     def begin(self) -> None:
         """Make rows for the anchors and let them meet each other, unless that was done before."""
@@ -209,66 +223,6 @@ class Store:
                 self.want(session, "pair", one, other, lane=BUNDLE, priority=ANCHORS)
             if len(ids) == 1:
                 self.want(session, "rate", lane=BUNDLE, priority=FIRST)
-
-    def _enrol(self, session: Session, roster: Sequence[Enrolled]) -> None:
-        known = {person.code: person for person in session.scalars(select(Person))}
-        taken = {person.pseudonym for person in known.values()}
-        for one in roster:
-            if self._was(session, one.code) in known:  # asked to be forgotten, whatever the roster says
-                continue
-            if (person := known.get(one.code)) is None:
-                name = pseudonym(taken)
-                taken.add(name)
-                session.add(Person(**one._asdict(), pseudonym=name))
-            else:
-                person.name, person.email, person.role = one.name, one.email, one.role
-        listed = {one.code for one in roster}
-        for person in known.values():
-            if roster and person.code not in listed:
-                person.token_version += 1
-
-    @staticmethod
-    def _was(session: Session, code: str) -> str:
-        """Return what stands in place of a forgotten person's id in the roster, and does not give it away."""
-        secret = session.get_one(Setting, "secret").value
-        return f"forgotten-{hmac.new(bytes.fromhex(secret), code.encode(), 'sha256').hexdigest()[:32]}"
-
-    # --- people
-
-    def people(self) -> list[Person]:
-        """Return everybody, by name."""
-        return self.all(select(Person).order_by(Person.name, Person.id))
-
-    def person_by_code(self, code: str) -> Person | None:
-        """Return a person by the id of the roster."""
-        with self.reading() as session:
-            return session.scalar(select(Person).where(Person.code == code))
-
-    def revoke(self, person_id: int) -> None:
-        """Let a person's links, tokens and browsers hold no longer."""
-        with self.writing() as session:
-            session.get_one(Person, person_id).token_version += 1
-            self.note(session, "access", person=person_id)
-
-    def forget(self, person_id: int) -> None:
-        """Remove name, address, access and files of a person. Games stay: others are rated by them."""
-        with self.writing() as session:
-            person = session.get_one(Person, person_id, with_for_update=True)
-            if person.forgotten:
-                return
-            person.forgotten, person.code, person.email = True, self._was(session, person.code), ""
-            person.name, person.token_version = person.pseudonym, person.token_version + 1
-            own = list(session.scalars(select(HandIn).where(HandIn.person_id == person_id)))
-            for each in own:
-                each.name, each.log, each.same_as = "forgotten", "", ""
-                if each.state not in ("rated", "refused"):
-                    self.move(session, each, "refused", "its author asked to be forgotten")
-                session.execute(delete(Job).where(Job.hand_in_id == each.id, Job.worker == ""))
-            self.note(session, "forgotten", person=person_id)
-        remove_tree(self.home / "incoming" / str(person_id))
-        for each in own:
-            remove_tree(self.home / "uploads" / str(each.id))
-            remove_tree(self.entry_folder(each.id))
 
     # --- handing in
 
@@ -310,14 +264,13 @@ class Store:
         if (frozen := session.get(Setting, FROZEN)) is not None and frozen.value:
             raise RefusedError("the course is frozen: nothing is taken any more")
         deadlines = self.course.deadlines
-        late = self.course.late_days(now, deadlines[-1], person.code) if deadlines else 0
-        if late and self.course.late == "refuse":
+        if self.course.late == "refuse" and deadlines and self.course.late_days(now, deadlines[-1], person.code):
             raise RefusedError(f"{deadlines[-1].name} is over: nothing is taken any more")
         mine = (HandIn.person_id == person_id, HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
         used = session.scalar(select(func.count(HandIn.id)).where(*mine)) or 0
         if used >= quota.hand_ins:
             raise RefusedError(expected("hand-ins", f"at most {quota.hand_ins} in {quota.per_h:g} hours", used + 1))
-        row = HandIn(person_id=person_id, name=name, at=now, state_at=now, late_days=late)
+        row = HandIn(person_id=person_id, name=name, at=now, state_at=now)
         session.add(row)
         session.flush()
         self.move(session, row, "received")
@@ -345,11 +298,12 @@ class Store:
         """Return all hand-ins of a person, the newest first, with rating and grade if there are any."""
         return [own for own, _ in self._owned(HandIn.person_id == person_id)]
 
-    def _owned(self, *which: Any) -> list[tuple[Own, Person | None]]:
+    def _owned(self, *which: Any, but: Sequence[Any] = ()) -> list[tuple[Own, Person | None]]:
+        """Return hand-ins with rating, grade and author, the newest first; without the columns ``but``."""
         query = select(HandIn, Rating, Grade, Person).outerjoin(Rating, Rating.hand_in_id == HandIn.id)
         query = query.outerjoin(Grade, Grade.hand_in_id == HandIn.id).outerjoin(Person, Person.id == HandIn.person_id)
         with self.reading() as session:
-            found = session.execute(query.where(*which).order_by(HandIn.id.desc()))
+            found = session.execute(query.where(*which).order_by(HandIn.id.desc()).options(*map(defer, but)))
             return [((row, rating, grade), person) for row, rating, grade, person in found]
 
     def ladder(self) -> list[Row]:
@@ -359,7 +313,8 @@ class Store:
         """
         everybody: dict[int, tuple[list[Own], Person | None]] = {}
         # Not who has met some anchors alone.
-        for own, person in self._owned(HandIn.state == "rated", Rating.hand_in_id.is_not(None)):
+        rated = HandIn.state == "rated", Rating.hand_in_id.is_not(None)
+        for own, person in self._owned(*rated, but=(HandIn.log, Grade.result, Grade.feedback)):
             everybody.setdefault(own[0].person_id or -own[0].id, ([], person))[0].append(own)
         last, rows = self.course.deadlines[-1] if self.course.deadlines else None, list[Row]()
         for owned, person in everybody.values():
@@ -375,15 +330,49 @@ class Store:
         """Return what happened to a hand-in, in order."""
         return self.all(select(Event).where(Event.hand_in_id == hand_in_id).order_by(Event.id))
 
-    def games_of(self, hand_in_id: int) -> list[StoredGame]:
+    def games_of(self, hand_in_id: int) -> list[GameSummary]:
         """Return the pairings of a hand-in on the ladder, in the order in which they were played."""
         own = (StoredGame.red_id == hand_in_id) | (StoredGame.blue_id == hand_in_id)
-        return self.all(select(StoredGame).where(own, StoredGame.series == LADDER).order_by(StoredGame.id))
+        with self.reading() as session:
+            ids = list(session.scalars(select(StoredGame.id).where(own, StoredGame.series == LADDER)))
+            for number, red, blue, told in self.pairings(session, [n for n in ids if n not in self._outcomes]):
+                self._outcomes[number] = GameSummary(number, red, blue, told["outcomes"], bool(told["kept"]))
+        return [self._outcomes[number] for number in sorted(ids)]
+
+    @staticmethod
+    def pairings(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
+        """Yield number, both sides and the games of pairings: some at once, as with what is kept they are large."""
+        games = select(StoredGame.id, StoredGame.red_id, StoredGame.blue_id, StoredGame.pairing)
+        for k in range(0, len(ids), _AT_ONCE):
+            for number, red, blue, told in session.execute(games.where(StoredGame.id.in_(ids[k : k + _AT_ONCE]))):
+                yield number, red, blue, json.loads(told)
 
     def version(self) -> int:
-        """Return a number that grows with every change that a page shows: the last event's."""
+        """Return a number that grows with every change that a kept page shows."""
         with self.reading() as session:
-            return session.scalar(select(func.max(Event.id))) or 0
+            return session.scalar(select(func.max(Event.id)).where(Event.kind.not_in(_UNSEEN))) or 0
+
+
+def counted(owned: list[Own], course: Course, deadline: Deadline | None, code: str) -> Counted:
+    """Return which hand-in of the student with this id counts: of those that are rated the last, or the best, on time.
+
+    Of those that are late the same way one is chosen, which counts where the course's ``late`` says so.
+    """
+
+    def order(own: Own) -> tuple[bool, float, int]:
+        rated = own[0].state == "rated" and own[1] is not None
+        return rated, own[1].rating if own[1] and rated and course.counts == "best" else 0.0, own[0].id
+
+    days = {own[0].id: course.late_days(own[0].at, deadline, code) if deadline else 0 for own in owned}
+    on_time = max((own for own in owned if not days[own[0].id]), key=order, default=None)
+    late = max((own for own in owned if days[own[0].id]), key=order, default=None)
+    days_late = days[late[0].id] if late else 0
+    points = on_time[2].points if on_time and on_time[2] else None
+    if late and late[2] and course.late == "penalty":
+        reduced = round(late[2].points * max(1 - course.penalty / 100 * days_late, 0.0), 2)
+        if points is None or reduced > points:
+            return Counted(late, late, days_late, reduced)
+    return Counted(on_time, late, days_late, points)
 
 
 def seen_by(rows: list[Row], person_id: int, course: Course) -> list[Row]:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 DAY = 86_400.0
 #: What a token may be for, and how many seconds it holds: a link in a mail, a client's file, a browser's cookie.
@@ -20,15 +19,6 @@ KINDS = {"link": 200 * DAY, "token": 200 * DAY, "session": 14 * DAY}
 _MAX_TOKEN = 400
 #: People whose pace is remembered; the slowest-filled are forgotten first.
 _MAX_BUCKETS = 10_000
-
-
-class Claim(NamedTuple):
-    """What a token says, once its signature holds."""
-
-    kind: str
-    person: int  # id in the store
-    version: int
-    until: float  # seconds since 1970
 
 
 @dataclass(frozen=True)
@@ -43,14 +33,13 @@ class Signer:
         said = f"{int(self.clock() + KINDS[kind])} {version} {person}".encode()
         return f"{_written(said)}.{_written(self._signature(kind, said))}"
 
-    def read(self, kind: str, token: str) -> Claim | None:
-        """Return what a token of this kind says; ``None``: forged, of another kind, or over."""
+    def read(self, kind: str, token: str) -> tuple[int, int] | None:
+        """Return whose token of this kind it is, and of which version; ``None``: forged, of another kind, or over."""
         with suppress(ValueError):
             said, signature = map(_read, token[:_MAX_TOKEN].split("."))
             if hmac.compare_digest(signature, self._signature(kind, said)):
                 until, version, person = map(int, said.split(b" "))
-                claim = Claim(kind, person, version, float(until))
-                return claim if claim.until > self.clock() else None
+                return (person, version) if until > self.clock() else None
         return None
 
     def form(self, session: str) -> str:

@@ -95,7 +95,7 @@ def _range(text: str) -> tuple[int, int, int]:
 
 #: Where files come in.
 PAGES = [
-    Page("/hand-in", take, "student", "POST", "upload"),
+    Page("/hand-in", take, "student", "POST", "upload", sends=True),
     Page("/parts/{sha256}", received, "student"),
-    Page("/parts/{sha256}", piece, "student", "PUT", "pieces"),
+    Page("/parts/{sha256}", piece, "student", "PUT", "pieces", sends=True),
 ]

@@ -6,14 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from multigrid_rl.competition.copies import NOT_ORIGINAL, CopyError
 from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.gradebook import feedback
+from multigrid_rl.competition.handed_in import HandedIn
 from multigrid_rl.competition.process import WAITING
 from multigrid_rl.files import json_text
 from multigrid_rl.players.cards import PlayerError
@@ -25,8 +24,8 @@ from multigrid_rl.serve.store import BUNDLE, PROGRAM
 from multigrid_rl.text import ConfigError, one_line, printable
 from multigrid_rl.types import RunError
 
-#: Seconds between two looks for a job, and between two for a game that nobody has asked for.
-_POLL_S, _SUGGEST_S = 0.1, 1.0
+#: Seconds between two looks for a job, for a game that nobody has asked for, and for who is to be forgotten by now.
+_POLL_S, _SUGGEST_S, _PURGE_S = 0.1, 1.0, 60.0
 #: Seconds after which a worker that is still at a job is killed; of a pair what programs may take is added.
 _MOST_S = {"check": 60.0, "pair": 120.0, "rate": 300.0, "grade": 1800.0, "copies": 600.0, "appeal": 600.0}
 #: What the server is to blame for: the disk, the database, the machine, a rubric, files that it has kept.
@@ -44,17 +43,22 @@ class Worker:
             "copies": self._copies, "appeal": self._appeal,
         }  # fmt: skip
 
-    def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Do jobs until it is said to end."""
-        looked = 0.0
+    def run(self, until: Callable[[], bool] = lambda: False, after: Callable[[], bool] = lambda: False) -> None:
+        """Do jobs until it is said to end, which ``until`` says at any time and ``after`` when a job is done."""
+        looked = purged = 0.0
         while not until():
             try:
                 if self.once():
+                    if after():
+                        return
                     continue
                 if BUNDLE in self.lanes and time.monotonic() - looked > _SUGGEST_S:
                     looked = time.monotonic()
                     if self.queue.suggest():
                         continue
+                    if looked - purged > _PURGE_S:
+                        purged = looked
+                        self.queue.purge()
             except (SQLAlchemyError, OSError) as error:  # the database is away, or the disk is full
                 log("database", worker=self.name, error=one_line(error)[:300])
                 time.sleep(1.0)
@@ -102,7 +106,7 @@ class Worker:
         try:
             entry = self.judge.unpack(self.queue.upload_folder(row.id), folder)
         except PlayerError as error:
-            self.queue.refused(job, _without(error, folder, self.queue.upload_folder(row.id)))
+            self.queue.refused(job, str(error))
             return
         if entry.kind == "external" and PROGRAM not in self.lanes:
             self.queue.to_programs(job)
@@ -131,12 +135,8 @@ class Worker:
         self.queue.rated(job, shot, ladder_of(shot.games, shot.anchors, rated=wins), by_anchors)
 
     def _grade(self, job: Job) -> None:
-        examiner, folder = self.judge.examiner, self.queue.entry_folder(job.hand_in_id)
-        try:
-            result = examiner.grade(folder)
-        except PlayerError as error:
-            told = NOT_ORIGINAL if isinstance(error, CopyError) else None
-            result = examiner.refused(folder, _without(error, folder), told)
+        folder = self.queue.entry_folder(job.hand_in_id)
+        result = self.judge.examiner.result(HandedIn("hand-in", folder))
         self.queue.graded(job, result, json_text(result), feedback(result))
 
     def _copies(self, job: Job) -> None:
@@ -153,14 +153,6 @@ class Worker:
         found = self.judge.again(Pairing.model_validate_json(game.pairing)) or "the same again"
         with self.queue.finishing(job) as session:
             self.queue.note(session, "appeal", f"pairing {game.id}: {found}", hand_in=game.red_id)
-
-
-def _without(error: Exception, *folders: Path) -> str:
-    """Return an error in a line without paths of this machine."""
-    text = printable(one_line(error))
-    for folder in folders:
-        text = text.replace(f"{folder}/", "").replace(str(folder), "hand-in")
-    return text[:600]
 
 
 @contextmanager

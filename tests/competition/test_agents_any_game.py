@@ -265,7 +265,7 @@ def test_export_inspect_evaluate_freeze(run, tmp_path):
     for more in ((), ("--scenario", "tictactoe")):
         lines = call("inspect", mine, *more).output.splitlines()
         assert lines[-1] == "ok: plays tictactoe as player_1 and as player_2"
-        assert sum("20 games against random: win" in line for line in lines) == 2
+        assert sum(" against random: " in line and line.endswith(" drawn of 10") for line in lines) == 2
     refused = complaint(call("inspect", mine, "--scenario", "connect-four"))
     assert "env: expected pettingzoo:classic/connect_four-v3, got pettingzoo:classic/tictactoe-v3" in refused
     assert set(load_team(mine, TICTACTOE, "player_1")) == {"player_1"}
@@ -292,7 +292,7 @@ def test_agent_is_inspected_and_evaluated(run, tmp_path):
     assert json.loads(result.output.splitlines()[-1])["episodes"] == 20
     agent_of(tmp_path / "wrong", FIRST % "4")
     wrong = call("inspect", tmp_path / "wrong", "--scenario", "tictactoe")
-    assert complaint(wrong).startswith("multigrid-rl: agent wrong, as player_1: step 1: game ")
+    assert complaint(wrong).startswith("multigrid-rl: against itself: step ")
     seated = ["scenario=tictactoe", f"scenario.seats.player_2={tmp_path / 'wrong'}"]
     result = call("evaluate", "random", *seated, "--episodes", 20, "-o", tmp_path / "ev2")
     assert (result.exit_code, len(result.stderr.splitlines())) == (3, 1)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from bundles import ONE, bundle, edit, vouch
 from commands import call
@@ -69,6 +71,21 @@ def renamed_zip(path: Path) -> None:
     vouch(path)
 
 
+def other_weights(path: Path, change) -> None:
+    weights = load_file(path / MODEL_FILE)
+    key = next(iter(weights))
+    save_file({**weights, key: change(weights[key]).contiguous()}, path / MODEL_FILE)
+    vouch(path)
+
+
+def wrong_shape(path: Path) -> None:
+    other_weights(path, lambda weight: weight[:-1])
+
+
+def no_numbers(path: Path) -> None:
+    other_weights(path, lambda weight: weight * torch.nan)
+
+
 def deep_card(path: Path) -> None:
     (path / CARD_FILE).write_text('{"provenance":' + "[" * 100_000)
 
@@ -103,6 +120,8 @@ HOSTILE = {
     oversize_file: f"expected at most {MAX_MODEL_BYTES} bytes",
     huge_card: f"expected at most {MAX_CARD_BYTES} bytes",
     renamed_zip: "expected a safetensors file",
+    wrong_shape: "shape",
+    no_numbers: "finite numbers",
     deep_card: "card.json: Invalid JSON",
     endless_number: "card.json",
     screen_codes: "name: expected printable text",

@@ -15,8 +15,6 @@ import pytest
 
 from agents import agent_of
 from commands import call, complaint
-from multigrid_rl.competition import inspection
-from multigrid_rl.competition.agents import AgentPlayer
 from multigrid_rl.competition.cup import cup as cups
 from multigrid_rl.competition.cup import entries as cup_entries
 from multigrid_rl.competition.cup import folder as cup_folder
@@ -83,21 +81,6 @@ def test_cup_draws_seeds_once(tmp_path):
     assert all(seed > 2**40 and len(key) == 32 for seed, key in kept)
     assert json.loads((tmp_path / "a" / "results.json").read_text())["seed"] == kept[0][0]
     assert "seed: expected" in complaint(call(*command, "-o", tmp_path / "a", "--seed", "1"))
-
-
-def test_inspect_gives_agent_its_own_seed(tmp_path, monkeypatch):
-    seeds = []
-    before = AgentPlayer.__init__
-
-    def noted(self, *args, seed, **rest):
-        seeds.append(seed)
-        before(self, *args, seed=seed, **rest)
-
-    monkeypatch.setattr(AgentPlayer, "__init__", noted)
-    folder = agent_of(tmp_path / "a").folder
-    for _ in range(2):
-        list(inspection.inspect_folder(folder, None))
-    assert len(set(seeds)) == 4
 
 
 # --- agents that write

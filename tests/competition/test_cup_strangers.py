@@ -17,8 +17,9 @@ from commands import call
 from multigrid_rl.cli.main import app
 from multigrid_rl.competition.cup import entries as handed_in
 from multigrid_rl.competition.cup.cup import play_pairing
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, entry_name, external, filed_name, find_entries
+from multigrid_rl.competition.cup.entries import CupConfig, Entry, external, find_entries
 from multigrid_rl.competition.folders import ScratchError, remove_tree
+from multigrid_rl.competition.handed_in import entry_name, filed_name
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multigrid_rl.competition.inspection import inspect_folder
+from multigrid_rl.competition.inspection import about
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.types import AgentSpec
@@ -25,7 +25,7 @@ def test_inspect_names_head_its_size_and_its_pace(tmp_path, head, size):
         "env": {"package": "gymnasium", "env_id": "Some-v0"}, "provenance": {},
     }  # fmt: skip
     write_player(tmp_path / "one", network_of(AGENT, shape, seed=2).state_dict(), card)
-    output = "\n".join(inspect_folder(tmp_path / "one", None))
+    output = "\n".join(about(tmp_path / "one"))
     assert " ms an action, one at a time" in output
     assert (f"head {head}" in output) == (head is not None)
     assert (f"head_size {size}" in output) == (size is not None)

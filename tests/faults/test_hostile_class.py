@@ -126,20 +126,7 @@ def between_the_sound(cup: Path) -> dict[str, object]:
     return found
 
 
-HOSTILE = (
-    "rewriter",
-    "forger",
-    "leaver",
-    "guesser",
-    "reader",
-    "caller",
-    "bomb",
-    "filler",
-    "sharer",
-    "clone",
-    "near",
-    "renamed",
-)
+HOSTILE = "rewriter forger leaver guesser reader caller bomb filler sharer clone near renamed killer"
 #: Why each gave up; who leaves a process behind plays on.
 REASONS = {
     **dict.fromkeys(("rewriter", "forger", "killer", "guesser"), "no referee in sight"),
@@ -153,13 +140,12 @@ REASONS = {
 
 @pytest.mark.long
 def test_hostile_class_is_named_and_changes_no_result(tmp_path):
-    names = (*HOSTILE, "killer")
     alone = class_of(tmp_path / "alone" / "in")
     play(alone, tmp_path / "quiet")
-    found, _ = play(class_of(tmp_path / "all" / "in", *names), tmp_path / "loud")
+    found, _ = play(class_of(tmp_path / "all" / "in", *HOSTILE.split()), tmp_path / "loud")
     assert between_the_sound(tmp_path / "loud") == between_the_sound(tmp_path / "quiet")
     entries = {entry["name"]: entry for entry in found["entries"]}
-    assert len(entries) == len(names) + 3
+    assert len(entries) == len(HOSTILE.split()) + 3
     for name, reason in REASONS.items():
         text = " ".join(fault["reason"] for fault in entries[name]["faults"])
         others = ("No space left", "no answer within") if name == "filler" else ()  # a slow disk

@@ -6,9 +6,8 @@ import pytest
 from sqlalchemy import select, text
 
 from multigrid_rl.competition.cup.folder import Pairing
-from multigrid_rl.serve.course import Enrolled
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
-from multigrid_rl.serve.schema import Base, HandIn, Job, Person, Rating, StoredGame
+from multigrid_rl.serve.schema import Base, HandIn, Job, Rating, StoredGame
 from multigrid_rl.serve.store import FIRST, RefusedError, make_tables, seen_by
 from multigrid_rl.text import ConfigError
 
@@ -266,27 +265,6 @@ def test_a_database_of_another_version_is_refused_and_none_is_touched(store, dat
         with pytest.raises(ConfigError, match=rf"database: expected version 0002 \(go on .*\), got {version}"):
             make_tables(database)
     assert rows() == before
-
-
-def test_who_is_forgotten_meets_nobody_and_is_not_enrolled_again(store, bundle):
-    for code in ("s1", "s2"):
-        store.hand_in(store.person_by_code(code).id, bundle)
-    work(store)
-    assert [row.plays for row in store.ladder() if row.person] == [True, True]
-    person, (mine, *_) = ada(store), store.history(ada(store))[0]
-    (store.home / "incoming" / str(person)).mkdir(parents=True)
-    for _ in range(2):  # twice is no other thing than once
-        store.forget(person)
-    assert not (store.home / "incoming" / str(person)).exists()
-    assert not store.upload_folder(mine.id).exists()
-    assert store.games_of(mine.id)
-    assert store.person_by_code("s1") is None
-    assert store.get(Person, person).name == store.get(Person, person).pseudonym
-    assert [row.plays for row in store.ladder() if row.person and row.person.id == person] == [False]
-    assert not store.suggest()  # Ben's nearest one has no files any more
-    store.sync([Enrolled("s1", "Ada", "ada@example.org"), Enrolled("s2", "Ben")])
-    assert [one.name for one in store.people() if one.name in ("Ada", "Ben")] == ["Ben"]
-    assert "s1" not in store.get(Person, person).code
 
 
 def rated_now(store):

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.agents import AgentPlayer
-from multigrid_rl.competition.cup.entries import UNREADABLE, CupConfig, Entry, reason_of
+from multigrid_rl.competition.cup.entries import UNREADABLE, CupConfig, Entry
 from multigrid_rl.competition.cup.folder import Meeting, Pairing, begin, begun, blamed, load_pairing, meetings
+from multigrid_rl.competition.handed_in import reason_of
 from multigrid_rl.competition.process import BusyError
 from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
 from multigrid_rl.evaluation.replays import GameRecord, ZooRecord, record
@@ -150,14 +151,16 @@ def play_again(
     number = len(pairings) if most is None else min(most, len(pairings))
     for before in random.SystemRandom().sample(pairings, number):
         red, blue, side = _met(before, entries)
-        now = play_pairing(red, blue, config, side, mixed=before.mixed)
-        rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
-        wrong = [game for game, (one, other) in enumerate(zip(*rows, strict=True)) if one != other]
-        if wrong:
-            yield before, f"{len(wrong)} of {config.games} games differ, game {wrong[0]} first"
-        else:
-            games = [[_noted(game, []) for game in pairing.kept] for pairing in (before, now)]
-            yield before, "" if games[0] == games[1] else "the games kept for replay differ"
+        yield before, differs(before, play_pairing(red, blue, config, side, mixed=before.mixed))
+
+
+def differs(before: Pairing, now: Pairing) -> str:
+    """Return in words what differs where the same pairing was played again, or nothing."""
+    rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
+    if wrong := [game for game, (one, other) in enumerate(zip(*rows, strict=True)) if one != other]:
+        return f"{len(wrong)} of {len(before.outcomes)} games differ, game {wrong[0]} first"
+    games = [[_noted(game, []) for game in pairing.kept] for pairing in (before, now)]
+    return "" if games[0] == games[1] else "the games kept for replay differ"
 
 
 def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = "", *, mixed: bool = True) -> Pairing:

@@ -1,8 +1,6 @@
 """Entries of a cup: bundles, external agents, players by name, and anything else that was handed in."""
 
 import hashlib
-import os
-import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -17,6 +15,7 @@ from multigrid_rl.competition.agents import AGENT_FILE, Agent, AgentPlayer, read
 from multigrid_rl.competition.bundle import bundle_sha256, check_programs, load_team, read_cards
 from multigrid_rl.competition.copies import Originals, ProbeAnswers, agent_fingerprint, watch
 from multigrid_rl.competition.folders import FolderPart, Scratch, read_parts
+from multigrid_rl.competition.handed_in import ZIP, entry_name, filed_name, hand_in, reason_of
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, DESCRIPTIONS, Catalogue
@@ -173,19 +172,16 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
 
 def _handed_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
     """Return the entry in a folder, or in a zip file or the folders of a platform around it."""
-    from multigrid_rl.competition.handed_in import ZIP, hand_in  # noqa: PLC0415 - it names entries as here
-
-    entry = entry_in(path, config)
-    if entry.problem is None or path.is_symlink() or not (path.is_dir() or path.suffix.lower() == ZIP):
-        return entry
     zipped = path.suffix.lower() == ZIP
+    if path.is_symlink() or not (zipped or path.is_dir()):
+        return entry_in(path, config)
     try:
         found = hand_in(path, scratch / filed_name(path.name))
     except UNREADABLE:
-        return entry
-    if found.problem is None:
-        return entry_in(found.folder, config, path.stem if zipped else path.name)
-    return replace(entry, problem=printable(found.problem)) if zipped else entry
+        return entry_in(path, config)
+    if found.problem is not None and zipped:
+        return replace(entry_in(path, config), problem=printable(found.problem))
+    return entry_in(found.folder, config, path.stem if zipped else path.name)
 
 
 def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *, refuse: bool) -> list[Entry]:
@@ -302,33 +298,3 @@ def external(folder: Path, name: str, note: str = "") -> Entry:
     agent = read_agent(folder, name)
     about = f"{' '.join(agent.file.command)}{note}"
     return Entry(name, "external", about, agent.sha256, files=agent.parts, agent=agent)
-
-
-def entry_name(name: str) -> str:
-    """Return the name to show for a folder called ``name``: the same, in any alphabet, where that is safe.
-
-    Line ends, escape codes, spreadsheet formulas, undecodable bytes and names of 250 letters get their
-    :func:`filed_name`.
-    """
-    safe = name.isprintable() and name == name.strip() and len(name) <= 64 and name[:1] not in "=+-@"
-    return name if safe else filed_name(name)
-
-
-def filed_name(name: str) -> str:
-    """Return the name in paths for a folder called ``name``: the same, or in plain letters with a hash."""
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,63}", name):
-        return name
-    plain = re.sub(r"[^A-Za-z0-9._ -]", "_", name)[:40].lstrip("-. ")
-    return f"{plain}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:6]}".lstrip("-")
-
-
-def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
-    """Return in one line what is wrong with an entry."""
-    text = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-    text = printable(text or type(error).__name__)
-    if folder is not None:
-        # Absolute paths of this machine do not belong on the entry's page.
-        place = printable(str(folder))
-        text = text.replace(f"{place}/", "").replace(place, name)
-    # The reason comes after a path that may be long.
-    return text if len(text) <= 400 else f"{text[:100]} ... {text[-300:]}"

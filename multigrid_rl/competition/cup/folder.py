@@ -14,8 +14,9 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import to_jsonable_python
 
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, entry_in, filed_name
+from multigrid_rl.competition.cup.entries import CupConfig, Entry, entry_in
 from multigrid_rl.competition.folders import write_parts
+from multigrid_rl.competition.handed_in import filed_name
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.scenario import ScenarioConfig, Strict
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Earned, Standing, unless

@@ -97,7 +97,10 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
         for one, two in (combinations(ranked, 2) if config.rated else ())
     }
     pairs = [_pair(one, two, both) for (one, two), both in between.items()]
-    games = {(one, two): _by_game(one, both) for (one, two), both in between.items()}
+    games = {}
+    for (one, two), both in between.items():  # in each game number, both sides together
+        counts = [[[letter in wanted for wanted in _letters(p, one)] for letter in p.outcomes] for p in both]
+        games[one, two] = np.asarray(np.sum(counts, axis=0, dtype=np.int64))
     # The bootstrap's seed is a hash of the results: the same results, the same intervals.
     text = json.dumps([[p.red, p.blue, p.outcomes] for p in pairings])
     rng = np.random.default_rng(int(hashlib.sha256(text.encode()).hexdigest()[:16], 16))
@@ -214,6 +217,7 @@ def _earned(names: list[str], pairings: list[Pairing], config: CupConfig) -> lis
         played = np.array([[letter in _PLAYED for letter in p.outcomes] for p, *_ in own])
         earned = np.where(played, np.array([values for *_, values in own]), np.nan)
         by_side = {side: [row for (_, at, _), row in zip(own, earned, strict=True) if at == side] for _, side, _ in own}
+        sides = {side: np.concatenate(of) for side, of in by_side.items()} if len(by_side) > 1 else {}
         columns = earned[:, played.any(axis=0)]
         mean, low, high = interval_of(np.nanmean(columns, axis=0))
         rows.append(
@@ -226,7 +230,7 @@ def _earned(names: list[str], pairings: list[Pairing], config: CupConfig) -> lis
                 games=int(played.sum()),
                 forfeited=sum(p.count("r" if name == p.red else "b") for p, *_ in own),
                 length_mean=_mean([length for p, *_ in own for length in _played(p.length, p)]),
-                sides={} if len(by_side) == 1 else {side: _mean(_finite(of)) for side, of in by_side.items()},
+                sides={side: _mean(of[np.isfinite(of)].tolist()) for side, of in sides.items()},
             )
         )
     rows.sort(key=lambda row: (row.forfeited > 0, -row.mean, row.name))
@@ -234,18 +238,8 @@ def _earned(names: list[str], pairings: list[Pairing], config: CupConfig) -> lis
     return [row.model_copy(update={"rank": places.index(place) + 1}) for row, place in zip(rows, places, strict=True)]
 
 
-def _finite(rows: list[NDArray[np.float64]]) -> list[float]:
-    return [value for row in rows for value in row[np.isfinite(row)].tolist()]
-
-
 def _letters(pairing: Pairing, name: str) -> tuple[str, str, str]:
     return _LETTERS["red" if name == pairing.red else "blue"]
-
-
-def _by_game(one: str, pairings: list[Pairing]) -> NDArray[np.int64]:
-    """Count wins, draws and losses of ``one`` in each game number, both sides together (G, 3)."""
-    counts = [[[letter in wanted for wanted in _letters(p, one)] for letter in p.outcomes] for p in pairings]
-    return np.asarray(np.sum(counts, axis=0, dtype=np.int64))
 
 
 def _totals(name: str, pairings: list[Pairing]) -> dict[str, Any]:

@@ -1,0 +1,172 @@
+"""People of a course: who is on the roster and what they are called, their access, and how they are forgotten.
+
+A pseudonym is two plain words, which say nothing about a person.
+"""
+
+import hmac
+import json
+import secrets
+from collections.abc import Container, Sequence
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from multigrid_rl.competition.folders import remove_tree
+from multigrid_rl.serve.course import DAY_S, Enrolled
+from multigrid_rl.serve.schema import Event, Grade, HandIn, Job, Person, Setting, StoredGame
+from multigrid_rl.serve.store import Store
+from multigrid_rl.text import ConfigError, expected
+
+#: What of the course may not change once games were played.
+_FIXED = ("scenario", "overrides", "anchors", "games", "program_games")
+#: Seconds in which somebody who asks to be forgotten may think better of it; how a setting begins that says when.
+FORGET_S, _TO_FORGET = 7 * DAY_S, "forget "
+_HOW = (
+    "amber azure brave brisk bright calm clever coral cosmic crisp daring eager early fair fleet gentle golden grand "
+    "green happy hardy honest humble ivory jade jolly keen kind lively lucid lucky lunar mellow merry mighty misty "
+    "modest noble northern patient plucky polite proud quick quiet rapid ready royal ruby silent silver smooth solar "
+    "spry steady stellar sturdy sunny swift tidy vivid warm wise witty"
+)
+_WHO = (
+    "badger beaver bison bobcat buffalo camel caribou cheetah condor cougar crane cricket dolphin eagle egret elk "
+    "falcon ferret finch fox gazelle gecko gibbon hare hawk heron hornet ibex iguana jackal jaguar kestrel koala lemur "
+    "leopard lion lizard lynx magpie marlin marten moose narwhal newt ocelot orca osprey otter owl panda pelican "
+    "penguin puffin puma quail rabbit raccoon raven robin salmon seal shrew sparrow squid stoat stork swan tapir tiger "
+    "toucan turtle viper walrus weasel whale wolf wombat wren yak zebra"
+)
+
+
+def pseudonym(taken: Container[str]) -> str:
+    """Return a name that nobody has; with a number where all are taken."""
+    for attempt in range(1_000_000):
+        number = f" {attempt // 50}" if attempt >= 50 else ""
+        name = f"{secrets.choice(_HOW.split())} {secrets.choice(_WHO.split())}{number}"
+        if name not in taken:
+            return name
+    raise AssertionError("a million names were taken")
+
+
+class People(Store):
+    """A store with people."""
+
+    def sync(self, roster: Sequence[Enrolled] = ()) -> None:
+        """Make rows for the people of a roster; draws the secret seeds once.
+
+        Nobody is removed: who left the roster keeps what was handed in, and signs in no more.
+
+        Raises:
+            ConfigError: another game, or other anchors than the course began with.
+        """
+        fixed = json.dumps({key: getattr(self.course, key) for key in _FIXED}, sort_keys=True)
+        with self.writing() as session:
+            before = session.get(Setting, "fixed")
+            if before is not None and before.value != fixed:
+                was, now = json.loads(before.value), json.loads(fixed)
+                key = next(key for key in was if was[key] != now[key])
+                raise ConfigError(expected(f"course: {key}", f"{was[key]}, with which it began", now[key]))
+            if before is None:
+                values = {"fixed": fixed, "seed": str(secrets.randbits(62)), "agents_key": secrets.token_hex(16)}
+                values |= {"rubric_seed": str(secrets.randbits(62)), "secret": secrets.token_hex(32)}
+                session.add_all(Setting(key=key, value=value) for key, value in values.items())
+            self._enrol(session, roster)
+
+    def _enrol(self, session: Session, roster: Sequence[Enrolled]) -> None:
+        known = {person.code: person for person in session.scalars(select(Person))}
+        taken = {person.pseudonym for person in known.values()}
+        for one in roster:
+            if self._was(session, one.code) in known:  # asked to be forgotten, whatever the roster says
+                continue
+            if (person := known.get(one.code)) is None:
+                name = pseudonym(taken)
+                taken.add(name)
+                session.add(Person(**one._asdict(), pseudonym=name))
+            else:
+                person.name, person.email, person.role = one.name, one.email, one.role
+        listed = {one.code for one in roster}
+        for person in known.values():
+            if roster and person.code not in listed:
+                person.token_version += 1
+
+    @staticmethod
+    def _was(session: Session, code: str) -> str:
+        """Return what stands in place of a forgotten person's id in the roster, and does not give it away."""
+        secret = session.get_one(Setting, "secret").value
+        return f"forgotten-{hmac.new(bytes.fromhex(secret), code.encode(), 'sha256').hexdigest()[:32]}"
+
+    def people(self) -> list[Person]:
+        """Return everybody, by name."""
+        return self.all(select(Person).order_by(Person.name, Person.id))
+
+    def person_by_code(self, code: str) -> Person | None:
+        """Return a person by the id of the roster."""
+        with self.reading() as session:
+            return session.scalar(select(Person).where(Person.code == code))
+
+    def revoke(self, person_id: int) -> None:
+        """Let a person's links, tokens and browsers hold no longer."""
+        with self.writing() as session:
+            session.get_one(Person, person_id).token_version += 1
+            self.note(session, "access", person=person_id)
+
+    def ask_to_forget(self, person_id: int) -> None:
+        """Let a person be forgotten in :data:`FORGET_S`; asking again changes nothing."""
+        with self.writing() as session:
+            if session.get(Setting, key := f"{_TO_FORGET}{person_id}") is None:
+                session.add(Setting(key=key, value=str(self.now() + FORGET_S)))
+                self.note(session, "to be forgotten", person=person_id)
+
+    def keep(self, person_id: int, by: int = 0) -> None:
+        """Let a person not be forgotten, whoever asked for it; ``by``: who says so."""
+        with self.writing() as session:
+            session.execute(delete(Setting).where(Setting.key == f"{_TO_FORGET}{person_id}"))
+            self.note(session, "kept", f"person {person_id}", person=by)
+
+    def to_forget(self) -> dict[int, float]:
+        """Return when those will be forgotten who have asked for it, by person."""
+        found = self.all(select(Setting).where(Setting.key.startswith(_TO_FORGET)))
+        return {int(row.key.removeprefix(_TO_FORGET)): float(row.value) for row in found}
+
+    def without_replays(self) -> int:
+        """Remove the games that were kept to look at, with what programs said in them; returns of how many pairings."""
+        found = 0
+        with self.writing() as session:
+            for number in session.scalars(select(StoredGame.id)).all():
+                game = session.get_one(StoredGame, number)
+                told = json.loads(game.pairing)
+                found += bool(told["kept"])
+                game.pairing = json.dumps({**told, "kept": []})
+                session.flush()
+                session.expunge(game)
+        return found
+
+    def purge(self) -> int:
+        """Forget those who asked for it long enough ago; returns how many."""
+        due = [person_id for person_id, at in self.to_forget().items() if at <= self.now()]
+        for person_id in due:
+            self.forget(person_id)
+        return len(due)
+
+    def forget(self, person_id: int) -> None:
+        """Remove name, address, access, files and grades of a person. Games stay: others are rated by them."""
+        with self.writing() as session:
+            person = session.get_one(Person, person_id, with_for_update=True)
+            if person.forgotten:
+                return
+            person.forgotten, person.code, person.email = True, self._was(session, person.code), ""
+            person.name, person.token_version = person.pseudonym, person.token_version + 1
+            own = list(session.scalars(select(HandIn).where(HandIn.person_id == person_id)))
+            ids = [each.id for each in own]
+            for each in own:
+                each.name, each.log, each.same_as, each.reason = "forgotten", "", "", ""
+                if each.state not in ("rated", "refused"):
+                    self.move(session, each, "refused", "its author asked to be forgotten")
+            # What a check or a rubric has said may name what was handed in, and who did.
+            session.execute(update(Event).where(Event.hand_in_id.in_(ids)).values(text=""))
+            session.execute(delete(Grade).where(Grade.hand_in_id.in_(ids)))
+            session.execute(delete(Job).where(Job.hand_in_id.in_(ids), Job.worker == ""))
+            session.execute(delete(Setting).where(Setting.key == f"{_TO_FORGET}{person_id}"))
+            self.note(session, "forgotten", person=person_id)
+        remove_tree(self.home / "incoming" / str(person_id))
+        for each in own:
+            remove_tree(self.home / "uploads" / str(each.id))
+            remove_tree(self.entry_folder(each.id))
