@@ -19,12 +19,13 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageSequence
 from rich.console import Console
 from rich.text import Text
 
 from multigrid_rl.api import Run
 from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.show.pictures import font
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
@@ -223,6 +224,50 @@ def curves(folder: Path) -> None:
     smaller("reading-a-curve.png")
 
 
+#: Players of the gallery: whom its film shows it against, what it is; further words of the film and of play.
+GALLERY = {
+    "key-runner": ("hunter", "scripted: fetches its key, opens its door", "scenario=1v1"),
+    "hunter": ("key-runner", "scripted: chases and eliminates opponents", "scenario=1v1"),
+    "blue-rookie": ("random", "the first opponent: 140,000 steps of self-play", "scenario=1v1"),
+    "blue-adept": ("blue-rookie", "the opponent of the first hour", "scenario=1v1"),
+    "blue-master": ("blue-adept", "from a league", "scenario=1v1"),
+    "blue-grandmaster": ("blue-master", "a GRU, from a league", "scenario=1v1"),
+    "2v2-rookie": ("random", "a team's first opponent", "scenario=2v2"),
+    "2v2-adept": ("2v2-rookie", "two networks as one team", "scenario=2v2"),
+    "2v2-master": ("2v2-adept", "from a league", "scenario=2v2"),
+    "cheetah-expert-2": (None, "HalfCheetah, who shows imitation learners how to run", "scenario=halfcheetah"),
+}
+
+
+def gallery(_: Path) -> None:
+    """Film a median game of ten players, and write the page that shows them."""
+    (IMAGES / "gallery").mkdir(exist_ok=True)
+    cards, rows = Catalogue(), []
+    for name, (opponent, about, scenario) in GALLERY.items():
+        film = IMAGES / "gallery" / f"{name}.gif"
+        words = ["video", name, "--game", "median", "--force", "-o", str(film), scenario]
+        words += ["--opponent", opponent, "--tile", "14"] if opponent else ["env_args={max_episode_steps: 80}"]
+        subprocess.run([*PROGRAM, *words], check=True)
+        if opponent is None:
+            halved(film)
+        won = next((row for row in cards.strength(name) if row.opponent == "random"), None)
+        strength = f"wins {won.win:.1%} against `random`" if won else "return 9,160"
+        command = f"multigrid-rl {'play' if opponent else 'video'} {scenario if opponent else name}"
+        command += f" --opponent {name}" if opponent else ""
+        rows.append(f"| ![{name}](images/gallery/{name}.gif) | **{name}**: {about}; {strength} | `{command}` |")
+    page = ROOT / "docs" / "gallery.md"
+    head = page.read_text(encoding="utf-8").partition("| |")[0]
+    page.write_text(head + "| | player | meet it |\n|---|---|---|\n" + "\n".join(rows) + "\n", encoding="utf-8")
+
+
+def halved(film: Path) -> None:
+    """Keep every second frame of a film, at half its width."""
+    with Image.open(film) as whole:
+        frames = [frame.copy() for frame in ImageSequence.Iterator(whole)][::2]
+    small = [frame.convert("RGB").resize((frame.width // 2, frame.height // 2)).quantize(32) for frame in frames]
+    small[0].save(film, save_all=True, append_images=small[1:], duration=80, loop=0)
+
+
 def smaller(name: str) -> None:
     """Write a picture of a page again, in few colours."""
     image = Image.open(IMAGES / name).convert("P", palette=Image.Palette.ADAPTIVE, colors=128)
@@ -250,7 +295,7 @@ def trained(folder: Path) -> Path:
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "boards": boards, "views": views, "game": game, "terminal": terminal, "report": report,
-    "cup": cup, "play": play, "curves": curves,
+    "cup": cup, "play": play, "curves": curves, "gallery": gallery,
 }  # fmt: skip
 
 

@@ -91,6 +91,18 @@ def read_plain_yaml(path: Path) -> Any:
         raise ValueError(f"not valid yaml: {' '.join(str(error).split())}") from error
 
 
+def exists(path: Path) -> bool:
+    """Return whether something has this name. Raises ``OSError``: none can, as it is too long, or a folder is closed.
+
+    From Python 3.14 on ``Path.exists`` hides these errors.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
     """Yield a place to write the file or folder ``path`` to, which gets its name when the block ends well.
@@ -101,6 +113,7 @@ def unfinished(path: Path) -> Iterator[Path]:
         OSError: it cannot be written or renamed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    exists(path)  # a name that is too long is refused before the work
     with TemporaryDirectory(prefix=".unfinished-", dir=path.parent, ignore_cleanup_errors=True) as folder:
         beside = Path(folder, path.name)
         yield beside

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from importlib.util import find_spec
+
+import pytest
 
 #: What would enable it, by what the reason of a skip says.
 ENABLED_BY = {
@@ -18,6 +21,7 @@ ENABLED_BY = {
     "minari": "make setup EXTRAS=minari",
     "mlflow": "make setup EXTRAS=mlflow",
     "wandb": "make setup EXTRAS=wandb",
+    "Box2D": "make test PYTHON=python3.13 VENV=.venv-3.13",
     "mujoco": "make setup EXTRAS=control",
     "pyspiel|mpe2|magent2|pettingzoo|module": "make setup EXTRAS=games",
     "axe|nbclient|nbformat|ipykernel": "make setup EXTRAS=dev",
@@ -28,6 +32,13 @@ ENABLED_BY = {
     "kernels are not kept": "a checkout that may be written to",
     "left out": "a checkout with all add-ons",
 }
+
+
+def skip_without_box2d(*names: str) -> None:
+    """Skip a test of a lander, by the name of what it tries, where Box2D is not installed: 3.14 has no wheel of it."""
+    lander = any(re.search("(?i)lander|^sac$", name) for name in names)
+    if lander and find_spec("Box2D") is None:
+        pytest.skip("Box2D has no wheel for this Python")
 
 
 def enabled_by(reason: str) -> str | None:

@@ -207,7 +207,9 @@ class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
 
     def restore_from_path(self, path: Any, *, component: str | None = None, **options: Any) -> None:
         """Continue from a checkpoint. Raises ``ConfigError``: its networks are others, or of another game's agents."""
-        if component is None and Path(path, "config.yaml").is_file():  # not of a training loop, which compares by itself
+        if (
+            component is None and Path(path, "config.yaml").is_file()
+        ):  # not of a training loop, which compares by itself
             from multigrid_rl.rllib.players import check_networks  # noqa: PLC0415 - a plain run restores nothing
 
             check_networks(Path(path), self.config.settings)

@@ -68,9 +68,10 @@ class CourseClient:
                     found: dict[str, Any] = json.load(answer)
                     return found
             except urllib.error.HTTPError as error:
-                if error.code not in _LATER or wait is None:
-                    raise ConfigError(_reason(error)) from error
-                asked = min(float(error.headers.get("retry-after") or 0), 60.0)
+                with error:
+                    if error.code not in _LATER or wait is None:
+                        raise ConfigError(_reason(error)) from error
+                    asked = min(float(error.headers.get("retry-after") or 0), 60.0)
             except (OSError, ValueError) as error:  # no connection, or one that broke in an answer
                 if wait is None:
                     from multigrid_rl.types import RunError  # noqa: PLC0415 - it takes a while

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir, resumed
 from multigrid_rl.config.schema import RunConfig, trainer_of
-from multigrid_rl.files import json_text, write_whole
+from multigrid_rl.files import exists, json_text, write_whole
 from multigrid_rl.tables import PREFLIGHTS, STARTS, find
 from multigrid_rl.text import ConfigError, expected, program, reason
 from multigrid_rl.training.advice import settings
@@ -60,7 +60,7 @@ def run_training(overrides: list[str], callback: RowCallback | None = None) -> d
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
     try:
         str(path).encode()
-        there = path.exists()
+        there = exists(path)
     except UnicodeEncodeError as error:  # Ray takes no such letters
         raise ConfigError(expected("run_dir", "a name in UTF-8", repr(str(path)))) from error
     except OSError as error:  # too long

@@ -132,7 +132,7 @@ def test_rubric_may_ask_for_nobody_to_meet(entries, tmp_path, change, said):
 
 def test_player_of_another_environment_gets_no_points(entries, tmp_path):
     rubric = tmp_path / "rubric.yaml"
-    rubric.write_text(RUBRIC.replace("cartpole", "lunarlander"))
+    rubric.write_text(RUBRIC.replace("cartpole", "halfcheetah"))
     result = call("grade", entries / "in" / "ada", "--rubric", rubric)
     assert result.exit_code == 1
     assert "does not fit this environment" in result.output
