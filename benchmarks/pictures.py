@@ -228,13 +228,13 @@ def curves(folder: Path) -> None:
 GALLERY = {
     "key-runner": ("hunter", "scripted: fetches its key, opens its door", "scenario=1v1"),
     "hunter": ("key-runner", "scripted: chases and eliminates opponents", "scenario=1v1"),
-    "blue-rookie": ("random", "the first opponent: 140,000 steps of self-play", "scenario=1v1"),
+    "blue-rookie": ("random", "the first opponent, from 140,000 steps against random", "scenario=1v1"),
     "blue-adept": ("blue-rookie", "the opponent of the first hour", "scenario=1v1"),
-    "blue-master": ("blue-adept", "from a league", "scenario=1v1"),
-    "blue-grandmaster": ("blue-master", "a GRU, from a league", "scenario=1v1"),
+    "blue-master": ("blue-adept", "from 4 million steps against four players", "scenario=1v1"),
+    "blue-grandmaster": ("blue-master", "a GRU, from 16 million steps in a league", "scenario=1v1"),
     "2v2-rookie": ("random", "a team's first opponent", "scenario=2v2"),
-    "2v2-adept": ("2v2-rookie", "two networks as one team", "scenario=2v2"),
-    "2v2-master": ("2v2-adept", "from a league", "scenario=2v2"),
+    "2v2-adept": ("2v2-rookie", "from 1.5 million steps against three teams", "scenario=2v2"),
+    "2v2-master": ("2v2-adept", "from 8 million steps in a league", "scenario=2v2"),
     "cheetah-expert-2": (None, "HalfCheetah, who shows imitation learners how to run", "scenario=halfcheetah"),
 }
 
@@ -246,7 +246,7 @@ def gallery(_: Path) -> None:
     for name, (opponent, about, scenario) in GALLERY.items():
         film = IMAGES / "gallery" / f"{name}.gif"
         words = ["video", name, "--game", "median", "--force", "-o", str(film), scenario]
-        words += ["--opponent", opponent, "--tile", "14"] if opponent else ["env_args={max_episode_steps: 80}"]
+        words += ["--opponent", opponent, "--tile", "16"] if opponent else ["env_args={max_episode_steps: 80}"]
         subprocess.run([*PROGRAM, *words], check=True)
         if opponent is None:
             halved(film)

@@ -1,8 +1,8 @@
 """The doors of this house: what a configuration or a command may name, and where it is, as ``module:object``.
 
 The core asks a table and never names an add-on: an entry's module is imported when somebody asks for it. Adding one is
-an entry here and its file; an installed package adds some of its own by an entry point of the group
-``multigrid_rl.<table>``, such as ``multigrid_rl.environments``.
+an entry here and its file. An installed package adds entries of ENVIRONMENTS, GAMES, TEXTS, TRAINERS, NETWORKS,
+WEIGHTINGS and METRICS by an entry point of the group ``multigrid_rl.<table>``, such as ``multigrid_rl.environments``.
 """
 
 from collections.abc import Mapping
@@ -219,8 +219,8 @@ WEIGHTINGS: dict[str, str] = {
 #: Pools of opponents that grow while a run trains: settings of the key of ``scenario`` with this name.
 POOLS: dict[str, str] = {"league": "multigrid_rl.league.settings:LeagueConfig"}
 
-#: Ways to name a player beside the catalogue: programs, hubs, folders of other formats.
-PLAYERS: dict[str, str] = {
+#: Ways to name a player beside the catalogue: a class, a program, a run.
+NAMINGS: dict[str, str] = {
     "class": "multigrid_rl.players.classes:NAMING",
     "agent": "multigrid_rl.competition.agents:NAMING",
     "run": "multigrid_rl.runs.players:NAMING",

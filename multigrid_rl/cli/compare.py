@@ -29,7 +29,7 @@ def compare(
     json_file: Annotated[Path | None, typer.Option("--json", help="JSON to write, too.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite these files if they exist.")] = False,
     reps: Annotated[int, typer.Option(min=1000, help="Bootstrap samples.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
 ) -> None:
     """Compare two sets of runs: IQM, confidence intervals, probability of improvement."""
     import numpy as np

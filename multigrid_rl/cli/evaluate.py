@@ -25,7 +25,7 @@ def evaluate(
     opponent: Annotated[str | None, typer.Option(help="Player on every seat of the other team.")] = None,
     sides: Annotated[
         Literal["own", "other", "red", "blue", "both"] | None,
-        typer.Option(help="Side to evaluate; of a player by default both, a run the side it learned."),
+        typer.Option(help="Side to evaluate; by default both for a player, the learned side for a run."),
     ] = None,
     mode: Annotated[
         Literal["stochastic", "argmax", "both"],

@@ -47,7 +47,7 @@ def train(
         _train_many(many, given, resume, web=web, require_gates=require_gates, jobs=jobs)
         return
     if jobs is not None:
-        raise refused("--jobs", "nothing without seeds=0..9", jobs)
+        raise refused("--jobs", "seeds=0..9 beside it", f"--jobs {jobs} alone")
     verdict = run_training(given) if resume is None else resume_training(resume, given)
     if verdict["ended"] == "interrupted":
         raise typer.Exit(130)  # what a shell calls "ended by Ctrl-C"

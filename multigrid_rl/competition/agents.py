@@ -113,7 +113,7 @@ def _find(name: str) -> Agent | None:
     return Agent(name, Path(name)) if is_agent(Path(name)) else None
 
 
-#: Entry of ``tables.PLAYERS``.
+#: Entry of ``tables.NAMINGS``.
 NAMING = Naming("the folder of an agent", _find, runs_code=True)
 
 

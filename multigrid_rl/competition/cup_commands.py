@@ -47,7 +47,7 @@ def cup(
     scenario: Annotated[str | None, typer.Option(help="What is played; 1v1, or the run's own, by default.")] = None,
     games: Annotated[int, typer.Option(min=1, help="Games for each pair and side.")] = 200,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of the games, instead of a random one; keep it to yourself.")
+        int | None, typer.Option(min=0, help="Seed of the games, random by default; keep it secret.")
     ] = None,
     also: Annotated[
         list[str] | None,
@@ -311,7 +311,7 @@ def export(
     run: Annotated[
         Path, typer.Argument(help="Run folder, or a checkpoint of RLlib's own algorithms; with --onnx a bundle, too.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder or file to write; never an existing one.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="New folder or file to write.")],
     seat: Annotated[
         str | None,
         typer.Option(help="Whose player: a seat, such as red_0 or player_1, or a whole team, red; a bundle has one."),

@@ -16,7 +16,7 @@ def record(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Overrides: scenario=halfcheetah. By default the player's own.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; never an existing one.")] = Path(),
+    output: Annotated[Path, typer.Option("--output", "-o", help="New folder to write.")] = Path(),
     steps: Annotated[int, typer.Option(min=1, help="Environment steps to keep.")] = 100_000,
     seed: Annotated[int, typer.Option(min=0, help="Of environments and drawn actions.")] = 20_000,
     mode: Annotated[
@@ -156,7 +156,7 @@ def _import(source: str, output: Path, overrides: list[str], who: str | None) ->
 def import_policy(
     source: Annotated[Path, typer.Argument(help="A state_dict of CleanRL's (.pt, .cleanrl_model), a zip of SB3's.")],
     overrides: Annotated[list[str], typer.Argument(help="Where it plays: scenario=halfcheetah.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the new player; never an existing one.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="New folder of the player.")],
     activation: Annotated[
         Literal["tanh", "relu", "elu", "silu"] | None,
         typer.Option(help="Between its layers, if not its library's own."),

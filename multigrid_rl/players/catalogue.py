@@ -1,4 +1,4 @@
-"""The catalogue of players: scripted ones by name, frozen ones by name or folder, others as ``tables.PLAYERS`` says."""
+"""The catalogue of players: scripted ones by name, frozen ones by name or folder, others as ``tables.NAMINGS`` says."""
 
 import copy
 import os
@@ -85,7 +85,7 @@ class Made(NamedTuple):
 
 
 class Naming(NamedTuple):
-    """A way to name a player: what an entry of ``tables.PLAYERS`` is."""
+    """A way to name a player: what an entry of ``tables.NAMINGS`` is."""
 
     #: What such a name looks like, for messages.
     form: str
@@ -99,9 +99,9 @@ class Naming(NamedTuple):
 
 def namings() -> Iterator[Naming]:
     """Yield the ways to name a player, but for those of add-ons that are left out."""
-    for name in tables.PLAYERS:
-        if tables.has(tables.PLAYERS, name):
-            yield tables.find(tables.PLAYERS, name)
+    for name in tables.NAMINGS:
+        if tables.has(tables.NAMINGS, name):
+            yield tables.find(tables.NAMINGS, name)
 
 
 def runs_code(name: str) -> bool:
@@ -173,7 +173,7 @@ class Catalogue:
         return [*BUILT_IN, *(name for name in self.entries if name not in BUILT_IN)]
 
     def source_of(self, name: str) -> Source | Program:
-        """Return where a player comes from: the folder of a card, or whatever :data:`tables.PLAYERS` finds.
+        """Return where a player comes from: the folder of a card, or whatever :data:`tables.NAMINGS` finds.
 
         Raises:
             PlayerError: unknown.

@@ -185,5 +185,5 @@ def _plugged_in() -> list[str]:
     return [point.name for point in entry_points(group=PLUGGED_IN)]
 
 
-#: Entry of ``tables.PLAYERS``.
+#: Entry of ``tables.NAMINGS``.
 NAMING = Naming("module:Class", _find, runs_code=True, known=_plugged_in)

@@ -136,7 +136,7 @@ class DoorsPlace:
         """Make a built-in player."""
         from multigrid_rl.players import scripted  # noqa: PLC0415
 
-        return scripted.PLAYERS[name](game)
+        return scripted.SCRIPTED[name](game)
 
     def own_class(self, game: GameSpec, code: str, seat: str) -> Policy:
         """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""

@@ -243,7 +243,9 @@ def match_around(
         mixture = choice if isinstance(choice, Mapping) else {choice: 1.0}
         if any(not isinstance(weight, Real) for weight in mixture.values()):
             raise ConfigError(expected(f"players[{seat!r}]", "a weight for each player", dict(mixture)))
-        if not mixture or min(mixture.values()) <= 0:
+        if mixture and min(mixture.values()) <= 0:
+            raise ConfigError(expected(f"players[{seat!r}]", "weights above 0", dict(mixture)))
+        if not mixture:
             wanted = f"one of {', '.join(catalogue.names())}, a folder with a frozen player, or an object that acts"
             raise ConfigError(expected(f"players[{seat!r}]", wanted, "none"))
         seated[seat] = tuple(

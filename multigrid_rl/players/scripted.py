@@ -240,6 +240,6 @@ class Hunter(_Scripted):
 
 
 #: By the names of ``catalogue.BUILT_IN``.
-PLAYERS: dict[str, Callable[[GameSpec], Policy]] = {
+SCRIPTED: dict[str, Callable[[GameSpec], Policy]] = {
     player.name: player for player in (RandomPlayer, IdlePlayer, KeyRunner, Hunter)
 }

@@ -156,7 +156,7 @@ class RunPlayers:
         return loaded
 
 
-#: Entry of ``tables.PLAYERS``.
+#: Entry of ``tables.NAMINGS``.
 NAMING = Naming("a run", lambda name: RunPlayers(name) if is_run(name) else None)
 
 

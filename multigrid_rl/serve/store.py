@@ -143,7 +143,7 @@ def make_tables(url: str) -> None:
 def check_version(found: str | None) -> None:
     """Raise ``ConfigError`` unless a database or a backup is of this version."""
     if found != VERSION:
-        wanted = f"version {VERSION} (go on with the multigrid-rl that made it)"
+        wanted = f"version {VERSION} (use the version of multigrid-rl that made it)"
         raise ConfigError(expected("database", wanted, found or "none"))
 
 

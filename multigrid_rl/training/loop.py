@@ -64,6 +64,7 @@ def train(
         from multigrid_rl.runs.reader import opponent_hashes  # noqa: PLC0415 - whoever starts a run has loaded them
 
         stages = stages_of(config, opponent_hashes(folder.path))
+    # Compiles: plays and learns once with small networks that are thrown away.
     warm_up(config, stages[-1].factory, thread_tuner(config).most)
     with find(ENGINES, "session")(config), ExitStack() as stack:
         engine: Engine = find(ENGINES, "rllib")(config, stages)

@@ -131,7 +131,7 @@ def test_rejects_other_cup_in_same_folder(unbroken, entries):
         (["--scenario", "1v7"], "1v7"),
         (["--with", "nobody"], ", got nobody"),
         (["--with", "my_bots:Left"], "--with: expected a player with a folder (a Python class takes part as an agent"),
-        (["--with", "random", "--with", "random"], "entry random: expected each name once"),
+        (["--with", "random", "--with", "random"], "entry random: expected one entry of this name"),
     ],
 )
 def test_rejects_impossible_cups(entries, tmp_path, options, message):

@@ -81,7 +81,7 @@ def test_unsafe_name_is_not_shown(name):
 def test_names_that_share_a_path_are_refused(tmp_path):
     bundle(tmp_path / "Müller")
     bundle(tmp_path / filed_name("Müller"))
-    with pytest.raises(PlayerError, match="expected each name once"):
+    with pytest.raises(PlayerError, match="expected one entry of this name"):
         found(tmp_path)
 
 

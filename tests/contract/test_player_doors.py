@@ -50,7 +50,7 @@ def outside(monkeypatch, **names):
 def friends(monkeypatch):
     """Give players a name of another form."""
     outside(monkeypatch, NAMING=Naming("friend/NAME", _find, runs_code=True, known=lambda: ["friend/guest"]))
-    monkeypatch.setitem(tables.PLAYERS, "friend", "not_ours:NAMING")
+    monkeypatch.setitem(tables.NAMINGS, "friend", "not_ours:NAMING")
 
 
 def test_entry_names_players_wherever_one_is_named(friends):

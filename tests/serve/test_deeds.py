@@ -129,7 +129,7 @@ def test_a_backup_of_a_newer_version_is_refused(course, tmp_path, monkeypatch):
     file = tmp_path / "backup.tar.gz"
     assert call("serve", "backup", course, "-o", file).exit_code == 0
     said = complaint(call("serve", "restore", course, file, "--home", tmp_path / "other"))
-    assert "expected version 0002 (go on with the multigrid-rl that made it), got 0003" in said
+    assert "expected version 0002 (use the version of multigrid-rl that made it), got 0003" in said
 
 
 @pytest.mark.slow

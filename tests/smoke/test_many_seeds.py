@@ -153,7 +153,7 @@ def test_what_is_done_is_not_run_again_and_what_is_missing_is(trained):
         (("seeds=0..3", "seed=1"), "seed: expected nothing beside seeds=0..9, got seed=1"),
         (("seeds=0,1", "scenario.seats.blue_0=nobody"), "got nobody"),
         (("seeds=0,1", "--web"), "--web: expected one seed"),
-        (("--jobs", "2"), "--jobs: expected nothing without seeds=0..9, got 2"),
+        (("--jobs", "2"), "--jobs: expected seeds=0..9 beside it, got --jobs 2 alone"),
     ],
 )
 def test_bad_words_are_refused_before_anything_runs(words, said, tmp_path):

@@ -164,7 +164,7 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     entries += [by_name(name, catalogue, config) for name in names]
     repeated = sorted({e.name for e in entries if sum(other.filed == e.filed for other in entries) > 1})
     if repeated:
-        raise PlayerError(expected(f"entry {repeated[0]}", "each name once", "it twice"))
+        raise PlayerError(expected(f"entry {repeated[0]}", "one entry of this name", "two"))
     if len(entries) < 2:
         raise PlayerError(expected(folder, "at least 2 entries (see --with)", len(entries)))
     return sorted(entries, key=lambda entry: entry.name)
