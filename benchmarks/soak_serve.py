@@ -200,7 +200,7 @@ def main() -> None:
 def _small_disk(place: Path) -> Path | None:
     """Mount a small file system at ``place``, where this user may; ``None``: no disk is filled."""
     place.mkdir(parents=True)
-    command = ["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=500m", "tmpfs", str(place)]
     try:
         return place if subprocess.run(command, capture_output=True, check=False).returncode == 0 else None
     except OSError:

@@ -128,7 +128,10 @@ def write_onnx(source: Path, target: Path) -> str:
     )
     whole = model.SerializeToString()
     session = onnxruntime.InferenceSession(whole, providers=["CPUExecutionProvider"])
-    _check(session, player, rows, source)
+    share, apart = compare(session, player, rows)
+    if share < 1:
+        got = f"other actions in {1 - share:.1%} of {CHECKED} (outputs differ by {apart:.2g})"
+        raise PlayerError(expected(source, "a network that computes the same in onnxruntime", got))
     write_whole(target, whole)
     return f"{CHECKED} random observations give the same actions in onnxruntime {onnxruntime.__version__}"
 
@@ -162,10 +165,3 @@ def compare(session: Any, player: FrozenPlayer, rows: list[Tensor]) -> tuple[flo
         np.abs(a - b).max() for a, b in zip((outputs, *after), (wanted, *([state.numpy()] * len(after))), strict=True)
     ]
     return float(same.reshape(len(seen), -1).all(axis=1).mean()), float(max(apart))
-
-
-def _check(session: Any, player: FrozenPlayer, rows: list[Tensor], source: Path) -> None:
-    share, apart = compare(session, player, rows)
-    if share < 1:
-        got = f"other actions in {1 - share:.1%} of {CHECKED} (outputs differ by {apart:.2g})"
-        raise PlayerError(expected(source, "a network that computes the same in onnxruntime", got))

@@ -1,14 +1,6 @@
 """What a league measures of itself."""
 
-from typing import Any
-
 from multigrid_rl.metrics import MetricGroup
-from multigrid_rl.types import MultiAgentSpec
-
-
-def _absent(config: Any, specs: MultiAgentSpec) -> dict[str, str]:  # noqa: ARG001
-    return {} if config.scenario.league is not None else {"league/*": "there is no league"}
-
 
 LEAGUE = MetricGroup(
     {
@@ -18,5 +10,5 @@ LEAGUE = MetricGroup(
             "share",
         ),
     },
-    absent=_absent,
+    absent=lambda config, _: {} if config.scenario.league is not None else {"league/*": "there is no league"},
 )

@@ -32,7 +32,7 @@ from multigrid_rl.competition.folders import MAX_FOLDER_FILES
 from multigrid_rl.players.plain import PlayerError
 from multigrid_rl.serve.guard import CONNECTIONS, Guard, patient_protocol
 from multigrid_rl.serve.queue import Queue
-from multigrid_rl.serve.schema import HandIn, Person
+from multigrid_rl.serve.schema import Person
 from multigrid_rl.serve.store import Kept, RefusedError
 from multigrid_rl.serve.trust import Pace, Signer, same_site
 from multigrid_rl.show.page import SCRIPTS, STYLES, TEXT_SCRIPTS, asset_text, templates
@@ -145,13 +145,9 @@ class Ask(NamedTuple):
     form: FormData | Mapping[str, Any]
     body: bytes
 
-    def owns(self, hand_in: HandIn) -> bool:
-        """Return whether it is the hand-in of who asks."""
-        return self.person is not None and hand_in.person_id == self.person.id
-
-    def is_me(self, person: Person | None) -> bool:
-        """Return whether it is who asks."""
-        return self.person is not None and person is not None and person.id == self.person.id
+    def is_me(self, person_id: int | None) -> bool:
+        """Return whether it is the number of who asks."""
+        return self.person is not None and person_id == self.person.id
 
     @property
     def teaches(self) -> bool:

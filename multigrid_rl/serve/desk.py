@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from multigrid_rl.files import csv_text, safe_cell
 from multigrid_rl.serve.app import Ask, Page
-from multigrid_rl.serve.course import Course, Deadline
+from multigrid_rl.serve.course import Deadline
 from multigrid_rl.serve.people import People
 from multigrid_rl.serve.schema import Event, HandIn, Person, StoredGame
 from multigrid_rl.serve.store import counted
@@ -105,17 +105,15 @@ def link(ask: Ask) -> Response:
 # --- tables for other systems
 
 
-def _due(course: Course, name: str | None) -> Deadline | None:
-    """Return the deadline of a name, the last one by default. Raises ``ConfigError``: there is no such deadline."""
-    found = {each.name: each for each in course.deadlines}
-    if name and name not in found:
-        raise ConfigError(unknown("deadline", name, found))
-    return found[name] if name else course.deadlines[-1] if found else None
-
-
 def results(store: People, deadline: str | None = None) -> list[dict[str, Any]]:
-    """Return everybody's result for a deadline: of what counts, and apart of what was late; what there is not lacks."""
-    due, found = _due(store.course, deadline), []
+    """Return everybody's result: of what counts, and apart of what was late; what there is not lacks.
+
+    ``deadline``: its name, the last one by default. Raises ``ConfigError``: there is no such deadline.
+    """
+    names: dict[str, Deadline] = {each.name: each for each in store.course.deadlines}
+    if deadline and deadline not in names:
+        raise ConfigError(unknown("deadline", deadline, names))
+    due, found = names.get(deadline or next(reversed(names), "")), []
     for person in store.people():
         if person.role != "student" or person.forgotten:
             continue

@@ -80,15 +80,15 @@ def ladder(ask: Ask) -> Response:
 # --- entries and matches
 
 
-def _authors(ask: Ask) -> dict[int, tuple[str, Person | None]]:
-    """Return the name of each hand-in and its author, of an anchor ``None``, kept until something happens."""
+def _author(ask: Ask, hand_in_id: int) -> tuple[str, Person | None]:
+    """Return the name of a hand-in and its author, of an anchor ``None``; those of all are kept together."""
 
     def make() -> dict[int, tuple[str, Person | None]]:
         with ask.site.store.reading() as session:
             query = select(HandIn.id, HandIn.name, Person).outerjoin(Person, Person.id == HandIn.person_id)
             return {number: (name, person) for number, name, person in session.execute(query)}
 
-    found: dict[int, tuple[str, Person | None]] = ask.site.kept("authors", make)
+    found: tuple[str, Person | None] = ask.site.kept("authors", make).get(hand_in_id, ("nobody", None))
     return found
 
 
@@ -96,10 +96,10 @@ def _called(ask: Ask, hand_in_id: int) -> str:
     """Return what a hand-in is called for who asks; one that is hidden has a number and no name."""
     if (name := ladder_of(ask).names.get(hand_in_id)) is not None:
         return name
-    called, person = _authors(ask).get(hand_in_id, ("nobody", None))
+    called, person = _author(ask, hand_in_id)
     if person is None:
         return called
-    if not (ask.teaches or ask.is_me(person)):
+    if not (ask.teaches or ask.is_me(person.id)):
         return "an entry that is not shown"
     return f"{person.name if ask.teaches else person.pseudonym} (hand-in {hand_in_id})"
 
@@ -132,20 +132,25 @@ def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
 def _may_watch(ask: Ask, game: StoredGame | GameSummary) -> bool:
     both = [each for each in (game.red_id, game.blue_id) if each]
     public = ask.site.store.course.public.replays and {*both} <= ladder_of(ask).names.keys()
-    return ask.teaches or public or any(ask.is_me(_authors(ask).get(each, ("", None))[1]) for each in both)
+    return ask.teaches or public or any(_is_mine(ask, each) for each in both)
+
+
+def _is_mine(ask: Ask, hand_in_id: int) -> bool:
+    _, person = _author(ask, hand_in_id)
+    return person is not None and ask.is_me(person.id)
 
 
 def entry(ask: Ask) -> Response:
     """Show one entry: rating, history, opponents."""
     hand_in = ask.found(HandIn)
-    if not (ask.teaches or ask.owns(hand_in) or hand_in.id in ladder_of(ask).names):
+    if not (ask.teaches or ask.is_me(hand_in.person_id) or hand_in.id in ladder_of(ask).names):
         raise HTTPException(404)
     rated = [row for row in ask.site.store.history(hand_in.person_id) if row[1]] if hand_in.person_id else []
     row = next((each for each in ladder_of(ask).rows if each.hand_in.id == hand_in.id), None)
     return ask.page(
         "entry.html", _called(ask, hand_in.id), hand_in=hand_in, row=row, matchups=matchups(ask, hand_in),
         history=drawn_history([(own.at, its) for own, its, _ in reversed(rated)]),
-        mine=ask.teaches or ask.owns(hand_in),
+        mine=ask.teaches or ask.is_me(hand_in.person_id),
     )  # fmt: skip
 
 
@@ -175,7 +180,7 @@ def match(ask: Ask) -> Response:
         raise HTTPException(404)
     names = {f"h{each}": _called(ask, each) for each in (game.red_id, game.blue_id) if each}
     pairing = Pairing.model_validate_json(game.pairing)
-    ours = {who for who in names if ask.teaches or ask.is_me(_authors(ask).get(int(who[1:]), ("", None))[1])}
+    ours = {who for who in names if ask.teaches or _is_mine(ask, int(who[1:]))}
     kept = []
     for record in pairing.kept:
         players = {seat: names.get(who, who) for seat, who in record.players.items()}
@@ -217,7 +222,7 @@ def mine(ask: Ask) -> Response:
 def hand_in(ask: Ask) -> Response:
     """Show where a hand-in stands, as a page, a part of it, or JSON."""
     row = ask.found(HandIn)
-    if not (ask.teaches or ask.owns(row)):
+    if not (ask.teaches or ask.is_me(row.person_id)):
         raise HTTPException(404)
     rating, grade = ask.site.store.get(Rating, row.id), ask.site.store.get(Grade, row.id)
     done = row.state in DONE
@@ -235,7 +240,7 @@ def hand_in(ask: Ask) -> Response:
     return ask.page(
         "state.html" if "part" in ask.request.query_params else "hand_in.html", f"{row.name}: {row.state}",
         row=row, rating=rating, grade=grade, steps=steps, ahead=ahead, done=done,
-        on_ladder=ladder_of(ask).own if ask.owns(row) else 0,
+        on_ladder=ladder_of(ask).own if ask.is_me(row.person_id) else 0,
     )  # fmt: skip
 
 

@@ -6,9 +6,10 @@ A pseudonym is two plain words, which say nothing about a person.
 import hmac
 import json
 import secrets
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
+from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from multigrid_rl.competition.folders import remove_tree
@@ -128,16 +129,21 @@ class People(Store):
 
     def without_replays(self) -> int:
         """Remove the games that were kept to look at, with what programs said in them; returns of how many pairings."""
-        found = 0
         with self.writing() as session:
-            for number in session.scalars(select(StoredGame.id)).all():
-                game = session.get_one(StoredGame, number)
-                told = json.loads(game.pairing)
-                found += bool(told["kept"])
-                game.pairing = json.dumps({**told, "kept": []})
-                session.flush()
-                session.expunge(game)
-        return found
+            return self._rewrite(session, lambda _: [])
+
+    @staticmethod
+    def _rewrite(session: Session, kept: Callable[[list[Any]], list[Any]], *which: Any) -> int:
+        """Change the games that pairings have kept; returns of how many pairings."""
+        changed = 0
+        for number in session.scalars(select(StoredGame.id).where(*which)).all():
+            game = session.get_one(StoredGame, number)
+            told = json.loads(game.pairing)
+            changed += bool(told["kept"])
+            game.pairing = json.dumps(told | {"kept": kept(told["kept"])})
+            session.flush()
+            session.expunge(game)  # one at a time: together they are large
+        return changed
 
     def purge(self) -> int:
         """Forget those who asked for it long enough ago; returns how many."""
@@ -163,6 +169,15 @@ class People(Store):
             # What a check or a rubric has said may name what was handed in, and who did.
             session.execute(update(Event).where(Event.hand_in_id.in_(ids)).values(text=""))
             session.execute(delete(Grade).where(Grade.hand_in_id.in_(ids)))
+            names = {f"h{number}" for number in ids}
+
+            def silent(kept: list[Any]) -> list[Any]:
+                for game in kept:
+                    said = game.get("notes", {}).items()
+                    game["notes"] = {seat: words for seat, words in said if game["players"].get(seat) not in names}
+                return kept
+
+            self._rewrite(session, silent, or_(StoredGame.red_id.in_(ids), StoredGame.blue_id.in_(ids)))
             session.execute(delete(Job).where(Job.hand_in_id.in_(ids), Job.worker == ""))
             session.execute(delete(Setting).where(Setting.key == f"{_TO_FORGET}{person_id}"))
             self.note(session, "forgotten", person=person_id)

@@ -332,14 +332,12 @@ class Queue(People):
         for row in sorted(hungry, key=lambda row: (row.low - row.high, row.hand_in.id)):
             others = [o for o in able if o is not row and {o.hand_in.id, row.hand_in.id} not in met]
             if others:
-                self._match(row, min(others, key=lambda o: (abs(o.rating - row.rating), o.hand_in.id)))
+                other = min(others, key=lambda o: (abs(o.rating - row.rating), o.hand_in.id))
+                lane = max(_lane(row.hand_in), _lane(other.hand_in), key=LANES.index)
+                with self.writing() as session:
+                    self.want(session, "pair", *sorted((row.hand_in.id, other.hand_in.id)), lane=lane, priority=MATCH)
                 return True
         return False
-
-    def _match(self, one: Row, two: Row) -> None:
-        lane = max(_lane(one.hand_in), _lane(two.hand_in), key=LANES.index)
-        with self.writing() as session:
-            self.want(session, "pair", *sorted((one.hand_in.id, two.hand_in.id)), lane=lane, priority=MATCH)
 
     # --- what the instructor sees and does
 

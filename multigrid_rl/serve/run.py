@@ -37,7 +37,7 @@ _POLL_S, _GRACE_S = 0.1, 5.0
 _YOUNG_S, _WAIT_S, _LONGEST_WAIT_S = 2.0, 0.1, 5.0
 #: Megabytes of its own, which it shares with nobody, after which a worker ends and another one takes over; by the last
 #: of its lanes, as who compares keeps what 300 hand-ins are compared by.
-_OWN_MB = {BUNDLE: 20.0, PROGRAM: 20.0, SLOW: 40.0}
+_OWN_MB = {BUNDLE: 24.0, PROGRAM: 24.0, SLOW: 40.0}
 #: How far workers step back for the pages, by the last of their lanes.
 _NICE = {BUNDLE: 1, PROGRAM: 3, SLOW: 10}
 

@@ -41,8 +41,8 @@ LANES = BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
 #: What comes first: games of anchors; checks, first games and ratings; games beyond those; what takes long.
 ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
 FROZEN, VERSION_KEY = "frozen", "version"
-#: What happens to hand-ins that are not on the ladder, which changes no page that is kept.
-_UNSEEN = ("received", "checking", "placing", "played", "fault")
+#: What happens to hand-ins that are not on the ladder yet, which changes no page that is kept.
+_UNSEEN = ("checking", "placing", "played", "fault")
 #: Pairings that are read at once.
 _AT_ONCE = 100
 #: Of the tables in ``serve.schema``: whoever changes one raises it.

@@ -28,7 +28,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE
-from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.show.cup_page import cup_page
@@ -205,13 +205,6 @@ def test_example_agents_are_no_copies_of_networks(example, team, originals):
     with AgentPlayer(read_agent(data_root() / "examples/agents" / example), SPEC, SPEC.seats_of(team)) as agent:
         watched = {team: watch(SPEC, team, agent, 100, 7)}
     assert originals.similar(agent_fingerprint([]), watched=watched) == []
-
-
-@pytest.mark.parametrize("program", ["key-runner", "hunter", "random", "idle"])
-def test_scripted_players_are_no_copies_of_networks(program, originals):
-    player = BUILT_IN[program](SPEC)
-    player.members = 1
-    assert originals.similar(agent_fingerprint([]), watched={"red": watch(SPEC, "red", player, 200, 7)}) == []
 
 
 def test_agent_that_fails_is_compared_by_what_it_answered_before(originals):

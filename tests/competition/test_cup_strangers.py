@@ -17,7 +17,7 @@ from commands import call
 from multigrid_rl.cli.main import app
 from multigrid_rl.competition.cup import entries as handed_in
 from multigrid_rl.competition.cup.cup import play_pairing
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, external, find_entries
+from multigrid_rl.competition.cup.entries import CupConfig, Entry, entry_in, find_entries
 from multigrid_rl.competition.folders import ScratchError, remove_tree
 from multigrid_rl.competition.handed_in import entry_name, filed_name
 from multigrid_rl.competition.sandbox import Limits
@@ -207,7 +207,7 @@ def test_any_read_error_breaks_only_that_entry(error, tmp_path, monkeypatch):
 
 def test_full_disk_causes_no_forfeit(tmp_path, monkeypatch):
     agent = agent_of(tmp_path / "agent")
-    entry = external(agent.folder, "agent")
+    entry = entry_in(agent.folder, TABLE)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(ScratchError, match="No such file"):
         play_pairing(entry, Entry("random", "scripted", ""), TABLE)
@@ -237,7 +237,7 @@ for _ in range(1200): os.mkdir("d" * 100); os.chdir("d" * 100)
 os.chmod(os.environ["TMPDIR"], 0)
 """
     agent = agent_of(tmp_path / "agent", code)
-    entry = external(agent.folder, "agent")
+    entry = entry_in(agent.folder, TABLE)
     pairing = play_pairing(entry, Entry("random", "scripted", ""), TABLE)
     assert pairing.reason is None
     assert not list(scratch.iterdir())

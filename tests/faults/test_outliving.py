@@ -16,7 +16,7 @@ from agents import agent_of
 from commands import call
 from multigrid_rl.competition import folders
 from multigrid_rl.competition.cup.cup import play_pairing
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, external
+from multigrid_rl.competition.cup.entries import CupConfig, Entry, entry_in
 from multigrid_rl.competition.folders import Scratch, remove_leftovers
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.config.compose import load_scenario
@@ -81,7 +81,7 @@ def soon(condition, within: float = 60.0) -> bool:
 def test_agent_daemons_end_with_pairing(tmp_path):
     note = tmp_path / "note"
     agent = agent_of(tmp_path / "agent", DAEMON % {"note": str(note)})
-    entry = external(agent.folder, "agent")
+    entry = entry_in(agent.folder, TABLE)
     bystander = subprocess.Popen(["sleep", "60"])
     try:
         pairing = play_pairing(entry, Entry("random", "scripted", ""), TABLE)

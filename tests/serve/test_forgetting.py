@@ -68,6 +68,8 @@ def test_nothing_of_who_was_forgotten_stays_but_games(handed_in, mine):
     assert not store.upload_folder(first.id).exists()
     assert store.games_of(first.id)
     assert [store.get(Grade, each) for each in (first.id, number)] == [None, None]
+    games = [json.loads(store.get(StoredGame, game.id).pairing)["kept"] for game in store.games_of(first.id)]
+    assert {str(game["players"][seat]) for kept in games for game in kept for seat in game["notes"]} == {"h1", "h2"}
     texts = [event.text for event in store.all(select(Event).where(Event.hand_in_id.in_([first.id, number])))]
     rows = [store.get(HandIn, each) for each in (first.id, number)]
     assert not [text for text in [*texts, *(row.name + row.reason + row.log for row in rows)] if "Ada" in text]

@@ -77,7 +77,7 @@ def test_a_ladder_that_many_look_at_is_made_once_for_each_change(site, store, mo
             assert {answer[0] for answer in pool.map(lambda _: Client(site).get("/"), range(24))} == {200}
         assert len(made) == before + 1
         with store.writing() as session:
-            store.note(session, "received")  # which changes nothing that the ladder shows
+            store.note(session, "played")  # which changes nothing that the ladder shows
         time.sleep(0.15)
         Client(site).get("/")
         assert len(made) == before + 1

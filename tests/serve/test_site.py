@@ -107,7 +107,8 @@ def test_what_is_not_ones_own_is_not_there(site, store):
 def test_opponents_that_are_not_shown_have_no_name(site, store):
     rows = [row for row in store.ladder() if row.person]
     one, two = rows[0].hand_in.id, rows[9].hand_in.id
-    store._match(rows[0], rows[9])
+    with store.writing() as session:
+        store.want(session, "pair", *sorted((one, two)), lane="bundle")
     work(store)
     page = Client(site, rows[0].person.code).get(f"/entry/{one}")[1]
     assert "an entry that is not shown" in page

@@ -263,7 +263,9 @@ def entry_in(path: Path, config: CupConfig, handed_in: str = "") -> Entry:
             raise PlayerError("expected a folder with a bundle or an external agent, got a file")
         if (path / AGENT_FILE).exists():  # says so if it may not be seen
             check_programs(name, config.spec)
-            return external(path, name, note)
+            agent = read_agent(path, name)
+            about = f"{' '.join(agent.file.command)}{note}"
+            return Entry(name, "external", about, agent.sha256, files=agent.parts, agent=agent)
         card = next(iter(read_cards(path).values()))
         steps, trained = card.provenance.get("env_steps"), f"{', '.join(card.seats)} of {card.scenario}"
         how_long = "unknown training steps" if steps is None else f"{steps:,} training steps"
@@ -291,10 +293,3 @@ def teams_of(path: Path, spec: Seats) -> tuple[dict[str, dict[str, Policy]], dic
     if not players:
         raise next(iter(failures.values()))
     return players, failures
-
-
-def external(folder: Path, name: str, note: str = "") -> Entry:
-    """Return the agent in ``folder`` as an entry. Raises :data:`UNREADABLE`."""
-    agent = read_agent(folder, name)
-    about = f"{' '.join(agent.file.command)}{note}"
-    return Entry(name, "external", about, agent.sha256, files=agent.parts, agent=agent)

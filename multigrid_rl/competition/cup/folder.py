@@ -19,7 +19,7 @@ from multigrid_rl.competition.folders import write_parts
 from multigrid_rl.competition.handed_in import filed_name
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.scenario import ScenarioConfig, Strict
-from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Earned, Standing, unless
+from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Standing, unless
 from multigrid_rl.evaluation.replays import AnyRecord
 from multigrid_rl.files import csv_text, unfinished, write_whole
 from multigrid_rl.players.alone import game_of
@@ -285,22 +285,17 @@ def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> l
         "pairs.csv": ([row.model_dump() for row in found.pairs], None),
         "sides.csv": (_of_sides([row.model_dump() for row in found.sides], found), None),
     }
-    if not found.rated:
-        rows = {"standings.csv": (list(_by_side(found.returns)), None)}
+    if not found.rated:  # with a column for the mean of each side, empty for those that an entry has not played
+        sides = dict.fromkeys(side for row in found.returns for side in row.sides)
+        means = [{f"mean_{side}": row.sides.get(side, "") for side in sides} for row in found.returns]
+        earned = [row.model_dump(exclude={"sides"}) for row in found.returns]
+        rows = {"standings.csv": ([row | more for row, more in zip(earned, means, strict=True)], None)}
     rows["games.csv"] = _of_sides(list(_games(counted, found)), found), None
     files = {RESULTS_FILE: found.model_dump_json(indent=1)}
     files |= {name: csv_text(of, columns) for name, (of, columns) in rows.items()}
     for name, text in files.items():
         write_whole(folder / name, text.encode())
     return [folder / name for name in files]
-
-
-def _by_side(rows: list[Earned]) -> Iterator[dict[str, Any]]:
-    """Yield rows with a column for the mean of each side, empty for those that an entry has not played."""
-    sides = list(dict.fromkeys(side for row in rows for side in row.sides))
-    for row in rows:
-        means = {f"mean_{side}": row.sides.get(side, "") for side in sides}
-        yield {**row.model_dump(exclude={"sides"}), **means}
 
 
 def _of_sides(rows: list[dict[str, Any]], found: CupResults) -> list[dict[str, Any]]:
