@@ -22,7 +22,7 @@ from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Array, RunRecord, Series
 from multigrid_rl.show.reference import Reference
-from multigrid_rl.show.words import plural, thousands
+from multigrid_rl.show.words import percent, plural, short, thousands
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/): distinguishable with any colour vision; lines differ in
 # style as well.
@@ -137,7 +137,6 @@ class Chart(NamedTuple):
     """A curve of a page."""
 
     title: str  # the measured quantity
-    caption: str  # the conclusion, one sentence
     unit: str  # label of the axis
     lines: tuple[Line, ...]  # at least one, each with at least one point; there are four styles of lines
     x_max: int  # environment steps at the right edge
@@ -146,6 +145,16 @@ class Chart(NamedTuple):
     under: tuple[Reference, str] | None = None  # reference curves and which of their metrics is drawn below the lines
     share: bool = False  # the axis goes from 0 to 1 and is labelled in per cent
     steps: str = "environment"  # what the steps are
+
+    @property
+    def caption(self) -> str:
+        """The last values of its lines, by their labels."""
+        written, many = percent if self.share else short, len(self.lines) > 1
+        ends = [
+            f"{label} {written(float(its.values[-1]))}" if many else written(float(its.values[-1]))
+            for label, its in self.lines
+        ]
+        return f"At the end: {', '.join(ends)}"
 
     def image(self) -> str:
         """Return the drawing, an SVG of :data:`PAGE_SIZE` units in base64."""

@@ -65,7 +65,7 @@ def test_cells_of_a_table_carry_the_head_of_their_column():
 
 def test_plot_names_its_gate_beside_the_curve_and_both_axes():
     series = Series(np.array([0.0, 10.0]), np.array([30.0, 10.0]))
-    chart = Chart("Length", "", "steps per game", (Line("run", series),), 10, Gate("episode_len_mean", "<=", 20))
+    chart = Chart("Length", "steps per game", (Line("run", series),), 10, Gate("episode_len_mean", "<=", 20))
     text = parts().plot(chart)
     assert '<p class="unit">steps per game<span class="bound">gate at most 20</span></p>' in text
     assert ">environment steps</text>" in drawn(chart)
@@ -175,7 +175,7 @@ def series(values) -> Series:
 
 
 def chart(values, **more) -> Chart:
-    return Chart("t", "told", "unit", (Line("run", series(values)),), x_max=100 * len(values), **more)
+    return Chart("t", "unit", (Line("run", series(values)),), x_max=100 * len(values), **more)
 
 
 def test_thin_keeps_ends_and_spikes():
@@ -200,9 +200,7 @@ def test_limits():
 
 
 def test_plot_embeds_its_data_and_escapes_title():
-    made = parts().plot(
-        Chart(EVIL, EVIL, EVIL, (Line(EVIL, series([1.0, 2.0])), Line("b", series([2.0, 3.0]))), x_max=200)
-    )
+    made = parts().plot(Chart(EVIL, EVIL, (Line(EVIL, series([1.0, 2.0])), Line("b", series([2.0, 3.0]))), x_max=200))
     assert EVIL not in made
     data = re.search(r'class="plot-data">(.*?)</script>', made)
     assert data is not None

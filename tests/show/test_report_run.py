@@ -151,7 +151,7 @@ def test_draws_wins_by_opponent_for_mixtures(tmp_path):
     rows = [dict(data["rows"]) for data in found if data["label"] == "Games won by red, by opponent"]
     assert [list(row) for row in rows] == [["hunter", "random", "./a/b", EVIL], ["idle"]]
     assert set(rows[0]["random"]) == {0.1}
-    assert "At the end: against hunter 0%, against random 10%, against ./a/b 20%, against &lt;script&gt;" in text
+    assert "At the end: hunter 0%, random 10%, ./a/b 20%, &lt;script&gt;" in text
     assert EVIL not in text
     assert "by opponent" not in page_of(tmp_path / "run", Story())
 
