@@ -8,8 +8,7 @@ from multigrid_rl.metrics import STAGES, glossary
 from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import replays
-from multigrid_rl.show.run_data import RunReport, opponent_words, origin
-from multigrid_rl.show.standings import standings
+from multigrid_rl.show.run_data import RunReport, opponent_words, origin, standings
 from multigrid_rl.show.words import OUTCOMES, metric_title, spoken, unit_of
 from multigrid_rl.text import one_line
 from multigrid_rl.world.events import BEHAVIOUR

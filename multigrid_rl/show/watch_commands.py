@@ -63,7 +63,7 @@ def report(
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run; with --web of a search, too.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
     web: Annotated[
         bool, typer.Option("--web", help="Serve a page that follows the run, to this machine alone.")
     ] = False,
