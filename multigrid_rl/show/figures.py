@@ -150,10 +150,7 @@ class Chart(NamedTuple):
     def caption(self) -> str:
         """The last values of its lines, by their labels."""
         written, many = percent if self.share else short, len(self.lines) > 1
-        ends = [
-            f"{label} {written(float(its.values[-1]))}" if many else written(float(its.values[-1]))
-            for label, its in self.lines
-        ]
+        ends = (f"{label * many} {written(float(its.values[-1]))}".strip() for label, its in self.lines)
         return f"At the end: {', '.join(ends)}"
 
     def image(self) -> str:
