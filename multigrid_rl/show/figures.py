@@ -1,20 +1,16 @@
 """All figures, by matplotlib: curves of pages as SVG, and PNG of a run over its recipe, of sets of runs, and others.
 
-A page's curve has neither colours nor fonts of its own: each shape has a class, which the page's style sheet colours
-for light and dark, and its text stays text. No display, no global state.
+No display, no global state.
 """
 
+import base64
 import math
-import re
-from collections.abc import Iterator
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
-from xml.etree import ElementTree
 
 import numpy as np
-from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,7 +22,7 @@ from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Array, RunRecord, Series
 from multigrid_rl.show.reference import Reference
-from multigrid_rl.show.words import plural, thousands
+from multigrid_rl.show.words import percent, plural, short, thousands
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/): distinguishable with any colour vision; lines differ in
 # style as well.
@@ -120,8 +116,14 @@ PAGE_SIZE, PAGE_AXES = (440, 280), (60, 432, 8, 220)
 #: Points of a line that its readout knows: more than a screen shows, few enough for a small page.
 POINTS = 300
 _EDGE = 0.012  # beyond an end of the axis, so that lines on it are not cut in half
-_SVG = "{http://www.w3.org/2000/svg}"
-_CLIPPED = ("line", "band", "median", "held")
+#: Colours of page.css, which turns the drawing for dark screens, and its lines: solid, dashed, dotted, both.
+_INK, _SOFT, _GRID, _BAND, _HELD = "#1c2024", "#59626c", "#e2dfd8", "#9aa1a9", "#d8ebe8"
+_LINES: tuple[dict[str, Any], ...] = (
+    {"color": "#0a6b64"},
+    {"color": _INK, "linestyle": "--"},
+    {"color": "#8a4b00", "linestyle": ":"},
+    {"color": _SOFT, "linestyle": "-."},
+)
 
 
 class Line(NamedTuple):
@@ -135,7 +137,6 @@ class Chart(NamedTuple):
     """A curve of a page."""
 
     title: str  # the measured quantity
-    caption: str  # the conclusion, one sentence
     unit: str  # label of the axis
     lines: tuple[Line, ...]  # at least one, each with at least one point; there are four styles of lines
     x_max: int  # environment steps at the right edge
@@ -145,11 +146,20 @@ class Chart(NamedTuple):
     share: bool = False  # the axis goes from 0 to 1 and is labelled in per cent
     steps: str = "environment"  # what the steps are
 
-    def svg(self) -> Markup:
-        """Return the drawing: axes, gate, reference and lines, for an ``<svg>`` of :data:`PAGE_SIZE` units."""
+    @property
+    def caption(self) -> str:
+        """The last values of its lines, by their labels."""
+        written, many = percent if self.share else short, len(self.lines) > 1
+        ends = (f"{label * many} {written(float(its.values[-1]))}".strip() for label, its in self.lines)
+        return f"At the end: {', '.join(ends)}"
+
+    def image(self) -> str:
+        """Return the drawing, an SVG of :data:`PAGE_SIZE` units in base64."""
+        file = BytesIO()
         # A point less than a third of a unit off a straight line is left out.
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": "page", "path.simplify_threshold": 0.3}):
-            return Markup("".join(_shapes(_chart_figure(self))))
+            _chart_figure(self).savefig(file, format="svg", transparent=True, metadata={"Date": None})
+        return base64.b64encode(file.getvalue()).decode("ascii")
 
     def data(self) -> dict[str, Any]:
         """Return what the readout shows at each point of the first line, and where the axes lie."""
@@ -190,7 +200,7 @@ def thin(series: Series, points: int = POINTS) -> Series:
 
 
 def _chart_figure(chart: Chart) -> Figure:
-    """Draw a page's curve; the ``gid`` of what is drawn is its class in the page."""
+    """Draw a page's curve."""
     (width, height), (left, right, top, bottom) = PAGE_SIZE, PAGE_AXES
     figure = Figure(figsize=(width / 72, height / 72))
     axes = figure.add_axes((left / width, 1 - bottom / height, (right - left) / width, (bottom - top) / height))
@@ -200,19 +210,20 @@ def _chart_figure(chart: Chart) -> Figure:
     axes.yaxis.set_major_formatter(_NUMBERS)
     if chart.share:
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
-    axes.tick_params(left=False, bottom=False, labelsize=16, pad=8)
-    axes.grid(axis="y")
-    axes.set_xlabel(f"{chart.steps} steps", fontsize=16, labelpad=6, gid="class tick")
+    axes.tick_params(left=False, bottom=False, labelsize=14, pad=8, labelcolor=_SOFT)
+    axes.grid(axis="y", color=_GRID)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel(f"{chart.steps} steps", fontsize=14, labelpad=6, color=_SOFT)
     if chart.held:
-        axes.axvspan(*chart.held, gid="class held")
+        axes.axvspan(*chart.held, color=_HELD, linewidth=0)
     if chart.under is not None:
         _draw_reference(axes, *chart.under)
     for k, (_, series) in enumerate(chart.lines):
         # A line without length is drawn as a dot.
         steps = series.env_steps if len(series.values) > 1 else series.env_steps[0] + np.array([0, chart.x_max / 1000])
-        axes.plot(steps, np.broadcast_to(series.values, steps.shape), gid=f"class line line-{k}")
+        axes.plot(steps, np.broadcast_to(series.values, steps.shape), linewidth=2, **_LINES[k])
     if chart.gate is not None:
-        axes.axhline(chart.gate.bound, gid="class gate")
+        axes.axhline(chart.gate.bound, color=_INK, linewidth=1.4, linestyle="--")
     return figure
 
 
@@ -228,48 +239,12 @@ def _y_limits(chart: Chart) -> tuple[float, float]:
     return limits(np.concatenate(values), np.array(always))
 
 
-def _shapes(figure: Figure) -> Iterator[str]:
-    """Yield paths and texts of a figure with their classes; nothing else of what matplotlib writes gets into a page."""
-    file = BytesIO()
-    figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    left, top, width, height = PAGE_AXES[0], PAGE_AXES[2], PAGE_AXES[1] - PAGE_AXES[0], PAGE_AXES[3] - PAGE_AXES[2]
-    for group in ElementTree.fromstring(file.getvalue()).iter(f"{_SVG}g"):
-        kind = (name := group.get("id", "")).partition("class ")[2]
-        if not kind and not re.match(r"[xy]tick_", name):
-            continue
-        # Matplotlib defines an area once, somewhere else, and says beside it how far to move it.
-        moved = sum(int(float(use.get("y", 0))) for use in group.iter(f"{_SVG}use")) if kind else 0
-        box = f'width="{width}" height="{height}" viewBox="{left} {top - moved} {width} {height}"'
-        for path in group.iter(f"{_SVG}path"):
-            shape = f'<path class="{kind or "grid"}" d="{_short_path(path.get("d", ""))}"/>'
-            yield f'<svg x="{left}" y="{top}" {box}>{shape}</svg>' if kind.startswith(_CLIPPED) else shape
-        for text in group.iter(f"{_SVG}text"):
-            anchor = re.search("text-anchor: (start|middle|end)", text.get("style", ""))
-            place = " ".join(f'{key}="{_short_path(text.get(key, ""))}"' for key in "xy")
-            yield f'<text class="tick {anchor[1] if anchor else "start"}" {place}>{escape(text.text or "")}</text>'
-
-
-def _short_path(path: str) -> str:
-    """Return a path, or a number, with one decimal; behind ``M`` every further point is a line's without its letter."""
-    shorter = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), path)
-    return re.sub(r"[\sL]+", " ", shorter).strip()
-
-
-# --- the curves of a recipe
-
-
 def _draw_reference(axes: Axes, reference: Reference, metric: str) -> None:
     """Draw band and median of the recipe's seeds, the median dotted from where seeds had ended."""
     band, grid, whole = reference.metrics[metric], np.array(reference.env_steps, np.float64), reference.whole
-    label = "10th to 90th percentile of the seeds"
-    fill(axes, grid, (band.p10, band.p90), 0.28, color=BLUE, label=label, gid="class band")
-    for part, line, label, kind in (
-        (slice(whole), "-", "median of the recipe's seeds", "median"),
-        (slice(max(whole - 1, 0), None), (0, (1, 1)), "median, last value repeated after a seed's end", "median ended"),
-    ):
-        if len(grid[part]) > 1:
-            style: dict[str, Any] = {"color": BLUE, "linewidth": 2.2, "linestyle": line}
-            axes.plot(grid[part], np.array(band.median)[part], label=label, gid=f"class {kind}", **style)
+    fill(axes, grid, (band.p10, band.p90), 0.26, color=_BAND)
+    for part, line in ((slice(whole), "-"), (slice(max(whole - 1, 0), None), ":")):
+        axes.plot(grid[part], np.array(band.median)[part], color=_BAND, linewidth=1.8, linestyle=line)
 
 
 # --- two sets of runs, and best responses to a player

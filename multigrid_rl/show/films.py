@@ -14,9 +14,9 @@ import numpy as np
 
 from multigrid_rl.envs.base import reset_by, reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory, make_env
-from multigrid_rl.evaluation.evaluation import Mode, PlayedPart
-from multigrid_rl.evaluation.replays import check_game
-from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Target
+from multigrid_rl.evaluation.evaluation import Mode, PlayedPart, evaluate, kept_games
+from multigrid_rl.evaluation.replays import check_game, choose, record
+from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Sides, Target
 from multigrid_rl.show.pictures import Picture
 from multigrid_rl.text import ConfigError, expected
 
@@ -80,6 +80,19 @@ def pick(target: Target, which: str, episodes: int, *, seed: int, mode: Mode) ->
     if label.isdecimal():
         return mode, Drawing(target.factory, recordings[0])
     return f"{label} of {episodes}, {mode}", Drawing(target.factory, ranked(recordings)[label])
+
+
+def pick_game(target: Target, which: str | None, episodes: int, *, seed: int, mode: Mode, side: Sides) -> Any:
+    """Return the record of a fresh game of several, by its label, or of one by its number.
+
+    Raises ``ConfigError``, ``PlayerError``: no such label, or a damaged player.
+    """
+    if which is not None and which.isdecimal():
+        lineup = target.lineup(target.teams(side)[0], greedy=mode == "argmax")
+        played, label = lineup.play(1, seed=seed, first=int(which)), f"{target.name} ({mode}, {lineup.team})"
+        return record(target.spec, played, 0, seed=seed, players=lineup.names, label=label)
+    evaluation = evaluate(target, episodes=episodes, seed=seed, modes=(mode,), sides=side)
+    return choose(kept_games(evaluation), which, f"{episodes} games of {target.name}")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from multigrid_rl.show.reference import curves_of
 from multigrid_rl.show.run_data import GAMES_SEED, OwnGames, play_own_games, read_report
 from multigrid_rl.show.run_page import run_page
 from multigrid_rl.show.server import ALIVE, HEADERS, LOOK, address, application, listen, serve
-from multigrid_rl.show.standings import SearchTable, is_search
 from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.types import RunError
 
@@ -80,7 +79,7 @@ class LiveRun:
         return self._played
 
 
-def app_of(run: LiveRun | SearchTable) -> Any:
+def app_of(run: LiveRun) -> Any:
     """Return the application: the page, and a stream that says when there is a newer one. Raises ``ConfigError``."""
     from starlette.responses import HTMLResponse, StreamingResponse  # noqa: PLC0415 - an extra
 
@@ -106,18 +105,21 @@ def app_of(run: LiveRun | SearchTable) -> Any:
 
 
 def watch_run(folder: Path, port: int | None, say: Any) -> None:
-    """Serve the page of a run or a search until Ctrl-C, stepping back for the run.
+    """Serve the page of a run until Ctrl-C, stepping back for the run.
 
     Args:
-        folder: of the run, or of the search.
+        folder: of the run.
         port: of this machine; ``None``: the first free one.
         say: is handed the line with its address.
 
-    Raises ``ConfigError``: no folder of either, a port in use.
+    Raises ``ConfigError``: no run, a port in use.
     """
-    if not is_search(folder) and not (folder / "config.yaml").is_file():
-        raise ConfigError(expected(folder, "the folder of a run or a search", "no config.yaml in it"))
-    app, listening = app_of(SearchTable(folder) if is_search(folder) else LiveRun(folder)), listen(port)
+    if (folder / "search.yaml").is_file():
+        wanted = "the folder of a run (of trials: tensorboard --logdir, or optuna-dashboard on study.log)"
+        raise ConfigError(expected(folder, wanted, "a search's"))
+    if not (folder / "config.yaml").is_file():
+        raise ConfigError(expected(folder, "the folder of a run", "no config.yaml in it"))
+    app, listening = app_of(LiveRun(folder)), listen(port)
     say(f"{address(listening)} shows {folder} while it runs; Ctrl-C ends the page, not the run")
     os.nice(19)  # where cores are short it gets a seventieth of one
     serve(app, listening)

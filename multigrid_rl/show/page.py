@@ -61,7 +61,7 @@ def headed(rows: Markup, heads: list[str]) -> Markup:
 
 
 _FILTERS = (
-    words.bound, words.duration, words.listed, words.metric_title, words.percent, words.plural,
+    words.bound, words.duration, words.metric_title, words.percent, words.plural,
     words.rounded, words.short, words.signed, words.shortened, headed,
 )  # fmt: skip
 

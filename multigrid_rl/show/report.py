@@ -132,7 +132,6 @@ def _seed_curves(runs: list[RunRecord], metrics: list[str]) -> list[Chart]:
     return [
         Chart(
             title=metric_title(name),
-            caption=f"{len(runs)} seeds.",
             unit=unit_of(name),
             lines=tuple(Line(f"seed {run.config['seed']}, which ended {k}", run.series[name]) for k, run in ended),
             x_max=order[-1].env_steps,

@@ -16,7 +16,7 @@ from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.players import check_env
-from multigrid_rl.runs.reader import RunRecord, read_rows, read_run
+from multigrid_rl.runs.reader import RunRecord, read_rows, read_run, read_standings
 from multigrid_rl.show import EPISODES, GAMES
 from multigrid_rl.show.boards import GameDrawing
 from multigrid_rl.show.films import Drawing, ranked, recorded, recordings_of
@@ -194,6 +194,23 @@ def _provisional(run: RunRecord, rows: list[dict[str, Any]]) -> dict[str, Any]:
         except (KeyError, ValueError) as error:
             raise ConfigError(f"{run.path / 'metrics.jsonl'}: line {number}: {one_line(error)}") from error
     return keeper.verdict()
+
+
+def standings(run: RunRecord) -> list[dict[str, Any]]:
+    """Return the opponents of a run that has several, those against whom it wins least first; none of any other run.
+
+    Each has ``player``, ``since`` (steps after which it joined; ``None``: the start), ``win`` (share of the games won
+    against it, a draw as half of one; ``None``: not met yet) and ``share`` of the games that are played against it now.
+
+    Raises ``ConfigError``: a damaged file.
+    """
+    found = read_standings(run.path)
+    if not found:
+        met = {name.split("/", 2)[2]: series for name, series in run.series.items() if name.startswith("win_against/")}
+        shares = {row["name"]: float(row.get("weight", 0.0)) for row in run.provenance.get("opponents") or []}
+        wins = {name: float(its.values[-1]) for name, its in met.items()}
+        found = [{"player": k, "since": None, "win": win, "share": shares.get(k, 0.0)} for k, win in wins.items()]
+    return sorted(found, key=lambda row: 2.0 if row["win"] is None else row["win"]) if len(found) > 1 else []
 
 
 # --- origin

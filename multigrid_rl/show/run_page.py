@@ -1,7 +1,6 @@
 """The page of a training run: its verdict in one line, then tables and curves."""
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from multigrid_rl.gates import Gate
@@ -9,9 +8,8 @@ from multigrid_rl.metrics import STAGES, glossary
 from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import replays
-from multigrid_rl.show.run_data import RunReport, opponent_words, origin
-from multigrid_rl.show.standings import standings
-from multigrid_rl.show.words import OUTCOMES, metric_title, percent, short, spoken, unit_of
+from multigrid_rl.show.run_data import RunReport, opponent_words, origin, standings
+from multigrid_rl.show.words import OUTCOMES, metric_title, spoken, unit_of
 from multigrid_rl.text import one_line
 from multigrid_rl.world.events import BEHAVIOUR
 
@@ -23,7 +21,6 @@ def run_page(report: RunReport, *, live: bool = False) -> str:
     curves = [_gate_chart(report, gate) for gate in report.gates if gate["metric"] in run.series]
     if not board or not curves:
         curves += _plain_curves(report)
-    behaviour, never = _behaviour(report, seats) if seats else ([], [])
     return render(
         "run.html",
         live=live,
@@ -36,8 +33,7 @@ def run_page(report: RunReport, *, live: bool = False) -> str:
         curves=curves,
         not_played=one_line(report.not_played),
         standings=standings(run),
-        behaviour=behaviour,
-        never=never,
+        behaviour=_behaviour(report, seats) if seats else [],
         stages=_stages(report),
         learner=_learner(report),
         origin=origin(report),
@@ -69,7 +65,6 @@ def _gate_chart(report: RunReport, row: dict[str, Any]) -> Chart:
     metric, first, reference = row["metric"], row["first_held"], report.reference
     return Chart(
         title=metric_title(metric),
-        caption=_ends({"": row["value"]}),
         unit=_unit(report, metric),
         lines=(Line("this run", report.run.series[metric]),),
         x_max=report.run.env_steps,
@@ -99,20 +94,11 @@ def _unit(report: RunReport, metric: str) -> str:
     return unit if report.rivals else unit.replace("game", "episode")
 
 
-def _chart(
-    report: RunReport, title: str, unit: str, metrics: dict[str, str], *, share: bool = False, word: str = ""
-) -> Chart:
-    """Return a chart of those metrics (name -> label of its line) that the run has; ``word`` precedes labels."""
+def _chart(report: RunReport, title: str, unit: str, metrics: dict[str, str], *, share: bool = False) -> Chart:
+    """Return a chart of those metrics (name -> label of its line) that the run has."""
     series = report.run.series
     lines = tuple(Line(label, series[name]) for name, label in metrics.items() if name in series)
-    ends = {f"{word}{line.label}" if len(lines) > 1 or share else "": float(line.series.values[-1]) for line in lines}
-    return Chart(title, _ends(ends, share=share), unit, lines, report.run.env_steps, share=share, steps=report.steps)
-
-
-def _ends(values: Mapping[str, float | None], *, share: bool = False) -> str:
-    """Return the last values of a chart's lines, by their labels."""
-    texts = {name: "none" if v is None else percent(v) if share else short(v) for name, v in values.items()}
-    return "At the end: " + ", ".join(f"{name} {text}".strip() for name, text in texts.items())
+    return Chart(title, unit, lines, report.run.env_steps, share=share, steps=report.steps)
 
 
 # --- behaviour
@@ -136,9 +122,9 @@ def _team(report: RunReport, seat: str) -> str:
     return next((team for team, seats in teams.items() if seat in seats), usual or seat)
 
 
-def _behaviour(report: RunReport, seats: list[str]) -> tuple[list[Chart], list[str]]:
-    """Return shares of wins and each kind of event, and the kinds that never happened."""
-    series, never, games = report.run.series, [], "share of the games"
+def _behaviour(report: RunReport, seats: list[str]) -> list[Chart]:
+    """Return shares of wins and each kind of event that happened."""
+    series, games = report.run.series, "share of the games"
     outcomes = {f"{metric}/{seats[0]}": word for metric, word in OUTCOMES.items()}
     team = _team(report, seats[0])
     charts = [_chart(report, f"Results of {team}", games, outcomes, share=True)]
@@ -146,16 +132,14 @@ def _behaviour(report: RunReport, seats: list[str]) -> tuple[list[Chart], list[s
     against = [(name, name.split("/", 2)[2]) for name in series if name.startswith(f"win_against/{seats[0]}/")]
     title = f"Games won by {team}, by opponent"
     for k in range(0, len(against), 4):
-        charts.append(_chart(report, title, games, dict(against[k : k + 4]), share=True, word="against "))
+        charts.append(_chart(report, title, games, dict(against[k : k + 4]), share=True))
     all_seats = [name.removeprefix("win/") for name in series if name.startswith("win/")]
     for name in BEHAVIOUR:
         unit = "factors paid per game" if name == "ball_pay" else "times per game"
         chart = _chart(report, spoken(name), unit, {f"behaviour/{seat}/{name}": seat for seat in all_seats})
         if any(line.series.values.any() for line in chart.lines):
             charts.append(chart)
-        elif chart.lines:
-            never.append(spoken(name).lower())
-    return charts, never
+    return charts
 
 
 # --- the learner and time

@@ -63,7 +63,7 @@ def report(
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run; with --web of a search, too.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
     web: Annotated[
         bool, typer.Option("--web", help="Serve a page that follows the run, to this machine alone.")
     ] = False,
@@ -139,10 +139,8 @@ def video(
         default_side: Any = side or _default_side(source)
         one_thread()
         # Imported here: torch takes a second, and a file of games is shown without it.
-        from multigrid_rl.evaluation.evaluation import evaluate, kept_games
-        from multigrid_rl.evaluation.replays import record
         from multigrid_rl.evaluation.targets import find_target
-        from multigrid_rl.show.films import pick
+        from multigrid_rl.show.films import pick, pick_game
 
         target = find_target(source, list(overrides or ()), checkpoint, opponent)
         if not target.rivals:
@@ -151,26 +149,19 @@ def video(
                     raise refused(option, f"nothing for {source}, whose environment has no opponents", value)
             label, drawing = pick(target, game or "median", episodes or EPISODES, seed=seed, mode=mode)
             written, episode = write_episode(drawing, output, label=label, fps=fps), drawing.episode
-            typer.echo(f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}")
-            _print_written(output, len(episode.actions), written)
+            told = f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}"
+            _print_written(told, output, len(episode.actions), written)
             return
-        if game is not None and game.isdecimal():
-            lineup = target.lineup(target.teams(default_side)[0], greedy=mode == "argmax")
-            played = lineup.play(1, seed=seed, first=int(game))
-            label = f"{target.name} ({mode}, {lineup.team})"
-            shown = record(target.spec, played, 0, seed=seed, players=lineup.names, label=label)
-        else:
-            episodes = episodes or GAMES_TO_CHOOSE_FROM
-            evaluation = evaluate(target, episodes=episodes, seed=seed, modes=(mode,), sides=default_side)
-            shown = choose(kept_games(evaluation), game, f"{episodes} games of {target.name}")
+        episodes = episodes or GAMES_TO_CHOOSE_FROM
+        shown = pick_game(target, game, episodes, seed=seed, mode=mode, side=default_side)
     written = write_video(shown, output, fps=fps, tile=tile, force=force)
     seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
-    typer.echo(f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}")
-    _print_written(output, shown.steps, written)
+    _print_written(f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}", output, shown.steps, written)
 
 
-def _print_written(output: Path, steps: int, written: Written) -> None:
+def _print_written(told: str, output: Path, steps: int, written: Written) -> None:
     size = output.stat().st_size
+    typer.echo(told)
     typer.echo(
         f"{output}: {steps} steps, {written.frames} frames of {written.width} x {written.height} pixels, "
         f"{written.seconds:.1f} s, {size / 1000:,.0f} kB"

@@ -76,10 +76,10 @@ def thousands(steps: float) -> str:
     return f"{steps / 1e6:g}M" if abs(steps) >= 1e6 else f"{steps / 1e3:g}k" if abs(steps) >= 1e3 else f"{steps:g}"
 
 
-def listed(names: Iterable[str], last: str = "and") -> str:
+def listed(names: Iterable[str]) -> str:
     """Return ``a``, ``a and b``, ``a, b and c``."""
     items = list(names)
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
 
 
 def metric_title(metric: str) -> str:

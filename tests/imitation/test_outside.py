@@ -210,12 +210,3 @@ def test_files_that_are_no_policy_are_refused_in_a_line(here, tmp_path):
         ("none.pt", "env_id=Pendulum-v1", "a file with a policy's weights"),
     ):
         refused(tmp_path / name, where, said)
-
-
-@pytest.mark.slow
-def test_expert_returns_of_a_data_file_are_kept(tmp_path):
-    rows = {"observations": torch.randn(50, OBS), "actions": torch.zeros(50, ACTIONS)}
-    torch.save({**rows, "mean_reward": np.float64(-151.5), "std_reward": np.float64(12.0)}, tmp_path / "demos.pt")
-    result = call("data", "import", tmp_path / "demos.pt", "env_id=Pendulum-v1", "-o", tmp_path / "demos")
-    assert "returns -151.50 +- 12.00, it says" in result.output, result.output
-    assert "returns -151.50 +- 12.00, it says" in call("data", "show", tmp_path / "demos").output

@@ -47,6 +47,11 @@ def parts() -> Any:
     return templates().get_template("parts.html").module
 
 
+def drawn(chart: Chart) -> str:
+    """A chart's drawing."""
+    return base64.b64decode(chart.image()).decode()
+
+
 # --- templates
 
 
@@ -60,11 +65,11 @@ def test_cells_of_a_table_carry_the_head_of_their_column():
 
 def test_plot_names_its_gate_beside_the_curve_and_both_axes():
     series = Series(np.array([0.0, 10.0]), np.array([30.0, 10.0]))
-    chart = Chart("Length", "", "steps per game", (Line("run", series),), 10, Gate("episode_len_mean", "<=", 20))
+    chart = Chart("Length", "steps per game", (Line("run", series),), 10, Gate("episode_len_mean", "<=", 20))
     text = parts().plot(chart)
     assert '<p class="unit">steps per game<span class="bound">gate at most 20</span></p>' in text
-    assert ">environment steps</text>" in text
-    assert ">recorded steps</text>" in parts().plot(chart._replace(steps="recorded"))
+    assert ">environment steps</text>" in drawn(chart)
+    assert ">recorded steps</text>" in drawn(chart._replace(steps="recorded"))
 
 
 @pytest.mark.parametrize("evil", EVILS)
@@ -170,7 +175,7 @@ def series(values) -> Series:
 
 
 def chart(values, **more) -> Chart:
-    return Chart("t", "told", "unit", (Line("run", series(values)),), x_max=100 * len(values), **more)
+    return Chart("t", "unit", (Line("run", series(values)),), x_max=100 * len(values), **more)
 
 
 def test_thin_keeps_ends_and_spikes():
@@ -195,9 +200,7 @@ def test_limits():
 
 
 def test_plot_embeds_its_data_and_escapes_title():
-    made = parts().plot(
-        Chart(EVIL, EVIL, EVIL, (Line(EVIL, series([1.0, 2.0])), Line("b", series([2.0, 3.0]))), x_max=200)
-    )
+    made = parts().plot(Chart(EVIL, EVIL, (Line(EVIL, series([1.0, 2.0])), Line("b", series([2.0, 3.0]))), x_max=200))
     assert EVIL not in made
     data = re.search(r'class="plot-data">(.*?)</script>', made)
     assert data is not None
@@ -205,27 +208,10 @@ def test_plot_embeds_its_data_and_escapes_title():
     assert (content["x"], content["rows"]) == ([100, 200], [[EVIL, [1.0, 2.0]], ["b", [2.0, 3.0]]])
 
 
-def test_plot_of_single_point():
-    made = parts().plot(chart([0.5], gate=Gate("m", "<=", 0.5), held=(0, 100)))
-    assert '<path class="line line-0" d="M' in made
-    assert "nan" not in made
-
-
-def test_drawing_has_shapes_and_texts_with_classes_alone():
-    """Nothing else of matplotlib's file gets into a page: no metadata, ids, links, styles or fonts."""
+def test_drawing_is_small_and_the_same_each_time():
     many = chart(np.sin(np.arange(3000) / 9), gate=Gate("m", ">=", 0.5), held=(0, 100_000))
-    made = many.svg()
-    tags = set(re.findall(r"<(\w+)", made))
-    assert tags == {"path", "text", "svg"}
-    assert {name for tag in re.findall("<[^/][^>]*>", made) for name in re.findall(r" ([\w-]+)=", tag)} == {
-        "class", "d", "x", "y", "width", "height", "viewBox",
-    }  # fmt: skip
-    assert set(re.findall('class="([^"]*)"', made)) == {
-        "grid", "tick middle", "tick end", "held", "line line-0", "gate",
-    }  # fmt: skip
-    assert made == many.svg()
-    assert len(made) < 30_000
+    assert many.image() == many.image()
+    assert len(many.image()) < 40_000
     assert f'viewBox="0 0 {PAGE_SIZE[0]} {PAGE_SIZE[1]}"' in parts().plot(many)
-    assert list(re.findall(">([^<]+)</text>", chart([0.2, 0.5], share=True).svg()))[-5:] == [
-        "0%", "25%", "50%", "75%", "100%",
-    ]  # fmt: skip
+    assert re.findall(r">(\d+%)</text>", drawn(chart([0.2, 0.5], share=True))) == ["0%", "25%", "50%", "75%", "100%"]
+    assert "nan" not in drawn(chart([0.5], gate=Gate("m", "<=", 0.5), held=(0, 100)))  # a single point

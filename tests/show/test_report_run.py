@@ -129,8 +129,6 @@ def test_draws_reference_curves(tmp_path):
     (tmp_path / "curves.json").write_text(build_reference(runs, "1v1").model_dump_json())
     text = page_of(tmp_path / "run", Story(), reference=tmp_path / "curves.json")
     assert "the middle 80% of the 3 seeds of the recipe 1v1" in text
-    box, first = re.search(r'viewBox="([^"]+)"><path class="band" d="M [\d.-]+ ([\d.-]+)', text).groups()
-    assert float(box.split()[1]) <= float(first) <= float(box.split()[1]) + float(box.split()[3])  # it can be seen
     assert 'class="band"' in text
     assert "Median seed of the recipe" in text
     assert all(f"<h3>{name}</h3>" in text for name in ("KL divergence of an update", "Share of steps beyond the clip"))
@@ -153,7 +151,7 @@ def test_draws_wins_by_opponent_for_mixtures(tmp_path):
     rows = [dict(data["rows"]) for data in found if data["label"] == "Games won by red, by opponent"]
     assert [list(row) for row in rows] == [["hunter", "random", "./a/b", EVIL], ["idle"]]
     assert set(rows[0]["random"]) == {0.1}
-    assert "At the end: against hunter 0%, against random 10%, against ./a/b 20%, against &lt;script&gt;" in text
+    assert "At the end: hunter 0%, random 10%, ./a/b 20%, &lt;script&gt;" in text
     assert EVIL not in text
     assert "by opponent" not in page_of(tmp_path / "run", Story())
 

@@ -89,8 +89,14 @@ def test_watch_is_text_without_a_page_and_refuses_what_it_cannot_show(tmp_path):
     told = CliRunner().invoke(program, ["watch", str(folder)])
     assert told.exit_code == 0
     assert len(told.output.splitlines()) == 1 + len(json.loads((folder / "verdict.json").read_text())["gates"])
+    (tmp_path / "trials").mkdir()
+    (tmp_path / "trials" / "search.yaml").write_text("kind: asha\n")
     for arguments, message in (
-        ([str(tmp_path), "--web"], "expected the folder of a run or a search, got no config.yaml in it"),
+        (
+            [str(tmp_path / "trials"), "--web"],
+            "optuna-dashboard on study.log), got a search's",
+        ),
+        ([str(tmp_path), "--web"], "expected the folder of a run, got no config.yaml in it"),
         ([str(folder), "--port", "9"], "--port: expected nothing without --web, got 9"),
     ):
         refused = CliRunner().invoke(program, ["watch", *arguments])

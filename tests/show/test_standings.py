@@ -1,4 +1,4 @@
-"""Tables of opponents and of trials, on pages that grow."""
+"""Tables of opponents, on pages that grow."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show import live
-from multigrid_rl.show.run_data import read_report
+from multigrid_rl.show.run_data import read_report, standings
 from multigrid_rl.show.run_page import run_page
-from multigrid_rl.show.standings import SearchTable, standings
 from multigrid_rl.text import ConfigError
 from run_folders import Story, write_run
 
@@ -51,20 +50,3 @@ def test_a_league_is_a_table_with_the_hardest_first(tmp_path):
     (folder / "standings.json").write_text(json.dumps({"players": [{**players[0], "win": 7}]}))
     with pytest.raises(ConfigError, match=r"standings\.json: players\.0\.win: expected"):
         read_report(folder, games=0) and standings(read_run(folder))
-
-
-def test_trials_of_a_search_are_a_table_that_grows(tmp_path):
-    (tmp_path / "search.yaml").write_text("kind: asha\n")
-    write_run(tmp_path / "trials" / "a-000", Story(reports=10, ended="until", overrides=("train.lr=0.005",)))
-    search = SearchTable(tmp_path)
-    assert [row[:2] for row in table(search.page(), "Trials")] == [["a-000", "until"]]
-    before = search.state()
-    write_run(tmp_path / "trials" / "a-001")
-    (tmp_path / "trials" / "a-002").mkdir()
-    (tmp_path / "trials" / "a-002" / "config.yaml").write_text("seed: -1\n")
-    assert search.state() != before
-    rows = table(search.page(), "Trials")
-    assert [row[:2] for row in rows] == [["a-001", "held"], ["a-000", "until"], ["a-002", "no report yet"]]
-    assert rows[1][3] == "0 of 4"
-    assert "train.lr=0.005" in rows[1][5]
-    assert "3 trials, 1 held their gates" in search.page()
