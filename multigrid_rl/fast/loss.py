@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 
 @float_inlined
-def _per_row(mask: Array, chosen: Array) -> float:
+def per_row(mask: Array, chosen: Array) -> float:
     """Return 1 / the number of the ``chosen`` rows of ``mask`` (R, C) in the loss."""
     active = 0
     for b in range(len(chosen)):
@@ -116,7 +116,7 @@ def categorical_rows(
     logits, values, which = passed
     actions, mask = columns[0], columns[1]
     count, choices = logits.shape[1:]
-    entropy_coef, scale = weighting[2], _per_row(mask, chosen)
+    entropy_coef, scale = weighting[2], per_row(mask, chosen)
     parts[:] = 0.0
     by_values[:] = 0.0
     by_outputs[:] = 0.0
@@ -180,7 +180,7 @@ def gaussian_rows(
     outputs, values, which = passed
     actions, mask = columns[0], columns[1]
     width = actions.shape[1]
-    entropy_coef, scale = weighting[2], _per_row(mask, chosen)
+    entropy_coef, scale = weighting[2], per_row(mask, chosen)
     parts[:] = 0.0
     by_values[:] = 0.0
     by_outputs[:] = 0.0

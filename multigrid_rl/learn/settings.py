@@ -9,11 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from multigrid_rl.fast import compile_network
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch
 from multigrid_rl.models.distributions import Distribution
 from multigrid_rl.types import Schedule
 
+Array = NDArray[Any]
 #: Rows that pass through a network together.
 _TOGETHER = 1 << 14
 
@@ -65,6 +67,12 @@ class KlPenalty:
         divergences = distribution.kl(old[active], new[active]) * mask[active]
         return divergences.sum() / max(int(active.sum()), 1)
 
+    def add(self, new: Array, mask: Array, distribution: Distribution, old: Array, out: Array) -> float:
+        """Add the gradient by the outputs ``new`` of a compiled network to ``out``; returns the mean divergence."""
+        from multigrid_rl.fast.penalty import add_penalty  # noqa: PLC0415 - most runs have none
+
+        return add_penalty(new, mask, distribution, (self.coefficient, old), out)
+
     def adapt(self) -> None:
         """Move the coefficient so that the next update ends near the target."""
         if self.last > 2 * self._target:
@@ -90,6 +98,9 @@ def with_outputs(
 
 
 def _outputs(net: Any, batch: Batch, device: torch.device) -> NDArray[np.float32]:
+    compiled = compile_network(net)
+    if compiled is not None:
+        return compiled.start(batch.obs, batch.memory, batch.starts).outputs.reshape(*batch.logp.shape, -1)
     outputs = []
     for first in range(0, len(batch.obs), _TOGETHER):
         part = batch.rows(slice(first, first + _TOGETHER))

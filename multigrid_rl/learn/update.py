@@ -227,7 +227,11 @@ class Update:
         columns: Any = [batch.obs, *self._rows(batch), batch.memory, batch.starts]
         config = self.config.of(name)
         limits = (*self._weighting(name), config.grad_clip, _stop_at(config.target_kl))
-        sums, norms = found.descend(columns, chosen, self._distributions[name], limits, *adam.coming(len(chosen)))
+        penalty, how = self._penalties.get(name), (self._distributions[name], limits, *adam.coming(len(chosen)))
+        held = None if penalty is None else (penalty.coefficient, batch.outputs)
+        sums, norms = found.descend(columns, chosen, *how, held)
+        if penalty is not None:
+            penalty.last = float(sums[-1, 3])
         adam.taken(len(norms))
         self._flat[name][0].dropped += int(np.sum(~np.isfinite(norms)))
         self._steps[name] += len(norms)
@@ -281,6 +285,8 @@ class Update:
             self.clock.lap("network")
             values = passed.values[:, 0]
             by_outputs, by_values, sums = ppo_gradient(passed.outputs, values, rows, distribution, weighting)
+            if penalty is not None:
+                sums[3] = penalty.add(passed.outputs, rows.mask, distribution, columns.outputs, by_outputs)
             self.clock.lap("loss")
             passed.add_gradients((by_outputs, by_values[:, None]))
             self.clock.lap("network")
@@ -332,7 +338,7 @@ class Update:
 
     def _compiled(self, name: str) -> Pass | None:
         """Return the compiled network, or ``None`` where torch computes it, or its loss."""
-        able = self._losses.compiled(self._distributions[name]) and name not in self._penalties
+        able = self._losses.compiled(self._distributions[name])
         return compile_network(self._networks[name]) if able else None
 
     def _recomputed(

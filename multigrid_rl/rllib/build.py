@@ -375,11 +375,16 @@ def config(scenario: str | None = None, *overrides: str, **values: Any) -> Multi
         if is_drawn(opponents[0]):
             drawn[f"scenario.seats.{seat}"] = opponents[0]
         else:
-            words.append(f"scenario.seats.{seat}={named(opponents[0])}")
+            words.append(f"scenario.seats.{seat}={written(_seated(opponents[0]))}")
     seeded = any(word.lstrip("+").startswith("seed=") for word in words) or "seed" in drawn
     made = MultigridConfig.of(Settings(compose(words) if opponents else run, words=tuple(words), seeded=seeded))
     made.drawn = drawn
     return made
+
+
+def _seated(who: Any) -> Any:
+    """Return a player as a configuration names it; a mixture has weights by player."""
+    return {named(player): weight for player, weight in who.items()} if isinstance(who, Mapping) else named(who)
 
 
 def is_drawn(value: Any) -> bool:

@@ -1,0 +1,87 @@
+"""The penalty on a policy's divergence from the one that played, compiled: see :class:`~learn.settings.KlPenalty`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import prange
+from numpy.typing import NDArray
+
+from multigrid_rl.fast.loss import per_row, shapes
+from multigrid_rl.jit import float_inlined, float_shared
+from multigrid_rl.models.distributions import Distribution
+
+Array = NDArray[Any]
+#: Weight of a penalty, and outputs of the policy that played: (R, K), as kernels read them (R, C, K) or (R, 2 A).
+Held = tuple[float, Array]
+
+
+@float_inlined
+def _log_total(logits: Array) -> float:
+    """Return the logarithm of the sum of exponentials of ``logits`` (K,)."""
+    top, total = logits[0], 0.0
+    for k in range(1, len(logits)):
+        top = max(top, logits[k])
+    for k in range(len(logits)):
+        total += np.exp(logits[k] - top)
+    return top + np.log(total)
+
+
+@float_shared
+def categorical_penalty(
+    passed: tuple[Array, Array, Array], chosen: Array, mask: Array, held: Held, out: Array, parts: Array
+) -> float:
+    """Add the gradient of a penalty on the divergence of this policy from that which played; returns the mean.
+
+    Args:
+        passed, chosen: see :func:`~multigrid_rl.fast.loss.categorical_rows`.
+        mask: (R, C).
+        held: outputs (R, C, K).
+        out: gradients of the outputs.
+        parts: buffer (B, 6).
+    """
+    outputs, _, which = passed
+    weight, before = held
+    scale = per_row(mask, chosen)
+    parts[:, 3] = 0.0
+    for b in prange(len(chosen)):
+        for c in range(mask.shape[1]):
+            if not mask[chosen[b], c]:
+                continue
+            old, new = before[chosen[b], c], outputs[which[b], c]
+            total, total_new = _log_total(old), _log_total(new)
+            for k in range(len(old)):
+                log_p, log_q = old[k] - total, new[k] - total_new
+                parts[b, 3] += np.exp(log_p) * (log_p - log_q)
+                out[b, c, k] += weight * scale * (np.exp(log_q) - np.exp(log_p))  # d KL / d logit = q - p
+    return parts[:, 3].sum() * scale
+
+
+@float_shared
+def gaussian_penalty(
+    passed: tuple[Array, Array, Array], chosen: Array, mask: Array, held: Held, out: Array, parts: Array
+) -> float:
+    """As :func:`categorical_penalty`, for outputs (R, 2 A)."""
+    outputs, _, which = passed
+    weight, before = held
+    scale, width = per_row(mask, chosen), outputs.shape[1] // 2
+    parts[:, 3] = 0.0
+    for b in prange(len(chosen)):
+        old, new = before[chosen[b]], outputs[which[b]]
+        for a in range(width if mask[chosen[b], 0] else 0):
+            moved, grown, inverse = new[a] - old[a], new[width + a] - old[width + a], np.exp(-2.0 * new[width + a])
+            apart = np.exp(-2.0 * grown) + moved * moved * inverse
+            parts[b, 3] += grown + 0.5 * (apart - 1.0)
+            # d KL / d mean = moved / std^2; d KL / d log std = 1 - (std_old^2 + moved^2) / std^2
+            out[b, a] += weight * scale * moved * inverse
+            out[b, width + a] += weight * scale * (1.0 - apart)
+    return parts[:, 3].sum() * scale
+
+
+def add_penalty(outputs: Array, mask: Array, distribution: Distribution, held: Held, by_outputs: Array) -> float:
+    """Add the penalty's gradient with respect to outputs (B, K) to ``by_outputs``; returns the mean divergence."""
+    shape, (parts, _) = shapes(len(outputs), distribution)
+    every, penalty = np.arange(len(outputs)), gaussian_penalty if len(shape) == 2 else categorical_penalty
+    new, old, out = (array.reshape(shape) for array in (outputs, held[1], by_outputs))
+    return float(penalty((new, by_outputs[:, 0], every), every, mask, (held[0], old), out, parts))
