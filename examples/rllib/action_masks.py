@@ -7,7 +7,9 @@ from multigrid_rl.rllib import config
 
 def main(*overrides: str, iterations: int = 20) -> tuple[float, float]:
     """Train against random play; returns the share of masked actions, and how many of these were taken."""
-    algorithm = config("connect-four", "scenario.league=null", "scenario.seats.player_1=random", *overrides).build_algo()
+    algorithm = config(
+        "connect-four", "scenario.league=null", "scenario.seats.player_1=random", *overrides
+    ).build_algo()
     masked, taken = [], []
     sample = algorithm.run.sampler.sample
 

@@ -8,9 +8,8 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from multigrid_rl.fast.loss import per_row, shapes
+from multigrid_rl.fast.loss import per_row
 from multigrid_rl.jit import float_inlined, float_shared
-from multigrid_rl.models.distributions import Distribution
 
 Array = NDArray[Any]
 #: Weight of a penalty, and outputs of the policy that played: (R, K), as kernels read them (R, C, K) or (R, 2 A).
@@ -25,7 +24,16 @@ def _log_total(logits: Array) -> float:
         top = max(top, logits[k])
     for k in range(len(logits)):
         total += np.exp(logits[k] - top)
-    return top + np.log(total)
+    return float(top + np.log(total))
+
+
+@float_inlined
+def _sum(parts: Array) -> float:
+    """Return the sum of the divergences of rows: in their order, whatever thread filled them."""
+    total = 0.0
+    for b in range(len(parts)):
+        total += parts[b, 3]
+    return total
 
 
 @float_shared
@@ -44,8 +52,8 @@ def categorical_penalty(
     outputs, _, which = passed
     weight, before = held
     scale = per_row(mask, chosen)
-    parts[:, 3] = 0.0
     for b in prange(len(chosen)):
+        parts[b, 3] = 0.0
         for c in range(mask.shape[1]):
             if not mask[chosen[b], c]:
                 continue
@@ -55,7 +63,7 @@ def categorical_penalty(
                 log_p, log_q = old[k] - total, new[k] - total_new
                 parts[b, 3] += np.exp(log_p) * (log_p - log_q)
                 out[b, c, k] += weight * scale * (np.exp(log_q) - np.exp(log_p))  # d KL / d logit = q - p
-    return parts[:, 3].sum() * scale
+    return _sum(parts) * scale
 
 
 @float_shared
@@ -66,9 +74,9 @@ def gaussian_penalty(
     outputs, _, which = passed
     weight, before = held
     scale, width = per_row(mask, chosen), outputs.shape[1] // 2
-    parts[:, 3] = 0.0
     for b in prange(len(chosen)):
         old, new = before[chosen[b]], outputs[which[b]]
+        parts[b, 3] = 0.0
         for a in range(width if mask[chosen[b], 0] else 0):
             moved, grown, inverse = new[a] - old[a], new[width + a] - old[width + a], np.exp(-2.0 * new[width + a])
             apart = np.exp(-2.0 * grown) + moved * moved * inverse
@@ -76,12 +84,4 @@ def gaussian_penalty(
             # d KL / d mean = moved / std^2; d KL / d log std = 1 - (std_old^2 + moved^2) / std^2
             out[b, a] += weight * scale * moved * inverse
             out[b, width + a] += weight * scale * (1.0 - apart)
-    return parts[:, 3].sum() * scale
-
-
-def add_penalty(outputs: Array, mask: Array, distribution: Distribution, held: Held, by_outputs: Array) -> float:
-    """Add the penalty's gradient with respect to outputs (B, K) to ``by_outputs``; returns the mean divergence."""
-    shape, (parts, _) = shapes(len(outputs), distribution)
-    every, penalty = np.arange(len(outputs)), gaussian_penalty if len(shape) == 2 else categorical_penalty
-    new, old, out = (array.reshape(shape) for array in (outputs, held[1], by_outputs))
-    return float(penalty((new, by_outputs[:, 0], every), every, mask, (held[0], old), out, parts))
+    return _sum(parts) * scale

@@ -1,5 +1,6 @@
 """Settings of an update, and what bounds it: PPO's adaptive penalty, and the largest error of a value."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,6 @@ from multigrid_rl.learn.batches import Batch
 from multigrid_rl.models.distributions import Distribution
 from multigrid_rl.types import Schedule
 
-Array = NDArray[Any]
 #: Rows that pass through a network together.
 _TOGETHER = 1 << 14
 
@@ -66,12 +66,6 @@ class KlPenalty:
         active = mask.any(-1)
         divergences = distribution.kl(old[active], new[active]) * mask[active]
         return divergences.sum() / max(int(active.sum()), 1)
-
-    def add(self, new: Array, mask: Array, distribution: Distribution, old: Array, out: Array) -> float:
-        """Add the gradient by the outputs ``new`` of a compiled network to ``out``; returns the mean divergence."""
-        from multigrid_rl.fast.penalty import add_penalty  # noqa: PLC0415 - most runs have none
-
-        return add_penalty(new, mask, distribution, (self.coefficient, old), out)
 
     def adapt(self) -> None:
         """Move the coefficient so that the next update ends near the target."""
@@ -126,3 +120,9 @@ def summed_up(metrics: Mapping[str, Any], weights: tuple[float, float], penalty:
 def bounded(loss: Callable[..., Tensor], largest: float | None) -> Callable[..., Tensor]:
     """Return a loss of values with no gradient where it is larger than ``largest``."""
     return loss if largest is None else lambda *inputs: loss(*inputs).clamp(max=largest)
+
+
+def stop_at(largest: float | None) -> float:
+    """Return the divergence at which an update ends, before the step: the policy moves no further than where it was."""
+    # With the factor of Spinning Up (https://spinningup.openai.com/en/latest/algorithms/ppo.html).
+    return math.inf if largest is None else 1.5 * largest

@@ -4,7 +4,6 @@ PPO as Huang et al. 2022 list its details (https://iclr-blog-track.github.io/202
 where it is done otherwise, a comment says why.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -22,7 +21,7 @@ from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights, parameters_of
 from multigrid_rl.learn.losses import Losses, Rows, Statistics, Weighting, loss_of, objective_of, value_loss_of
-from multigrid_rl.learn.settings import UpdateConfig, bounded, penalties_of, summed_up, with_outputs
+from multigrid_rl.learn.settings import UpdateConfig, bounded, penalties_of, stop_at, summed_up, with_outputs
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.types import Clock
 
@@ -226,7 +225,7 @@ class Update:
         adam, names = self.optimizers[name][0], (*Statistics._fields[:3], "grad_norm")
         columns: Any = [batch.obs, *self._rows(batch), batch.memory, batch.starts]
         config = self.config.of(name)
-        limits = (*self._weighting(name), config.grad_clip, _stop_at(config.target_kl))
+        limits = (*self._weighting(name), config.grad_clip, stop_at(config.target_kl))
         penalty, how = self._penalties.get(name), (self._distributions[name], limits, *adam.coming(len(chosen)))
         held = None if penalty is None else (penalty.coefficient, batch.outputs)
         sums, norms = found.descend(columns, chosen, *how, held)
@@ -285,8 +284,6 @@ class Update:
             self.clock.lap("network")
             values = passed.values[:, 0]
             by_outputs, by_values, sums = ppo_gradient(passed.outputs, values, rows, distribution, weighting)
-            if penalty is not None:
-                sums[3] = penalty.add(passed.outputs, rows.mask, distribution, columns.outputs, by_outputs)
             self.clock.lap("loss")
             passed.add_gradients((by_outputs, by_values[:, None]))
             self.clock.lap("network")
@@ -299,7 +296,7 @@ class Update:
         shared = float(kl) if self._part[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
         if penalty is not None:
             penalty.last = shared
-        if shared > _stop_at(self.config.of(name).target_kl):
+        if shared > stop_at(self.config.of(name).target_kl):
             self._stopped.add(name)
             return
         self._take(name, 0)
@@ -338,7 +335,9 @@ class Update:
 
     def _compiled(self, name: str) -> Pass | None:
         """Return the compiled network, or ``None`` where torch computes it, or its loss."""
+        # One call descends under a penalty, too; single steps, as several learners take them, do not know it.
         able = self._losses.compiled(self._distributions[name])
+        able &= name not in self._penalties or (self._part[1] == 1 and self.config.v_iters is None)
         return compile_network(self._networks[name]) if able else None
 
     def _recomputed(
@@ -387,12 +386,6 @@ class Update:
                 factor = net.rescale_values(float(self._targets[name].std[0]))
                 self.optimizers[name][-1].rescale(net.value[-1].parameters(), factor)
         self.clock.lap("normalise")
-
-
-def _stop_at(largest: float | None) -> float:
-    """Return the divergence at which an update ends, before the step: the policy moves no further than where it was."""
-    # With the factor of Spinning Up (https://spinningup.openai.com/en/latest/algorithms/ppo.html).
-    return math.inf if largest is None else 1.5 * largest
 
 
 def take_over(net: Any, weights: Mapping[str, Tensor]) -> None:

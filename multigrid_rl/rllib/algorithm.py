@@ -22,7 +22,7 @@ from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.finished import tell_of_episodes
 from multigrid_rl.rllib.learner import GroupLearner
-from multigrid_rl.rllib.private import OwnFolder, WholeRounds, put_in_place, without_object_store
+from multigrid_rl.rllib.private import OwnWays, put_in_place, without_object_store
 from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns
 from multigrid_rl.runs.divergence import DivergedError
 from multigrid_rl.tables import STARTS, find
@@ -35,7 +35,7 @@ from multigrid_rl.training.stages import Stage, thread_tuner
 LOG = logging.getLogger(__name__)
 
 
-class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
+class MultigridAlgorithm(OwnWays, PPO):
     """Builds and keeps env runners and learners for a run, whose trainer says who samples and who learns.
 
     Attributes:
@@ -88,10 +88,8 @@ class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
         else:
             networks = {name: self.env_runner.module[name].net for name in self.env_runner.modules}
             sampler = trainer.sampler(settings.run, stages, networks) or LocalSampler(self.env_runner)
-        self._learner, patience = (
-            GroupLearner(self.learner_group, stages[0].factory.specs),
-            trainer.patience(settings.run),
-        )
+        self._learner = GroupLearner(self.learner_group, stages[0].factory.specs)
+        patience = trainer.patience(settings.run)
         self.run = TrainingRun(stages, games, sampler, self._learner, None if patience is None else Stall(*patience))
         if settings.run.init is not None and not settings.driven:
             self.run.begin_with(*find(STARTS, "player")(settings.run, stages[-1].factory.specs))
@@ -142,26 +140,15 @@ class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
         if not self.config.settings.driven:
             window, batch = self.config.metrics_num_episodes_for_smoothing, self.config.settings.run.train.minibatch
             if self.pool is not None and self.pool.recreated:
-                self._tell_of_replacements()
+                how = {"algorithm": self, "env_runner_group": self.env_runner_group, "is_evaluation": False}
+                how["env_runner_indices"], self.pool.recreated = self.pool.recreated, []
+                functions = self.config.callbacks_on_env_runners_recreated
+                make_callback("on_env_runners_recreated", self.callbacks, functions, kwargs=how)
             if run.finished is not None:
                 logger = MetricsLogger(stats_cls_lookup=self.config.stats_cls_lookup, root=False)
                 if tell_of_episodes(self.config, self.callbacks, run.finished, run.specs, logger):
                     self.metrics.aggregate([logger.reduce()], key=ENV_RUNNER_RESULTS)
             self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window, batch)
-
-    def _tell_of_replacements(self) -> None:
-        indices, self.pool.recreated = self.pool.recreated, []
-        make_callback(
-            "on_env_runners_recreated",
-            callbacks_objects=self.callbacks,
-            callbacks_functions=self.config.callbacks_on_env_runners_recreated,
-            kwargs={
-                "algorithm": self,
-                "env_runner_group": self.env_runner_group,
-                "env_runner_indices": indices,
-                "is_evaluation": False,
-            },
-        )
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
@@ -207,7 +194,7 @@ class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
 
     def restore_from_path(self, path: Any, *, component: str | None = None, **options: Any) -> None:
         """Continue from a checkpoint. Raises ``ConfigError``: its networks are others, or of another game's agents."""
-        if component is None and Path(path, "config.yaml").is_file():  # not of a training loop, which compares by itself
+        if component is None and Path(path, "config.yaml").is_file():  # a training loop compares by itself
             from multigrid_rl.rllib.players import check_networks  # noqa: PLC0415 - a plain run restores nothing
 
             check_networks(Path(path), self.config.settings)

@@ -29,7 +29,6 @@ from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.protocols import Learner, Metrics, Weights
 from multigrid_rl.types import AgentSpec, MultiAgentSpec, RunError
 
-
 #: Where a checkpoint has its modules.
 MODULES = Path(COMPONENT_LEARNER_GROUP, COMPONENT_LEARNER, COMPONENT_RL_MODULE)
 

@@ -15,8 +15,7 @@ from ray.tune.search import Searcher
 
 from multigrid_rl.rllib.session import ray_session, reason_of
 from multigrid_rl.search.folder import STOP, SearchFolder, run_path
-from multigrid_rl.search.outcomes import Outcome, Score, Status, TrialSpec
-from multigrid_rl.search.plans import plan_of
+from multigrid_rl.search.plans import Outcome, Score, Status, TrialSpec, plan_of
 from multigrid_rl.search.results import SearchResult, result_of, write_result
 from multigrid_rl.search.settings import AshaSettings
 from multigrid_rl.search.trial import ENDED, INTERRUPTED, METRIC, STOPPED, TIME, TRIAL, TrialConfig, run_trial

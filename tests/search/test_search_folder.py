@@ -16,7 +16,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.search import search_command as verb
 from multigrid_rl.search.folder import STUDY, SearchFolder
-from multigrid_rl.search.outcomes import Outcome, Score, TrialSpec
+from multigrid_rl.search.plans import Outcome, Score, TrialSpec
 from multigrid_rl.search.results import recipe_of, result_of, winning_command, write_result
 from multigrid_rl.search.settings import SearchRequest, load_settings, sort_overrides
 from multigrid_rl.search.space import Space
@@ -130,7 +130,7 @@ def test_rejects_other_folders(folder, tmp_path):
         SearchFolder.reopen(folder.path)
     (folder.path / "outcomes.jsonl").unlink()
     (folder.path / "provenance.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"provenance.json: damaged"):
+    with pytest.raises(ConfigError, match=r"provenance.json: expected a yaml mapping"):
         SearchFolder.reopen(folder.path)
 
 

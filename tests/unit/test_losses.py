@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, MultiDiscrete
 
-from multigrid_rl.fast.loss import ppo_gradient
+from multigrid_rl.fast.loss import ppo_gradient, shapes
+from multigrid_rl.fast.penalty import categorical_penalty, gaussian_penalty
 from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of, reference
 from multigrid_rl.learn.settings import KlPenalty
 from multigrid_rl.models.distributions import Categorical, distribution_of
@@ -63,7 +65,10 @@ def test_gradient_of_kl_penalty_equals_torch(seats):
     (loss + 0.7 * divergence).backward()
     columns = [None if column is None else column.numpy() for column in rows]
     found, *_ = ppo_gradient(outputs.numpy(), values.numpy(), columns, distribution, WEIGHTING)
-    told = penalty.add(outputs.numpy(), rows.mask.numpy(), distribution, old.numpy(), found)
+    shape, (parts, _) = shapes(len(outputs), distribution)
+    every, added = np.arange(len(outputs)), gaussian_penalty if seats is None else categorical_penalty
+    passed, held = (outputs.numpy().reshape(shape), values.numpy(), every), (0.7, old.numpy().reshape(shape))
+    told = added(passed, every, rows.mask.numpy(), held, found.reshape(shape), parts)
     torch.testing.assert_close(torch.from_numpy(found), new.grad, rtol=1e-4, atol=1e-6)
     assert told == pytest.approx(divergence.item(), rel=1e-5)
 
