@@ -115,11 +115,11 @@ def _descend(
         if outputs.ndim == 3:
             categorical_rows(passed, rows, columns, weighting, by_outputs, by_values, parts, seats, sums[m])
             if held is not None:  # without one nothing of it is compiled
-                sums[m, 3] = categorical_penalty(passed, rows, columns[1], held, by_outputs, parts)
+                categorical_penalty(passed, rows, columns[1], held, by_outputs, parts, sums[m])
         else:
             gaussian_rows(passed, rows, columns, weighting, by_outputs, by_values, parts, seats, sums[m])
             if held is not None:
-                sums[m, 3] = gaussian_penalty(passed, rows, columns[1], held, by_outputs, parts)
+                gaussian_penalty(passed, rows, columns[1], held, by_outputs, parts, sums[m])
         # Early stopping as in Spinning Up, with its factor: before the step, so that the policy never moves further
         # than where that was seen.
         if sums[m, 3] > limits[5]:

@@ -8,12 +8,13 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from multigrid_rl.fast.loss import per_row
+from multigrid_rl.fast.loss import add_up, per_row
 from multigrid_rl.jit import float_inlined, float_shared
 
 Array = NDArray[Any]
 #: Weight of a penalty, and outputs of the policy that played: (R, K), as kernels read them (R, C, K) or (R, 2 A).
 Held = tuple[float, Array]
+Passed = tuple[Array, Array, Array]
 
 
 @float_inlined
@@ -27,27 +28,17 @@ def _log_total(logits: Array) -> float:
     return float(top + np.log(total))
 
 
-@float_inlined
-def _sum(parts: Array) -> float:
-    """Return the sum of the divergences of rows: in their order, whatever thread filled them."""
-    total = 0.0
-    for b in range(len(parts)):
-        total += parts[b, 3]
-    return total
-
-
 @float_shared
 def categorical_penalty(
-    passed: tuple[Array, Array, Array], chosen: Array, mask: Array, held: Held, out: Array, parts: Array
-) -> float:
-    """Add the gradient of a penalty on the divergence of this policy from that which played; returns the mean.
+    passed: Passed, chosen: Array, mask: Array, held: Held, out: Array, parts: Array, sums: Array
+) -> None:
+    """Add the gradient of a penalty on the divergence of this policy from that which played, and tell its mean.
 
     Args:
-        passed, chosen: see :func:`~multigrid_rl.fast.loss.categorical_rows`.
+        passed, chosen, parts, sums: as :func:`~multigrid_rl.fast.loss.categorical_rows` takes and leaves them.
         mask: (R, C).
-        held: outputs (R, C, K).
-        out: gradients of the outputs.
-        parts: buffer (B, 6).
+        held: with outputs (R, C, K).
+        out: gradients of the outputs (B, C, K).
     """
     outputs, _, which = passed
     weight, before = held
@@ -63,13 +54,13 @@ def categorical_penalty(
                 log_p, log_q = old[k] - total, new[k] - total_new
                 parts[b, 3] += np.exp(log_p) * (log_p - log_q)
                 out[b, c, k] += weight * scale * (np.exp(log_q) - np.exp(log_p))  # d KL / d logit = q - p
-    return _sum(parts) * scale
+    add_up(parts, scale, sums)
 
 
 @float_shared
 def gaussian_penalty(
-    passed: tuple[Array, Array, Array], chosen: Array, mask: Array, held: Held, out: Array, parts: Array
-) -> float:
+    passed: Passed, chosen: Array, mask: Array, held: Held, out: Array, parts: Array, sums: Array
+) -> None:
     """As :func:`categorical_penalty`, for outputs (R, 2 A)."""
     outputs, _, which = passed
     weight, before = held
@@ -84,4 +75,4 @@ def gaussian_penalty(
             # d KL / d mean = moved / std^2; d KL / d log std = 1 - (std_old^2 + moved^2) / std^2
             out[b, a] += weight * scale * moved * inverse
             out[b, width + a] += weight * scale * (1.0 - apart)
-    return _sum(parts) * scale
+    add_up(parts, scale, sums)

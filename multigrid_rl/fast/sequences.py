@@ -85,7 +85,7 @@ def _descend(
         found = (logits, values[1], where)
         categorical_rows(found, rows[1], columns, limits[:4], by_rows, by_values, terms, seats, sums[m])
         if held is not None:
-            sums[m, 3] = categorical_penalty(found, rows[1], columns[1], held, by_rows, terms)
+            categorical_penalty(found, rows[1], columns[1], held, by_rows, terms, sums[m])
         # Early stopping before the step: see fast.descent.
         if sums[m, 3] > limits[5]:
             return m

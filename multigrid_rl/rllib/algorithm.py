@@ -118,12 +118,10 @@ class MultigridAlgorithm(OwnWays, PPO):
 
     def train(self) -> dict[str, Any]:
         """Take one iteration; a training loop reads :attr:`row`, and needs no result of RLlib's."""
-        result: dict[str, Any] = {}
-        if self.config.settings.driven:
-            self.training_step()  # RLlib's counters and timers, and its result, take a millisecond
-        else:
-            result = super().train()
-        return result
+        if not self.config.settings.driven:
+            return dict(super().train())
+        self.training_step()  # RLlib's counters and timers, and its result, take a millisecond
+        return {}
 
     def training_step(self) -> None:
         """Sample, learn and set weights once; log what was measured under RLlib's keys."""
@@ -184,10 +182,10 @@ class MultigridAlgorithm(OwnWays, PPO):
         folder: str = super().save_to_path(path, **options)
         whole = options.get("state") is None and options.get("filesystem") is None
         if whole and not self.config.settings.driven:
-            from multigrid_rl.rllib.players import CheckpointFolder  # noqa: PLC0415 - the loop writes its own
+            from multigrid_rl.rllib.players import write_beside  # noqa: PLC0415 - the loop writes its own
 
             try:
-                CheckpointFolder(Path(folder), self.config.settings).write(self.run)
+                write_beside(Path(folder), self.config.settings, self.run)
             except DivergedError as error:
                 LOG.warning("%s: a checkpoint without players: %s", folder, error)
         return folder
@@ -223,19 +221,12 @@ class MultigridAlgorithm(OwnWays, PPO):
             self.save_to_path(str(folder.resolve()))
 
     def read(self, folder: Path) -> None:
-        """Continue from RLlib's checkpoint.
-
-        Values of this algorithm's configuration stay: step sizes and weights of losses are its own, whatever the
-        checkpoint was trained with.
-        """
+        """Continue from RLlib's checkpoint; values of this algorithm's configuration stay its own."""
         self.restore_from_path(str(folder.resolve()))
 
     def add_module(self, module_id: str, *_: Any, **__: Any) -> Any:
         """Refuse one module more or fewer. Raises ``ConfigError``."""
-        wanted = (
-            "the modules of the scenario: `multigrid-rl train` grows a pool of opponents by scenario.league, "
-            "and RLlib's own algorithms take modules on RedBlueDoors"
-        )
+        wanted = "the modules of the scenario: scenario.league grows a pool, stock algorithms take them on RedBlueDoors"
         raise ConfigError(expected("add_module or remove_module", wanted, module_id))
 
     remove_module = add_module
@@ -249,8 +240,7 @@ class MultigridAlgorithm(OwnWays, PPO):
         if self.eval_env_runner_group is None:  # who trains plays, whose own configuration says how training is played
             self.env_runner.greedy = not self.evaluation_config.explore
             self.env_runner.opponent = getattr(self.evaluation_config, "opponent", None)
-        found: dict[str, Any] = super().evaluate(*args, **kwargs)
-        return found
+        return dict(super().evaluate(*args, **kwargs))
 
     def cleanup(self) -> None:
         """Stop env runners and learners."""

@@ -141,11 +141,9 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     def _evaluated_games(self) -> Any:
         """Return the run's own scenario, whatever the curriculum's stage, with the opponent of evaluation."""
         factory: Any = self.config.settings.stages[-1].factory
-        if self.opponent is None:
-            return factory
-        if self.opponent not in self._against:
+        if self.opponent is not None and self.opponent not in self._against:
             self._against = {self.opponent: factory.against(self.opponent)}
-        return self._against[self.opponent]
+        return self._against.get(self.opponent, factory)
 
     def _evaluate(self, episodes: int) -> EpisodeTable:
         """Play fresh episodes with the current weights, apart from the games under way."""

@@ -13,10 +13,6 @@ from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
 #: Callbacks of episodes that a finished game has, in this order.
 CALLED = ("on_episode_start", "on_episode_end")
-_PARTS = (
-    "length", "returns", "agent_returns", "events", "winner", "players", "custom_data", "agent_ids", "id_",
-    "get_return", "env_steps",
-)  # fmt: skip
 
 
 class FinishedEpisode:
@@ -38,7 +34,8 @@ class FinishedEpisode:
 
     def __getattr__(self, name: str) -> Any:
         """Refuse what only an episode that is kept step by step has. Raises ``AttributeError``."""
-        raise AttributeError(expected("episode", f"{', '.join(_PARTS)}: games are played in batches", name))
+        parts = ["custom_data", *(part for part in dir(type(self)) if not part.startswith("_"))]
+        raise AttributeError(expected("episode", f"{', '.join(parts)}: games are played in batches", name))
 
     @property
     def length(self) -> int:

@@ -39,11 +39,6 @@ _LENGTHS = {"mean": keys.EPISODE_LEN_MEAN, "min": keys.EPISODE_LEN_MIN, "max": k
 _RETURNS = {"mean": keys.EPISODE_RETURN_MEAN, "min": keys.EPISODE_RETURN_MIN, "max": keys.EPISODE_RETURN_MAX}
 
 
-def episode_rows(table: EpisodeTable) -> NDArray[np.float64]:
-    """Return (n, 1 + A) of finished episodes: length, then the canonical return of each seat."""
-    return np.column_stack([table.length, table.returns])
-
-
 def episode_values(
     rows: NDArray[np.float64], specs: MultiAgentSpec
 ) -> Iterator[tuple[tuple[str, ...], str, NDArray[np.float64]]]:
@@ -71,7 +66,7 @@ def log_episodes(metrics: MetricsLogger, table: EpisodeTable, specs: MultiAgentS
     """Log whole episodes (M >= 1) one by one, as RLlib's env runners do, so that several runners' can be merged."""
     metrics.log_value(keys.NUM_EPISODES, table.episodes, reduce="sum")
     metrics.log_value(keys.NUM_ENV_STEPS_SAMPLED, int(table.length.sum()), reduce="sum")
-    for key, how, values in episode_values(episode_rows(table), specs):
+    for key, how, values in episode_values(np.column_stack([table.length, table.returns]), specs):
         for value in values.tolist():
             metrics.log_value(key, value, reduce=how, window=table.episodes)
     for name, value in episode_metrics(table, specs).items():
@@ -93,7 +88,7 @@ def log_iteration(
     """
     count = 0
     if run.finished is not None:
-        count, rows = run.finished.episodes, episode_rows(run.finished)
+        count, rows = run.finished.episodes, np.column_stack([run.finished.length, run.finished.returns])
         known = newest if newest.shape[1] == rows.shape[1] else rows[:0]  # another stage may have other seats
         newest = np.concatenate([known, rows])[-window:]
     for place, steps in ((keys.NUM_ENV_STEPS_SAMPLED, env_steps), (keys.NUM_EPISODES, count)):

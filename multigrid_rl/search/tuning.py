@@ -32,10 +32,11 @@ _QUIET = {
     "TUNE_FUNCTION_THREAD_TIMEOUT_S": str(PATIENCE_S),
     "RAY_AIR_NEW_OUTPUT": "0",
 }
-OnOutcome = Callable[[Outcome], None]
 
 
-def search(folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> SearchResult:
+def search(
+    folder: SearchFolder, on_outcome: Callable[[Outcome], None], interrupted: Callable[[], bool]
+) -> SearchResult:
     """Carry out a search, or go on with one, and write its result; after an interruption, the result so far.
 
     Args:
@@ -82,7 +83,9 @@ class SearchRun(tune.Callback, tune.Stopper):
     Raises ``ConfigError``: what is recorded does not fit the plan.
     """
 
-    def __init__(self, folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> None:
+    def __init__(
+        self, folder: SearchFolder, on_outcome: Callable[[Outcome], None], interrupted: Callable[[], bool]
+    ) -> None:
         self.folder = folder
         self._on_outcome, self._interrupted = on_outcome, interrupted
         request = folder.request
@@ -219,10 +222,6 @@ def why_failed(trial: Any) -> str:
     return reason_of(error)
 
 
-def _trial(config: dict[str, Any]) -> None:
-    run_trial(config[TRIAL], tune.report)
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence Tune within the block; an experiment of the caller's own, after it, reports as usual."""
@@ -246,7 +245,7 @@ def run_on_tune(run: SearchRun) -> None:
     with _quiet(), ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
         limit = run.folder.request.settings.max_concurrent or int(ray.cluster_resources().get("CPU", 1))
         tune.Tuner(
-            tune.with_resources(_trial, {"cpu": 1}),
+            tune.with_resources(lambda config: run_trial(config[TRIAL], tune.report), {"cpu": 1}),
             tune_config=tune.TuneConfig(
                 search_alg=_Proposals(run),
                 num_samples=-1,
