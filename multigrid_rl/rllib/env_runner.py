@@ -55,7 +55,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         self.tensors = {name: self.module[name].state_dict() for name in self.module.keys()}  # noqa: SIM118 - no dict
         self._callbacks = [made() for made in force_list(self.config.callbacks_class)]
         self.opponent: str | None = getattr(self.config, "opponent", None)  # of evaluation
-        self._against: dict[str, Any] = {}
+        self._against: dict[str | None, Any] = {}
         self._evaluated, self.greedy = 0, not self.config.explore
         if self.config.in_evaluation:
             self._load(settings.stages[-1].factory)
@@ -208,7 +208,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         return [(COMPONENT_RL_MODULE, self.module)]
 
     def get_metrics(self) -> Any:
-        """Return RLlib's own metrics: none; everything is in what :meth:`sample` returns."""
+        """Return what evaluated games have logged; of others everything is in what :meth:`sample` returns."""
         return self.metrics.reduce()
 
     def assert_healthy(self) -> None:
@@ -224,8 +224,7 @@ class LocalSampler(Sampler):
 
     def sample(self) -> list[Experience]:
         """Play ``num_steps`` steps of every environment."""
-        experience: Experience = self._runner.sample()
-        return [experience]
+        return [self._runner.sample()]
 
     def set_weights(self, weights: Weights) -> None:
         """Play with these weights from now on."""

@@ -37,10 +37,7 @@ class FinishedEpisode:
         parts = ["custom_data", *(part for part in dir(type(self)) if not part.startswith("_"))]
         raise AttributeError(expected("episode", f"{', '.join(parts)}: games are played in batches", name))
 
-    @property
-    def length(self) -> int:
-        """Its steps."""
-        return len(self)
+    length, env_steps = property(__len__), __len__
 
     @property
     def returns(self) -> dict[str, float]:
@@ -84,10 +81,6 @@ class FinishedEpisode:
     def get_return(self) -> float:
         """Return the sum over all agents that learn."""
         return sum(self.agent_returns.values())
-
-    def env_steps(self) -> int:
-        """Return its steps."""
-        return len(self)
 
 
 def tell_of_episodes(

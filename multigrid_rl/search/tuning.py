@@ -32,11 +32,10 @@ _QUIET = {
     "TUNE_FUNCTION_THREAD_TIMEOUT_S": str(PATIENCE_S),
     "RAY_AIR_NEW_OUTPUT": "0",
 }
+OnOutcome = Callable[[Outcome], None]
 
 
-def search(
-    folder: SearchFolder, on_outcome: Callable[[Outcome], None], interrupted: Callable[[], bool]
-) -> SearchResult:
+def search(folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> SearchResult:
     """Carry out a search, or go on with one, and write its result; after an interruption, the result so far.
 
     Args:
@@ -83,9 +82,7 @@ class SearchRun(tune.Callback, tune.Stopper):
     Raises ``ConfigError``: what is recorded does not fit the plan.
     """
 
-    def __init__(
-        self, folder: SearchFolder, on_outcome: Callable[[Outcome], None], interrupted: Callable[[], bool]
-    ) -> None:
+    def __init__(self, folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> None:
         self.folder = folder
         self._on_outcome, self._interrupted = on_outcome, interrupted
         request = folder.request
