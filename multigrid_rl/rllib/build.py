@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -247,7 +248,7 @@ class MultigridConfig(PPOConfig):
             self.environment(observation_space=first.observation_space, action_space=first.action_space)
             self.rl_module(rl_module_spec=spec)
             modules = {agent.name: agent.module for agent in specs.agents}
-            self.multi_agent(policies=set(specs.modules), policy_mapping_fn=lambda agent, *_, **__: modules[agent])
+            self.multi_agent(policies=set(specs.modules), policy_mapping_fn=partial(_module_of, modules))
         self.env_runners(
             env_runner_cls=BatchedEnvRunner,
             num_env_runners=cluster.runners,
@@ -358,3 +359,7 @@ def is_drawn(value: Any) -> bool:
 def algorithm_config(run: RunConfig, stages: list[Stage] | None = None) -> MultigridConfig:
     """Return the configuration of a run that a training loop drives. Raises ``ConfigError``: stages that do not fit."""
     return MultigridConfig.of(Settings(run, tuple(stages or stages_of(run)), driven=True))
+
+
+def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:
+    return modules[agent]
