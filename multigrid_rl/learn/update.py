@@ -335,10 +335,11 @@ class Update:
 
     def _compiled(self, name: str) -> Pass | None:
         """Return the compiled network, or ``None`` where torch computes it, or its loss."""
-        # One call descends under a penalty, too; single steps, as several learners take them, do not know it.
         able = self._losses.compiled(self._distributions[name])
-        able &= name not in self._penalties or (self._part[1] == 1 and self.config.v_iters is None)
-        return compile_network(self._networks[name]) if able else None
+        found = compile_network(self._networks[name]) if able else None
+        # All steps in one call know a penalty; single ones, such as several learners take, do not.
+        alone = found is not None and found.descends and self._part[1] == 1 and self.config.v_iters is None
+        return found if alone or name not in self._penalties else None
 
     def _recomputed(
         self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]], how: Estimator

@@ -20,10 +20,9 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
-from multigrid_rl.rllib.finished import tell_of_episodes
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnWays, put_in_place, without_object_store
-from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns
+from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns, tell_of_episodes
 from multigrid_rl.runs.divergence import DivergedError
 from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected

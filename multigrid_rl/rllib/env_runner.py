@@ -16,8 +16,7 @@ from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.episodes import play_episodes
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.rllib.finished import tell_of_episodes
-from multigrid_rl.rllib.results import log_episodes
+from multigrid_rl.rllib.results import log_episodes, tell_of_episodes
 from multigrid_rl.runs.provenance import installed
 from multigrid_rl.training.protocols import Sampler, Weights
 from multigrid_rl.training.stages import config_of, estimator_of
