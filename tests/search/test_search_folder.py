@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from rich.console import Console
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
@@ -207,15 +206,6 @@ def test_draws_pictures(folder):
     assert verb.closing(folder, result)[-1].endswith("winner.yaml, parallel.png, importance.png")
     for name in ("parallel.png", "importance.png"):
         assert (folder.path / name).read_bytes().startswith(b"\x89PNG")
-
-
-def test_table_shows_best_first(folder):
-    result = found(folder)
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(verb.table(folder, result))
-    text = console.export_text()
-    assert text.index("s3-s1-002-seed1") < text.index("s3-s1-002-seed3") < text.index("s1-002 ") < text.index("s1-000")
-    assert "1,500" in text
 
 
 def test_report_holds_winner_importance_and_every_trial(folder):
