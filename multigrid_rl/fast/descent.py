@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from multigrid_rl.fast.adam import Adam, adam_step, clipped
 from multigrid_rl.fast.distinct import number
 from multigrid_rl.fast.loss import as_read, categorical_rows, gaussian_rows, shapes
+from multigrid_rl.fast.penalty import Held, categorical_penalty, gaussian_penalty
 from multigrid_rl.fast.towers import Towers, both_backward, both_forward
 from multigrid_rl.jit import float_inlined, float_shared, inlined
 from multigrid_rl.models.distributions import Distribution
@@ -76,6 +77,7 @@ def _descend(
     row: Adam,
     factors: Array,
     limits: Array,
+    held: Any,
     told: tuple[Array, Array],
 ) -> int:
     """Take a step with each of ``M`` minibatches; returns how many were taken before the policy had moved too far.
@@ -93,6 +95,7 @@ def _descend(
         row: the weights; the towers' are parts of them, and so are their gradients.
         factors: (M, 6) of :func:`adam_step`.
         limits: weights of the loss (4,), largest norm of a gradient, largest divergence.
+        held: see :func:`~multigrid_rl.fast.penalty.categorical_penalty`, or ``None``.
         told: become the loss's statistics (M, 6) and the norms (M,).
     """
     (first, second), (first_back, second_back) = towers
@@ -111,8 +114,12 @@ def _descend(
         passed, weighting = (outputs, values, which), limits[:4]
         if outputs.ndim == 3:
             categorical_rows(passed, rows, columns, weighting, by_outputs, by_values, parts, seats, sums[m])
+            if held is not None:  # without one nothing of it is compiled
+                categorical_penalty(passed, rows, columns[1], held, by_outputs, parts, sums[m])
         else:
             gaussian_rows(passed, rows, columns, weighting, by_outputs, by_values, parts, seats, sums[m])
+            if held is not None:
+                gaussian_penalty(passed, rows, columns[1], held, by_outputs, parts, sums[m])
         # Early stopping as in Spinning Up, with its factor: before the step, so that the policy never moves further
         # than where that was seen.
         if sums[m, 3] > limits[5]:
@@ -132,6 +139,7 @@ def descend(
     limits: Sequence[float],
     row: Adam,
     factors: Array,
+    held: Held | None = None,
 ) -> tuple[Array, Array]:
     """Take a step with each minibatch; returns the loss's statistics (M', 6) and norms of gradients (M,).
 
@@ -145,6 +153,7 @@ def descend(
         limits: clip, weight of the value loss, weight of the entropy, largest norm of a gradient, largest divergence.
         row: the weights, of which all of the network's are parts.
         factors: (M, 6) of :func:`adam_step`.
+        held: weight of a penalty on divergence, and outputs (R, K) of the policy that played.
     """
     obs, *columns = rows[:7]
     read, weights = as_read(columns, limits)
@@ -158,5 +167,6 @@ def descend(
     buffers = (flat, by_flat.reshape(shape), by_flat, *floats, parts, seats, tokens, numbers, *whole, seen)
     sums, norms = np.empty((len(chosen), 6), np.float32), np.empty(len(chosen), np.float32)
     arguments = towers.kind, towers.both(size), extras, flat.reshape(shape), buffers
-    taken = _descend(chosen, batch, read, *arguments, row, factors, weights, (sums, norms))
+    penalty = None if held is None else (held[0], held[1].reshape(-1, *shape[1:]))
+    taken = _descend(chosen, batch, read, *arguments, row, factors, weights, penalty, (sums, norms))
     return sums[: taken + 1], norms[:taken]

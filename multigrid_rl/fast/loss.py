@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 
 @float_inlined
-def _per_row(mask: Array, chosen: Array) -> float:
+def per_row(mask: Array, chosen: Array) -> float:
     """Return 1 / the number of the ``chosen`` rows of ``mask`` (R, C) in the loss."""
     active = 0
     for b in range(len(chosen)):
@@ -41,7 +41,7 @@ def _per_row(mask: Array, chosen: Array) -> float:
 
 
 @float_inlined
-def _add_up(parts: Array, scale: float, sums: Array) -> None:
+def add_up(parts: Array, scale: float, sums: Array) -> None:
     """Set ``sums`` (6,) to ``scale`` times the sums of ``parts`` (B, 6): in row order, whatever thread filled them."""
     sums[:] = 0.0
     for b in range(len(parts)):
@@ -116,7 +116,7 @@ def categorical_rows(
     logits, values, which = passed
     actions, mask = columns[0], columns[1]
     count, choices = logits.shape[1:]
-    entropy_coef, scale = weighting[2], _per_row(mask, chosen)
+    entropy_coef, scale = weighting[2], per_row(mask, chosen)
     parts[:] = 0.0
     by_values[:] = 0.0
     by_outputs[:] = 0.0
@@ -161,7 +161,7 @@ def categorical_rows(
                 decrease = p * (logits[u, c, k] - seat[c, 1] + seat[c, 2])
                 by_outputs[b, c, k] = entropy_coef * scale * decrease - pull * p
             by_outputs[b, c, actions[row, c]] += pull
-    _add_up(parts, scale, sums)
+    add_up(parts, scale, sums)
 
 
 @float_shared
@@ -180,7 +180,7 @@ def gaussian_rows(
     outputs, values, which = passed
     actions, mask = columns[0], columns[1]
     width = actions.shape[1]
-    entropy_coef, scale = weighting[2], _per_row(mask, chosen)
+    entropy_coef, scale = weighting[2], per_row(mask, chosen)
     parts[:] = 0.0
     by_values[:] = 0.0
     by_outputs[:] = 0.0
@@ -201,7 +201,7 @@ def gaussian_rows(
             # d log N / d mean = z / std; d log N / d log std = z^2 - 1; d H / d log std = 1
             by_outputs[b, a] = slope * normal * inverse
             by_outputs[b, width + a] = slope * (normal * normal - 1.0) - entropy_coef * scale
-    _add_up(parts, scale, sums)
+    add_up(parts, scale, sums)
 
 
 def supports(distribution: Distribution) -> bool:

@@ -17,6 +17,7 @@ from multigrid_rl.fast.descent import take
 from multigrid_rl.fast.distinct import add_up, number, numbered
 from multigrid_rl.fast.gru import GRU, Weights, arrays_of, backward, encode, encode_backward, forward
 from multigrid_rl.fast.loss import as_read, categorical_rows, shapes
+from multigrid_rl.fast.penalty import Held, categorical_penalty
 from multigrid_rl.jit import float_shared, inlined, threads
 from multigrid_rl.models.distributions import Distribution
 from multigrid_rl.models.tokens import add_rows
@@ -45,6 +46,7 @@ def _descend(
     row: Adam,
     factors: Array,
     limits: Array,
+    held: Any,
     told: tuple[Array, Array],
 ) -> int:
     """Take a step with each of ``M`` minibatches; returns how many were taken before the policy had moved too far.
@@ -60,6 +62,7 @@ def _descend(
         row: the weights in one row, of which those of ``net`` are parts.
         factors: (M, 6) of :func:`adam_step`.
         limits: weights of the loss (4,), largest norm of a gradient, largest divergence.
+        held: see :func:`~multigrid_rl.fast.penalty.categorical_penalty`, or ``None``.
         told: become the loss's statistics (M, 6) and the norms (M,).
     """
     first, central, weights, gradients = net
@@ -81,6 +84,8 @@ def _descend(
         forward(parts, states, (extra, central), weights, (by_hidden, by_critic), passed[0], (outputs, values[0]))
         found = (logits, values[1], where)
         categorical_rows(found, rows[1], columns, limits[:4], by_rows, by_values, terms, seats, sums[m])
+        if held is not None:
+            categorical_penalty(found, rows[1], columns[1], held, by_rows, terms, sums[m])
         # Early stopping before the step: see fast.descent.
         if sums[m, 3] > limits[5]:
             return m
@@ -110,6 +115,7 @@ def descend(
     limits: Sequence[float],
     row: Adam,
     factors: Array,
+    held: Held | None = None,
 ) -> tuple[Array, Array]:
     """Take a step with each minibatch of sequences: see :func:`multigrid_rl.fast.descent.descend`."""
     obs, *columns, memory, starts = rows
@@ -143,5 +149,6 @@ def descend(
     read, weights = as_read(columns, limits)
     steps_of = [column.reshape(games * steps, *column.shape[2:]) for column in read]
     arguments = (0,) * threads(), chosen, batch, tuple(steps_of), whole, buffers
-    taken = _descend(*arguments, row, factors, weights, (sums, norms))
+    penalty = None if held is None else (held[0], held[1].reshape(-1, *shape[1:]))
+    taken = _descend(*arguments, row, factors, weights, penalty, (sums, norms))
     return sums[: taken + 1], norms[:taken]

@@ -1,5 +1,6 @@
 """Settings of an update, and what bounds it: PPO's adaptive penalty, and the largest error of a value."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from multigrid_rl.fast import compile_network
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch
 from multigrid_rl.models.distributions import Distribution
@@ -90,6 +92,9 @@ def with_outputs(
 
 
 def _outputs(net: Any, batch: Batch, device: torch.device) -> NDArray[np.float32]:
+    compiled = compile_network(net)
+    if compiled is not None:
+        return compiled.start(batch.obs, batch.memory, batch.starts).outputs.reshape(*batch.logp.shape, -1)
     outputs = []
     for first in range(0, len(batch.obs), _TOGETHER):
         part = batch.rows(slice(first, first + _TOGETHER))
@@ -115,3 +120,9 @@ def summed_up(metrics: Mapping[str, Any], weights: tuple[float, float], penalty:
 def bounded(loss: Callable[..., Tensor], largest: float | None) -> Callable[..., Tensor]:
     """Return a loss of values with no gradient where it is larger than ``largest``."""
     return loss if largest is None else lambda *inputs: loss(*inputs).clamp(max=largest)
+
+
+def stop_at(largest: float | None) -> float:
+    """Return the divergence at which an update ends, before the step: the policy moves no further than where it was."""
+    # With the factor of Spinning Up (https://spinningup.openai.com/en/latest/algorithms/ppo.html).
+    return math.inf if largest is None else 1.5 * largest

@@ -4,7 +4,6 @@ PPO as Huang et al. 2022 list its details (https://iclr-blog-track.github.io/202
 where it is done otherwise, a comment says why.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -22,7 +21,7 @@ from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights, parameters_of
 from multigrid_rl.learn.losses import Losses, Rows, Statistics, Weighting, loss_of, objective_of, value_loss_of
-from multigrid_rl.learn.settings import UpdateConfig, bounded, penalties_of, summed_up, with_outputs
+from multigrid_rl.learn.settings import UpdateConfig, bounded, penalties_of, stop_at, summed_up, with_outputs
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.types import Clock
 
@@ -226,8 +225,12 @@ class Update:
         adam, names = self.optimizers[name][0], (*Statistics._fields[:3], "grad_norm")
         columns: Any = [batch.obs, *self._rows(batch), batch.memory, batch.starts]
         config = self.config.of(name)
-        limits = (*self._weighting(name), config.grad_clip, _stop_at(config.target_kl))
-        sums, norms = found.descend(columns, chosen, self._distributions[name], limits, *adam.coming(len(chosen)))
+        limits = (*self._weighting(name), config.grad_clip, stop_at(config.target_kl))
+        penalty, how = self._penalties.get(name), (self._distributions[name], limits, *adam.coming(len(chosen)))
+        held = None if penalty is None else (penalty.coefficient, batch.outputs)
+        sums, norms = found.descend(columns, chosen, *how, held)
+        if penalty is not None:
+            penalty.last = float(sums[-1, 3])
         adam.taken(len(norms))
         self._flat[name][0].dropped += int(np.sum(~np.isfinite(norms)))
         self._steps[name] += len(norms)
@@ -293,7 +296,7 @@ class Update:
         shared = float(kl) if self._part[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
         if penalty is not None:
             penalty.last = shared
-        if shared > _stop_at(self.config.of(name).target_kl):
+        if shared > stop_at(self.config.of(name).target_kl):
             self._stopped.add(name)
             return
         self._take(name, 0)
@@ -332,8 +335,11 @@ class Update:
 
     def _compiled(self, name: str) -> Pass | None:
         """Return the compiled network, or ``None`` where torch computes it, or its loss."""
-        able = self._losses.compiled(self._distributions[name]) and name not in self._penalties
-        return compile_network(self._networks[name]) if able else None
+        able = self._losses.compiled(self._distributions[name])
+        found = compile_network(self._networks[name]) if able else None
+        # All steps in one call know a penalty; single ones, such as several learners take, do not.
+        alone = found is not None and found.descends and self._part[1] == 1 and self.config.v_iters is None
+        return found if alone or name not in self._penalties else None
 
     def _recomputed(
         self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]], how: Estimator
@@ -381,12 +387,6 @@ class Update:
                 factor = net.rescale_values(float(self._targets[name].std[0]))
                 self.optimizers[name][-1].rescale(net.value[-1].parameters(), factor)
         self.clock.lap("normalise")
-
-
-def _stop_at(largest: float | None) -> float:
-    """Return the divergence at which an update ends, before the step: the policy moves no further than where it was."""
-    # With the factor of Spinning Up (https://spinningup.openai.com/en/latest/algorithms/ppo.html).
-    return math.inf if largest is None else 1.5 * largest
 
 
 def take_over(net: Any, weights: Mapping[str, Tensor]) -> None:

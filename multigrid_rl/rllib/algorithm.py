@@ -20,10 +20,9 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
-from multigrid_rl.rllib.finished import tell_of_episodes
 from multigrid_rl.rllib.learner import GroupLearner
-from multigrid_rl.rllib.private import OwnFolder, WholeRounds, put_in_place, without_object_store
-from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns
+from multigrid_rl.rllib.private import OwnWays, put_in_place, without_object_store
+from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns, tell_of_episodes
 from multigrid_rl.runs.divergence import DivergedError
 from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected
@@ -35,7 +34,7 @@ from multigrid_rl.training.stages import Stage, thread_tuner
 LOG = logging.getLogger(__name__)
 
 
-class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
+class MultigridAlgorithm(OwnWays, PPO):
     """Builds and keeps env runners and learners for a run, whose trainer says who samples and who learns.
 
     Attributes:
@@ -88,10 +87,8 @@ class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
         else:
             networks = {name: self.env_runner.module[name].net for name in self.env_runner.modules}
             sampler = trainer.sampler(settings.run, stages, networks) or LocalSampler(self.env_runner)
-        self._learner, patience = (
-            GroupLearner(self.learner_group, stages[0].factory.specs),
-            trainer.patience(settings.run),
-        )
+        self._learner = GroupLearner(self.learner_group, stages[0].factory.specs)
+        patience = trainer.patience(settings.run)
         self.run = TrainingRun(stages, games, sampler, self._learner, None if patience is None else Stall(*patience))
         if settings.run.init is not None and not settings.driven:
             self.run.begin_with(*find(STARTS, "player")(settings.run, stages[-1].factory.specs))
@@ -120,12 +117,10 @@ class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
 
     def train(self) -> dict[str, Any]:
         """Take one iteration; a training loop reads :attr:`row`, and needs no result of RLlib's."""
-        result: dict[str, Any] = {}
-        if self.config.settings.driven:
-            self.training_step()  # RLlib's counters and timers, and its result, take a millisecond
-        else:
-            result = super().train()
-        return result
+        if not self.config.settings.driven:
+            return dict(super().train())
+        self.training_step()  # RLlib's counters and timers, and its result, take a millisecond
+        return {}
 
     def training_step(self) -> None:
         """Sample, learn and set weights once; log what was measured under RLlib's keys."""
@@ -142,26 +137,15 @@ class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
         if not self.config.settings.driven:
             window, batch = self.config.metrics_num_episodes_for_smoothing, self.config.settings.run.train.minibatch
             if self.pool is not None and self.pool.recreated:
-                self._tell_of_replacements()
+                how = {"algorithm": self, "env_runner_group": self.env_runner_group, "is_evaluation": False}
+                how["env_runner_indices"], self.pool.recreated = self.pool.recreated, []
+                functions = self.config.callbacks_on_env_runners_recreated
+                make_callback("on_env_runners_recreated", self.callbacks, functions, kwargs=how)
             if run.finished is not None:
                 logger = MetricsLogger(stats_cls_lookup=self.config.stats_cls_lookup, root=False)
                 if tell_of_episodes(self.config, self.callbacks, run.finished, run.specs, logger):
                     self.metrics.aggregate([logger.reduce()], key=ENV_RUNNER_RESULTS)
             self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window, batch)
-
-    def _tell_of_replacements(self) -> None:
-        indices, self.pool.recreated = self.pool.recreated, []
-        make_callback(
-            "on_env_runners_recreated",
-            callbacks_objects=self.callbacks,
-            callbacks_functions=self.config.callbacks_on_env_runners_recreated,
-            kwargs={
-                "algorithm": self,
-                "env_runner_group": self.env_runner_group,
-                "env_runner_indices": indices,
-                "is_evaluation": False,
-            },
-        )
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
@@ -197,19 +181,17 @@ class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
         folder: str = super().save_to_path(path, **options)
         whole = options.get("state") is None and options.get("filesystem") is None
         if whole and not self.config.settings.driven:
-            from multigrid_rl.rllib.players import CheckpointFolder  # noqa: PLC0415 - the loop writes its own
+            from multigrid_rl.rllib.players import write_beside  # noqa: PLC0415 - the loop writes its own
 
             try:
-                CheckpointFolder(Path(folder), self.config.settings).write(self.run)
+                write_beside(Path(folder), self.config.settings, self.run)
             except DivergedError as error:
                 LOG.warning("%s: a checkpoint without players: %s", folder, error)
         return folder
 
     def restore_from_path(self, path: Any, *, component: str | None = None, **options: Any) -> None:
         """Continue from a checkpoint. Raises ``ConfigError``: its networks are others, or of another game's agents."""
-        if (
-            component is None and Path(path, "config.yaml").is_file()
-        ):  # not of a training loop, which compares by itself
+        if component is None and Path(path, "config.yaml").is_file():  # a training loop compares by itself
             from multigrid_rl.rllib.players import check_networks  # noqa: PLC0415 - a plain run restores nothing
 
             check_networks(Path(path), self.config.settings)
@@ -238,19 +220,12 @@ class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
             self.save_to_path(str(folder.resolve()))
 
     def read(self, folder: Path) -> None:
-        """Continue from RLlib's checkpoint.
-
-        Values of this algorithm's configuration stay: step sizes and weights of losses are its own, whatever the
-        checkpoint was trained with.
-        """
+        """Continue from RLlib's checkpoint; values of this algorithm's configuration stay its own."""
         self.restore_from_path(str(folder.resolve()))
 
     def add_module(self, module_id: str, *_: Any, **__: Any) -> Any:
         """Refuse one module more or fewer. Raises ``ConfigError``."""
-        wanted = (
-            "the modules of the scenario: `multigrid-rl train` grows a pool of opponents by scenario.league, "
-            "and RLlib's own algorithms take modules on RedBlueDoors"
-        )
+        wanted = "the modules of the scenario: scenario.league grows a pool, stock algorithms take them on RedBlueDoors"
         raise ConfigError(expected("add_module or remove_module", wanted, module_id))
 
     remove_module = add_module
@@ -264,8 +239,7 @@ class MultigridAlgorithm(OwnFolder, WholeRounds, PPO):
         if self.eval_env_runner_group is None:  # who trains plays, whose own configuration says how training is played
             self.env_runner.greedy = not self.evaluation_config.explore
             self.env_runner.opponent = getattr(self.evaluation_config, "opponent", None)
-        found: dict[str, Any] = super().evaluate(*args, **kwargs)
-        return found
+        return dict(super().evaluate(*args, **kwargs))
 
     def cleanup(self) -> None:
         """Stop env runners and learners."""

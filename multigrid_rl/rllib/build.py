@@ -20,7 +20,7 @@ from multigrid_rl.config.compose import changed, compose, keyword_overrides, nam
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus
-from multigrid_rl.rllib.converted import CONVERTED, KL_COEF, ORDER, REASONS, SAME, rllib_schedule
+from multigrid_rl.rllib.converted import CONVERTED, INSTEAD, KL_COEF, ORDER, REASONS, RLLIBS, SAME, rllib_schedule
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
 from multigrid_rl.rllib.session import check_gpus, free_cpus, learner_cpus
@@ -28,37 +28,6 @@ from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.training.stages import Stage, stages_of
 from multigrid_rl.training.start import load_stages
 
-#: Settings that RLlib's own loop and Tune follow.
-_RLLIBS = (
-    "min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration",
-    "metrics_num_episodes_for_smoothing", "stats_cls_lookup", "log_level", "log_sys_usage",
-    "custom_evaluation_function", "placement_strategy", "num_cpus_for_main_process", "num_cpus_per_env_runner",
-    "num_cpus_per_learner", "custom_resources_for_main_process", "custom_resources_per_env_runner",
-    "custom_resources_per_learner",
-    "extra_python_environs_for_driver", "extra_python_environs_for_worker", "in_evaluation",
-    "disable_env_checking",
-    "settings", "drawn", "algo_class", "class", "_is_frozen", "simple_optimizer", "worker_index",
-)  # fmt: skip
-#: What is meant by settings that nothing of ours follows.
-_INSTEAD = {
-    "framework_str": "torch, the only framework of our networks",
-    "exploration_config": "RLlib's new API stack, which `api_stack` must leave on",
-    "env": 'none: config("2v2") or config(env_id="CartPole-v1") names the game',
-    "env_config": 'none: overrides, config("1v1", "scenario.seats.blue_0=hunter"), change the game',
-    "observation_space": "that of the scenario, which follows from its game and scheme",
-    "action_space": "that of the scenario, which follows from its game and scheme",
-    "model": 'none: overrides, config("1v1", "model.hidden=[64]"), change the network',
-    "_model_config": 'none: overrides, config("1v1", "model.hidden=[64]"), change the network',
-    "_rl_module_spec": 'none: config("1v1", "model.name=module:Class") takes a network of your own',
-    "policies": "none: scheme, shared and scenario.seats decide who learns",
-    "policy_mapping_fn": "none: scheme, shared and scenario.seats decide who learns",
-    "policies_to_train": "none: scheme, shared and scenario.seats decide who learns",
-    "use_critic": "True: train.vf_coef=0 trains without values",
-    "use_gae": "True: train.psi chooses the weights of log-probabilities",
-    "env_runner_cls": "ours: train.trainer decides who samples",
-    "_learner_class": "ours: train.trainer decides who learns",
-    "explore": "True, but in evaluation_config: training samples from its policy",
-}
 #: Callbacks of env runners that follow a game while it is played; ours play batches of games.
 _OF_EPISODES = ("on_environment_created", "on_episode_created", "on_episode_step", "on_sample_end")
 
@@ -132,19 +101,16 @@ class MultigridConfig(PPOConfig):
         if self.drawn and not any(map(is_drawn, self.drawn.values())):
             words = tuple(f"{key}={written(named(value))}" for key, value in self.drawn.items())
             if self.settings.words[-len(words) :] != words:  # not taken over yet
-                self._take_over((*self.settings.words, *words))
+                # What a user has set on the configuration stays.
+                words, values = (*self.settings.words, *words), self._user_values()
+                run = compose(list(words))
+                self.settings = replace(self.settings, run=changed(run, values), stages=(), words=words)
+                self._fill()
         trial, settings = config_dict.get(TRIAL_INFO), self.settings
         if trial is not None and settings and not settings.seeded and self.seed == settings.filled.get("seed"):
             number = trial.trial_id.rpartition("_")[2]  # of a searcher's trial a random text
             self.debugging(seed=int(number) if number.isdecimal() else crc32(number.encode()) >> 1)
         return self
-
-    def _take_over(self, words: tuple[str, ...]) -> None:
-        """Compose the run anew; what a user has set on the configuration stays."""
-        values, run = self._user_values(), compose(list(words))
-        run = changed(run, values) if values else run
-        self.settings = replace(self.settings, run=run, stages=(), words=words)
-        self._fill()
 
     def evaluation(self, **settings: Any) -> "MultigridConfig":
         """Set RLlib's settings of evaluation; an opponent that is an algorithm is named by its checkpoint."""
@@ -172,7 +138,10 @@ class MultigridConfig(PPOConfig):
             values = self._user_values()
             run = changed(self.settings.run, values) if values else self.settings.run
             if not self.settings.driven:
-                _check_alone(run)
+                allowed = "null with multigrid_rl.rllib.config, as `multigrid-rl train` alone makes the folder of a run"
+                needing = {"league": run.scenario.league, "run_dir": run.run_dir, "tracking": run.tracking}
+                for key, value in needing.items():
+                    run.require(value is None, key, allowed, value)
                 self._check_machine(run)
             stages = self.settings.stages
             if values or not stages:
@@ -192,7 +161,7 @@ class MultigridConfig(PPOConfig):
         settings = sorted(vars(self).items(), key=lambda setting: ORDER.get(setting[0], len(ORDER)))
         for name, value in settings:
             kept = filled.get(name, _MISSING)
-            if name in _RLLIBS or name.startswith(("callbacks_", "evaluation_", "__")):  # __: Tune's own
+            if name in RLLIBS or name.startswith(("callbacks_", "evaluation_", "__")):  # __: Tune's own
                 continue
             if value is kept or _same(name, value, kept):
                 continue
@@ -207,7 +176,7 @@ class MultigridConfig(PPOConfig):
                 )
                 default = "no such setting" if kept is _MISSING else f"{kept}: {why}"
                 setting = name.strip("_").removesuffix("_str")
-                raise ConfigError(expected(setting, _INSTEAD.get(name, default), shown(str(value))))
+                raise ConfigError(expected(setting, INSTEAD.get(name, default), shown(str(value))))
         return values
 
     def _check_machine(self, run: RunConfig) -> None:
@@ -236,23 +205,25 @@ class MultigridConfig(PPOConfig):
 
     def _check_evaluation(self) -> None:
         """Raise ``ConfigError`` for settings of evaluation that nothing follows."""
-        runners, beside = self.evaluation_num_env_runners, self.evaluation_parallel_to_training
-        interval, unit = self.evaluation_interval, self.evaluation_duration_unit
-        if beside and not runners:
+        beside, interval = self.evaluation_parallel_to_training, self.evaluation_interval
+        unit, known = self.evaluation_duration_unit, ("explore", "opponent", *RLLIBS)
+        given = self.evaluation_config if isinstance(self.evaluation_config, dict) else {}
+        problem = None
+        if beside and not self.evaluation_num_env_runners:
             wanted = "False without evaluation_num_env_runners, who would play meanwhile"
-            raise ConfigError(expected("evaluation_parallel_to_training", wanted, beside))
-        if self.evaluation_duration == "auto" and not beside:
+            problem = "evaluation_parallel_to_training", wanted, beside
+        elif self.evaluation_duration == "auto" and not beside:
             wanted = "a number, or evaluation_parallel_to_training=True and evaluation_num_env_runners with auto"
-            raise ConfigError(expected("evaluation_duration", wanted, "auto"))
-        if unit not in ("episodes", "timesteps"):
-            raise ConfigError(expected("evaluation_duration_unit", "episodes or timesteps", shown(str(unit))))
-        if interval is not None and not isinstance(interval, int):
-            raise ConfigError(expected("evaluation_interval", "a number of iterations", shown(str(interval))))
-        given = self.evaluation_config or {}
-        for name in given if isinstance(given, dict) else ():
-            if name not in ("explore", "opponent", *_RLLIBS):
-                wanted = "explore=False to take the likeliest actions, opponent=PLAYER, and nothing else"
-                raise ConfigError(expected("evaluation_config", wanted, name))
+            problem = "evaluation_duration", wanted, "auto"
+        elif unit not in ("episodes", "timesteps"):
+            problem = "evaluation_duration_unit", "episodes or timesteps", unit
+        elif not isinstance(interval, int | None):
+            problem = "evaluation_interval", "a number of iterations", interval
+        elif unknown := [name for name in given if name not in known]:
+            wanted = "explore=False to take the likeliest actions, opponent=PLAYER, and nothing else"
+            problem = "evaluation_config", wanted, unknown[0]
+        if problem is not None:
+            raise ConfigError(expected(problem[0], problem[1], shown(str(problem[2]))))
 
     def _check_opponent(self, factory: Any) -> None:
         """Raise ``ConfigError`` for an opponent of evaluation that cannot play; ``factory``: of the run's games."""
@@ -327,13 +298,6 @@ class MultigridConfig(PPOConfig):
 _MISSING = object()
 
 
-def _check_alone(run: RunConfig) -> None:
-    """Raise ``ConfigError`` for what needs the folder of a run, which only the command line makes."""
-    allowed = "null with multigrid_rl.rllib.config, as `multigrid-rl train` alone makes the folder of a run"
-    for key, value in (("league", run.scenario.league), ("run_dir", run.run_dir), ("tracking", run.tracking)):
-        run.require(value is None, key, allowed, value)
-
-
 def _same(name: str, value: Any, kept: Any) -> bool:
     """Return whether a setting is as it was filled in; Tune hands copies over, and policies as dictionaries."""
     if name == "policies" and kept is not _MISSING:
@@ -375,11 +339,16 @@ def config(scenario: str | None = None, *overrides: str, **values: Any) -> Multi
         if is_drawn(opponents[0]):
             drawn[f"scenario.seats.{seat}"] = opponents[0]
         else:
-            words.append(f"scenario.seats.{seat}={named(opponents[0])}")
+            words.append(f"scenario.seats.{seat}={written(_seated(opponents[0]))}")
     seeded = any(word.lstrip("+").startswith("seed=") for word in words) or "seed" in drawn
     made = MultigridConfig.of(Settings(compose(words) if opponents else run, words=tuple(words), seeded=seeded))
     made.drawn = drawn
     return made
+
+
+def _seated(who: Any) -> Any:
+    """Return a player as a configuration names it; a mixture has weights by player."""
+    return {named(player): weight for player, weight in who.items()} if isinstance(who, Mapping) else named(who)
 
 
 def is_drawn(value: Any) -> bool:
@@ -388,15 +357,7 @@ def is_drawn(value: Any) -> bool:
 
 
 def algorithm_config(run: RunConfig, stages: list[Stage] | None = None) -> MultigridConfig:
-    """Return the RLlib configuration of a run that a training loop drives.
-
-    Args:
-        run: the run.
-        stages: its games, with the players that are loaded already; by default as they follow from ``run``.
-
-    Raises:
-        ConfigError: stages of a curriculum that do not fit together.
-    """
+    """Return the configuration of a run that a training loop drives. Raises ``ConfigError``: stages that do not fit."""
     return MultigridConfig.of(Settings(run, tuple(stages or stages_of(run)), driven=True))
 
 

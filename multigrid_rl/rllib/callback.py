@@ -7,13 +7,7 @@ from typing import Any
 
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import ALL_MODULES
-from ray.rllib.utils.metrics import (
-    ENV_RUNNER_RESULTS,
-    LEARNER_RESULTS,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    NUM_ENV_STEPS_TRAINED_LIFETIME,
-    NUM_EPISODES,
-)
+from ray.rllib.utils import metrics as keys
 from ray.tune import Stopper
 from ray.tune.result import TRAINING_ITERATION
 
@@ -25,13 +19,13 @@ from multigrid_rl.training.screen import PLAIN_EVERY, live_console, plain_gates
 #: Where metrics are over episodes, and how many these were. Only some results have those of evaluation.
 _SOMETIMES = "evaluation/"
 _EPISODES = {
-    f"{ENV_RUNNER_RESULTS}/": f"{ENV_RUNNER_RESULTS}/{NUM_EPISODES}",
-    _SOMETIMES: f"{_SOMETIMES}{ENV_RUNNER_RESULTS}/{NUM_EPISODES}",
+    f"{keys.ENV_RUNNER_RESULTS}/": f"{keys.ENV_RUNNER_RESULTS}/{keys.NUM_EPISODES}",
+    _SOMETIMES: f"{_SOMETIMES}{keys.ENV_RUNNER_RESULTS}/{keys.NUM_EPISODES}",
 }
 #: What counts as steps: an algorithm that learns from files samples none.
 _STEPS = (
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    f"{LEARNER_RESULTS}/{ALL_MODULES}/{NUM_ENV_STEPS_TRAINED_LIFETIME}",
+    keys.NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    f"{keys.LEARNER_RESULTS}/{ALL_MODULES}/{keys.NUM_ENV_STEPS_TRAINED_LIFETIME}",
     TRAINING_ITERATION,
 )
 

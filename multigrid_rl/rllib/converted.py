@@ -29,39 +29,12 @@ SAME = {
 }
 
 
-def _step_size(value: Any, run: RunConfig) -> Values:
-    """Turn a number, or points, into step sizes of ours."""
-    fresh: Values = {"train.lr_final": None, "train.lr_schedule": None}
-    if not isinstance(value, list | tuple):
-        return fresh | ({"train.lr_schedule": [[0, 0.0]]} if value == 0 else {"train.lr": value})
-    points = _points("train.lr", value)
-    (_, first), (last, final) = points[0], points[-1]
-    if len(points) == 2 and last == run.train.until and first > 0:
-        return fresh | {"train.lr": first, "train.lr_final": final}
-    return fresh | {"train.lr_schedule": points}
-
-
-def _entropy(value: Any, run: RunConfig) -> Values:  # noqa: ARG001 - as all conversions
-    """Turn a number, or points, into weights of the entropy bonus."""
-    fresh: Values = {"train.entropy_final": None, "train.entropy_schedule": None}
-    if not isinstance(value, list | tuple):
-        return fresh | {"train.entropy_coef": value}
-    points = _points("train.entropy_coef", value)
-    (_, first), (last, final) = points[0], points[-1]
-    if len(points) == 2:
-        return {**fresh, "train.entropy_coef": first, "train.entropy_final": final, "train.entropy_decay": last}
-    return fresh | {"train.entropy_schedule": points}
-
-
-def _points(key: str, value: Any) -> list[list[float]]:
-    try:
-        points = [[step, number] for step, number in value]
-        right = len(points) > 1 and points[0][0] == 0 and all(step >= 0 and number >= 0 for step, number in points)
-    except (TypeError, ValueError):
-        right = False
-    if not right:
-        raise ConfigError(expected(key, "a number, or points [[0, a], [n, b], ...]", value))
-    return points
+def _schedule(key: str, final: str, points: str, value: Any) -> Values:
+    """Turn a number, or points, into what changes with the environment steps."""
+    fresh: Values = {final: None, points: None}
+    if isinstance(value, list | tuple):
+        return fresh | {points: value}
+    return fresh | ({points: [[0, 0.0]]} if value == 0 and key == "train.lr" else {key: value})
 
 
 def rllib_schedule(schedule: Schedule) -> float | list[list[float]]:
@@ -106,8 +79,10 @@ def _of_modules(value: Mapping[str, Mapping[str, Any]], run: RunConfig) -> Value
 
 #: RLlib's names of settings that are keys of ours in another form: (value, the run) -> values by key.
 CONVERTED: dict[str, Callable[[Any, RunConfig], dict[str, Any]]] = {
-    "lr": _step_size,
-    "entropy_coeff": _entropy,
+    "lr": lambda value, _: _schedule("train.lr", "train.lr_final", "train.lr_schedule", value),
+    "entropy_coeff": lambda value, _: _schedule(
+        "train.entropy_coef", "train.entropy_final", "train.entropy_schedule", value
+    ),
     "clip_param": lambda value, _: {"train.clip": value, "train.clip_final": None},
     "vf_clip_param": lambda value, _: {"train.vf_clip": None if value == math.inf else value},
     "kl_coeff": lambda value, _: {"train.kl_coef": value},
@@ -154,4 +129,38 @@ REASONS = {
     "grad_clip_by|log_gradients": "the global norm of a gradient is clipped and reported",
     "checkpoint|export_native|msgpack": "a checkpoint is whole, with players beside it",
     "enable_|_disable|_validate|_is_online|_dont_|_prior|_per_module": "RLlib's new API stack stays as it is",
+}
+#: Settings that RLlib's own loop and Tune follow.
+RLLIBS = (
+    "min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration",
+    "metrics_num_episodes_for_smoothing", "stats_cls_lookup", "log_level", "log_sys_usage",
+    "custom_evaluation_function", "placement_strategy", "num_cpus_for_main_process", "num_cpus_per_env_runner",
+    "num_cpus_per_learner", "custom_resources_for_main_process", "custom_resources_per_env_runner",
+    "custom_resources_per_learner",
+    "extra_python_environs_for_driver", "extra_python_environs_for_worker", "in_evaluation",
+    "disable_env_checking",
+    "settings", "drawn", "algo_class", "class", "_is_frozen", "simple_optimizer", "worker_index",
+)  # fmt: skip
+#: What is meant by settings that nothing of ours follows.
+INSTEAD = {
+    "framework_str": "torch, the only framework of our networks",
+    "exploration_config": "RLlib's new API stack, which `api_stack` must leave on",
+    "env": 'none: config("2v2") or config(env_id="CartPole-v1") names the game',
+    "env_config": 'none: overrides, config("1v1", "scenario.seats.blue_0=hunter"), change the game',
+    **dict.fromkeys(
+        ("observation_space", "action_space"), "that of the scenario, which follows from its game and scheme"
+    ),
+    **dict.fromkeys(
+        ("model", "_model_config"), 'none: overrides, config("1v1", "model.hidden=[64]"), change the network'
+    ),
+    "_rl_module_spec": 'none: config("1v1", "model.name=module:Class") takes a network of your own',
+    **dict.fromkeys(
+        ("policies", "policy_mapping_fn", "policies_to_train"),
+        "none: scheme, shared and scenario.seats decide who learns",
+    ),
+    "use_critic": "True: train.vf_coef=0 trains without values",
+    "use_gae": "True: train.psi chooses the weights of log-probabilities",
+    "env_runner_cls": "ours: train.trainer decides who samples",
+    "_learner_class": "ours: train.trainer decides who learns",
+    "explore": "True, but in evaluation_config: training samples from its policy",
 }

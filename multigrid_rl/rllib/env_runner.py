@@ -16,8 +16,7 @@ from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.episodes import play_episodes
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.rllib.finished import tell_of_episodes
-from multigrid_rl.rllib.results import log_episodes
+from multigrid_rl.rllib.results import log_episodes, tell_of_episodes
 from multigrid_rl.runs.provenance import installed
 from multigrid_rl.training.protocols import Sampler, Weights
 from multigrid_rl.training.stages import config_of, estimator_of
@@ -55,7 +54,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         self.tensors = {name: self.module[name].state_dict() for name in self.module.keys()}  # noqa: SIM118 - no dict
         self._callbacks = [made() for made in force_list(self.config.callbacks_class)]
         self.opponent: str | None = getattr(self.config, "opponent", None)  # of evaluation
-        self._against: dict[str, Any] = {}
+        self._against: dict[str | None, Any] = {}
         self._evaluated, self.greedy = 0, not self.config.explore
         if self.config.in_evaluation:
             self._load(settings.stages[-1].factory)
@@ -141,11 +140,9 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     def _evaluated_games(self) -> Any:
         """Return the run's own scenario, whatever the curriculum's stage, with the opponent of evaluation."""
         factory: Any = self.config.settings.stages[-1].factory
-        if self.opponent is None:
-            return factory
-        if self.opponent not in self._against:
+        if self.opponent is not None and self.opponent not in self._against:
             self._against = {self.opponent: factory.against(self.opponent)}
-        return self._against[self.opponent]
+        return self._against.get(self.opponent, factory)
 
     def _evaluate(self, episodes: int) -> EpisodeTable:
         """Play fresh episodes with the current weights, apart from the games under way."""
@@ -210,7 +207,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         return [(COMPONENT_RL_MODULE, self.module)]
 
     def get_metrics(self) -> Any:
-        """Return RLlib's own metrics: none; everything is in what :meth:`sample` returns."""
+        """Return what evaluated games have logged; of others everything is in what :meth:`sample` returns."""
         return self.metrics.reduce()
 
     def assert_healthy(self) -> None:
@@ -226,8 +223,7 @@ class LocalSampler(Sampler):
 
     def sample(self) -> list[Experience]:
         """Play ``num_steps`` steps of every environment."""
-        experience: Experience = self._runner.sample()
-        return [experience]
+        return [self._runner.sample()]
 
     def set_weights(self, weights: Weights) -> None:
         """Play with these weights from now on."""

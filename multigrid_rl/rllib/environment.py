@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import gymnasium
@@ -152,12 +151,9 @@ def register_envs() -> list[str]:
     """
     names = [f"multigrid_rl/{scenario}" for scenario in sides()]
     for name in names:
-        register_env(name, partial(_make, name.partition("/")[2]))
+        scenario = {"scenario": name.partition("/")[2]}
+        register_env(name, lambda config, scenario=scenario: RedBlueDoors({**scenario, **config}))
     return names
-
-
-def _make(scenario: str, config: Mapping[str, Any]) -> RedBlueDoors:
-    return RedBlueDoors({"scenario": scenario, **config})
 
 
 def _checked(config: Mapping[str, Any]) -> dict[str, Any]:

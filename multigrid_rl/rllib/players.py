@@ -3,7 +3,7 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.rllib.build import Settings
@@ -28,35 +28,22 @@ def check_networks(folder: Path, settings: Settings) -> None:
             raise ConfigError(expected(f"model.{key}", f"{model[key]}, as in {folder}", value))
 
 
-class CheckpointFolder:
-    """Writes configuration, provenance and players beside what RLlib writes; see ``runs.reader``.
-
-    Attributes:
-        path: of the checkpoint.
-        provenance: of its players.
-    """
-
-    def __init__(self, path: Path, settings: Settings) -> None:
-        self.path, self._config = path, settings.run
-        self.provenance: dict[str, Any] = {
-            **circumstances(),
-            "seed": settings.run.seed,
-            "opponents": [
-                {"seat": seat, "name": player.name, "weight": player.weight, "sha256": player.sha256}
-                for seat, players in seated_in(settings.stages).items()
-                for player in players
-            ],
-        }
-
-    def write(self, run: TrainingRun) -> None:
-        """Write them. Raises ``DivergedError``: weights are not finite."""
-        name = f"step_{run.env_steps}"
-        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)  # of an earlier checkpoint in the same folder
-        write_players(self.path / "checkpoints" / name / "players", run, self._config, self)
-        written = {
-            "checkpoints/latest": f"{name}\n",
-            "provenance.json": json.dumps(self.provenance),
-            "config.yaml": to_yaml(self._config),
-        }
-        for file, text in written.items():
-            (self.path / file).write_text(text, encoding="utf-8")
+def write_beside(path: Path, settings: Settings, run: TrainingRun) -> None:
+    """Write configuration, provenance and players beside what RLlib writes. Raises ``DivergedError``: not finite."""
+    seats, name = seated_in(settings.stages), f"step_{run.env_steps}"
+    opponents = [
+        {"seat": seat, "name": player.name, "weight": player.weight, "sha256": player.sha256}
+        for seat, players in seats.items()
+        for player in players
+    ]
+    provenance = {**circumstances(), "seed": settings.run.seed, "opponents": opponents}
+    folder = SimpleNamespace(path=path, provenance=provenance)
+    shutil.rmtree(path / "checkpoints", ignore_errors=True)  # of an earlier checkpoint in the same folder
+    write_players(path / "checkpoints" / name / "players", run, settings.run, folder)
+    written = {
+        "checkpoints/latest": f"{name}\n",
+        "provenance.json": json.dumps(provenance),
+        "config.yaml": to_yaml(settings.run),
+    }
+    for file, text in written.items():
+        (path / file).write_text(text, encoding="utf-8")

@@ -19,27 +19,18 @@ from ray.rllib.env import env_runner_group
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
 
 
-class OwnFolder:
-    """Beside an ``Algorithm``: outside of Tune it has no folder of its own.
-
-    Ray would leave one in the user's home for every run, and has no option against it; nothing is written into it.
-    """
+class OwnWays:
+    """Beside an ``Algorithm``: what RLlib has no option for."""
 
     def _setup_logdir(self) -> None:
+        """Make no folder outside of Tune: nothing is written into it, and Ray would leave one in the user's home."""
         if self._storage:  # type: ignore[attr-defined]
             super()._setup_logdir()  # type: ignore[misc]
         else:
             self._logdir = tempfile.gettempdir()
 
-
-class WholeRounds:
-    """Beside an ``Algorithm``: ``evaluation_duration="auto"`` waits for the games that it has begun.
-
-    Ray asks again and again, and drops what has not come back when an iteration ends: of short ones all.
-    """
-
     def _evaluate_with_auto_duration(self, training: Any) -> tuple[None, int, int, list[Any]]:
-        """Play rounds of whole games until ``training`` is done, at least one."""
+        """Play rounds of whole games until ``training`` is done, at least one: RLlib drops what comes back later."""
         algorithm: Any = self
         steps = algorithm.config.evaluation_auto_duration_min_env_steps_per_sample
 

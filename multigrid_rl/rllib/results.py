@@ -6,28 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from ray.rllib.core import ALL_MODULES
-from ray.rllib.utils.metrics import (
-    ENV_RUNNER_RESULTS,
-    ENV_RUNNER_SAMPLING_TIMER,
-    EPISODE_AGENT_RETURN_MEAN,
-    EPISODE_LEN_MAX,
-    EPISODE_LEN_MEAN,
-    EPISODE_LEN_MIN,
-    EPISODE_MODULE_RETURN_MEAN,
-    EPISODE_RETURN_MAX,
-    EPISODE_RETURN_MEAN,
-    EPISODE_RETURN_MIN,
-    LEARNER_RESULTS,
-    LEARNER_UPDATE_TIMER,
-    NUM_AGENT_STEPS_SAMPLED,
-    NUM_ENV_STEPS_SAMPLED,
-    NUM_ENV_STEPS_TRAINED,
-    NUM_EPISODES,
-    NUM_MODULE_STEPS_SAMPLED,
-    NUM_MODULE_STEPS_TRAINED,
-    SYNCH_WORKER_WEIGHTS_TIMER,
-    TIMERS,
-)
+from ray.rllib.utils import metrics as keys
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from multigrid_rl.gates import GateKeeper
@@ -50,19 +29,12 @@ _MODULE = {
     "clip_fraction": "clip_fraction",
 }
 _TIMERS = {
-    "sample": ENV_RUNNER_SAMPLING_TIMER,
-    "learn": LEARNER_UPDATE_TIMER,
-    "sync": SYNCH_WORKER_WEIGHTS_TIMER,
+    "sample": keys.ENV_RUNNER_SAMPLING_TIMER,
+    "learn": keys.LEARNER_UPDATE_TIMER,
+    "sync": keys.SYNCH_WORKER_WEIGHTS_TIMER,
 }
-
-
-_LENGTHS = {"mean": EPISODE_LEN_MEAN, "min": EPISODE_LEN_MIN, "max": EPISODE_LEN_MAX}
-_RETURNS = {"mean": EPISODE_RETURN_MEAN, "min": EPISODE_RETURN_MIN, "max": EPISODE_RETURN_MAX}
-
-
-def episode_rows(table: EpisodeTable) -> NDArray[np.float64]:
-    """Return (n, 1 + A) of finished episodes: length, then the canonical return of each seat."""
-    return np.column_stack([table.length, table.returns])
+_LENGTHS = {"mean": keys.EPISODE_LEN_MEAN, "min": keys.EPISODE_LEN_MIN, "max": keys.EPISODE_LEN_MAX}
+_RETURNS = {"mean": keys.EPISODE_RETURN_MEAN, "min": keys.EPISODE_RETURN_MIN, "max": keys.EPISODE_RETURN_MAX}
 
 
 def episode_values(
@@ -82,17 +54,17 @@ def episode_values(
     for means, values in ((_LENGTHS, lengths), (_RETURNS, returns)):
         yield from (((key,), how, values) for how, key in means.items())
     for name, values in of_agents.items():
-        yield (EPISODE_AGENT_RETURN_MEAN, name), "mean", values
+        yield (keys.EPISODE_AGENT_RETURN_MEAN, name), "mean", values
     for module in specs.modules:
         parts = [of_agents[agent.name] for agent in specs.agents if agent.module == module]
-        yield (EPISODE_MODULE_RETURN_MEAN, module), "mean", np.sum(parts, axis=0)
+        yield (keys.EPISODE_MODULE_RETURN_MEAN, module), "mean", np.sum(parts, axis=0)
 
 
 def log_episodes(metrics: MetricsLogger, table: EpisodeTable, specs: MultiAgentSpec) -> None:
     """Log whole episodes (M >= 1) one by one, as RLlib's env runners do, so that several runners' can be merged."""
-    metrics.log_value(NUM_EPISODES, table.episodes, reduce="sum")
-    metrics.log_value(NUM_ENV_STEPS_SAMPLED, int(table.length.sum()), reduce="sum")
-    for key, how, values in episode_values(episode_rows(table), specs):
+    metrics.log_value(keys.NUM_EPISODES, table.episodes, reduce="sum")
+    metrics.log_value(keys.NUM_ENV_STEPS_SAMPLED, int(table.length.sum()), reduce="sum")
+    for key, how, values in episode_values(np.column_stack([table.length, table.returns]), specs):
         for value in values.tolist():
             metrics.log_value(key, value, reduce=how, window=table.episodes)
     for name, value in episode_metrics(table, specs).items():
@@ -114,33 +86,35 @@ def log_iteration(
     """
     count = 0
     if run.finished is not None:
-        count, rows = run.finished.episodes, episode_rows(run.finished)
+        count, rows = run.finished.episodes, np.column_stack([run.finished.length, run.finished.returns])
         known = newest if newest.shape[1] == rows.shape[1] else rows[:0]  # another stage may have other seats
         newest = np.concatenate([known, rows])[-window:]
-    for place, steps in ((NUM_ENV_STEPS_SAMPLED, env_steps), (NUM_EPISODES, count)):
-        _count(metrics, (ENV_RUNNER_RESULTS, place), steps, fast=place == NUM_ENV_STEPS_SAMPLED)
+    for place, steps in ((keys.NUM_ENV_STEPS_SAMPLED, env_steps), (keys.NUM_EPISODES, count)):
+        _count(metrics, (keys.ENV_RUNNER_RESULTS, place), steps, fast=place == keys.NUM_ENV_STEPS_SAMPLED)
     of_modules = dict.fromkeys(run.specs.modules, 0)
     for agent in run.specs.agents:
         steps = run.agent_steps[agent.name]
         of_modules[agent.module] += steps
-        _count(metrics, (ENV_RUNNER_RESULTS, NUM_AGENT_STEPS_SAMPLED), steps, agent.name)
+        _count(metrics, (keys.ENV_RUNNER_RESULTS, keys.NUM_AGENT_STEPS_SAMPLED), steps, agent.name)
     for module, steps in of_modules.items():
-        _count(metrics, (ENV_RUNNER_RESULTS, NUM_MODULE_STEPS_SAMPLED), steps, module)
+        _count(metrics, (keys.ENV_RUNNER_RESULTS, keys.NUM_MODULE_STEPS_SAMPLED), steps, module)
     columns = 1 + len(run.specs.seats)  # not known yet is not a number, as RLlib's own results say
     known = newest if len(newest) else np.full((1, columns), np.nan)
     for key, how, values in episode_values(known, run.specs):
-        metrics.log_value((ENV_RUNNER_RESULTS, *key), float(getattr(values, how)()), reduce="item")
+        metrics.log_value((keys.ENV_RUNNER_RESULTS, *key), float(getattr(values, how)()), reduce="item")
     for module, name, statistic in _of_learners(run.measured):
-        metrics.log_value((LEARNER_RESULTS, module, name), statistic, reduce="item")
+        metrics.log_value((keys.LEARNER_RESULTS, module, name), statistic, reduce="item")
     trained = {module: int(found["gradient_steps"]) * minibatch for module, found in run.learned.items()}
     for module, steps in trained.items():
-        _count(metrics, (LEARNER_RESULTS, module, NUM_MODULE_STEPS_TRAINED), steps)
+        _count(metrics, (keys.LEARNER_RESULTS, module, keys.NUM_MODULE_STEPS_TRAINED), steps)
         if "total_loss" in run.learned[module]:
-            metrics.log_value((LEARNER_RESULTS, module, "total_loss"), run.learned[module]["total_loss"], reduce="item")
-    _count(metrics, (LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED), sum(trained.values()))
-    _count(metrics, (LEARNER_RESULTS, ALL_MODULES, NUM_ENV_STEPS_TRAINED), env_steps, fast=True)
+            metrics.log_value(
+                (keys.LEARNER_RESULTS, module, "total_loss"), run.learned[module]["total_loss"], reduce="item"
+            )
+    _count(metrics, (keys.LEARNER_RESULTS, ALL_MODULES, keys.NUM_MODULE_STEPS_TRAINED), sum(trained.values()))
+    _count(metrics, (keys.LEARNER_RESULTS, ALL_MODULES, keys.NUM_ENV_STEPS_TRAINED), env_steps, fast=True)
     for ours, theirs in _TIMERS.items():
-        metrics.log_value((TIMERS, theirs), run.measured[f"timing/{ours}_s"], reduce="ema")
+        metrics.log_value((keys.TIMERS, theirs), run.measured[f"timing/{ours}_s"], reduce="ema")
     return newest
 
 
@@ -188,3 +162,10 @@ def report_columns(run: Any) -> dict[str, None]:
     one = EpisodeTable._make(np.zeros((1, *column.shape[1:]), column.dtype) for column in empty)
     gates = [f"gates/{state.gate.metric}/{part}" for state in run.keeper.states for part in ("met", "held_steps")]
     return dict.fromkeys([*episode_metrics(one, specs), "gates/held", *gates])
+
+
+def tell_of_episodes(*how: Any) -> bool:
+    """Call what is called for each episode: see :func:`multigrid_rl.rllib.finished.tell`."""
+    from multigrid_rl.rllib.finished import tell  # noqa: PLC0415 - a plain run has nobody to tell
+
+    return tell(*how)

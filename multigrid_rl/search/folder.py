@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from multigrid_rl.files import write_whole
 from multigrid_rl.runs.folder import locked
 from multigrid_rl.runs.provenance import circumstances
-from multigrid_rl.search.outcomes import Outcome, Score, Status, TrialSpec
+from multigrid_rl.search.plans import Outcome, Score, Status, TrialSpec
 from multigrid_rl.search.settings import AshaSettings, SearchRequest
 from multigrid_rl.search.space import read_yaml
 from multigrid_rl.text import ConfigError, expected
@@ -76,11 +76,7 @@ class SearchFolder:
         content = read_yaml(path / _REQUEST)
         if set(content) != {"search", "settings", "space", "variables", "base", "seed"}:
             raise ConfigError(f"{path / _REQUEST}: expected the file that search wrote, got keys {', '.join(content)}")
-        try:
-            provenance = json.loads((path / "provenance.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{path / 'provenance.json'}: damaged, expected the file that search wrote") from error
-        return cls(path, SearchRequest.from_data(content), provenance)
+        return cls(path, SearchRequest.from_data(content), read_yaml(path / "provenance.json"))  # as all JSON is yaml
 
     @cached_property
     def study(self) -> optuna.Study:

@@ -16,7 +16,7 @@ from multigrid_rl.config.overrides import put, written
 from multigrid_rl.config.recipes import GROUPS, expand_overrides
 from multigrid_rl.files import csv_text, markdown_table
 from multigrid_rl.search.folder import SearchFolder
-from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
+from multigrid_rl.search.plans import Outcome, Winner, ranked, winner_of
 from multigrid_rl.search.settings import ThreeStageSettings
 from multigrid_rl.search.space import Space
 
@@ -119,15 +119,11 @@ def verdict_of(folder: SearchFolder, winner: Winner) -> str:
     steps, runs = winner.score.env_steps_to_held, len(winner.trials)
     if steps is None:
         return f"Did not hold all gates in {runs} run(s); smallest margin {winner.score.margin:.3g} of a bound."
-    settings = folder.request.settings
+    how, settings = "in one run, not confirmed over seeds", folder.request.settings
     if winner.trials[0].startswith("s3-") and isinstance(settings, ThreeStageSettings):
         how = f"on {runs} of {settings.confirm.seeds} seeds that no earlier stage had seen"
-    elif isinstance(settings, ThreeStageSettings):
-        how = "in one short run, not confirmed over seeds"
     elif winner.trials[0].startswith("g"):
         how = "as the last of several configurations that its policy learned with; alone it is not known to"
-    else:
-        how = "in one run, not confirmed over seeds"
     return f"Held all gates {how}; {steps:,} environment steps at most."
 
 

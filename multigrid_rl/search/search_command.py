@@ -1,4 +1,4 @@
-"""The ``search`` verb: parse, load, search; prints a line for each trial, the table and the winner."""
+"""The ``search`` verb: parse, load, search; prints a line for each trial and the winner."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from multigrid_rl.cli.app import fail, refused
 from multigrid_rl.files import installing
@@ -19,11 +17,8 @@ from multigrid_rl.text import ConfigError, expected, program, reason
 
 if TYPE_CHECKING:
     from multigrid_rl.search.folder import SearchFolder
-    from multigrid_rl.search.outcomes import Outcome
+    from multigrid_rl.search.plans import Outcome
     from multigrid_rl.search.results import SearchResult
-
-#: Rows of the printed table; trials.csv has all. And its width where there is no terminal.
-ROWS, WIDTH = 15, 160
 
 
 def search(
@@ -77,18 +72,27 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
         ConfigError: the folder is in use, or damaged, or the cluster cannot search in it.
         RunError: the folder cannot be written, or Ray failed; finished trials are recorded.
     """
+    from multigrid_rl.cores import available_cpus
     from multigrid_rl.rllib.session import RayError, ray_session, reason_of
     from multigrid_rl.search.tuning import on_cluster, search
     from multigrid_rl.training.screen import interruption, live_console
     from multigrid_rl.types import RunError
 
-    screen = live_console()
+    screen, request, space = live_console(), folder.request, folder.request.space
     try:
         with ExitStack() as stack:
             # Ray before the signals: it takes one of them.
             lines = stack.enter_context(on_cluster(folder, address)) if address else []
             stack.enter_context(ray_session())
-            for line in [*preflight(folder, address), *lines]:
+            cpus, known = "as many as the cluster has CPUs" if address else available_cpus(), len(folder.outcomes())
+            head = [
+                f"multigrid-rl search {request.name} on {space.config.scenario.name}: {' '.join(space.base)}",
+                f"space:    {space.name}: {', '.join(variable.name for variable in space.variables)}",
+                f"trials:   {request.settings.max_concurrent or cpus} at a time, one core each; seed {request.seed}",
+                f"folder:   {folder.path}",
+                *([f"resumes:  {known} trials have ended already"] if known else []),
+            ]
+            for line in [*head, *lines]:
                 screen.print(line, markup=False)
             interrupted = stack.enter_context(interruption(screen))
             result = search(folder, lambda o: screen.print(outcome_line(folder, o), markup=False), interrupted)
@@ -101,27 +105,9 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
         failure = RunError(message)
         failure.hint = f"trials that have ended stay; go on: {program()} search --resume {quote(str(folder.path))}"
         raise failure from error
-    if result.winner is not None:
-        screen.print(table(folder, result), width=None if screen.is_terminal else WIDTH)
     for line in closing(folder, result):
         screen.print(line, markup=False)
     return result, stopped
-
-
-def preflight(folder: SearchFolder, address: str | None) -> list[str]:
-    """Return lines on the search space, the folder, and finished trials of a resumed search."""
-    from multigrid_rl.cores import available_cpus
-
-    request, known = folder.request, len(folder.outcomes())
-    space = request.space
-    at_a_time = request.settings.max_concurrent or ("as many as the cluster has CPUs" if address else available_cpus())
-    return [
-        f"multigrid-rl search {request.name} on {space.config.scenario.name}: {' '.join(space.base)}",
-        f"space:    {space.name}: {', '.join(variable.name for variable in space.variables)}",
-        f"trials:   {at_a_time} at a time, one core each; seed {request.seed}",
-        f"folder:   {folder.path}",
-        *([f"resumes:  {known} trials have ended already"] if known else []),
-    ]
 
 
 def outcome_line(folder: SearchFolder, outcome: Outcome) -> str:
@@ -132,31 +118,9 @@ def outcome_line(folder: SearchFolder, outcome: Outcome) -> str:
     verdict = f"HELD at {score.env_steps_to_held:>9,} steps" if score.held else f"not held, margin {score.margin:>9.3f}"
     stopped = " (stopped)" if outcome.status == "stopped" else ""
     played = f"{outcome.env_steps:>9,} steps, {outcome.seconds:>4.0f} s{stopped}"
-    return f"{spec.id:<14} {verdict} | {played} | {_values(folder, outcome)}"
-
-
-def _values(folder: SearchFolder, outcome: Outcome) -> str:
     space = folder.request.space
-    texts = zip(space.variables, space.in_short(outcome.spec.params or {}), strict=True)
-    return ", ".join(f"{variable.name} {text}" for variable, text in texts)
-
-
-def table(folder: SearchFolder, result: SearchResult) -> Table:
-    """Lay out the best trials, best first."""
-    from multigrid_rl.search.outcomes import ranked
-    from multigrid_rl.search.results import cells
-
-    order = ranked(result.outcomes)
-    title = f"best {min(ROWS, len(order))} of {len(result.outcomes)} trials"
-    rows = Table("trial", title=title, title_justify="left")
-    for name in ("seed", "held at", "margin", "steps", "seconds"):
-        rows.add_column(name, justify="right", no_wrap=True)
-    rows.add_column("values", overflow="fold")
-    winners = result.winner.trials if result.winner else ()
-    for outcome in order[:ROWS]:
-        texts = [outcome.spec.id, *cells(outcome), _values(folder, outcome)]
-        rows.add_row(*map(escape, texts), style="bold green" if outcome.spec.id in winners else None)
-    return rows
+    values = zip(space.variables, space.in_short(spec.params or {}), strict=True)
+    return f"{spec.id:<14} {verdict} | {played} | {', '.join(f'{variable.name} {text}' for variable, text in values)}"
 
 
 def closing(folder: SearchFolder, result: SearchResult) -> list[str]:

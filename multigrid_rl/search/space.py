@@ -13,9 +13,10 @@ from multigrid_rl.config.network import network_entry
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import data_root
-from multigrid_rl.search.outcomes import Params
 from multigrid_rl.text import ConfigError, expected, unknown
 
+#: Optuna's parameters of a configuration, by key of the variable.
+Params = dict[str, float | int | str]
 #: How a variable can be drawn, by the names of Ray Tune; as in Optuna, both bounds are included.
 DRAWS: Final = ("uniform", "loguniform", "randint", "lograndint", "choice")
 #: From what is drawn to the value, and for which draws (rl-zoo3 has such variables, too): a discount is even in the

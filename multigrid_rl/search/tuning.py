@@ -15,8 +15,7 @@ from ray.tune.search import Searcher
 
 from multigrid_rl.rllib.session import ray_session, reason_of
 from multigrid_rl.search.folder import STOP, SearchFolder, run_path
-from multigrid_rl.search.outcomes import Outcome, Score, Status, TrialSpec
-from multigrid_rl.search.plans import plan_of
+from multigrid_rl.search.plans import Outcome, Score, Status, TrialSpec, plan_of
 from multigrid_rl.search.results import SearchResult, result_of, write_result
 from multigrid_rl.search.settings import AshaSettings
 from multigrid_rl.search.trial import ENDED, INTERRUPTED, METRIC, STOPPED, TIME, TRIAL, TrialConfig, run_trial
@@ -220,10 +219,6 @@ def why_failed(trial: Any) -> str:
     return reason_of(error)
 
 
-def _trial(config: dict[str, Any]) -> None:
-    run_trial(config[TRIAL], tune.report)
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence Tune within the block; an experiment of the caller's own, after it, reports as usual."""
@@ -247,7 +242,7 @@ def run_on_tune(run: SearchRun) -> None:
     with _quiet(), ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
         limit = run.folder.request.settings.max_concurrent or int(ray.cluster_resources().get("CPU", 1))
         tune.Tuner(
-            tune.with_resources(_trial, {"cpu": 1}),
+            tune.with_resources(lambda config: run_trial(config[TRIAL], tune.report), {"cpu": 1}),
             tune_config=tune.TuneConfig(
                 search_alg=_Proposals(run),
                 num_samples=-1,

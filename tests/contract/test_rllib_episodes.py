@@ -57,7 +57,7 @@ def test_each_finished_game_is_one_episode_and_its_metrics_reach_results_and_gat
     assert last.agent_ids == {"red_0", "red_1"}
     assert set(last.returns) >= last.agent_ids
     assert last.winner in (None, "red", "blue")
-    with pytest.raises(AttributeError, match=r"episode: expected length, .* got get_rewards"):
+    with pytest.raises(AttributeError, match=r"episode: expected custom_data, .* got get_rewards"):
         last.get_rewards()
     _, without = trained(config("coop", *SHORT))
     assert without_time([row]) == without_time([without])  # callbacks change nothing that is trained

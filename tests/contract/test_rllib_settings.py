@@ -49,10 +49,9 @@ def test_page_says_what_becomes_of_every_parameter(method):
 
 
 def test_what_is_not_followed_is_refused_with_its_reason():
-    from multigrid_rl.rllib.build import _RLLIBS  # noqa: PLC0415 - names that RLlib follows
-    from multigrid_rl.rllib.converted import CONVERTED, SAME  # noqa: PLC0415
+    from multigrid_rl.rllib.converted import CONVERTED, RLLIBS, SAME  # noqa: PLC0415
 
-    followed = {*_RLLIBS, *SAME, *CONVERTED}
+    followed = {*RLLIBS, *SAME, *CONVERTED}
     without = []
     for name in sorted(vars(config("1v1", *TINY))):
         deprecated = getattr(PPOConfig(), name, None) == DEPRECATED_VALUE

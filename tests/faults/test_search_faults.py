@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from multigrid_rl.search.folder import STUDY, SearchFolder
-from multigrid_rl.search.outcomes import Outcome
+from multigrid_rl.search.plans import Outcome
 
 BASE = [
     *("scenario=1v1", "train.num_envs=32", "train.num_steps=16", "train.minibatch_size=256", "train.epochs=2"),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multigrid_rl.gates import Gate, GateKeeper, Moment
-from multigrid_rl.search.outcomes import Score, score_of
+from multigrid_rl.search.plans import Score, score_of
 
 scores = st.builds(
     Score,

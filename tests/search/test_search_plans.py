@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from multigrid_rl.search.folder import STOP, SearchFolder
-from multigrid_rl.search.outcomes import Outcome, Score, TrialSpec, winner_of
-from multigrid_rl.search.plans import perturbed
+from multigrid_rl.search.plans import Outcome, Score, TrialSpec, perturbed, winner_of
 from multigrid_rl.search.results import FEWEST, importance_of
 from multigrid_rl.search.settings import SearchRequest, load_settings
 from multigrid_rl.search.space import load_space

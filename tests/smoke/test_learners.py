@@ -25,7 +25,7 @@ MEMORY = ["scenario=single-obstacle", "model=gru", "model.hidden=[16]"]
 
 
 @pytest.mark.long  # test_update averages the gradients of two in one process
-@pytest.mark.parametrize("kind", [["scenario=1v1"], MEMORY])
+@pytest.mark.parametrize("kind", [["scenario=1v1"], MEMORY, ["scenario=1v1", "train.kl_coef=5"]])
 def test_two_learners_equal_one_on_whole_batch(session, tmp_path, kind):
     # Each computes half of every minibatch: only the order of additions differs.
     _, alone = tiny_run(tmp_path / "one", *kind, "train.until=1024")

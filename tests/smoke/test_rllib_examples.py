@@ -35,9 +35,9 @@ def example(name):
 
 
 @pytest.mark.slow
-def test_there_are_ten_of_fewer_than_sixty_lines():
-    files = sorted(EXAMPLES.glob("*.py"))
-    assert len(files) == 10
+def test_the_page_lists_all_and_each_has_fewer_than_sixty_lines():
+    files, page = sorted(EXAMPLES.glob("*.py")), (EXAMPLES.parents[1] / "docs" / "rllib.md").read_text(encoding="utf-8")
+    assert [file.name for file in files if f"(../examples/rllib/{file.name})" not in page] == []
     assert max(len(file.read_text().splitlines()) for file in files) < 60
 
 
@@ -112,3 +112,67 @@ def test_tune_pbt(tmp_path):
     assert not results.errors
     assert {result.metrics["training_iteration"] for result in results} == {3}
     assert all("gates" in result.metrics for result in results)
+
+
+def test_league():
+    judged = example("league").main(*TINY, rounds=2, iterations=1, episodes=10)
+    assert [0 <= wins <= 1 for wins in judged] == [True, True]
+
+
+def test_episode_metrics():
+    result = example("episode_metrics").main(*TINY, iterations=40, share=0.0)
+    assert result["done"]  # the gate is held long before training ends
+    assert 0 <= result["env_runners"]["red_takes_key"] <= 1
+
+
+def test_custom_evaluation():
+    module = example("custom_evaluation")
+    module.against_all.episodes = 10
+    found = module.main(*TINY, iterations=2, interval=1)
+    assert {f"win_{who}" for who in module.OPPONENTS} <= set(found)
+
+
+def test_evaluation_beside_training():
+    found = example("evaluation_beside_training").main(*TINY, iterations=2)
+    assert [row["num_episodes"] > 0 for row in found] == [True, True]
+    assert [row["num_env_steps_sampled"] >= 100 for row in found] == [True, True]
+
+
+def test_stages():
+    began = example("stages").main(*TINY, "train.until=8192", iterations=16, longest=2048)
+    assert list(began) == [0, 1, 2]
+
+
+def test_best_checkpoint(tmp_path):
+    folder, wins = example("best_checkpoint").main(*TINY, iterations=10, episodes=10, folder=os.fspath(tmp_path))
+    assert Path(folder).parent == tmp_path
+    assert 0 <= wins <= 1
+
+
+def test_restore_one_agent():
+    assert example("restore_one_agent").main(*TINY, iterations=1) == {"red_0": True, "red_1": False}
+
+
+def test_inference_after_training():
+    assert len(example("inference_after_training").main(*TINY, iterations=1, games=2)) == 2
+
+
+def test_action_masks():
+    masked, taken = example("action_masks").main("train.num_envs=16", "train.num_steps=64", *TINY[2:], iterations=2)
+    assert masked > 0
+    assert taken == 0
+
+
+@pytest.mark.slow
+def test_custom_logger(tmp_path):
+    where = {"path": os.fspath(tmp_path / "held.log"), "folder": os.fspath(tmp_path)}
+    lines = example("custom_logger").main(*TINY, until=1024, **where)
+    assert sorted(line.partition(" ")[2] for line in lines) == [
+        f"{{'model.hidden': {hidden}}}: not held" for hidden in ([32], [64, 64])
+    ]
+
+
+@pytest.mark.slow
+def test_custom_experiment(tmp_path):
+    found = example("custom_experiment").main(*TINY, iterations=1, episodes=4, folder=os.fspath(tmp_path))
+    assert [set(result.metrics) >= {"hunter", "random"} for result in found] == [True, True]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, MultiDiscrete
 
+from multigrid_rl.fast.loss import ppo_gradient, shapes
+from multigrid_rl.fast.penalty import categorical_penalty, gaussian_penalty
 from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of, reference
-from multigrid_rl.models.distributions import Categorical
+from multigrid_rl.learn.settings import KlPenalty
+from multigrid_rl.models.distributions import Categorical, distribution_of
 
 WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.03)
 
@@ -43,6 +48,31 @@ def test_loss_parts_and_gradients_equal_torch(seats, seed):
     )
     assert (ratio > 1.2).any()  # both sides of the clip are in the case
     assert (ratio < 0.8).any()
+
+
+@pytest.mark.parametrize("seats", [1, 3, None], ids=["one", "three", "gaussian"])
+def test_gradient_of_kl_penalty_equals_torch(seats):
+    outputs, values, rows = case(seats or 1)
+    distribution = distribution_of(Box(-1, 1, (3,)) if seats is None else MultiDiscrete([7] * seats))
+    if seats is None:
+        outputs = outputs[:, 0, :6]
+        rows = rows._replace(actions=torch.randn(len(values), 3))
+    outputs = outputs.flatten(1).contiguous()
+    old, penalty = outputs + 0.5 * torch.randn(outputs.shape), KlPenalty(0.7, 0.01)
+    new, criticised = outputs.clone().requires_grad_(), values.clone().requires_grad_()
+    loss, _ = reference(new, criticised, rows, distribution, Losses(), WEIGHTING)
+    divergence = penalty.of(distribution, old, new, rows.mask)
+    (loss + 0.7 * divergence).backward()
+    columns = [None if column is None else column.numpy() for column in rows]
+    found, *_ = ppo_gradient(outputs.numpy(), values.numpy(), columns, distribution, WEIGHTING)
+    shape, (parts, _) = shapes(len(outputs), distribution)
+    parts[:] = 0
+    every, added = np.arange(len(outputs)), gaussian_penalty if seats is None else categorical_penalty
+    passed, held = (outputs.numpy().reshape(shape), values.numpy(), every), (0.7, old.numpy().reshape(shape))
+    told = np.zeros(6, np.float32)
+    added(passed, every, rows.mask.numpy(), held, found.reshape(shape), parts, told)
+    torch.testing.assert_close(torch.from_numpy(found), new.grad, rtol=1e-4, atol=1e-6)
+    assert told[3] == pytest.approx(divergence.item(), rel=1e-5)
 
 
 def test_steps_without_living_seat_are_excluded():

@@ -266,7 +266,24 @@ def shared_out(case: str):
         yield pytest.param(case, 2, marks=() if "tokens" in case else pytest.mark.long)
 
 
-@pytest.mark.parametrize("changes", [{}, {"target_kl": 0.2}, {"grad_clip": 0.1}])
+@pytest.mark.parametrize("case", CASES)
+def test_steps_under_kl_penalty_equal_those_of_torch(case, monkeypatch):
+    architecture, agent, batch = CASES[case]()
+    batch.mask[5:9] = False
+    config = {"lr": Schedule(0.01, 0.01, 1), "epochs": 3, "minibatch_size": 24, "kl_coef": 2.0, "kl_target": 0.001}
+    found = []
+    for torchs in (False, True):
+        if torchs:
+            monkeypatch.setattr(Update, "_compiled", lambda *_: None)
+        update = update_of(network_of(agent, architecture, 1), agent, **config)
+        told = [update.learn({"red": batch}, 0)["red"] for _ in range(2)]
+        assert told[-1]["kl_coef"] == 4.5  # further away than the target, twice
+        assert told[-1]["approx_kl"] > 1e-4
+        found.append((*told, update._flat["red"][0].weights.detach().clone()))
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{}, {"target_kl": 0.2}, {"grad_clip": 0.1}, {"kl_coef": 2.0, "kl_target": 0.001}])
 @pytest.mark.parametrize(("case", "threads"), [one for case in CASES for one in shared_out(case)])
 def test_steps_in_one_call_equal_those_one_by_one(case, changes, threads):
     architecture, agent, batch = CASES[case]()
