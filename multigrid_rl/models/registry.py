@@ -135,7 +135,8 @@ def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0)
     distribution = _head(agent.action_space, architecture, seed)
     name = str(architecture.get("name"))
     if ":" in name:
-        network = custom(name, architecture, agent.observation_space, distribution.outputs, seed)
+        critic = () if agent.critic_space is None else (agent.critic_space,)
+        network = custom(name, architecture, agent.observation_space, distribution.outputs, seed, critic)
     else:
         gaussian = isinstance(distribution, Gaussian)
         central = () if agent.critic_space is None else signature_of(agent.critic_space)
@@ -183,9 +184,16 @@ def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) 
 
 
 def custom(
-    name: str, architecture: Mapping[str, Any], observation_space: spaces.Space[Any], outputs: int, seed: int = 0
+    name: str,
+    architecture: Mapping[str, Any],
+    observation_space: spaces.Space[Any],
+    outputs: int,
+    seed: int = 0,
+    critic: Sequence[spaces.Space[Any]] = (),
 ) -> nn.Module:
     """Build a network of the user's own, ``module:Class`` (docs/extending.md). It runs code: only where that was asked.
+
+    A central ``critic`` reads another space, too, behind the observation.
 
     Raises:
         ConfigError: it cannot be imported.
@@ -194,7 +202,7 @@ def custom(
     _options(name, architecture, Network(""), vector=isinstance(observation_space, spaces.Box))
     generator = torch.Generator().manual_seed(seed)
     network: nn.Module = import_object("model.name", name, "module:Class")(
-        observation_space, outputs, tuple(architecture["hidden"]), generator
+        observation_space, outputs, tuple(architecture["hidden"]), generator, *critic
     )
     if not isinstance(network, nn.Module):
         raise ArchitectureError(expected(f"model.name={name}", "a torch.nn.Module", type(network).__name__))
