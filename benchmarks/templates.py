@@ -16,6 +16,7 @@ SOURCES = {
     "ppo_one_file_todo.py": ROOT / "examples" / "ppo_one_file.py",
     "vpg_todo.py": _SOLUTIONS / "vpg.py",
     "bc_todo.py": _SOLUTIONS / "bc.py",
+    "central_critic_todo.py": _SOLUTIONS / "central_critic.py",
     "walker_reward_todo.py": _SOLUTIONS / "walker_reward.py",
 }
 _BLOCK = re.compile(r"^( *)# TODO-BEGIN (\w+): (.+)\n(?:.*\n)*?\1# TODO-END \2\n", re.MULTILINE)

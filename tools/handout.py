@@ -35,7 +35,7 @@ jobs:
       - uses: actions/setup-python@v5
         with: {{python-version: "3.12"}}
       - run: {install}
-{checks}      - run: multigrid-rl grade my-agent --rubric {rubric} -o grade.json
+{checks}      - run: multigrid-rl grade {hand_in} --rubric {rubric} -o grade.json
       - uses: actions/upload-artifact@v4
         if: always()
         with: {{name: grade, path: grade.json, if-no-files-found: ignore}}
@@ -109,9 +109,10 @@ def write(number: int, target: Path) -> list[str]:
     files["README.md"] = sheet = sheet_of(text, {*files}, source.stem)
     notebook = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))
     files["notebook.ipynb"] = json.dumps(notebook_of(notebook, sheet, checks), indent=1, ensure_ascii=False) + "\n"
+    (hand_in,) = set(re.findall(r"^multigrid-rl grade (my-\w+)", text, re.MULTILINE))
     steps = "".join(f"      - run: {check}\n" for check in checks)
     files[".github/workflows/grade.yml"] = WORKFLOW.format(
-        install=INSTALL.format(home=HOME), checks=steps, rubric=rubric
+        install=INSTALL.format(home=HOME), checks=steps, hand_in=hand_in, rubric=rubric
     )
     target.mkdir(parents=True)
     for name, content in files.items():

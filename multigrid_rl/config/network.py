@@ -15,7 +15,7 @@ MAX_HEAD_SIZE = 1000
 MAX_UNITS = 4096
 MAX_LAYERS = 8
 #: What is known of a network of a user's own before it is built.
-_OWN = Network("", activations=None)
+_OWN = Network("", central=True, activations=None)
 
 
 def network_entry(name: object) -> Network | None:

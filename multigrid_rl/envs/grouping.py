@@ -1,8 +1,7 @@
 """Training schemes: how seats that learn become agents.
 
 * DTDE (decentralised training, decentralised execution): each seat is an agent; actor and critic read its own view.
-* CTDE: each seat is an agent; its critic also reads the views and last actions of all team mates, its actor does not;
-  of vectors of floats it reads the views alone.
+* CTDE: each seat is an agent; its critic also reads the views and, of tokens, last actions of all team mates.
 * CTCE: the team is one agent; it reads all its members' views and decides for all of them.
 """
 

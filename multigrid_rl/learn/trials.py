@@ -33,6 +33,7 @@ def try_network(agent: AgentSpec, architecture: Mapping[str, Any]) -> nn.Module:
     key = f"model.name={name}"
     with user_code(key):
         made_of = "observation_space, outputs, hidden, generator"
+        made_of += ", central_space" * (agent.critic_space is not None)
         _check_signature(key, import_object("model.name", name, "module:Class"), made_of)
         network = network_of(agent, architecture)
         _check_network(key, network, agent, distribution_of(agent.action_space, network=network))
@@ -115,11 +116,12 @@ def _check_memory(key: str, network: Any, agent: AgentSpec, distribution: Distri
 
 
 def _seen(agent: AgentSpec, rows: int) -> Tensor:
-    """Return observations of an agent (rows, D) that it might see."""
-    space = copy.deepcopy(agent.observation_space)
-    space.seed(0)
-    found = np.stack([space.sample() for _ in range(rows)]).reshape(rows, -1)
-    vector = isinstance(space, spaces.Box)
+    """Return observations of an agent (rows, D) that it might see, with what its critic reads."""
+    parts = []
+    for space in map(copy.deepcopy, filter(None, (agent.observation_space, agent.critic_space))):
+        space.seed(0)
+        parts.append(np.stack([space.sample() for _ in range(rows)]).reshape(rows, -1))
+    found, vector = np.concatenate(parts, axis=1), isinstance(agent.observation_space, spaces.Box)
     return torch.as_tensor(found.clip(-10, 10).astype(np.float32) if vector else found.astype(np.uint8))
 
 

@@ -135,7 +135,8 @@ def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0)
     distribution = _head(agent.action_space, architecture, seed)
     name = str(architecture.get("name"))
     if ":" in name:
-        network = custom(name, architecture, agent.observation_space, distribution.outputs, seed)
+        reads = [space for space in (agent.observation_space, agent.critic_space) if space is not None]
+        network = custom(name, architecture, reads, distribution.outputs, seed)
     else:
         gaussian = isinstance(distribution, Gaussian)
         central = () if agent.critic_space is None else signature_of(agent.critic_space)
@@ -183,18 +184,18 @@ def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) 
 
 
 def custom(
-    name: str, architecture: Mapping[str, Any], observation_space: spaces.Space[Any], outputs: int, seed: int = 0
+    name: str, architecture: Mapping[str, Any], reads: Sequence[spaces.Space[Any]], outputs: int, seed: int = 0
 ) -> nn.Module:
-    """Build a network of the user's own, ``module:Class`` (docs/extending.md). It runs code: only where that was asked.
+    """Build a network of the user's own that ``reads`` observations and what its critic alone may; this runs its code.
 
     Raises:
         ConfigError: it cannot be imported.
         ArchitectureError: it is no ``torch.nn.Module``, or has no ``state_size``, and no ``logits`` or ``sequence``.
     """
-    _options(name, architecture, Network(""), vector=isinstance(observation_space, spaces.Box))
+    _options(name, architecture, Network(""), vector=isinstance(reads[0], spaces.Box))
     generator = torch.Generator().manual_seed(seed)
     network: nn.Module = import_object("model.name", name, "module:Class")(
-        observation_space, outputs, tuple(architecture["hidden"]), generator
+        reads[0], outputs, tuple(architecture["hidden"]), generator, *reads[1:]
     )
     if not isinstance(network, nn.Module):
         raise ArchitectureError(expected(f"model.name={name}", "a torch.nn.Module", type(network).__name__))

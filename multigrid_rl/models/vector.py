@@ -184,7 +184,7 @@ class CentralActorCritic(VectorActorCritic):
 
     def values(self, obs: Tensor) -> Tensor:
         """Compute only the values (B,), of all vectors."""
-        views = self.normaliser(obs.view(len(obs), -1, self.size))
+        views = self.normaliser(obs.reshape(len(obs), -1, self.size))
         first = self.value[0](views[:, 0]) + self.central(views[:, 1:].flatten(1))
         values: Tensor = self.value[1:](first).squeeze(-1) * self.value_scale
         return values

@@ -23,7 +23,7 @@ from tiny_runs import tiny_run
 ROOT = Path(__file__).parents[2]
 DOCS, WORKED, ANSWERS = ROOT / "docs", ROOT / "tests" / "assignments" / "worked", ROOT / "tests/assignments/answers"
 ASSIGNMENTS = DOCS / "assignments"
-SHEETS = sorted(ASSIGNMENTS.glob("[1-5]-*.md"))
+SHEETS = sorted(ASSIGNMENTS.glob("[1-6]-*.md"))
 PAGES = [DOCS / "courses.md", *SHEETS]
 VERBS = ("multigrid-rl ", "make ", "python ")
 #: A row of a sheet's rubric: what was handed in, its return, its points; several with a comma and a blank.
@@ -79,7 +79,7 @@ def test_a_command_would_start(page, line, monkeypatch):
 
 def test_there_are_commands_of_every_kind():
     assert len(TYPED) > 70
-    assert len(SHEETS) == 5
+    assert len(SHEETS) == 6
     assert {line.split()[1] for _, line in TYPED if line.startswith("multigrid-rl ")} >= {
         "train", "explain", "evaluate", "grade", "record", "report", "export", "import-mlagents",
     }  # fmt: skip
@@ -94,7 +94,8 @@ def test_cited_files_have_what_is_cited():
 def test_words_of_the_courses_can_be_found():
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert [word for word in ("ssignment", "REINFORCE", "VPG", "GAE", "GAIL", "AIRL", "diffusion", "CleanRL", "DAgger",
-                              "Tune", "tune.run", "callback") if word not in text] == []  # fmt: skip
+                              "Tune", "tune.run", "callback", "ctde", "self-play",
+                              "curriculum") if word not in text] == []  # fmt: skip
 
 
 @pytest.mark.parametrize("sheet", SHEETS, ids=lambda path: path.stem)

@@ -83,6 +83,7 @@ def test_its_workflow_checks_and_grades_what_lies_there(handed):
     steps = [step["run"] for step in flow["jobs"]["grade"]["steps"] if "run" in step]
     assert [name for step in steps[1:-1] for name in step.split()[1:] if not (folder / name).is_file()] == []
     assert len(steps) == 3 or number == 2
+    assert steps[-1].split()[2] == ("my-team" if number == 6 else "my-agent")
     assert (folder / f"{steps[-1].split('--rubric ')[1].split()[0]}.yaml").is_file()
 
 

@@ -12,10 +12,11 @@ import pytest
 
 from benchmarks.templates import SOURCES, TEMPLATES, template_from, template_of
 from commands import call
+from multigrid_rl.text import ConfigError
 from tiny_runs import tiny_run
 
 SOLUTIONS = Path(__file__).parent / "solutions"
-CHECKED = {"vpg": 6, "bc": 4, "walker_reward": 4}
+CHECKED = {"vpg": 6, "bc": 4, "walker_reward": 4, "central_critic": 4}
 
 
 def loaded(path):
@@ -106,6 +107,17 @@ MISTAKES = {
         ("/ 0.4) ** 2", ") ** 2", "check_effort"),
         ("uprightness(next_obs)", "uprightness(obs)", "check_shaped"),
     ],
+    "central_critic": [
+        ("(obs.shape[1] - size - 1) // (size + 1)", "1", "check_split"),
+        (
+            "views.reshape(len(obs), mates, size), last",
+            "views.reshape(len(obs), mates, size), last.flip(1)",
+            "check_split",
+        ),
+        ("torch.cat(columns, dim=1).float()", "sum(columns).float()", "check_one_hot"),
+        ("[actions + 1] * last.shape[1]", "[actions] * last.shape[1]", "check_critic_input"),
+        ("for view in views.unbind(dim=1)", "for view in views[:, :1].mul(0).unbind(dim=1)", "check_actor"),
+    ],
 }
 
 
@@ -116,7 +128,7 @@ def test_a_mistake_is_found_by_its_check(tmp_path, name, right, wrong, check):
     mistaken = tmp_path / f"{name}.py"
     mistaken.write_text(text.replace(right, wrong))
     module = loaded(mistaken)
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, RuntimeError)):
         getattr(module, check)()
 
 
@@ -167,6 +179,23 @@ def test_what_was_filled_in_trains_as_the_command_line_says(tmp_path, monkeypatc
     for mine, theirs in zip(*rows, strict=True):
         for name in ("learner/agent_0/policy_loss", "learner/agent_0/vf_loss", "approx_kl/agent_0"):
             assert mine[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-5), name
+
+
+def test_a_critic_that_was_filled_in_trains_and_its_player_needs_no_team_mate(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(SOLUTIONS))
+    monkeypatch.chdir(tmp_path)
+    words = ["scenario=coop", "scheme=ctde", "experiment=none", "model.name=central_critic:CentralCritic"]
+    rows = tiny_run(tmp_path / "run", *words, "scenario.game.max_steps=30")[1]
+    assert {"explained_variance/red_0", "explained_variance/red_1"} <= rows[-1].keys()
+    judged = call("evaluate", tmp_path / "run", "--episodes", 4)
+    assert judged.exit_code == 0, judged.output
+    monkeypatch.setattr(sys.modules["central_critic"], "CentralCritic", WithoutCentralSpace)
+    with pytest.raises(ConfigError, match=r"central_critic:CentralCritic: arguments: expected .*central_space\), got"):
+        tiny_run(tmp_path / "refused", *words)
+
+
+class WithoutCentralSpace:
+    def __init__(self, observation_space, outputs, hidden, generator): ...
 
 
 @pytest.mark.slow

@@ -329,7 +329,7 @@ def test_own_network_is_exported_as_an_agent(tmp_path, monkeypatch):
     (agent,) = place_of(spec).agents(spec, {"agent_0": "prey"}, "dtde", shared=False)
     architecture = {"name": "own_sharp:Sharp", "hidden": [4]}
     reads = spaces.Box(-np.inf, np.inf, agent.observation_space.shape)
-    network = custom(architecture["name"], architecture, reads, 5, 3)
+    network = custom(architecture["name"], architecture, [reads], 5, 3)
     source = tmp_path / "source"
     env = {"package": "pettingzoo", "env_id": spec.env_id}
     write_player(source, network.state_dict(), {

@@ -77,7 +77,7 @@ def own(tmp_path, monkeypatch):
     def make(name: str, seats: tuple[str, ...] = ("red_0",), members: int = 1, scenario: str = "1v1"):
         architecture = {"name": f"own_nets:{name}", "hidden": [16]}
         categories = token_categories(ONE) * members
-        network = custom(architecture["name"], architecture, spaces.MultiDiscrete(categories), 7 * members, 3)
+        network = custom(architecture["name"], architecture, [spaces.MultiDiscrete(categories)], 7 * members, 3)
         card = {
             "name": "mine", "architecture": architecture, "actions": 7, "members": members, "scenario": scenario,
             "observation": {"view_size": 5, "categories": categories}, "seats": list(seats), "provenance": {},

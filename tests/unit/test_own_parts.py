@@ -41,8 +41,8 @@ def own_parts(tmp_path, monkeypatch):
 
 
 def test_builds_external_network(own_parts):
-    network = custom("own_parts:Small", {"hidden": [8]}, SPACE, 2, seed=1)
-    again = custom("own_parts:Small", {"hidden": [8]}, SPACE, 2, seed=1)
+    network = custom("own_parts:Small", {"hidden": [8]}, [SPACE], 2, seed=1)
+    again = custom("own_parts:Small", {"hidden": [8]}, [SPACE], 2, seed=1)
     assert isinstance(network, nn.Module)
     assert torch.equal(network.policy.weight, again.policy.weight)
     assert compose(["env_id=CartPole-v1", "model.name=own_parts:Small"]).model.name == "own_parts:Small"
@@ -50,7 +50,7 @@ def test_builds_external_network(own_parts):
 
 def test_rejects_network_without_its_parts(own_parts):
     with pytest.raises(ArchitectureError, match="state_size: expected a whole number, 0 without memory, got None"):
-        custom("own_parts:Bare", {"hidden": [8]}, SPACE, 2)
+        custom("own_parts:Bare", {"hidden": [8]}, [SPACE], 2)
 
 
 def test_takes_external_objective(own_parts):
@@ -162,7 +162,7 @@ def test_memory_network_needs_no_logits_and_changes_are_noticed(own_parts):
 
 
 def test_card_imports_no_module_where_code_is_refused(own_parts, monkeypatch, caplog):
-    network = custom("own_parts:Small", {"hidden": [8]}, SPACE, 2)
+    network = custom("own_parts:Small", {"hidden": [8]}, [SPACE], 2)
     card = {
         "name": "mine",
         "architecture": {"name": "own_parts:Small", "hidden": [8]},
