@@ -196,10 +196,7 @@ class Board(NamedTuple):
 
 
 class SeatView(NamedTuple):
-    """What one seat sees in ``N`` games.
-
-    Tokens of red/blue doors are ``V * V`` cell codes by ``[i][j]``, heading and mission.
-    """
+    """What one seat sees in ``N`` games; of red/blue doors ``V * V`` cell codes by ``[i][j]``, heading, mission."""
 
     tokens: NDArray[Any]  # (N, D) uint8, of other environments maybe float32; of a team (N, C * D)
     board: Board | None  # the referee's view, for scripted players only

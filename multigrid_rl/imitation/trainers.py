@@ -18,7 +18,7 @@ from multigrid_rl.training.trainers import Trainer
 if TYPE_CHECKING:
     from multigrid_rl.imitation.adversarial import AdversarialConfig
     from multigrid_rl.imitation.demonstrations import Demonstrations
-    from multigrid_rl.training.protocols import Sampler
+    from multigrid_rl.training.protocols import Sampler, Updater
     from multigrid_rl.types import MultiAgentSpec
 
 
@@ -222,7 +222,7 @@ class CloningTrainer(Imitation):
             absent["learner/*/held_out_loss"] = "no episodes are held out"
         return absent
 
-    def learner(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Any:
+    def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from recorded steps."""
         from multigrid_rl.imitation.cloning import Cloning, CloningConfig
 
@@ -273,7 +273,7 @@ class DaggerTrainer(CloningTrainer):
         expert = f"expert:   {train.dagger.expert} labels every step of {train.num_envs} {games}"
         return [expert, *super()._played(config, threads, games)]
 
-    def learner(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Any:
+    def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from all labels."""
         from multigrid_rl.imitation.cloning import CloningConfig
         from multigrid_rl.imitation.dagger import Dagger
@@ -320,7 +320,7 @@ class AdversarialTrainer(Imitation):
         """Return true: rewards of a batch are known after it was played."""
         return True
 
-    def learner(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Any:
+    def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return an update with learned rewards."""
         from multigrid_rl.imitation.adversarial import AdversarialUpdate
         from multigrid_rl.imitation.demonstrations import read_demonstrations
@@ -356,7 +356,7 @@ class DacTrainer(AdversarialTrainer):
     def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
         return SAC.describe(config, threads, games)
 
-    def learner(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Any:
+    def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from kept steps and recorded ones."""
         from multigrid_rl.imitation.dac import Dac
         from multigrid_rl.imitation.demonstrations import read_demonstrations

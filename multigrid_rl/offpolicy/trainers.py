@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -11,6 +11,9 @@ from multigrid_rl.config.scenario import Part, Steps
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.metrics import MetricGroup
 from multigrid_rl.training.trainers import Trainer
+
+if TYPE_CHECKING:
+    from multigrid_rl.training.protocols import Updater
 
 #: The head that SAC learns: what is drawn can be differentiated by the outputs.
 HEAD = "tanh-gaussian"
@@ -83,7 +86,7 @@ class SacTrainer(Trainer):
         """Return true: paths tell what came after each step."""
         return True
 
-    def learner(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Any:
+    def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from kept steps."""
         from multigrid_rl.offpolicy.sac import Sac
 

@@ -94,7 +94,7 @@ class BatchLearner(WithoutWrapper, PPOTorchLearner):
     and optimisers. ``config.settings`` is a :class:`~multigrid_rl.rllib.build.Settings`.
 
     Attributes:
-        our_update: such as :class:`~multigrid_rl.learn.update.Update`.
+        updater: such as :class:`~multigrid_rl.learn.update.Update`.
     """
 
     def build(self) -> None:
@@ -109,7 +109,7 @@ class BatchLearner(WithoutWrapper, PPOTorchLearner):
         """Register the optimisers of each network."""
         modules = {name: self._module[name] for name in self._module.keys()}  # noqa: SIM118 - no dict
         settings = self.config.settings
-        self.our_update: Any = settings.trainer.learner(
+        self.updater = settings.trainer.updater(
             settings.run,
             {name: module.net for name, module in modules.items()},
             {name: module.action_space for name, module in modules.items()},
@@ -118,7 +118,7 @@ class BatchLearner(WithoutWrapper, PPOTorchLearner):
         )
         # From here on they stay where they are.
         self._tensors = {name: module.state_dict() for name, module in modules.items()}
-        for name, optimizers in self.our_update.optimizers.items():
+        for name, optimizers in self.updater.optimizers.items():
             for k, optimizer in enumerate(optimizers):
                 self.register_optimizer(
                     module_id=name,
@@ -137,13 +137,13 @@ class BatchLearner(WithoutWrapper, PPOTorchLearner):
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state, and what the update remembers beside it."""
-        return {**super().get_state(*args, **kwargs), "update": self.our_update.get_state()}
+        return {**super().get_state(*args, **kwargs), "update": self.updater.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a state."""
         super().set_state(state)
         if "update" in state:
-            self.our_update.set_state(state["update"])
+            self.updater.set_state(state["update"])
 
 
 class GroupLearner(Learner):
@@ -196,11 +196,11 @@ class GroupLearner(Learner):
 
     def begin_with(self, weights: Weights, rows: int) -> None:
         """Begin with a player's weights."""
-        self._each(lambda learner: learner.our_update.begin_with(weights, rows))
+        self._each(lambda learner: learner.updater.begin_with(weights, rows))
 
     def schedule(self, env_steps: int) -> None:
         """Set what changes with the environment steps."""
-        self._each(lambda learner: learner.our_update.schedule(env_steps))
+        self._each(lambda learner: learner.updater.schedule(env_steps))
 
     def _each(self, call: Callable[[BatchLearner], Any]) -> list[Any]:
         """Return what ``call`` returns for each learner. Raises ``RunError``."""
@@ -230,4 +230,4 @@ class GroupLearner(Learner):
 def _learn(learner: BatchLearner, env_steps: int, **references: Any) -> Any:
     """Let a learner's update learn, references resolved."""
     data = {name: ray.get(ref) if isinstance(ref, ray.ObjectRef) else ref for name, ref in references.items()}
-    return learner.our_update.learn(data["batches"], env_steps, data["paths"])
+    return learner.updater.learn(data["batches"], env_steps, data["paths"])

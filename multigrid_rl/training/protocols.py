@@ -3,6 +3,7 @@
 An iteration is :meth:`Sampler.sample`, :meth:`Learner.learn`, :meth:`Sampler.set_weights`; see ``training.run``.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,6 +63,32 @@ class Sampler(Protocol):
     def set_state(self, state: dict[str, Any], factory: EnvFactory) -> bool:  # noqa: ARG002 - for those who need it
         """Continue from a run's whole state with the games of ``factory``; false where fresh ones are played."""
         return True
+
+
+class Updater(Protocol):
+    """Changes the networks of a learner process: what ``Trainer.updater`` returns."""
+
+    optimizers: Any  # lists of ``torch.optim.Optimizer`` by module, whose states checkpoints keep
+
+    def learn(self, batches: Any, env_steps: int, paths: Any) -> dict[str, Metrics]:
+        """Learn from a ``Batch`` for each module; ``paths``: of them where advantages are counted anew, else empty."""
+        ...
+
+    def begin_with(self, weights: Mapping[str, Mapping[str, Any]], rows: int) -> None:
+        """Begin with a player's weights; ``rows`` observations are behind their normalisers."""
+        ...
+
+    def schedule(self, env_steps: int) -> None:
+        """Set what changes with the environment steps, such as step sizes."""
+        ...
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what the next update depends on, beside weights and optimisers."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`get_state`."""
+        ...
 
 
 class Learner(Protocol):

@@ -13,7 +13,7 @@ from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
 from multigrid_rl.tables import HEADS, TRAINERS, has
 
 if TYPE_CHECKING:
-    from multigrid_rl.training.protocols import Sampler
+    from multigrid_rl.training.protocols import Sampler, Updater
     from multigrid_rl.types import MultiAgentSpec
 
 
@@ -75,7 +75,7 @@ class Trainer:
         """Return whether it needs the paths of a batch, to count advantages anew."""
         return config.train.recompute
 
-    def learner(
+    def updater(
         self,
         config: RunConfig,
         networks: Mapping[str, Any],
@@ -83,8 +83,8 @@ class Trainer:
         *,
         device: Any,
         part: tuple[int, int],
-    ) -> Any:
-        """Return what a learner process updates ``networks`` with: see :class:`~multigrid_rl.learn.update.Update`.
+    ) -> Updater:
+        """Return what a learner process updates ``networks`` with, such as :class:`~multigrid_rl.learn.update.Update`.
 
         Args:
             config: the run.

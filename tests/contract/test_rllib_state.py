@@ -86,7 +86,7 @@ def test_weights_put_in_by_rllibs_means_are_trained_on_from(put, built, tmp_path
 def test_step_sizes_follow_the_configuration_whatever_was_set_on_optimisers(built):
     one, same = built("seed=2"), built("seed=2")
     one.learner_group.foreach_learner(
-        lambda learner: [group.update(lr=0.5) for group in learner.our_update.optimizers["red_0"][0].param_groups]
+        lambda learner: [group.update(lr=0.5) for group in learner.updater.optimizers["red_0"][0].param_groups]
     )
     rows = [one.train()["multigrid_rl"], same.train()["multigrid_rl"]]
     assert without_time(rows[:1]) == without_time(rows[1:])

@@ -66,7 +66,7 @@ class WalkTrainer(Trainer):
     learns_values = False
     brings = ("learner/*/step_length",)
 
-    def learner(self, config, networks, action_spaces, **options):
+    def updater(self, config, networks, action_spaces, **options):
         return RandomWalk(networks, config.train.walk.spread, config.seed)
 
 

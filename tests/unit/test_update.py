@@ -358,7 +358,7 @@ def test_learner_follows_run_configuration():
     schedules = ["lr=1e-3", "lr_final=1e-4", "until=1000", "entropy_coef=0.1", "entropy_final=0", "entropy_decay=1000"]
     config = compose(["scenario=coop", "scheme=dtde", "experiment=none", *(f"train.{part}" for part in schedules)])
     learner = algorithm_config(config).build_learner(spaces={})
-    update = learner.our_update
+    update = learner.updater
     assert set(update.optimizers) == {"red_0", "red_1"}
     assert (update.config.lr, update.config.entropy_coef) == (Schedule(1e-3, 1e-4, 1000), Schedule(0.1, 0.0, 1000))
     assert update.config.minibatch_size == config.train.minibatch_size
