@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lacking import pytest_terminal_summary  # noqa: F401 - pytest finds its hooks here
+from lacking import pytest_runtest_call, pytest_terminal_summary  # noqa: F401 - pytest finds its hooks here
 
 # Before anybody imports torch, for subprocesses and Ray's workers, too: threads of several at a time only fight.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections import Counter
 from importlib.util import find_spec
 
@@ -21,9 +22,9 @@ ENABLED_BY = {
     "minari": "make setup EXTRAS=minari",
     "mlflow": "make setup EXTRAS=mlflow",
     "wandb": "make setup EXTRAS=wandb",
-    "Box2D": "make test PYTHON=python3.13 VENV=.venv-3.13",
+    "Box2D|pyspiel": "make setup EXTRAS=control,games with Python 3.11 to 3.13",
     "mujoco": "make setup EXTRAS=control",
-    "pyspiel|mpe2|magent2|pettingzoo|module": "make setup EXTRAS=games",
+    "mpe2|magent2|pettingzoo|module": "make setup EXTRAS=games",
     "axe|nbclient|nbformat|ipykernel": "make setup EXTRAS=dev",
     "tomllib|Python": "make test PYTHON=python3.11 VENV=.venv-3.11",
     "GPU": "a GPU and make setup TORCH=gpu",
@@ -34,11 +35,20 @@ ENABLED_BY = {
 }
 
 
-def skip_without_box2d(*names: str) -> None:
-    """Skip a test of a lander, by the name of what it tries, where Box2D is not installed: 3.14 has no wheel of it."""
-    lander = any(re.search("(?i)lander|^sac$", name) for name in names)
-    if lander and find_spec("Box2D") is None:
-        pytest.skip("Box2D has no wheel for this Python")
+#: Packages that have no wheel for every Python that we take, and what a test says that fails without one.
+WITHOUT = {"Box2D": "No module named 'Box2D'|without Box2D", "pyspiel": "No module named 'pyspiel'"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Skip what fails since such a package is not installed."""
+    try:
+        return (yield)
+    except Exception as error:
+        for package, said in WITHOUT.items():
+            if find_spec(package) is None and re.search(said, "".join(traceback.format_exception(error))):
+                pytest.skip(f"{package} has no wheel for this Python, or is not installed")
+        raise
 
 
 def enabled_by(reason: str) -> str | None:

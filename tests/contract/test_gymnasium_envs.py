@@ -12,7 +12,6 @@ import torch
 from gymnasium import spaces
 
 from hostile_agents import ACTIONS, SIZE
-from lacking import skip_without_box2d
 from multigrid_rl.envs.base import BrokenEnvError
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumEnvs, GymnasiumFactory, described
 from multigrid_rl.files import installing
@@ -278,7 +277,6 @@ def test_warns_of_nondeterministic_environment(caplog):
 
 @pytest.mark.parametrize("args", [{}, {"continuous": True, "enable_wind": True}])
 def test_lander_state_resumes_exactly(args):
-    skip_without_box2d("LunarLander-v3")
     factory = GymnasiumFactory("LunarLander-v3", 0, args)
     envs, twin = factory.build(3, 2), factory.build(3, 2)
     actions = [{AGENT: row} for row in drawn(envs, 150)]
@@ -347,8 +345,6 @@ def test_pickled_factory_builds_what_it_announces(kind):
     ],
 )
 def test_rejects_unsupported_spaces(env_id, args, message):
-    if "gravity" in args:
-        skip_without_box2d(env_id)
     for build in (lambda: described(env_id, args), lambda: GymnasiumFactory(env_id, 0, args).load()):
         with pytest.raises(ValueError, match=message) as caught:
             build()

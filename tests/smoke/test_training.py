@@ -13,7 +13,6 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from composing import RECIPES
-from lacking import skip_without_box2d
 from multigrid_rl.config.compose import compose
 from multigrid_rl.metrics import STAGES, WORK, glossary, matches
 from multigrid_rl.players.cards import read_card, read_network
@@ -304,7 +303,6 @@ NOT_ALONE = (
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name not in NOT_ALONE])
 def test_every_recipe_starts_and_trains_two_iterations(recipe, tmp_path):
-    skip_without_box2d(recipe)
     # The fixture that shrinks: one small layer fits every network, 1024 steps are two batches.
     # Players that others begin with are larger.
     changed = ["train.until=1024", "model.hidden=[16]", "init=null", "train.warm_up=0"]

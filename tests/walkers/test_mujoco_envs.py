@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from lacking import skip_without_box2d
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.base import AGENT
@@ -152,7 +151,6 @@ def test_body_scenarios_are_supported(scenario):
     [("cartpole", 4), ("lunarlander", 8), ("lunarlander-continuous", 8), ("humanoid", 45), ("walker", 87)],
 )
 def test_control_scenarios_match_their_files(scenario, size):
-    skip_without_box2d(scenario)
     assert env_factory(compose([f"scenario={scenario}"])).specs.agents[0].observation_size == size
 
 
