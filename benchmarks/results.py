@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.tables import FRESH, table
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.evaluation.evaluation import MODES, PlayedPart, evaluate
-from multigrid_rl.evaluation.seeds import ENOUGH, told_median
+from multigrid_rl.evaluation.seed_statistics import ENOUGH, told_median
 from multigrid_rl.evaluation.targets import find_target, run_target
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import RunRecord, read_run, run_config

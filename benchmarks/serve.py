@@ -27,11 +27,11 @@ import numpy as np
 from multigrid_rl.competition.cup.entries import entry_in
 from multigrid_rl.files import data_root
 from multigrid_rl.serve.course import Course
+from multigrid_rl.serve.database import HandIn
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.rating import Met, Rated, ladder_of
-from multigrid_rl.serve.run import ServedFolder, place_of
-from multigrid_rl.serve.schema import HandIn
+from multigrid_rl.serve.supervisor import ServedFolder, place_of
 
 BUNDLES = ("blue-rookie", "blue-adept", "blue-master")
 PROGRAM = "examples/agents/python"

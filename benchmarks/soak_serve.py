@@ -25,8 +25,8 @@ from sqlalchemy import create_engine, select, text, update
 
 from benchmarks.serve import Served, course_in
 from multigrid_rl.files import data_root
+from multigrid_rl.serve.database import HandIn, Job, Rating, StoredGame
 from multigrid_rl.serve.queue import Queue
-from multigrid_rl.serve.schema import HandIn, Job, Rating, StoredGame
 
 _BUNDLES = ("blue-rookie", "blue-adept", "blue-master")
 #: Without games among hand-ins equal files have equal ratings.

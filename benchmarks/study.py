@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.study_runs import Job, Study, jobs_of, prepare, read_study, run_study
 from benchmarks.tables import FRESH, made_on, table
 from multigrid_rl.cores import available_cpus
-from multigrid_rl.evaluation.seeds import ENOUGH, improvement_interval, iqm, iqm_interval, permutation_p
+from multigrid_rl.evaluation.seed_statistics import ENOUGH, improvement_interval, iqm, iqm_interval, permutation_p
 from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.show.figures import add_legend, fill, format_axes, panel_grid, save_figure
 

@@ -18,7 +18,7 @@ ENVIRONMENTS: dict[str, str] = {
     "doors": "multigrid_rl.players.doors:Doors",
     "multigrid": "multigrid_rl.envs.multigrid:Multigrid",
     "gymnasium": "multigrid_rl.envs.gymnasium:Gymnasium",
-    "pettingzoo": "multigrid_rl.players.zoo:PettingZoo",
+    "pettingzoo": "multigrid_rl.players.zoo_seats:PettingZoo",
     "unity": "multigrid_rl.walkers.unity:Unity",
 }
 
@@ -33,7 +33,7 @@ ENV_IDS: dict[str, str] = {
 #: What players of a game need to be seated, by the class that describes the game: ``players.places.Place``.
 PLACES: dict[str, str] = {
     "GameSpec": "multigrid_rl.players.doors:PLACE",
-    "ZooSpec": "multigrid_rl.players.zoo:PLACE",
+    "ZooSpec": "multigrid_rl.players.zoo_seats:PLACE",
     "AloneSpec": "multigrid_rl.players.alone:PLACE",
 }
 
@@ -80,12 +80,12 @@ BATCHED: dict[str, str] = dict.fromkeys(
 #: What ``train.trainer`` may name: who samples, who learns, and their options.
 TRAINERS: dict[str, str] = {
     "ppo": "multigrid_rl.training.trainers:TRAINER",
-    "bc": "multigrid_rl.imitation.trainers:CLONING",
-    "dagger": "multigrid_rl.imitation.trainers:DAGGER",
-    "gail": "multigrid_rl.imitation.trainers:ADVERSARIAL",
-    "airl": "multigrid_rl.imitation.trainers:ADVERSARIAL",
-    "sac": "multigrid_rl.offpolicy.trainers:SAC",
-    "dac": "multigrid_rl.imitation.trainers:DAC",
+    "bc": "multigrid_rl.imitation.imitation_trainers:CLONING",
+    "dagger": "multigrid_rl.imitation.imitation_trainers:DAGGER",
+    "gail": "multigrid_rl.imitation.imitation_trainers:ADVERSARIAL",
+    "airl": "multigrid_rl.imitation.imitation_trainers:ADVERSARIAL",
+    "sac": "multigrid_rl.offpolicy.sac_trainer:SAC",
+    "dac": "multigrid_rl.imitation.imitation_trainers:DAC",
 }
 
 #: Sections of ``train`` that tell the trainer of a file older than ``train.trainer``: the first that is there decides.
@@ -200,9 +200,9 @@ MEASURED: dict[str, str] = {
     "learner": "multigrid_rl.metrics:LEARNER",
     "later": "multigrid_rl.metrics:LATER",
     "own": "multigrid_rl.metrics:OWN",
-    "league": "multigrid_rl.league.metrics:LEAGUE",
-    "imitation": "multigrid_rl.imitation.metrics:IMITATION",
-    "sac": "multigrid_rl.offpolicy.trainers:METRICS",
+    "league": "multigrid_rl.league.league_metrics:LEAGUE",
+    "imitation": "multigrid_rl.imitation.imitation_metrics:IMITATION",
+    "sac": "multigrid_rl.offpolicy.sac_trainer:METRICS",
 }
 
 #: Rules by which a pool chooses opponents.
@@ -290,9 +290,9 @@ VERBS: dict[str, str] = {
     "cup": "multigrid_rl.competition.cup_commands:cup",
     "serve": "multigrid_rl.serve.serve_command:serve",
     "submit": "multigrid_rl.serve.client:submit",
-    "players": "multigrid_rl.cli.players:players",
-    "freeze": "multigrid_rl.cli.players:freeze",
-    "rate": "multigrid_rl.cli.players:rate",
+    "players": "multigrid_rl.cli.players_commands:players",
+    "freeze": "multigrid_rl.cli.players_commands:freeze",
+    "rate": "multigrid_rl.cli.players_commands:rate",
     "exploit": "multigrid_rl.league.exploit_command:exploit",
     "record": "multigrid_rl.imitation.data_commands:record",
     "data": "multigrid_rl.imitation.data_commands:data",

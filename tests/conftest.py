@@ -135,7 +135,7 @@ def _chance(monkeypatch) -> None:
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch) -> None:
     """No second core unless a test asks for it: others test there, and kernels would be compiled twice."""
-    for module in ("stages", "kernels"):
+    for module in ("stages", "rehearsal"):
         monkeypatch.setattr(f"multigrid_rl.training.{module}.available_cpus", lambda: 1)
 
 
@@ -155,7 +155,7 @@ def _compile_the_game() -> None:
 
 def _compile_networks() -> None:
     from multigrid_rl.config.compose import compose  # noqa: PLC0415
-    from multigrid_rl.training.kernels import warm_up  # noqa: PLC0415
+    from multigrid_rl.training.rehearsal import warm_up  # noqa: PLC0415
 
     warm_up(compose([]))
 

@@ -14,7 +14,7 @@ from multigrid_rl.cli.app import AGAINST, console, refuse_to_overwrite, refused,
 from multigrid_rl.files import json_text
 
 if TYPE_CHECKING:
-    from multigrid_rl.evaluation.seeds import Interval
+    from multigrid_rl.evaluation.seed_statistics import Interval
     from multigrid_rl.evaluation.sets import RunSet, SetComparison
 
 

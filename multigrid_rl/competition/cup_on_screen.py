@@ -13,8 +13,7 @@ from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals
 from multigrid_rl.competition.cup.cup import check_agents, play_again, play_cup, repeatable, unfounded
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_copies, find_entries
-from multigrid_rl.competition.cup.folder import (
+from multigrid_rl.competition.cup.cup_folder import (
     Pairing,
     forged,
     kept_cup,
@@ -25,6 +24,7 @@ from multigrid_rl.competition.cup.folder import (
     versions,
     write_results,
 )
+from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.competition.cup.standings import results
 from multigrid_rl.competition.folders import ScratchError, exclusive_lock
 from multigrid_rl.competition.likeness import originals_of

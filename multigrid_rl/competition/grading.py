@@ -23,7 +23,7 @@ from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_desce
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig
 from multigrid_rl.evaluation.evaluation import Mode
-from multigrid_rl.evaluation.seeds import Interval
+from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.metrics import groups
 from multigrid_rl.players.alone import game_of

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from multigrid_rl.evaluation.seeds import Interval
+from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.metrics import groups, interval_of, samples_of
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.frozen import FrozenPlayer

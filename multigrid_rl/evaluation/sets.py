@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from multigrid_rl.evaluation.seeds import (
+from multigrid_rl.evaluation.seed_statistics import (
     Interval,
     Strata,
     improvement_interval,

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from multigrid_rl.fast import Pass, Passed
+from multigrid_rl.fast.dense import BLOCK, TANH, activate, add_bias, multiply, outer, project, slope, tanh, transpose
 from multigrid_rl.fast.distinct import Distinct
-from multigrid_rl.fast.kernels import BLOCK, TANH, activate, add_bias, multiply, outer, project, slope, tanh, transpose
 from multigrid_rl.fast.towers import MAX_WIDTH
 from multigrid_rl.jit import float_inlined, float_shared, threads
 from multigrid_rl.models.recurrent import RecurrentActorCritic

@@ -1,4 +1,4 @@
-"""The penalty on a policy's divergence from the one that played, compiled: see :class:`~learn.settings.KlPenalty`."""
+"""The penalty on a policy's divergence from the one that played, compiled: ``learn.update_settings.KlPenalty``."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.fast import Pass, Passed, addresses, kernels
+from multigrid_rl.fast import Pass, Passed, addresses
+from multigrid_rl.fast import dense as kernels
 from multigrid_rl.fast.distinct import Distinct, checked, distinct_rows, hash_table, numbered
 from multigrid_rl.jit import float_shared
 from multigrid_rl.models.mlp import MLPActorCritic

@@ -8,7 +8,7 @@ import torch
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.imitation.cloning import play_out
 from multigrid_rl.imitation.dagger import LabellingCollector
-from multigrid_rl.imitation.trainers import CloningTrain, DaggerTrain
+from multigrid_rl.imitation.imitation_trainers import CloningTrain, DaggerTrain
 from multigrid_rl.learn.batches import Experience
 from multigrid_rl.runs.players import player_in_place_of
 from multigrid_rl.text import ConfigError, expected

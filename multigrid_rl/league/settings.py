@@ -12,8 +12,8 @@ from multigrid_rl.text import expected, unknown
 class LeagueConfig(Part):
     """Who joins a growing pool of opponents, and how often each of them plays."""
 
-    #: Where the pool with these settings is; it does what ``league.run.RunLeague`` does.
-    pool: ClassVar[str] = "multigrid_rl.league.run:RunLeague"
+    #: Where the pool with these settings is; it does what ``league.snapshots.RunLeague`` does.
+    pool: ClassVar[str] = "multigrid_rl.league.snapshots:RunLeague"
 
     anchors: dict[str, float]
     """fixed players with their weights; they alone play until there is a snapshot"""

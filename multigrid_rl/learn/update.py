@@ -21,7 +21,7 @@ from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights, parameters_of
 from multigrid_rl.learn.losses import Losses, Rows, Statistics, Weighting, loss_of, objective_of, value_loss_of
-from multigrid_rl.learn.settings import UpdateConfig, bounded, penalties_of, stop_at, summed_up, with_outputs
+from multigrid_rl.learn.update_settings import UpdateConfig, bounded, penalties_of, stop_at, summed_up, with_outputs
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.types import Clock
 

@@ -18,7 +18,7 @@ from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.mlp import tower
-from multigrid_rl.offpolicy.trainers import SacTrain
+from multigrid_rl.offpolicy.sac_trainer import SacTrain
 from multigrid_rl.types import Clock
 
 Array = NDArray[Any]

@@ -181,7 +181,7 @@ class MultigridAlgorithm(OwnWays, PPO):
         folder: str = super().save_to_path(path, **options)
         whole = options.get("state") is None and options.get("filesystem") is None
         if whole and not self.config.settings.driven:
-            from multigrid_rl.rllib.players import write_beside  # noqa: PLC0415 - the loop writes its own
+            from multigrid_rl.rllib.checkpoint_players import write_beside  # noqa: PLC0415 - the loop writes its own
 
             try:
                 write_beside(Path(folder), self.config.settings, self.run)
@@ -192,7 +192,7 @@ class MultigridAlgorithm(OwnWays, PPO):
     def restore_from_path(self, path: Any, *, component: str | None = None, **options: Any) -> None:
         """Continue from a checkpoint. Raises ``ConfigError``: its networks are others, or of another game's agents."""
         if component is None and Path(path, "config.yaml").is_file():  # a training loop compares by itself
-            from multigrid_rl.rllib.players import check_networks  # noqa: PLC0415 - a plain run restores nothing
+            from multigrid_rl.rllib.checkpoint_players import check_networks  # noqa: PLC0415 - a plain run restores nothing
 
             check_networks(Path(path), self.config.settings)
         super().restore_from_path(path, component=component, **options)

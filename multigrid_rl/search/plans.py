@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.search.settings import AshaSettings, PbtSettings, SearchPart, ThreeStageSettings
+from multigrid_rl.search.search_settings import AshaSettings, PbtSettings, SearchPart, ThreeStageSettings
 from multigrid_rl.search.space import Params, Space
 
 #: A trial ends by itself, because it lags behind, or by an error.

@@ -16,9 +16,9 @@ from multigrid_rl.files import installing
 from multigrid_rl.text import ConfigError, expected, program, reason
 
 if TYPE_CHECKING:
-    from multigrid_rl.search.folder import SearchFolder
     from multigrid_rl.search.plans import Outcome
-    from multigrid_rl.search.results import SearchResult
+    from multigrid_rl.search.search_folder import SearchFolder
+    from multigrid_rl.search.search_results import SearchResult
 
 
 def search(
@@ -54,8 +54,8 @@ def opened(overrides: list[str], path: Path | None, resume: Path | None) -> Sear
     """Make the folder of a new search, or open that of an interrupted one. Raises ``ConfigError``, ``PlayerError``."""
     if find_spec("optuna") is None:
         raise ConfigError(expected("search", f"the extra search ({installing('search')})", "no optuna"))
-    from multigrid_rl.search.folder import SearchFolder
-    from multigrid_rl.search.settings import SearchRequest
+    from multigrid_rl.search.search_folder import SearchFolder
+    from multigrid_rl.search.search_settings import SearchRequest
 
     if resume is not None:
         return SearchFolder.reopen(resume)
@@ -125,7 +125,7 @@ def outcome_line(folder: SearchFolder, outcome: Outcome) -> str:
 
 def closing(folder: SearchFolder, result: SearchResult) -> list[str]:
     """Return the closing lines: the winner, and the files."""
-    from multigrid_rl.search.results import FILES, verdict_of, winning_command
+    from multigrid_rl.search.search_results import FILES, verdict_of, winning_command
 
     lines = [f"failed:   {outcome.spec.id}: {outcome.reason}" for outcome in result.failed]
     if not result.complete:

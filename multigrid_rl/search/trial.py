@@ -16,8 +16,8 @@ from multigrid_rl.runs.checkpoints import Checkpoint, newest_good
 from multigrid_rl.runs.folder import LOCK, RunFolder, locked
 from multigrid_rl.runs.provenance import facts_of
 from multigrid_rl.runs.reader import opponent_hashes, read_verdict
-from multigrid_rl.search.folder import STOP, run_path
 from multigrid_rl.search.plans import TrialSpec, score_of
+from multigrid_rl.search.search_folder import STOP, run_path
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.loop import train
 from multigrid_rl.training.stages import seated_in, stages_of

@@ -14,10 +14,10 @@ from ray import cloudpickle, tune
 from ray.tune.search import Searcher
 
 from multigrid_rl.rllib.session import ray_session, reason_of
-from multigrid_rl.search.folder import STOP, SearchFolder, run_path
 from multigrid_rl.search.plans import Outcome, Score, Status, TrialSpec, plan_of
-from multigrid_rl.search.results import SearchResult, result_of, write_result
-from multigrid_rl.search.settings import AshaSettings
+from multigrid_rl.search.search_folder import STOP, SearchFolder, run_path
+from multigrid_rl.search.search_results import SearchResult, result_of, write_result
+from multigrid_rl.search.search_settings import AshaSettings
 from multigrid_rl.search.trial import ENDED, INTERRUPTED, METRIC, STOPPED, TIME, TRIAL, TrialConfig, run_trial
 from multigrid_rl.tables import PREFLIGHTS, find
 from multigrid_rl.training.stages import stages_of

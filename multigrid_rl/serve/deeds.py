@@ -17,8 +17,8 @@ import typer
 from sqlalchemy import func, insert, select, text
 
 from multigrid_rl.competition.cup.cup import play_cup
+from multigrid_rl.competition.cup.cup_folder import Pairing, read_manifest, versions, write_results
 from multigrid_rl.competition.cup.entries import find_entries
-from multigrid_rl.competition.cup.folder import Pairing, read_manifest, versions, write_results
 from multigrid_rl.competition.cup.standings import results
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.sandbox import bwrap_available
@@ -26,12 +26,12 @@ from multigrid_rl.files import csv_text, unfinished
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.serve.course import DAY_S, Course
+from multigrid_rl.serve.database import LADDER, Base, HandIn, Person, Rating, StoredGame
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue, called
 from multigrid_rl.serve.rating import ladder_of
-from multigrid_rl.serve.run import ServedFolder, links_of, prepared
-from multigrid_rl.serve.schema import LADDER, Base, HandIn, Person, Rating, StoredGame
 from multigrid_rl.serve.store import VERSION_KEY, check_version, make_tables
+from multigrid_rl.serve.supervisor import ServedFolder, links_of, prepared
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import agents_trusted

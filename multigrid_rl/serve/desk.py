@@ -10,10 +10,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from multigrid_rl.files import csv_text, safe_cell
-from multigrid_rl.serve.app import Ask, Page
 from multigrid_rl.serve.course import Deadline
+from multigrid_rl.serve.database import Event, HandIn, Person, StoredGame
 from multigrid_rl.serve.people import People
-from multigrid_rl.serve.schema import Event, HandIn, Person, StoredGame
+from multigrid_rl.serve.site import Ask, Page
 from multigrid_rl.serve.store import counted
 from multigrid_rl.text import ConfigError, expected, unknown
 

@@ -16,8 +16,8 @@ from multigrid_rl.competition.agents import is_agent
 from multigrid_rl.competition.bundle import read_cards
 from multigrid_rl.competition.copies import Fingerprint, Originals
 from multigrid_rl.competition.cup.cup import check_agents, differs, forfeited, play_pairing
+from multigrid_rl.competition.cup.cup_folder import Meeting, Pairing, meetings, scenario_of
 from multigrid_rl.competition.cup.entries import CupConfig, Entry, by_name, entry_in, watched_in
-from multigrid_rl.competition.cup.folder import Meeting, Pairing, meetings, scenario_of
 from multigrid_rl.competition.folders import Scratch, read_parts, remove_tree, write_parts
 from multigrid_rl.competition.grading import Examiner, examiner_of, read_rubric
 from multigrid_rl.competition.handed_in import hand_in, hand_ins, reason_of

@@ -9,10 +9,10 @@ from sqlalchemy import select
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
-from multigrid_rl.serve.app import Ask, KeptPage, Page, kept_page
-from multigrid_rl.serve.schema import STATES, Grade, HandIn, Person, Rating, StoredGame
+from multigrid_rl.serve.database import STATES, Grade, HandIn, Person, Rating, StoredGame
+from multigrid_rl.serve.signing import KINDS
+from multigrid_rl.serve.site import Ask, KeptPage, Page, kept_page
 from multigrid_rl.serve.store import GameSummary, RefusedError, Row, counted, seen_by
-from multigrid_rl.serve.trust import KINDS
 from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
 from multigrid_rl.show.words import plural
 from multigrid_rl.text import expected, shown
@@ -170,7 +170,7 @@ def drawn_history(rated: list[tuple[float, Any]]) -> dict[str, Any] | None:
 
 def match(ask: Ask) -> Response:
     """Replay the games of a pairing that were kept."""
-    from multigrid_rl.competition.cup.folder import Pairing  # noqa: PLC0415 - with these comes torch
+    from multigrid_rl.competition.cup.cup_folder import Pairing  # noqa: PLC0415 - with these comes torch
     from multigrid_rl.show.boards import GameDrawing  # noqa: PLC0415
     from multigrid_rl.show.replay import replays  # noqa: PLC0415
     from multigrid_rl.show.video import page_film  # noqa: PLC0415

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from multigrid_rl.competition.folders import remove_tree
 from multigrid_rl.serve.course import DAY_S, Enrolled
-from multigrid_rl.serve.schema import Event, Grade, HandIn, Job, Person, Setting, StoredGame
+from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Setting, StoredGame
 from multigrid_rl.serve.store import Store
 from multigrid_rl.text import ConfigError, expected
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
+from multigrid_rl.serve.database import LADDER, Event, Grade, HandIn, Job, Rating, Setting, StoredGame
 from multigrid_rl.serve.people import People
-from multigrid_rl.serve.schema import LADDER, Event, Grade, HandIn, Job, Rating, Setting, StoredGame
 from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row
 from multigrid_rl.types import RunError
 
 if TYPE_CHECKING:  # they bring torch, which who only asks and answers does without
-    from multigrid_rl.competition.cup.folder import Pairing
+    from multigrid_rl.competition.cup.cup_folder import Pairing
     from multigrid_rl.serve.rating import Met, Rated
 
 #: Seconds that a lease holds without a heartbeat, and of a heartbeat.

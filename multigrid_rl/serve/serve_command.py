@@ -61,7 +61,7 @@ def serve(
     """Serve a class: hand-ins, a ladder, grades (docs/serve.md). One process and its children; no service is needed."""
     # Before numpy is loaded: of a dozen processes on the same cores each would wait for its own threads.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from multigrid_rl.serve.run import place_of, start
+    from multigrid_rl.serve.supervisor import place_of, start
 
     action, *rest = words if words[0] in _ACTIONS else ("start", *words)
     if not rest:

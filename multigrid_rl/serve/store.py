@@ -31,7 +31,7 @@ from sqlalchemy.orm import Session, defer, sessionmaker
 
 from multigrid_rl.competition.folders import read_parts, remove_tree, write_parts
 from multigrid_rl.serve.course import Course, Deadline
-from multigrid_rl.serve.schema import LADDER, Base, Event, Grade, HandIn, Job, Person, Rating, Setting, StoredGame
+from multigrid_rl.serve.database import LADDER, Base, Event, Grade, HandIn, Job, Person, Rating, Setting, StoredGame
 from multigrid_rl.text import ConfigError, expected, printable
 
 #: Seconds in which a state should be over; the pages show what is overdue.
@@ -45,7 +45,7 @@ FROZEN, VERSION_KEY = "frozen", "version"
 _UNSEEN = ("checking", "placing", "played", "fault")
 #: Pairings that are read at once.
 _AT_ONCE = 100
-#: Of the tables in ``serve.schema``: whoever changes one raises it.
+#: Of the tables in ``serve.database``: whoever changes one raises it.
 VERSION = "0002"
 #: A table's row.
 Kept = TypeVar("Kept")

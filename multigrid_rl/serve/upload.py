@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from multigrid_rl.competition.folders import Scratch, inner_path
-from multigrid_rl.serve.app import Ask, Page
+from multigrid_rl.serve.site import Ask, Page
 from multigrid_rl.serve.store import RefusedError
 from multigrid_rl.text import expected, shown
 

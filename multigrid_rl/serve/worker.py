@@ -10,16 +10,16 @@ from contextlib import contextmanager, suppress
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from multigrid_rl.competition.cup.folder import Pairing
+from multigrid_rl.competition.cup.cup_folder import Pairing
 from multigrid_rl.competition.gradebook import feedback
 from multigrid_rl.competition.handed_in import HandedIn
 from multigrid_rl.competition.process import WAITING
 from multigrid_rl.files import json_text
 from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.serve.database import HandIn, Job, Person, StoredGame
 from multigrid_rl.serve.judge import CHECK_S, Judge
 from multigrid_rl.serve.queue import BEAT_S, LostLeaseError, Queue, called, log
 from multigrid_rl.serve.rating import ladder_of
-from multigrid_rl.serve.schema import HandIn, Job, Person, StoredGame
 from multigrid_rl.serve.store import BUNDLE, PROGRAM
 from multigrid_rl.text import ConfigError, one_line, printable
 from multigrid_rl.types import RunError

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from multigrid_rl.cli.app import write_file
-from multigrid_rl.evaluation.seeds import bootstrap_band, iqm
+from multigrid_rl.evaluation.seed_statistics import bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Array, RunRecord, Series

@@ -10,7 +10,7 @@ import numpy as np
 from multigrid_rl.cli.app import refuse_to_overwrite, write_file
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 from multigrid_rl.evaluation.replays import ReplayError, choose, read_games
-from multigrid_rl.evaluation.seeds import told_median
+from multigrid_rl.evaluation.seed_statistics import told_median
 from multigrid_rl.evaluation.sets import final_value, final_window
 from multigrid_rl.runs.reader import RunRecord, read_run
 from multigrid_rl.show.cup_page import cup_page

@@ -20,8 +20,8 @@ from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.tables import ENGINES, STARTS, find, load
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.training.kernels import warm_up
 from multigrid_rl.training.protocols import Engine
+from multigrid_rl.training.rehearsal import warm_up
 from multigrid_rl.training.run import TrainingRun
 from multigrid_rl.training.stages import Stage, card_of, stages_of, thread_tuner
 from multigrid_rl.types import RunError

@@ -23,7 +23,7 @@ from rich.table import Table
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.cores import available_cpus, cpu_quota
-from multigrid_rl.evaluation.seeds import told_median
+from multigrid_rl.evaluation.seed_statistics import told_median
 from multigrid_rl.files import write_whole
 from multigrid_rl.runs.folder import locked
 from multigrid_rl.runs.reader import read_verdict

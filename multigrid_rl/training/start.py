@@ -165,8 +165,8 @@ def _run(
     if checkpoint is not None and ":" in config.model.name:
         check_networks(config, stages[-1].factory.specs, checkpoint)
     from multigrid_rl.rllib.session import RayError, check_gpus, ray_session, reason_of
-    from multigrid_rl.training.kernels import helped
     from multigrid_rl.training.loop import train
+    from multigrid_rl.training.rehearsal import helped
 
     check_gpus(config)
     # Everything has been checked by now: the line of a mistake has no head of a run above it.

@@ -16,7 +16,7 @@ from commands import call, has_verb
 from multigrid_rl import tables
 from multigrid_rl.competition.grading import Rubric
 from multigrid_rl.config.compose import compose
-from multigrid_rl.evaluation.seeds import Interval
+from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.learn.advantages import Estimator, weigh
 from tiny_runs import tiny_run
 

@@ -17,7 +17,7 @@ from multigrid_rl.competition.grading import Rubric
 from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.recipes import read_scenario
-from multigrid_rl.evaluation.seeds import Interval
+from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.evaluation.targets import player_target
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError

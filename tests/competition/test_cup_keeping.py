@@ -16,8 +16,8 @@ import pytest
 from agents import agent_of
 from commands import call, complaint
 from multigrid_rl.competition.cup import cup as cups
+from multigrid_rl.competition.cup import cup_folder
 from multigrid_rl.competition.cup import entries as cup_entries
-from multigrid_rl.competition.cup import folder as cup_folder
 from multigrid_rl.competition.cup.cup import play_cup
 from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_entries
 from multigrid_rl.competition.cup.standings import results

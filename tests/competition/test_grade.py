@@ -23,7 +23,7 @@ from multigrid_rl.competition.grade_command import rubric_file
 from multigrid_rl.competition.grading import Check, Examiner, read_rubric
 from multigrid_rl.competition.measures import Metered
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.evaluation.seeds import Interval
+from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from multigrid_rl.competition.cup.cup import forfeited
+from multigrid_rl.competition.cup.cup_folder import Pairing, write_results
 from multigrid_rl.competition.cup.entries import CupConfig, Entry
-from multigrid_rl.competition.cup.folder import Pairing, write_results
 from multigrid_rl.competition.cup.standings import ratings, results
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.show.cup_page import cup_page

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from multigrid_rl.players.cards import read_card, read_network
-from multigrid_rl.search.folder import SearchFolder
+from multigrid_rl.search.search_folder import SearchFolder
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from multigrid_rl.search.folder import STUDY, SearchFolder
 from multigrid_rl.search.plans import Outcome
+from multigrid_rl.search.search_folder import STUDY, SearchFolder
 
 BASE = [
     *("scenario=1v1", "train.num_envs=32", "train.num_steps=16", "train.minibatch_size=256", "train.epochs=2"),

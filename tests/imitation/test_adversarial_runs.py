@@ -11,7 +11,7 @@ import pytest
 from commands import call, complaint
 from demonstrated import pusher
 from multigrid_rl.config.compose import compose
-from multigrid_rl.imitation.trainers import AdversarialOptions
+from multigrid_rl.imitation.imitation_trainers import AdversarialOptions
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time

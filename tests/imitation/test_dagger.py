@@ -14,7 +14,7 @@ from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.imitation.cloning import CloningConfig, play_out
 from multigrid_rl.imitation.dagger import Dagger, Labelled, LabellingCollector
-from multigrid_rl.imitation.trainers import DaggerOptions
+from multigrid_rl.imitation.imitation_trainers import DaggerOptions
 from multigrid_rl.learn.batches import Batch
 from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.registry import fingerprint, network_of

@@ -13,7 +13,7 @@ import torch
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.grouping import agents_of
-from multigrid_rl.league.run import RunLeague
+from multigrid_rl.league.snapshots import RunLeague
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import PlayerError, read_files, signature, write_player
 from multigrid_rl.players.factories import MatchFactory, match_of

@@ -22,8 +22,8 @@ from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.search import search_command as verb
 from multigrid_rl.search import trial, tuning
-from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.plans import Outcome
+from multigrid_rl.search.search_folder import SearchFolder
 from multigrid_rl.search.tuning import SearchRun, search
 from multigrid_rl.training.loop import train
 from tiny_runs import TINY, rows_of, without_time

@@ -14,10 +14,10 @@ import yaml
 from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.search import search_command as verb
-from multigrid_rl.search.folder import STUDY, SearchFolder
 from multigrid_rl.search.plans import Outcome, Score, TrialSpec
-from multigrid_rl.search.results import recipe_of, result_of, winning_command, write_result
-from multigrid_rl.search.settings import SearchRequest, load_settings, sort_overrides
+from multigrid_rl.search.search_folder import STUDY, SearchFolder
+from multigrid_rl.search.search_results import recipe_of, result_of, winning_command, write_result
+from multigrid_rl.search.search_settings import SearchRequest, load_settings, sort_overrides
 from multigrid_rl.search.space import Space
 from multigrid_rl.search.tuning import why_failed
 from multigrid_rl.text import ConfigError

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from multigrid_rl.search.folder import STOP, SearchFolder
 from multigrid_rl.search.plans import Outcome, Score, TrialSpec, perturbed, winner_of
-from multigrid_rl.search.results import FEWEST, importance_of
-from multigrid_rl.search.settings import SearchRequest, load_settings
+from multigrid_rl.search.search_folder import STOP, SearchFolder
+from multigrid_rl.search.search_results import FEWEST, importance_of
+from multigrid_rl.search.search_settings import SearchRequest, load_settings
 from multigrid_rl.search.space import load_space
 from multigrid_rl.search.tuning import SearchRun
 from multigrid_rl.text import ConfigError

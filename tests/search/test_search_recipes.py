@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.search.results import recipe_of
+from multigrid_rl.search.search_results import recipe_of
 
 
 def test_recipe_of_winner_composes_what_was_asked(tmp_path):

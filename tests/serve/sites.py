@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from functools import cache
 from urllib.parse import urlencode
 
-from multigrid_rl.competition.cup.folder import Pairing
+from multigrid_rl.competition.cup.cup_folder import Pairing
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import record
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.places import place_of
 from multigrid_rl.serve import desk, pages, upload
-from multigrid_rl.serve.app import Site, application, server_of
 from multigrid_rl.serve.course import Course, Enrolled
 from multigrid_rl.serve.queue import Queue
+from multigrid_rl.serve.site import Site, application, server_of
 from multigrid_rl.serve.store import make_tables
 
 #: What a page must never take for its own words.

@@ -102,7 +102,7 @@ def test_late_with_a_penalty_counts_where_it_brings_more(of):
     on_time, late = mine.hand_in(-1, 30)
     assert mine.told()["hand_in"] == on_time  # 7.5 against 60 % of it
     with mine.store.writing() as session:
-        from multigrid_rl.serve.schema import Grade  # noqa: PLC0415
+        from multigrid_rl.serve.database import Grade  # noqa: PLC0415
 
         session.get_one(Grade, on_time).points = 4.0
     told = mine.told()
@@ -137,7 +137,7 @@ def test_best_counts_among_what_was_on_time(of):
     mine = of(counts="best")
     rows = mine.hand_in(-3, -2, 40)
     with mine.store.writing() as session:
-        from multigrid_rl.serve.schema import Rating  # noqa: PLC0415
+        from multigrid_rl.serve.database import Rating  # noqa: PLC0415
 
         for number, value in zip(rows, (1500.0, 1400.0, 1900.0), strict=True):
             session.get_one(Rating, number).rating = value

@@ -13,10 +13,10 @@ import pytest
 from commands import call, complaint
 from multigrid_rl.files import data_root
 from multigrid_rl.serve import deeds
+from multigrid_rl.serve.database import HandIn, Job, Setting, StoredGame
 from multigrid_rl.serve.judge import Judge
-from multigrid_rl.serve.run import place_of, prepared
-from multigrid_rl.serve.schema import HandIn, Job, Setting, StoredGame
 from multigrid_rl.serve.store import RefusedError
+from multigrid_rl.serve.supervisor import place_of, prepared
 from multigrid_rl.serve.worker import Worker
 
 COURSE = """

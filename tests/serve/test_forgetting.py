@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import select
 
 from multigrid_rl.serve.course import DAY_S, Course, Enrolled
+from multigrid_rl.serve.database import Event, Grade, HandIn, Person, StoredGame
 from multigrid_rl.serve.deeds import AdminContext, doctor, purge
 from multigrid_rl.serve.people import FORGET_S
-from multigrid_rl.serve.run import ServedFolder
-from multigrid_rl.serve.schema import Event, Grade, HandIn, Person, StoredGame
+from multigrid_rl.serve.supervisor import ServedFolder
 from multigrid_rl.text import ConfigError
 from sites import AGENT, Client, course_of, served, work
 

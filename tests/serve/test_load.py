@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import event
 
-from multigrid_rl.serve import run
-from multigrid_rl.serve.app import _EACH
+from multigrid_rl.serve import supervisor
+from multigrid_rl.serve.database import StoredGame
 from multigrid_rl.serve.judge import Judge
-from multigrid_rl.serve.schema import StoredGame
+from multigrid_rl.serve.site import _EACH
 from multigrid_rl.serve.worker import Worker
 from sites import Client, course_of, served, work
 
@@ -129,10 +129,10 @@ def test_worker_that_has_too_much_of_its_own_ends_after_a_job_and_is_no_death(st
     monkeypatch.setattr(worker, "_do", dict.fromkeys(worker._do, lambda job: done.append(store.compared(job, ""))))
     worker.run(after=lambda: True)
     assert len(done) == 1
-    assert (run.grown(0.0), run.grown(1e9)) == (True, False)
-    supervisor = run.Supervisor(run.ServedFolder(store.course, store.home, store.home, ""))
-    supervisor.add("w", lambda _: None)
-    while supervisor.children:
-        supervisor._reap()
-    (slot,) = supervisor.slots
+    assert (supervisor.grown(0.0), supervisor.grown(1e9)) == (True, False)
+    watched = supervisor.Supervisor(supervisor.ServedFolder(store.course, store.home, store.home, ""))
+    watched.add("w", lambda _: None)
+    while watched.children:
+        watched._reap()
+    (slot,) = watched.slots
     assert (slot.deaths, slot.due <= time.monotonic()) == (0, True)

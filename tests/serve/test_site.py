@@ -14,8 +14,8 @@ import pytest
 
 from multigrid_rl.competition.handed_in import hand_in
 from multigrid_rl.serve import desk, pages
+from multigrid_rl.serve.database import Rating, Setting, StoredGame
 from multigrid_rl.serve.queue import BY_ANCHORS
-from multigrid_rl.serve.schema import Rating, Setting, StoredGame
 from sites import AGENT, EVIL, Client, course_of, served, work
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select, text
 
-from multigrid_rl.competition.cup.folder import Pairing
+from multigrid_rl.competition.cup.cup_folder import Pairing
+from multigrid_rl.serve.database import Base, HandIn, Job, Rating, StoredGame
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
-from multigrid_rl.serve.schema import Base, HandIn, Job, Rating, StoredGame
 from multigrid_rl.serve.store import FIRST, RefusedError, make_tables, seen_by
 from multigrid_rl.text import ConfigError
 
@@ -78,7 +78,7 @@ def test_latest_or_best_stands_on_the_ladder(store, bundle):
     assert [r.hand_in.id for r in store.ladder() if r.person] == [second.id]
     store.course = store.course.model_copy(update={"counts": "best"})
     with store.writing() as session:
-        from multigrid_rl.serve.schema import Rating  # noqa: PLC0415
+        from multigrid_rl.serve.database import Rating  # noqa: PLC0415
 
         session.get_one(Rating, first.id).rating = 2000.0
     assert [r.hand_in.id for r in store.ladder() if r.person] == [first.id]

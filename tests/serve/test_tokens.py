@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from multigrid_rl.serve import guard
 from multigrid_rl.serve.guard import Guard, patient_protocol
-from multigrid_rl.serve.trust import KINDS, Pace, Signer, same_site
+from multigrid_rl.serve.signing import KINDS, Pace, Signer, same_site
 
 SIGNER = Signer(b"k" * 32, clock=lambda: 1000.0)
 

@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import select
 
 from commands import call, complaint
+from multigrid_rl.competition.cup.cup_folder import Pairing
 from multigrid_rl.competition.cup.entries import entry_in
-from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.competition.process import BusyError
 from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.files import data_root
 from multigrid_rl.serve.course import Course, CourseLimits
+from multigrid_rl.serve.database import HandIn, Job, StoredGame
 from multigrid_rl.serve.judge import Judge
-from multigrid_rl.serve.schema import HandIn, Job, StoredGame
 from multigrid_rl.serve.worker import Worker
 
 LANES = ("bundle", "program", "slow")
@@ -27,7 +27,7 @@ def worker(store, tmp_path, request):
     judge = Judge
     if request.param != "here":
         request.getfixturevalue("session")
-        from multigrid_rl.serve.cluster import FarJudge as judge  # noqa: PLC0415 - a second
+        from multigrid_rl.serve.cluster_games import FarJudge as judge  # noqa: PLC0415 - a second
     return Worker(store, judge(store.course, tmp_path, store.home, store.secrets()), "w", LANES)
 
 
@@ -102,7 +102,7 @@ def test_program_whose_job_hangs_twice_is_at_fault_and_no_other(store, adept):
 @pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not installed, or does not work here")
 @pytest.mark.usefixtures("session")
 def test_programs_on_a_cluster_play_and_fail_as_here(tmp_path):
-    from multigrid_rl.serve.cluster import FarJudge  # noqa: PLC0415 - a second
+    from multigrid_rl.serve.cluster_games import FarJudge  # noqa: PLC0415 - a second
 
     patient = CourseLimits(start_s=300, step_s=300, total_s=2000, all_s=9000)
     about = Course(anchors=["random", "beside"], program_games=4, limits=patient), tmp_path, tmp_path, SECRETS

@@ -13,7 +13,7 @@ import yaml
 
 from commands import call, complaint
 from multigrid_rl.cli.compare import sentence
-from multigrid_rl.evaluation.seeds import Interval, bootstrap_band, iqm
+from multigrid_rl.evaluation.seed_statistics import Interval, bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
 from multigrid_rl.runs.reader import Series
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from commands import call as run
-from multigrid_rl.evaluation.seeds import told_median
+from multigrid_rl.evaluation.seed_statistics import told_median
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show.words import short
 from multigrid_rl.text import ConfigError

@@ -9,7 +9,7 @@ import pytest
 
 from multigrid_rl.competition.cup.cup import _outcomes
 from multigrid_rl.envs.pettingzoo import ZooSpec
-from multigrid_rl.league.run import RunLeague
+from multigrid_rl.league.snapshots import RunLeague
 from multigrid_rl.metrics import ahead
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.places import place_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from multigrid_rl.fast.kernels import tanh
+from multigrid_rl.fast.dense import tanh
 from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.jit import kernel
 from multigrid_rl.models.distributions import NO_CHOICE, Categorical

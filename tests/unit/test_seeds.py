@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from multigrid_rl.evaluation.seeds import (
+from multigrid_rl.evaluation.seed_statistics import (
     improvement,
     improvement_interval,
     interval,

@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from multigrid_rl.fast import compile_network
-from multigrid_rl.fast.kernels import BLOCK
+from multigrid_rl.fast.dense import BLOCK
 from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.learn.losses import Losses, Rows, Weighting, reference

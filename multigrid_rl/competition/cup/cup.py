@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.agents import AgentPlayer
+from multigrid_rl.competition.cup.cup_folder import Meeting, Pairing, begin, begun, blamed, load_pairing, meetings
 from multigrid_rl.competition.cup.entries import UNREADABLE, CupConfig, Entry
-from multigrid_rl.competition.cup.folder import Meeting, Pairing, begin, begun, blamed, load_pairing, meetings
 from multigrid_rl.competition.handed_in import reason_of
 from multigrid_rl.competition.process import BusyError
 from multigrid_rl.competition.sandbox import kill_descendants, sandboxed

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.bradley_terry import MEAN, SCALE, Pairs, strengths
+from multigrid_rl.competition.cup.cup_folder import Pairing
 from multigrid_rl.competition.cup.entries import CupConfig, Entry
-from multigrid_rl.competition.cup.folder import Pairing
 from multigrid_rl.evaluation.cup_results import (
     CupResults,
     Earned,
@@ -23,7 +23,7 @@ from multigrid_rl.evaluation.cup_results import (
     Standing,
     Surprise,
 )
-from multigrid_rl.evaluation.seeds import Interval
+from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.metrics import interval_of, wilson_interval
 
 #: Per pair of entries: for each game number (G) how often ``one`` won, drew and lost over both sides, (G, 3).

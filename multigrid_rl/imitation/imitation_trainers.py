@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from multigrid_rl.config.network import MAX_LAYERS, MAX_UNITS
 from multigrid_rl.config.scenario import Part, Steps
 from multigrid_rl.config.schema import RunConfig, TrainConfig
-from multigrid_rl.offpolicy.trainers import SAC, SacTrain
+from multigrid_rl.offpolicy.sac_trainer import SAC, SacTrain
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.trainers import Trainer
 

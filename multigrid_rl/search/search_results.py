@@ -15,9 +15,9 @@ from optuna.trial import create_trial
 from multigrid_rl.config.overrides import put, written
 from multigrid_rl.config.recipes import GROUPS, expand_overrides
 from multigrid_rl.files import csv_text, markdown_table
-from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.plans import Outcome, Winner, ranked, winner_of
-from multigrid_rl.search.settings import ThreeStageSettings
+from multigrid_rl.search.search_folder import SearchFolder
+from multigrid_rl.search.search_settings import ThreeStageSettings
 from multigrid_rl.search.space import Space
 
 REPORT, TRIALS, WINNER = "report.md", "trials.csv", "winner.yaml"

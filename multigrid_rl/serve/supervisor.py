@@ -22,10 +22,10 @@ from multigrid_rl.cli.app import one_thread
 from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.rllib.address import ADDRESS, unreachable
 from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster
+from multigrid_rl.serve.database import Person
 from multigrid_rl.serve.queue import Queue, log
-from multigrid_rl.serve.schema import Person
+from multigrid_rl.serve.signing import Signer
 from multigrid_rl.serve.store import BUNDLE, PROGRAM, SLOW, make_tables
-from multigrid_rl.serve.trust import Signer
 from multigrid_rl.text import ConfigError, expected, printable
 
 #: Of ``prctl``, Linux alone: a signal for this process when its parent dies.
@@ -232,7 +232,7 @@ def listen(host: str, port: int) -> socket.socket:
 def serve_pages(place: ServedFolder, listening: socket.socket, url: str, *, behind_proxy: bool) -> None:
     """Answer browsers until SIGTERM."""
     from multigrid_rl.serve import desk, pages, upload  # noqa: PLC0415 - the workers need none of it
-    from multigrid_rl.serve.app import Site, application, server_of  # noqa: PLC0415
+    from multigrid_rl.serve.site import Site, application, server_of  # noqa: PLC0415
 
     app = application(Site(place.queue(), url), [*pages.PAGES, *upload.PAGES, *desk.PAGES])
     server_of(app, behind_proxy=behind_proxy).run(sockets=[listening])
@@ -274,7 +274,7 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
     share_memory()
     log("ready", workers=len(lanes(number)), anchors=len(judge.anchors))
     if cluster is not None:
-        from multigrid_rl.serve.cluster import play_there  # noqa: PLC0415 - Ray
+        from multigrid_rl.serve.cluster_games import play_there  # noqa: PLC0415 - Ray
 
         supervisor.add("cluster", lambda name: play_there(cluster, about, place.queue, name, lanes(number)))
         return

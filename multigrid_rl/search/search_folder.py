@@ -27,7 +27,7 @@ from multigrid_rl.files import write_whole
 from multigrid_rl.runs.folder import locked
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.search.plans import Outcome, Score, Status, TrialSpec
-from multigrid_rl.search.settings import AshaSettings, SearchRequest
+from multigrid_rl.search.search_settings import AshaSettings, SearchRequest
 from multigrid_rl.search.space import read_yaml
 from multigrid_rl.text import ConfigError, expected
 
