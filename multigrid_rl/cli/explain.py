@@ -251,10 +251,9 @@ def _players(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> Iterat
 
 
 def _update(config: RunConfig, sizes: Sizes, specs: MultiAgentSpec) -> Iterator[Row]:
-    from multigrid_rl.training.screen import plays
     from multigrid_rl.training.stages import batch_memory
 
-    train, game, games = config.train, config.scenario.game, plays(config)
+    train, game, games = config.train, config.scenario.game, config.scenario.kind.games
     memory = config.model.recurrent
     yield "train.num_envs", f"{train.num_envs:,} {games}", "played side by side. More: faster playing, larger batch"
     credit = f"of each {games[:-1]} per update. More: longer credit, larger batch"
@@ -297,13 +296,16 @@ def _run(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
 
 
 def _machine(config: RunConfig) -> Iterator[Row]:
-    from multigrid_rl.training.screen import plays
 
     runners, threads = config.cluster.runners, config.train.torch_threads
     who = "the driver process" if runners == 0 else f"{runners} remote env runner{'s' if runners > 1 else ''}"
     more = "More: plays faster where cores are free, slower where they are not"
     yield "who plays", who, f"cluster.num_env_runners={runners}. {more}"
-    yield f"{plays(config)} per player process", f"{config.games_per_sampler:,}", "num_envs shared out evenly"
+    yield (
+        f"{config.scenario.kind.games} per player process",
+        f"{config.games_per_sampler:,}",
+        "num_envs shared out evenly",
+    )
     more = "More: little faster on a free machine, much slower on a busy one"
     meaning = f"torch threads that compute gradients (train.torch_threads={threads}). {more}"
     yield "learner threads", f"{config.learner_threads}", meaning

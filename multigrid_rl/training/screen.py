@@ -182,7 +182,8 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path, changed: Se
         usual = "Adam moves every weight by about as much in each of its steps; 1e-4 to 1e-2 is usual"
         lines.append(f"warning:  train.lr={train.lr:g}: {usual}")
     lines.append(f"network:  {config.model.name} {' x '.join(map(str, config.model.hidden))}, step size {train.lr:g}")
-    lines += _learning(config)
+    threads = f"learner:  {thread_tuner(config).describe()}, {config.learner_threads} of torch"
+    lines += trainer_of(train.trainer).describe(config, threads, config.scenario.kind.games)
     for k, stage in enumerate(config.curriculum):
         ends = [f"after {stage.steps:,} steps"] if stage.steps else []
         ends += ["when its gates are held"] if stage.held else []
@@ -208,18 +209,6 @@ def recipe_of(config: RunConfig) -> str:
     return (recipe if recipe.endswith(FILES) else f"experiment={recipe}") + (
         f", {train}" if train != "train/ppo" else ""
     )
-
-
-def _learning(config: RunConfig) -> list[str]:
-    """Tell what is learned from, and who plays and computes."""
-    threads = f"learner:  {thread_tuner(config).describe()}, {config.learner_threads} of torch"
-    lines: list[str] = trainer_of(config.train.trainer).describe(config, threads, plays(config))
-    return lines
-
-
-def plays(config: RunConfig) -> str:
-    """Call what is played side by side by its name."""
-    return config.scenario.kind.games
 
 
 def closing(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequence[str] = ()) -> list[str]:
