@@ -25,7 +25,7 @@ from sqlalchemy import create_engine, select, text, update
 
 from benchmarks.serve import Served, course_in
 from multigrid_rl.files import data_root
-from multigrid_rl.serve.database import HandIn, Job, Rating, StoredGame
+from multigrid_rl.serve.database import HandIn, Job, Rating, StoredPairing
 from multigrid_rl.serve.queue import Queue
 
 _BUNDLES = ("blue-rookie", "blue-adept", "blue-master")
@@ -137,7 +137,7 @@ class Soak:
         with queue.reading() as session:
             rows = {row.id: row for row in session.scalars(select(HandIn).where(HandIn.person_id.is_not(None)))}
             pairs = Counter(
-                game.red_id for game in session.scalars(select(StoredGame).where(StoredGame.red_id.in_(rows)))
+                game.red_id for game in session.scalars(select(StoredPairing).where(StoredPairing.red_id.in_(rows)))
             )
             rated = {each.hand_in_id: (each.rating, each.low, each.high) for each in session.scalars(select(Rating))}
         found = [f"{n} was acknowledged and is lost" for n in self.acknowledged.keys() - rows.keys()]

@@ -97,13 +97,7 @@ class Collector:
                 self._passes[name] = None if stepwise else fast.compile_network(self._net(name))
             for gaps in self._gaps.values():
                 gaps.open()
-            played = None if None in self._passes.values() else self._play()
-            for t in range(bool(self._gaps), len(self._done) if played is None else 0):
-                actions = {name: self._act(name, t, obs[name]) for name in self.agents}
-                step = self.env.step(actions)
-                self._store(t, step)
-                obs = step.observations
-            obs = played or obs
+            obs = self._play_whole() or self._play_steps(obs)
             for name, rollout in self.rollouts.items():
                 last = self._late_values(name, obs[name])
                 self._last[name] = obs[name]
@@ -139,10 +133,20 @@ class Collector:
             for name, r in self.rollouts.items()
         }
 
-    def _play(self) -> dict[str, Array] | None:
-        """Play all steps in one call where the environment can, and return the last observations."""
+    def _play_steps(self, obs: dict[str, Array]) -> dict[str, Array]:
+        """Play all steps one by one, and return the last observations."""
+        # Where agents come and go, row 0 waits from the last batch.
+        for t in range(1 if self._gaps else 0, len(self._done)):
+            actions = {name: self._act(name, t, obs[name]) for name in self.agents}
+            step = self.env.step(actions)
+            self._store(t, step)
+            obs = step.observations
+        return obs
+
+    def _play_whole(self) -> dict[str, Array] | None:
+        """Play all steps in one call and return the last observations; ``None`` where network or environment cannot."""
         play = getattr(self.env, "play", None)
-        if play is None:
+        if play is None or None in self._passes.values():
             return None
         acting = {}
         for name, r in self.rollouts.items():

@@ -68,7 +68,7 @@ class Update:
         value_loss = bounded(value_loss_of(config.value_loss), config.vf_clip)
         self._losses = Losses(objective_of(config.objective), value_loss)
         self._penalties = penalties_of(config, networks)
-        self._device, self._part = device, part
+        self._device, self._share = device, part
         self._flat = {
             name: [FlatWeights(part) for part in parameters_of(net, apart=config.v_iters is not None)]
             for name, net in networks.items()
@@ -162,8 +162,8 @@ class Update:
         for k in range(rounds):
             if k and config.recompute:
                 current = self._ready(self._recomputed(current, paths or {}, config.recompute))
-            self._pass(current, config.epochs // rounds, self._step, shuffled=k > 0)
-        self._pass(current, config.v_iters or 0, self._value_step)
+            self._epochs(current, config.epochs // rounds, self._step, shuffled=k > 0)
+        self._epochs(current, config.v_iters or 0, self._value_step)
         self._measure(batches)
         for name in batches:
             weights = (self._weighting(name).entropy_coef, self._vf_coef(name))
@@ -192,12 +192,12 @@ class Update:
         # difference, https://arxiv.org/abs/2006.05990).
         return {name: batch.standardised() for name, batch in batches.items()} if self.config.standardise else batches
 
-    def _pass(
+    def _epochs(
         self, batches: Mapping[str, Batch], epochs: int, step: Callable[[str, Batch], None], *, shuffled: bool = False
     ) -> None:
         """Split all batches into minibatches, ``epochs`` times, and take a ``step`` with each."""
         rows = {name: len(batch.obs) for name, batch in batches.items()}
-        (index, learners), size = self._part, max(rows.values())
+        (index, learners), size = self._share, max(rows.values())
         if self.config.minibatch_size is not None:
             steps = max(batch.obs.shape[1] if batch.memory.shape[1] else 1 for batch in batches.values())
             size = max(learners, self.config.minibatch_size // steps)
@@ -209,18 +209,20 @@ class Update:
         own = slice(size // learners * index, size // learners * (index + 1))
         while part := list(islice(chosen, max(1, _TOGETHER // size))):
             for name, batch in batches.items():
-                self._descend(name, batch, np.stack([numbers[name][own] for numbers in part]), step)
+                self._take_steps(name, batch, np.stack([numbers[name][own] for numbers in part]), step)
 
-    def _descend(self, name: str, batch: Batch, chosen: NDArray[np.int64], step: Callable[[str, Batch], None]) -> None:
+    def _take_steps(
+        self, name: str, batch: Batch, chosen: NDArray[np.int64], step: Callable[[str, Batch], None]
+    ) -> None:
         """Take a ``step`` with each of the ``chosen`` rows (M, S): in one call, where they are compiled so."""
         found = self._compiled(name)
-        if found is None or not found.descends or self.config.v_iters is not None or self._part[1] > 1:
+        if found is None or not found.descends or self.config.v_iters is not None or self._share[1] > 1:
             for numbers in chosen:
                 step(name, batch.rows(numbers))
         elif name not in self._stopped:
-            self._together(name, found, batch, chosen)
+            self._all_in_one_call(name, found, batch, chosen)
 
-    def _together(self, name: str, found: Any, batch: Batch, chosen: NDArray[np.int64]) -> None:
+    def _all_in_one_call(self, name: str, found: Any, batch: Batch, chosen: NDArray[np.int64]) -> None:
         self.clock.lap("minibatch")
         adam, names = self.optimizers[name][0], (*Statistics._fields[:3], "grad_norm")
         columns: Any = [batch.obs, *self._rows(batch), batch.memory, batch.starts]
@@ -293,7 +295,7 @@ class Update:
         self._metrics[name] |= {"policy_loss": policy_loss, "entropy": entropy}
         if not apart:
             self._metrics[name]["vf_loss"] = vf_loss
-        shared = float(kl) if self._part[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
+        shared = float(kl) if self._share[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
         if penalty is not None:
             penalty.last = shared
         if shared > stop_at(self.config.of(name).target_kl):
@@ -314,7 +316,7 @@ class Update:
         torch.autograd.backward(self._vf_coef(name) * loss)
         self.clock.lap("network")
         self._metrics[name]["vf_loss"] = loss.detach()
-        if self._part[1] > 1:
+        if self._share[1] > 1:
             flat.all_reduce_mean(int(batch.active.sum()), 0.0)
         self._take(name, 1)
 
@@ -338,7 +340,7 @@ class Update:
         able = self._losses.compiled(self._distributions[name])
         found = compile_network(self._networks[name]) if able else None
         # All steps in one call know a penalty; single ones, such as several learners take, do not.
-        alone = found is not None and found.descends and self._part[1] == 1 and self.config.v_iters is None
+        alone = found is not None and found.descends and self._share[1] == 1 and self.config.v_iters is None
         return found if alone or name not in self._penalties else None
 
     def _recomputed(

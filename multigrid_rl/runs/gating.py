@@ -104,7 +104,7 @@ def _own_value(name: str, function: Callable[[EpisodeTable], Any], table: Episod
         raise RunError(str(error)) from error
 
 
-class MetricsTracker:
+class Reports:
     """Collects episodes into reports, hands them to the gates, and keeps the time.
 
     Attributes:

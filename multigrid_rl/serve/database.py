@@ -57,7 +57,7 @@ class HandIn(Base):
     same_as: Mapped[str] = mapped_column(Text, default="")  # players that it is like: the instructor's alone
 
 
-class StoredGame(Base):
+class StoredPairing(Base):
     """A pairing: all games of two hand-ins from one side, as a cup's ``Pairing`` in JSON."""
 
     __tablename__ = "games"

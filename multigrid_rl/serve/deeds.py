@@ -26,7 +26,7 @@ from multigrid_rl.files import csv_text, unfinished
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.serve.course import DAY_S, Course
-from multigrid_rl.serve.database import LADDER, Base, HandIn, Person, Rating, StoredGame
+from multigrid_rl.serve.database import LADDER, Base, HandIn, Person, Rating, StoredPairing
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue, called
 from multigrid_rl.serve.rating import ladder_of
@@ -66,7 +66,7 @@ def verify(asked: AdminContext) -> dict[str, Any]:
     with queue.reading() as session:
         kept = {r.hand_in_id: (r.rating, r.low, r.high, r.games) for r in session.scalars(select(Rating))}
         rows = {row.id: row for row in session.scalars(select(HandIn))}
-        games = list(session.scalars(select(StoredGame).where(StoredGame.series == LADDER)))
+        games = list(session.scalars(select(StoredPairing).where(StoredPairing.series == LADDER)))
     now = {number: tuple(found.get(number, ())) for number in kept}
     wrong = [f"rating of {called(rows[n])}: {kept[n]} kept, {now[n]} computed" for n in kept if now[n] != kept[n]]
     damaged, gone = _damaged(queue, list(rows.values()))

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from multigrid_rl.files import csv_text, safe_cell
 from multigrid_rl.serve.course import Deadline
-from multigrid_rl.serve.database import Event, HandIn, Person, StoredGame
+from multigrid_rl.serve.database import Event, HandIn, Person, StoredPairing
 from multigrid_rl.serve.people import People
 from multigrid_rl.serve.site import Ask, Page
 from multigrid_rl.serve.store import counted
@@ -70,7 +70,7 @@ def freeze(ask: Ask) -> Response:
 
 def appeal(ask: Ask) -> Response:
     """Let a pairing be played again."""
-    ask.site.store.appeal(ask.found(StoredGame, ask.form).id, ask.me.id)
+    ask.site.store.appeal(ask.found(StoredPairing, ask.form).id, ask.me.id)
     return RedirectResponse("/desk#events", 303)
 
 

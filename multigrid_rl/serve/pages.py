@@ -9,7 +9,7 @@ from sqlalchemy import select
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
-from multigrid_rl.serve.database import STATES, Grade, HandIn, Person, Rating, StoredGame
+from multigrid_rl.serve.database import STATES, Grade, HandIn, Person, Rating, StoredPairing
 from multigrid_rl.serve.signing import KINDS
 from multigrid_rl.serve.site import Ask, KeptPage, Page, kept_page
 from multigrid_rl.serve.store import GameSummary, RefusedError, Row, counted, seen_by
@@ -129,7 +129,7 @@ def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
     return sorted(found.values(), key=lambda row: (-row.first["games"] - row.second["games"], row.name))
 
 
-def _may_watch(ask: Ask, game: StoredGame | GameSummary) -> bool:
+def _may_watch(ask: Ask, game: StoredPairing | GameSummary) -> bool:
     both = [each for each in (game.red_id, game.blue_id) if each]
     public = ask.site.store.course.public.replays and {*both} <= ladder_of(ask).names.keys()
     return ask.teaches or public or any(_is_mine(ask, each) for each in both)
@@ -175,7 +175,7 @@ def match(ask: Ask) -> Response:
     from multigrid_rl.show.replay import replays  # noqa: PLC0415
     from multigrid_rl.show.video import page_film  # noqa: PLC0415
 
-    game = ask.found(StoredGame)
+    game = ask.found(StoredPairing)
     if not _may_watch(ask, game):
         raise HTTPException(404)
     names = {f"h{each}": _called(ask, each) for each in (game.red_id, game.blue_id) if each}

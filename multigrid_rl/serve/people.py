@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from multigrid_rl.competition.folders import remove_tree
 from multigrid_rl.serve.course import DAY_S, Enrolled
-from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Setting, StoredGame
+from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Setting, StoredPairing
 from multigrid_rl.serve.store import Store
 from multigrid_rl.text import ConfigError, expected
 
@@ -136,8 +136,8 @@ class People(Store):
     def _rewrite(session: Session, kept: Callable[[list[Any]], list[Any]], *which: Any) -> int:
         """Change the games that pairings have kept; returns of how many pairings."""
         changed = 0
-        for number in session.scalars(select(StoredGame.id).where(*which)).all():
-            game = session.get_one(StoredGame, number)
+        for number in session.scalars(select(StoredPairing.id).where(*which)).all():
+            game = session.get_one(StoredPairing, number)
             told = json.loads(game.pairing)
             changed += bool(told["kept"])
             game.pairing = json.dumps(told | {"kept": kept(told["kept"])})
@@ -177,7 +177,7 @@ class People(Store):
                     game["notes"] = {seat: words for seat, words in said if game["players"].get(seat) not in names}
                 return kept
 
-            self._rewrite(session, silent, or_(StoredGame.red_id.in_(ids), StoredGame.blue_id.in_(ids)))
+            self._rewrite(session, silent, or_(StoredPairing.red_id.in_(ids), StoredPairing.blue_id.in_(ids)))
             session.execute(delete(Job).where(Job.hand_in_id.in_(ids), Job.worker == ""))
             session.execute(delete(Setting).where(Setting.key == f"{_TO_FORGET}{person_id}"))
             self.note(session, "forgotten", person=person_id)

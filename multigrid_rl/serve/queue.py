@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
-from multigrid_rl.serve.database import LADDER, Event, Grade, HandIn, Job, Rating, Setting, StoredGame
+from multigrid_rl.serve.database import LADDER, Event, Grade, HandIn, Job, Rating, Setting, StoredPairing
 from multigrid_rl.serve.people import People
 from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row
 from multigrid_rl.types import RunError
@@ -229,9 +229,9 @@ class Queue(People):
             session.get(Setting, "fixed", with_for_update=True)
             for red, blue, pairing in played:
                 what = {"series": LADDER, "red_id": red, "blue_id": blue, "side": pairing.side}
-                if session.scalar(select(StoredGame.id).filter_by(**what)) is not None:
+                if session.scalar(select(StoredPairing.id).filter_by(**what)) is not None:
                     continue
-                session.add(StoredGame(**what, at=self.now(), pairing=pairing.model_dump_json()))
+                session.add(StoredPairing(**what, at=self.now(), pairing=pairing.model_dump_json()))
                 ids = {pairing.red: red, pairing.blue: blue}
                 for name, seconds in pairing.seconds.items():
                     row = session.get_one(HandIn, ids[name])
@@ -262,7 +262,7 @@ class Queue(People):
             rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(plays))
             placed = [] if anchors_play else list(session.scalars(rows))
             # Last: who has played all first games by now has them among these, also where others write meanwhile.
-            ids = list(session.scalars(select(StoredGame.id).where(StoredGame.series == LADDER)))
+            ids = list(session.scalars(select(StoredPairing.id).where(StoredPairing.series == LADDER)))
             for number, red, blue, told in self.pairings(session, [n for n in ids if n not in self._met]):
                 self._met[number] = Met.of(red, blue, told, rated=rated)
         return QueueSnapshot([self._met[number] for number in ids], anchors, placed)
@@ -274,7 +274,8 @@ class Queue(People):
 
         def more(session: Session) -> bool:
             session.get(Setting, "fixed", with_for_update=True)  # no games are added meanwhile, see `paired`
-            return session.scalar(select(func.count(StoredGame.id)).where(StoredGame.series == LADDER)) != len(of.games)
+            count = select(func.count(StoredPairing.id)).where(StoredPairing.series == LADDER)
+            return session.scalar(count) != len(of.games)
 
         with self.finishing(job, keep=more) as session:
             session.merge(Setting(key=BY_ANCHORS, value=json.dumps(by_anchors or {})))
@@ -321,8 +322,8 @@ class Queue(People):
         able = [r for r in rows if r.hand_in.seconds < self.course.limits.all_s and r.hand_in.faults < STRIKES]
         with self.reading() as session:
             ids = [row.hand_in.id for row in able]
-            pairs = select(StoredGame.red_id, StoredGame.blue_id).where(
-                StoredGame.red_id.in_(ids), StoredGame.blue_id.in_(ids)
+            pairs = select(StoredPairing.red_id, StoredPairing.blue_id).where(
+                StoredPairing.red_id.in_(ids), StoredPairing.blue_id.in_(ids)
             )
             met = {frozenset(pair) for pair in session.execute(pairs)}
             waiting = select(Job.hand_in_id, Job.other_id).where(Job.kind == "pair")
@@ -353,7 +354,7 @@ class Queue(People):
             lanes = session.execute(select(Job.lane, func.count()).group_by(Job.lane)).all()
             overdue = session.scalar(select(func.count(HandIn.id)).where(HandIn.deadline > 0, HandIn.deadline < now))
             oldest = session.scalar(select(func.min(Job.at)).where(Job.worker == "", Job.lane != SLOW))
-            games = session.scalar(select(func.count(StoredGame.id)))
+            games = session.scalar(select(func.count(StoredPairing.id)))
             faults = session.scalar(select(func.count(Event.id)).where(Event.kind == "fault"))
         found = {f"hand_ins_{state}": float(count) for state, count in states}
         found |= {f"jobs_{lane}": float(count) for lane, count in lanes}
@@ -382,5 +383,5 @@ class Queue(People):
     def appeal(self, game_id: int, by: int = 0) -> None:
         """Let a pairing be played again; what was found is an event, and changes no rating."""
         with self.writing() as session:
-            self.want(session, "appeal", session.get_one(StoredGame, game_id).red_id, game_id)
+            self.want(session, "appeal", session.get_one(StoredPairing, game_id).red_id, game_id)
             self.note(session, "appeal", f"pairing {game_id}", person=by)

@@ -31,7 +31,7 @@ from sqlalchemy.orm import Session, defer, sessionmaker
 
 from multigrid_rl.competition.folders import read_parts, remove_tree, write_parts
 from multigrid_rl.serve.course import Course, Deadline
-from multigrid_rl.serve.database import LADDER, Base, Event, Grade, HandIn, Job, Person, Rating, Setting, StoredGame
+from multigrid_rl.serve.database import LADDER, Base, Event, Grade, HandIn, Job, Person, Rating, Setting, StoredPairing
 from multigrid_rl.text import ConfigError, expected, printable
 
 #: Seconds in which a state should be over; the pages show what is overdue.
@@ -332,9 +332,9 @@ class Store:
 
     def games_of(self, hand_in_id: int) -> list[GameSummary]:
         """Return the pairings of a hand-in on the ladder, in the order in which they were played."""
-        own = (StoredGame.red_id == hand_in_id) | (StoredGame.blue_id == hand_in_id)
+        own = (StoredPairing.red_id == hand_in_id) | (StoredPairing.blue_id == hand_in_id)
         with self.reading() as session:
-            ids = list(session.scalars(select(StoredGame.id).where(own, StoredGame.series == LADDER)))
+            ids = list(session.scalars(select(StoredPairing.id).where(own, StoredPairing.series == LADDER)))
             for number, red, blue, told in self.pairings(session, [n for n in ids if n not in self._outcomes]):
                 self._outcomes[number] = GameSummary(number, red, blue, told["outcomes"], bool(told["kept"]))
         return [self._outcomes[number] for number in sorted(ids)]
@@ -342,9 +342,9 @@ class Store:
     @staticmethod
     def pairings(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
         """Yield number, both sides and the games of pairings: some at once, as with what is kept they are large."""
-        games = select(StoredGame.id, StoredGame.red_id, StoredGame.blue_id, StoredGame.pairing)
+        games = select(StoredPairing.id, StoredPairing.red_id, StoredPairing.blue_id, StoredPairing.pairing)
         for k in range(0, len(ids), _AT_ONCE):
-            for number, red, blue, told in session.execute(games.where(StoredGame.id.in_(ids[k : k + _AT_ONCE]))):
+            for number, red, blue, told in session.execute(games.where(StoredPairing.id.in_(ids[k : k + _AT_ONCE]))):
                 yield number, red, blue, json.loads(told)
 
     def version(self) -> int:

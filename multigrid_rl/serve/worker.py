@@ -16,7 +16,7 @@ from multigrid_rl.competition.handed_in import HandedIn
 from multigrid_rl.competition.process import WAITING
 from multigrid_rl.files import json_text
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.serve.database import HandIn, Job, Person, StoredGame
+from multigrid_rl.serve.database import HandIn, Job, Person, StoredPairing
 from multigrid_rl.serve.judge import CHECK_S, Judge
 from multigrid_rl.serve.queue import BEAT_S, LostLeaseError, Queue, called, log
 from multigrid_rl.serve.rating import ladder_of
@@ -148,7 +148,7 @@ class Worker:
         self.queue.compared(job, self.judge.like(called(own), sorted(names)))
 
     def _appeal(self, job: Job) -> None:
-        game = self.queue.get(StoredGame, job.other_id)
+        game = self.queue.get(StoredPairing, job.other_id)
         assert game is not None
         found = self.judge.again(Pairing.model_validate_json(game.pairing)) or "the same again"
         with self.queue.finishing(job) as session:

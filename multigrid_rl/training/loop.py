@@ -88,12 +88,12 @@ def train(
         while ended is None:
             engine.train()
             row = engine.row
-            run.tracker.clock.begin()
+            run.reports.clock.begin()
             folder.record(row)
-            observe(row, run.tracker.keeper)
+            observe(row, run.reports.keeper)
             divergence.check(row, run.lost_returns, run.learner.get_weights)
             advance_league(run, config, folder)
-            run.tracker.clock.lap("metrics")
+            run.reports.clock.lap("metrics")
             ended = ended_by(config, run) or ("interrupted" if interrupted() else None)
             quiet = quiet and _waits_for_an_end(row, config)
             if ended is None:
@@ -101,7 +101,7 @@ def train(
             due = run.env_steps - last_checkpoint >= config.train.checkpoint_every
             if ended or due or time.monotonic() - written >= CHECKPOINT_S:
                 checkpoint(engine, config, folder)
-                run.tracker.clock.lap("checkpoint")
+                run.reports.clock.lap("checkpoint")
                 last_checkpoint, written = run.env_steps, time.monotonic()
         assert row is not None
         verdict = verdict_of(run, config, folder, row, ended)
@@ -153,7 +153,7 @@ def ended_by(config: RunConfig, run: TrainingRun) -> str | None:
     """Return what ends a run after its last iteration: ``held``, ``until``, ``plateau`` or nothing."""
     last_stage = run.stage == len(run.stages) - 1
     # In this order: a run whose gates are held with its last batch has held them, and not just spent its budget.
-    if config.train.stop_when_held and last_stage and run.tracker.keeper.held:
+    if config.train.stop_when_held and last_stage and run.reports.keeper.held:
         return "held"
     if run.env_steps >= config.train.until:
         return "until"
@@ -189,7 +189,7 @@ def checkpoint(engine: Engine, config: RunConfig, folder: RunFolder) -> None:
         write_players(unfinished / "players", run, config, folder)
         engine.write(unfinished / "rllib")
         write_state(unfinished, run.get_state())
-        margin = run.tracker.keeper.margin()
+        margin = run.reports.keeper.margin()
         facts = {
             "env_steps": run.env_steps,
             "stage": run.stage,

@@ -38,7 +38,7 @@ _COMPILED, _NEXT = "compiled", "next"
 _helpers: list[Helper] = []
 
 
-class Kernels:
+class Rehearsal:
     """Calls them with few small games.
 
     Args:
@@ -95,9 +95,9 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
     """Compile or load every kernel before the clock runs and before env runners would all compile them at once.
 
     Multi-threaded kernels are separate: those of up to ``threads`` threads are compiled, or with ``auto`` threads left
-    to the process of :func:`helped`.
+    to the process of :func:`start_compiler`.
     """
-    kernels = Kernels(config, factory)
+    kernels = Rehearsal(config, factory)
     helper = _helpers[-1] if _helpers else None
     if helper is not None:
         kernels.rules()
@@ -163,7 +163,7 @@ class Helper:
         return self._process is not None and self._process.poll() is None
 
 
-def helped(config: RunConfig, tell: Callable[[int], None]) -> None:
+def start_compiler(config: RunConfig, tell: Callable[[int], None]) -> None:
     """Let another process compile, too, when the run that starts finds kernels missing on disk."""
     if available_cpus() > 1:
         try:
@@ -181,7 +181,7 @@ def _main() -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         jit.state.compiled = lambda: _say(_COMPILED)
         torch.set_num_threads(1)
-        kernels = Kernels(config)
+        kernels = Rehearsal(config)
         kernels.act()
         _say(_NEXT)
         kernels.learn()

@@ -13,7 +13,7 @@ from multigrid_rl.learn.batches import Experience
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import episode_metrics, explained_variance
 from multigrid_rl.models.registry import fingerprint
-from multigrid_rl.runs.gating import MetricsTracker
+from multigrid_rl.runs.gating import Reports
 from multigrid_rl.training.protocols import Learner, Metrics, Sampler
 from multigrid_rl.training.stages import Stage
 from multigrid_rl.types import EnvFactory, EpisodeTable, RunError
@@ -72,7 +72,7 @@ class TrainingRun:
         lost_returns: modules whose returns in the last iteration were not finite though their values were.
         stage: which of the stages it is in.
         stage_from: environment steps when it was entered.
-        tracker: metrics, reports and gates.
+        reports: metrics by report, and gates.
         league: the growing pool of opponents; ``None``: opponents are fixed.
     """
 
@@ -94,7 +94,7 @@ class TrainingRun:
         self._games = list(games)
         self.finished: EpisodeTable | None = None
         self._sent: dict[str, str] = {}
-        self.tracker = MetricsTracker(stages[0].gates, stages[0].scenario.report_episodes)
+        self.reports = Reports(stages[0].gates, stages[0].scenario.report_episodes)
         sampler.begin(self._games[0], 0)
         self.send_weights()
 
@@ -173,32 +173,32 @@ class TrainingRun:
     def row(self) -> dict[str, float | None]:
         """Return the metrics of the iteration that has just ended, by name."""
         counts = {name: getattr(self, name) for name in _COUNTED}
-        return self.tracker.row(counts, self.measured, self.finished, self.specs)
+        return self.reports.row(counts, self.measured, self.finished, self.specs)
 
     def last_report(self) -> dict[str, float]:
         """Return lengths and returns of the newest finished episodes; empty if none has ended."""
         episodes = self.sampler.last_episodes() if self.finished is None else None
         if episodes is not None and episodes.episodes:
             return episode_metrics(episodes, self.specs)
-        return self.tracker.last_report(self.specs)
+        return self.reports.last_report(self.specs)
 
     @property
     def keeper(self) -> GateKeeper:
         """The gates of the run's own scenario, of which nothing is known in an earlier stage of its curriculum."""
         own = self.stages[-1]
         last = self.stage + 1 == len(self.stages)
-        return self.tracker.keeper if last else GateKeeper(own.gates, own.scenario.report_episodes)
+        return self.reports.keeper if last else GateKeeper(own.gates, own.scenario.report_episodes)
 
     def advance_stage(self) -> None:
         """Enter the next stage of the curriculum if the current one has ended; the last one has no end."""
         stage, steps = self.stages[self.stage], self.env_steps - self.stage_from
-        if (stage.steps is not None and steps >= stage.steps) or (stage.held and self.tracker.keeper.held):
+        if (stage.steps is not None and steps >= stage.steps) or (stage.held and self.reports.keeper.held):
             self.enter(self.stage + 1)
 
     def enter(self, stage: int) -> None:
         """Play the games of another stage of the curriculum from now on, judged by its gates."""
         self.stage, self.stage_from = stage, self.env_steps
-        self.tracker.set_gates(self.stages[stage].gates, self.stages[stage].scenario.report_episodes)
+        self.reports.set_gates(self.stages[stage].gates, self.stages[stage].scenario.report_episodes)
         self.sampler.begin(self._games[stage], stage)
 
     def begin_with(self, weights: dict[str, Any], rows: int) -> None:
@@ -242,7 +242,7 @@ class TrainingRun:
             state["league"] = self.league.get_state()
         if self.stall is not None:
             state["lowest"] = (self.stall.lowest, self.stall.since_lowest)
-        return {**state, "env_runners": self.sampler.remote, "tracker": self.tracker.get_state()}
+        return {**state, "env_runners": self.sampler.remote, "tracker": self.reports.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> bool:
         """Continue from a state, when the engine has its own back; logs a warning where the games start afresh.
@@ -254,7 +254,7 @@ class TrainingRun:
             self.enter(state["stage"])
         for name in _COUNTERS:
             setattr(self, name, state[name])
-        self.tracker.set_state(state["tracker"])
+        self.reports.set_state(state["tracker"])
         if self.stall is not None:
             self.stall.lowest, self.stall.since_lowest = state["lowest"]
         self.take_up()

@@ -26,7 +26,7 @@ from multigrid_rl.types import MultiAgentSpec, RunError
 LOG = logging.getLogger(__name__)
 #: Games against each player that a scenario holds out, when a run has ended.
 HELD_OUT_GAMES, HELD_OUT_SEED = 1000, 40_000
-#: Kernels of a first start, with those for several threads.
+#: Rehearsal of a first start, with those for several threads.
 KERNELS = 85
 
 
@@ -166,14 +166,14 @@ def _run(
         check_networks(config, stages[-1].factory.specs, checkpoint)
     from multigrid_rl.rllib.session import RayError, check_gpus, ray_session, reason_of
     from multigrid_rl.training.loop import train
-    from multigrid_rl.training.rehearsal import helped
+    from multigrid_rl.training.rehearsal import start_compiler
 
     check_gpus(config)
     # Everything has been checked by now: the line of a mistake has no head of a run above it.
     screen = live.live_console()
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
-    helped(config, partial(_compiled, screen))
+    start_compiler(config, partial(_compiled, screen))
     with ExitStack() as stack:
         stack.enter_context(live.warnings_on_screen())
         try:
@@ -184,18 +184,19 @@ def _run(
                     screen.print(line, markup=False)
             for line in live.preflight(config, seated, path, changed):
                 screen.print(line, markup=False)
-            # Before there is a folder, which would block its own name, and before the signals, one of which Ray takes.
+            # A second call takes the session of the first. Before there is a folder, which would block its own name,
+            # and before the signals, one of which Ray takes.
             stack.enter_context(ray_session(config))
             interrupted = stack.enter_context(live.interruption(screen))
             folder = stack.enter_context(run_folder(config, path, seated, start))
             path = folder.path
-            stack.enter_context(hints(path))
+            stack.enter_context(tell_how_to_resume(path))
             stack.enter_context(own_mistakes(config))
             if start is not None:
                 where = checkpoint.name if checkpoint else "step 0, as there is no checkpoint,"
                 screen.print(f"resumed:  from {where} of {path}", markup=False)
             show = stack.enter_context(live.progress(screen, config))
-            verdict = train(config, folder, *called(callback, show, interrupted), checkpoint, stages)
+            verdict = train(config, folder, *with_callback(callback, show, interrupted), checkpoint, stages)
         except (RayError, MemoryError) as error:  # before OSError: a timeout of Ray's is one, too
             what = "Ray" if isinstance(error, RayError) else "memory (a smaller train.num_envs takes less)"
             raise RunError(f"{what}: {reason_of(error)}") from error
@@ -205,11 +206,11 @@ def _run(
     for line in live.closing(verdict, path, config, changed):
         screen.print(line)
     if config.scenario.held_out.get("validate") and verdict["ended"] != "interrupted":
-        screen.print(_held_out(path), markup=False)
+        screen.print(_played_held_out(path), markup=False)
     return verdict
 
 
-def called(
+def with_callback(
     callback: RowCallback | None, show: Callable[[dict[str, Any], GateKeeper], None], interrupted: Callable[[], bool]
 ) -> tuple[Callable[[dict[str, Any], GateKeeper], None], Callable[[], bool]]:
     """Return what shows a row and what asks whether to end, with a callback that takes part in both."""
@@ -225,7 +226,7 @@ def called(
     return shown, lambda: ended or interrupted()
 
 
-def _held_out(run: Path) -> str:
+def _played_held_out(run: Path) -> str:
     """Play those by whom one chooses, whom the run has not met, write how it did, and tell it."""
     from multigrid_rl.evaluation.evaluation import held_out
 
@@ -300,7 +301,7 @@ def own_mistakes(config: RunConfig) -> Iterator[None]:
 
 
 @contextmanager
-def hints(path: Path) -> Iterator[None]:
+def tell_how_to_resume(path: Path) -> Iterator[None]:
     """Give a run that breaks off the line that says how to resume it, unless nothing was reported yet."""
     from multigrid_rl.runs.checkpoints import start_of
     from multigrid_rl.runs.divergence import DivergedError

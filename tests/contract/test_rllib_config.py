@@ -74,7 +74,7 @@ def test_train_is_an_iteration_under_the_keys_of_rllib(built, tmp_path):
     assert set(result["timers"]) >= {"env_runner_sampling_timer", "learner_update_timer", "synch_weights"}
     assert {name: result["multigrid_rl"][name] for name in rows[-1]} == rows[-1]
     report = next(row for row in reversed(rows) if "episode_len_mean" in row)
-    for state in algorithm.run.tracker.keeper.states:
+    for state in algorithm.run.reports.keeper.states:
         metric, judged = state.gate.metric, result["gates"][state.gate.metric]
         assert (judged["value"], judged["bound"]) == (report[metric], state.gate.bound)
         assert judged["met"] == (report[f"gates/{metric}/met"] == 1)

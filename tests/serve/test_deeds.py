@@ -13,7 +13,7 @@ import pytest
 from commands import call, complaint
 from multigrid_rl.files import data_root
 from multigrid_rl.serve import deeds
-from multigrid_rl.serve.database import HandIn, Job, Setting, StoredGame
+from multigrid_rl.serve.database import HandIn, Job, Setting, StoredPairing
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.store import RefusedError
 from multigrid_rl.serve.supervisor import place_of, prepared
@@ -77,7 +77,7 @@ def test_verify_computes_the_same_and_finds_what_was_changed(course):
     assert (told["ratings"], told["pairings"], told["replayed"], told["different"]) == (4, 12, 10, 0)
     queue = place_of(course).queue()
     with queue.writing() as session:
-        game = session.get_one(StoredGame, 4)
+        game = session.get_one(StoredPairing, 4)
         pairing = json.loads(game.pairing)
         first, rest = pairing["outcomes"][0], pairing["outcomes"][1:]
         game.pairing = json.dumps({**pairing, "outcomes": ("B" if first == "R" else "R") + rest})

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from multigrid_rl.serve.course import DAY_S, Course, Enrolled
-from multigrid_rl.serve.database import Event, Grade, HandIn, Person, StoredGame
+from multigrid_rl.serve.database import Event, Grade, HandIn, Person, StoredPairing
 from multigrid_rl.serve.deeds import AdminContext, doctor, purge
 from multigrid_rl.serve.people import FORGET_S
 from multigrid_rl.serve.supervisor import ServedFolder
@@ -68,7 +68,7 @@ def test_nothing_of_who_was_forgotten_stays_but_games(handed_in, mine):
     assert not store.upload_folder(first.id).exists()
     assert store.games_of(first.id)
     assert [store.get(Grade, each) for each in (first.id, number)] == [None, None]
-    games = [json.loads(store.get(StoredGame, game.id).pairing)["kept"] for game in store.games_of(first.id)]
+    games = [json.loads(store.get(StoredPairing, game.id).pairing)["kept"] for game in store.games_of(first.id)]
     assert {str(game["players"][seat]) for kept in games for game in kept for seat in game["notes"]} == {"h1", "h2"}
     texts = [event.text for event in store.all(select(Event).where(Event.hand_in_id.in_([first.id, number])))]
     rows = [store.get(HandIn, each) for each in (first.id, number)]
@@ -102,8 +102,8 @@ def test_purge_removes_one_at_once_or_who_asked_and_all_when_the_days_are_over(h
     doctor(asked(store))
     assert "are over: serve purge" in capsys.readouterr().out
     before = store.ladder()
-    assert purge(asked(store)) == {"forgotten": 1, "replays": len(store.all(select(StoredGame.id)))}
-    assert not [game for game in store.all(select(StoredGame)) if json.loads(game.pairing)["kept"]]
+    assert purge(asked(store)) == {"forgotten": 1, "replays": len(store.all(select(StoredPairing.id)))}
+    assert not [game for game in store.all(select(StoredPairing)) if json.loads(game.pairing)["kept"]]
     assert [row.rating for row in store.ladder()] == [row.rating for row in before]
     assert store.person_by_code("i1").name == "Ines"
     doctor(asked(store))

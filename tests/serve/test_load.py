@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from multigrid_rl.serve import supervisor
-from multigrid_rl.serve.database import StoredGame
+from multigrid_rl.serve.database import StoredPairing
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.site import _EACH
 from multigrid_rl.serve.worker import Worker
@@ -115,7 +115,7 @@ def test_page_of_an_entry_asks_for_all_opponents_at_once(site, store):
 
 def test_a_pairing_counts_as_it_was_read(store):
     game = store.games_of(1)[0]
-    told = json.loads(store.get(StoredGame, game.id).pairing)
+    told = json.loads(store.get(StoredPairing, game.id).pairing)
     assert (game.letters, game.kept) == (told["outcomes"], bool(told["kept"]))
 
 

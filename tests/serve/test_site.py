@@ -14,7 +14,7 @@ import pytest
 
 from multigrid_rl.competition.handed_in import hand_in
 from multigrid_rl.serve import desk, pages
-from multigrid_rl.serve.database import Rating, Setting, StoredGame
+from multigrid_rl.serve.database import Rating, Setting, StoredPairing
 from multigrid_rl.serve.queue import BY_ANCHORS
 from sites import AGENT, EVIL, Client, course_of, served, work
 
@@ -377,11 +377,11 @@ def test_who_is_above_all_fixed_players_is_told_so_and_fixed_ones_have_no_empty_
 def test_last_words_of_a_failed_program_are_for_its_author_and_the_desk(site, store):
     row = next(row for row in store.ladder() if row.person)
     game = store.games_of(row.hand_in.id)[0]
-    told = json.loads(store.get(StoredGame, game.id).pairing)
+    told = json.loads(store.get(StoredPairing, game.id).pairing)
     side = "r" if game.red_id == row.hand_in.id else "b"
     told |= {"reason": "step 3: exited: my secret words", "outcomes": side * len(told["outcomes"])}
     with store.writing() as session:
-        session.get_one(StoredGame, game.id).pairing = json.dumps(told)
+        session.get_one(StoredPairing, game.id).pairing = json.dumps(told)
     for client, reads in ((Client(site, row.person.code), True), (Client(site, "i1"), True), (Client(site), False)):
         page = client.get(f"/match/{game.id}")[1]
         assert ("Games were forfeited" in page, "my secret words" in page) == (True, reads)

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select, text
 
 from multigrid_rl.competition.cup.cup_folder import Pairing
-from multigrid_rl.serve.database import Base, HandIn, Job, Rating, StoredGame
+from multigrid_rl.serve.database import Base, HandIn, Job, Rating, StoredPairing
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
 from multigrid_rl.serve.store import FIRST, RefusedError, make_tables, seen_by
 from multigrid_rl.text import ConfigError
@@ -121,7 +121,7 @@ def test_nothing_counts_twice(store):
     again = store.claim("b", LANES)
     play(store, again)
     with store.reading() as session:
-        assert len(list(session.scalars(select(StoredGame)))) == 2
+        assert len(list(session.scalars(select(StoredPairing)))) == 2
 
 
 def test_games_that_end_while_the_ladder_is_computed_are_rated_next(store, bundle):

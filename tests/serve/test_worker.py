@@ -14,7 +14,7 @@ from multigrid_rl.competition.process import BusyError
 from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.files import data_root
 from multigrid_rl.serve.course import Course, CourseLimits
-from multigrid_rl.serve.database import HandIn, Job, StoredGame
+from multigrid_rl.serve.database import HandIn, Job, StoredPairing
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.worker import Worker
 
@@ -54,7 +54,7 @@ def test_a_bundle_is_rated_with_an_interval(worker, adept):
     assert len(store.games_of(mine.id)) == 4
     # What was played elsewhere is what is played here.
     for game in store.games_of(mine.id):
-        stored = store.get(StoredGame, game.id)
+        stored = store.get(StoredPairing, game.id)
         assert Judge.again(worker.judge, Pairing.model_validate_json(stored.pairing)) == ""
 
 

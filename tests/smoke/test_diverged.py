@@ -10,7 +10,7 @@ from multigrid_rl.runs import divergence
 from multigrid_rl.runs.divergence import PATIENCE, DivergedError
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training import loop
-from multigrid_rl.training.start import hints, resume_training
+from multigrid_rl.training.start import resume_training, tell_how_to_resume
 from multigrid_rl.types import RunError
 from run_folders import write_checkpoint
 from tiny_runs import rows_of, tiny_run
@@ -30,7 +30,7 @@ def test_diverged_weights_end_run_without_checkpoint(tmp_path, capsys):
 
 
 def test_diverged_weights_hint_is_smaller_step_size(tmp_path):
-    with pytest.raises(DivergedError) as caught, hints(write_checkpoint(tmp_path, 2048)):
+    with pytest.raises(DivergedError) as caught, tell_how_to_resume(write_checkpoint(tmp_path, 2048)):
         raise DivergedError("step 4,096: weight net.table of red_0 is not finite")
     assert caught.value.hint == (
         "what was reported stays, and a checkpoint at step 2,048; it would diverge again: lower the step size, "
@@ -39,7 +39,7 @@ def test_diverged_weights_hint_is_smaller_step_size(tmp_path):
 
 
 def test_lost_env_runner_hint_is_to_resume(tmp_path):
-    with pytest.raises(RunError) as caught, hints(write_checkpoint(tmp_path, 2048)):
+    with pytest.raises(RunError) as caught, tell_how_to_resume(write_checkpoint(tmp_path, 2048)):
         raise RunError("env runner 1 was lost")
     assert caught.value.hint.endswith(f"a checkpoint at step 2,048; go on: multigrid-rl train --resume {tmp_path}")
 

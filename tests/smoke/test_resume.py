@@ -16,7 +16,7 @@ from multigrid_rl.rllib.algorithm import engine
 from multigrid_rl.runs.checkpoints import read_state, seal, write_state
 from multigrid_rl.runs.reader import read_config
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.start import hints, resume_training
+from multigrid_rl.training.start import resume_training, tell_how_to_resume
 from multigrid_rl.types import RunError
 from tiny_runs import TINY, rows_of, tiny_run, without_time
 
@@ -110,7 +110,7 @@ def test_broken_run_says_how_to_resume_it(copy, left, wanted):
     for name in {"checkpoints", "metrics.jsonl"} - set(left):
         path = copy / name
         shutil.rmtree(path) if path.is_dir() else path.write_text("")
-    with pytest.raises(RunError) as caught, hints(copy):
+    with pytest.raises(RunError) as caught, tell_how_to_resume(copy):
         raise RunError("Ray: its raylet was lost")
     assert caught.value.hint == wanted.format(copy)
 
@@ -313,7 +313,7 @@ def test_configuration_values_override_checkpoint(half):
         assert algorithm.run.set_state(read_state(start))
         learner = algorithm.learner_group._learner
         assert learner.get_optimizer("red_0").param_groups[0]["lr"] == pytest.approx(7e-4)
-        update = learner.our_update
+        update = learner.updater
         assert update._entropy_coef == {"red_0": pytest.approx(0.5 * (1 - HALF / config.train.entropy_decay))}
         assert update._clip == {"red_0": 0.33}
         moments = [state["exp_avg"].abs().sum() for state in learner.get_optimizer("red_0").state.values()]

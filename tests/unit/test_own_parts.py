@@ -22,7 +22,7 @@ from multigrid_rl.learn.losses import objective_of
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.models.registry import ArchitectureError, custom
 from multigrid_rl.players.cards import PlayerError, read_card, read_network, write_player
-from multigrid_rl.runs.gating import MetricsTracker, gates_of
+from multigrid_rl.runs.gating import Reports, gates_of
 from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.text import ConfigError
 from multigrid_rl.trust import SAFE, strangers
@@ -386,13 +386,13 @@ def test_gate_may_use_custom_metric_function(tmp_path, monkeypatch):
         winner=np.zeros(100, np.int8), players=np.zeros((100, 0), np.int16),
     )  # fmt: skip
     counts, measured = {"env_steps": 5, "policy_updates": 1}, {f"timing/{stage}_s": 0.0 for stage in STAGES}
-    row = MetricsTracker(gates).row(counts, measured, table, specs)
+    row = Reports(gates).row(counts, measured, table, specs)
     assert (row["own/plugged_gates:longest"], row["gates/own/plugged_gates:longest/met"]) == (30.0, 1.0)
     wrong = Gate("own/plugged_gates:broken", "<=", 1.0)
     with pytest.raises(RunError, match=r"metric own/plugged_gates:broken: AttributeError"):
-        MetricsTracker([wrong]).row(counts, measured, table, specs)
+        Reports([wrong]).row(counts, measured, table, specs)
     with pytest.raises(ConfigError, match=r"scenario.gates: metric: expected module:function, got plugged_gates:no"):
-        MetricsTracker([Gate("own/plugged_gates:nobody", "<=", 1.0)])
+        Reports([Gate("own/plugged_gates:nobody", "<=", 1.0)])
     monkeypatch.setenv(SAFE, "1")
     with pytest.raises(ConfigError, match="imports code"):
         check_harmless("scenario", tmp_path, {"scenario.gates": [{"metric": "plugged_gates:longest", "at_most": 40}]})
