@@ -192,4 +192,4 @@ def _check_same(key: str, kind: Kind, weights: Mapping[str, Array], network: Any
     else:
         due = distribution.mode(x)
     if not np.allclose(found, due, atol=_NEAR):
-        raise ConfigError(expected(f"{key}: {kind.name}", "the actions of the file", "others"))
+        raise ConfigError(expected(f"{key}: {kind.name}", "the actions of the network in the file", "other ones"))

@@ -234,7 +234,7 @@ class MultigridAlgorithm(OwnWays, PPO):
         """Play fresh games with the current weights. Raises ``ConfigError``: there is no process that could."""
         if self.env_runner is None and self.eval_env_runner_group is None:
             runners = self.config.num_env_runners
-            wanted = f"1 or more with cluster.num_env_runners={runners}, which play for training alone"
+            wanted = f"1 or more, as cluster.num_env_runners={runners} play for training alone"
             raise ConfigError(expected("evaluation_num_env_runners", wanted, 0))
         if self.eval_env_runner_group is None:  # who trains plays, whose own configuration says how training is played
             self.env_runner.greedy = not self.evaluation_config.explore

@@ -210,7 +210,7 @@ class MultigridConfig(PPOConfig):
         given = self.evaluation_config if isinstance(self.evaluation_config, dict) else {}
         problem = None
         if beside and not self.evaluation_num_env_runners:
-            wanted = "False without evaluation_num_env_runners, who would play meanwhile"
+            wanted = "False while evaluation_num_env_runners is 0"
             problem = "evaluation_parallel_to_training", wanted, beside
         elif self.evaluation_duration == "auto" and not beside:
             wanted = "a number, or evaluation_parallel_to_training=True and evaluation_num_env_runners with auto"

@@ -41,7 +41,7 @@ def serve(
     database: Annotated[
         str | None, typer.Option(help="postgresql://user@host/name; a file of SQLite in the folder by default.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on: other machines reach another one than this.")] = HOST,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: for other machines, too.")] = HOST,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8080,
     url: Annotated[str | None, typer.Option(help="How browsers reach it: https://ladder.example.org.")] = None,
     behind_proxy: Annotated[
@@ -94,7 +94,7 @@ def inspect(
         str | None, typer.Option(help="Game that it is to play; a bundle's own by default, 1v1 for an agent.")
     ] = None,
     rookie: Annotated[str, typer.Option(help="The player that it meets.")] = "random",
-    course: Annotated[Path | None, typer.Option(help="The course itself, which says both, where you have it.")] = None,
+    course: Annotated[Path | None, typer.Option(help="The file course.yaml, which says scenario and rookie.")] = None,
     trusted: Trusted = False,
 ) -> None:
     """Show what a bundle or an agent is, and let it play as a class server does to check it; the last line says ok."""

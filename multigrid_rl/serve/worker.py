@@ -33,7 +33,11 @@ _OURS = (SQLAlchemyError, OSError, RunError, MemoryError, PlayerError, ConfigErr
 
 
 class Worker:
-    """Does jobs of some lanes of a queue, which a judge plays; ``name`` is another one for each process."""
+    """Does jobs of some lanes of a queue, which a judge plays; ``name`` is another one for each process.
+
+    The way of a hand-in: ``upload`` stores it and wants a ``check``; what passes gets a ``pair`` for each anchor; after
+    the last of them a ``rate`` puts it on the ladder, and wants ``copies`` and a ``grade``.
+    """
 
     def __init__(self, queue: Queue, judge: Judge, name: str, lanes: tuple[str, ...]) -> None:
         self.queue, self.judge, self.name, self.lanes = queue, judge, name, lanes

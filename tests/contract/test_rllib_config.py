@@ -178,7 +178,7 @@ def test_settings_that_depend_on_each_other_are_taken_together():
         ),
         (
             lambda made: made.evaluation(evaluation_parallel_to_training=True),
-            "evaluation_parallel_to_training: expected False without evaluation_num_env_runners",
+            "evaluation_parallel_to_training: expected False while evaluation_num_env_runners is 0",
         ),
         (lambda made: made.evaluation(evaluation_config={"opponent": "hunterr"}), "hunterr"),
         (lambda made: made.evaluation(evaluation_config={"gamma": 1}), "evaluation_config: expected explore=False"),
