@@ -92,11 +92,8 @@ def read_plain_yaml(path: Path) -> Any:
 
 
 def exists(path: Path) -> bool:
-    """Return whether something has this name. Raises ``OSError``: none can, as it is too long, or a folder is closed.
-
-    From Python 3.14 on ``Path.exists`` hides these errors.
-    """
-    try:
+    """Return whether something has this name. Raises ``OSError``: it is too long, or a folder is closed."""
+    try:  # ``Path.exists`` hides these errors from Python 3.14 on
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return False

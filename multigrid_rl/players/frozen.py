@@ -1,7 +1,8 @@
 """A trained network as a player, and checks of its seat."""
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,17 +17,6 @@ from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, other_seat, other_side
 from multigrid_rl.world.state import token_categories
-
-
-class NumpySource(NamedTuple):
-    """Numpy's generator as the random numbers of ``rows`` games."""
-
-    generator: np.random.Generator
-    rows: int
-
-    def uniform(self, columns: int) -> NDArray[np.float64]:
-        """Return ``(N, columns)`` numbers in [0, 1)."""
-        return self.generator.random((self.rows, columns))
 
 
 class FrozenPlayer:
@@ -143,8 +133,11 @@ class FrozenPlayer:
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             got = f"{shown(repr(observation), 80)}: {shown(str(error), 80)}"
             raise ConfigError(expected("observation", f"what {self.name} was trained to read", got)) from error
-        source = NumpySource(rng, len(rows)) if isinstance(rng, np.random.Generator) else rng
-        chosen = self.distribution.mode(outputs) if source is None else self.distribution.draw(outputs, source).actions
+        if isinstance(rng, np.random.Generator):
+            drawn: Any = SimpleNamespace(uniform=lambda columns: rng.random((len(rows), columns)))
+        else:
+            drawn = rng
+        chosen = self.distribution.mode(outputs) if drawn is None else self.distribution.draw(outputs, drawn).actions
         actions = self.taken(chosen)
         if self.card is not None and self.card.taken is not None:
             actions = self.card.taken(actions)

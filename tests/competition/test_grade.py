@@ -220,7 +220,7 @@ def test_rubrics_of_ours_have_names(tmp_path, monkeypatch):
     assert {rubric_file(Path(name)).parent.name for name in ("1v1", "4-imitation")} == {"grade", "rubrics"}
     Path("1v1").write_text("mine")
     assert rubric_file(Path("1v1")) == Path("1v1")
-    assert complaint(call("grade", BUNDLE, "--rubric", "nowhere.yaml")).endswith("5-walker, got nowhere.yaml")
+    assert complaint(call("grade", BUNDLE, "--rubric", "nowhere.yaml")).endswith("6-two-teams, got nowhere.yaml")
 
 
 def test_shipped_rubric_is_valid():

@@ -262,7 +262,7 @@ def test_a_database_of_another_version_is_refused_and_none_is_touched(store, dat
     if version == "0002":
         make_tables(database)
     else:
-        with pytest.raises(ConfigError, match=rf"database: expected version 0002 \(go on .*\), got {version}"):
+        with pytest.raises(ConfigError, match=rf"database: expected version 0002 \(use .*\), got {version}"):
             make_tables(database)
     assert rows() == before
 
