@@ -198,9 +198,9 @@ def _end_all(spared: set[int]) -> None:
 def parents_of_all() -> dict[int, int]:
     """Return the parent of each process of this machine; nothing where there is no process table to read."""
     found = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            found[int(status.parent.name)] = int(status.read_bytes().rpartition(b")")[2].split()[1])
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # one that has ended meanwhile
+            found[int(process.name)] = int((process / "stat").read_bytes().rpartition(b")")[2].split()[1])
     return found
 
 

@@ -64,7 +64,7 @@ class LabellingCollector(Collector):
             own, mixed = (Streams(seed, numbers, purpose_of(kind, k, room)) for kind in (_EXPERTS, _MIXTURE))
             self._experts[name], self._mixture[name] = in_place_of(agent, experts[name], self.env, own), mixed
 
-    def _play(self) -> None:
+    def _play_whole(self) -> None:
         """Play step by step: an expert is asked in each."""
 
     def _act(self, name: str, t: int, obs: Array) -> Array:
