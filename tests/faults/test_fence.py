@@ -15,7 +15,7 @@ import pytest
 from agents import SPEC, agent_of, exists, play, player_of
 from commands import call, complaint
 from multigrid_rl.competition import process, sandbox
-from multigrid_rl.competition.sandbox import Limits, check_not_bound, kill_descendants
+from multigrid_rl.competition.sandbox import Limits, check_not_bound, kill_descendants, parents_of_all
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.streams import Streams
@@ -261,3 +261,15 @@ def act(message):
     small = replace(LIMITS, memory_mb=128)
     with kill_descendants(), player_of(agent_of(tmp_path / "b", hoards), small) as player:
         assert play(player).fault.reason.endswith("more than 128 MB of memory in all processes")
+
+
+def test_process_that_ends_while_the_table_is_read_is_left_out(monkeypatch):
+    looked_at = os.stat
+
+    def gone(path, **options):
+        if str(path).startswith("/proc/") and str(path).endswith("/stat"):
+            raise ProcessLookupError(3, "No such process", str(path))
+        return looked_at(path, **options)
+
+    monkeypatch.setattr(os, "stat", gone)
+    assert parents_of_all()[os.getpid()] == os.getppid()
