@@ -4,6 +4,7 @@ import json
 import random
 import secrets
 import shutil
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -204,6 +205,8 @@ def restore(asked: AdminContext) -> dict[str, Any]:
     """Bring back a backup into an empty folder and database, of either kind."""
     if not asked.more:
         raise ConfigError(expected("FILE", "the file of a backup behind the course", "none"))
+    if not hasattr(tarfile, "data_filter"):
+        raise ConfigError(expected("Python", "3.10.12 or newer, which unpacks archives safely", sys.version.split()[0]))
     place, queue, rows = asked.place, asked.queue, 0
     with queue.reading() as session:
         if session.scalar(select(func.count(Person.id))) or any((place.home / name).exists() for name in _FILES):

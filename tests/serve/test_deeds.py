@@ -132,6 +132,14 @@ def test_a_backup_of_a_newer_version_is_refused(course, tmp_path, monkeypatch):
     assert "expected version 0002 (use the version of multigrid-rl that made it), got 0003" in said
 
 
+def test_a_python_that_unpacks_whatever_an_archive_says_restores_none(course, tmp_path, monkeypatch):
+    file = tmp_path / "backup.tar.gz"
+    assert call("serve", "backup", course, "-o", file).exit_code == 0
+    monkeypatch.delattr(tarfile, "data_filter")
+    said = complaint(call("serve", "restore", course, file, "--home", tmp_path / "other"))
+    assert "Python: expected 3.10.12 or newer" in said
+
+
 @pytest.mark.slow
 def test_final_cup_has_fresh_seeds_and_verifies(course, tmp_path):
     folder = tmp_path / "final"

@@ -17,6 +17,7 @@ from multigrid_rl.competition.copies import Originals, ProbeAnswers, agent_finge
 from multigrid_rl.competition.folders import FolderPart, Scratch, read_parts
 from multigrid_rl.competition.handed_in import ZIP, entry_name, filed_name, hand_in, reason_of
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
+from multigrid_rl.files import exists
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, DESCRIPTIONS, Catalogue
 from multigrid_rl.players.classes import check_not_class
@@ -261,7 +262,7 @@ def entry_in(path: Path, config: CupConfig, handed_in: str = "") -> Entry:
             raise PlayerError("expected a folder with a bundle or an external agent, got a link")
         if not path.is_dir():
             raise PlayerError("expected a folder with a bundle or an external agent, got a file")
-        if (path / AGENT_FILE).exists():  # says so if it may not be seen
+        if exists(path / AGENT_FILE):  # says so if it may not be seen
             check_programs(name, config.spec)
             agent = read_agent(path, name)
             about = f"{' '.join(agent.file.command)}{note}"
