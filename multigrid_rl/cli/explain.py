@@ -296,16 +296,11 @@ def _run(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
 
 
 def _machine(config: RunConfig) -> Iterator[Row]:
-
-    runners, threads = config.cluster.runners, config.train.torch_threads
+    games, runners, threads = config.scenario.kind.games, config.cluster.runners, config.train.torch_threads
     who = "the driver process" if runners == 0 else f"{runners} remote env runner{'s' if runners > 1 else ''}"
     more = "More: plays faster where cores are free, slower where they are not"
     yield "who plays", who, f"cluster.num_env_runners={runners}. {more}"
-    yield (
-        f"{config.scenario.kind.games} per player process",
-        f"{config.games_per_sampler:,}",
-        "num_envs shared out evenly",
-    )
+    yield f"{games} per player process", f"{config.games_per_sampler:,}", "num_envs shared out evenly"
     more = "More: little faster on a free machine, much slower on a busy one"
     meaning = f"torch threads that compute gradients (train.torch_threads={threads}). {more}"
     yield "learner threads", f"{config.learner_threads}", meaning

@@ -30,7 +30,7 @@ from multigrid_rl.players.cards import write_player
 from multigrid_rl.world.state import token_categories
 
 SEAT, HIDDEN = "red_0", 64
-REPORT_EPISODES = 100  # their return and length are told once so many have ended
+REPORT_EPISODES = 100  # their return and length are reported once so many have ended
 CHARTS = ("episodic_return", "episodic_length", "SPS", "held")  # in TensorBoard; all else are losses
 #: Met in all reports of ``WINDOW`` steps: length at most, return, explained variance at least, entropy at most.
 GATES = {"single-obstacle": (40, 2.0, 0.6, 0.3), "1v1": (20, 1.3, 0.4, 0.3)}
@@ -199,7 +199,7 @@ def learn(
     old_logp = batch.log_probs.gather(2, batch.actions[..., None]).squeeze(2)
     columns = [batch.obs, batch.actions, old_logp, batch.values, advantages, targets]
     rows = [column.flatten(0, 1) for column in columns]
-    told = []
+    found = []
     for _ in range(args.update_epochs):
         for chosen in torch.randperm(len(rows[0])).chunk(args.num_minibatches):
             losses = loss_of(agent, [column[chosen] for column in rows], ent_coef, args)
@@ -207,10 +207,10 @@ def learn(
             losses["loss"].backward()
             nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
             optimizer.step()
-            told.append([value.item() for value in losses.values()])
+            found.append([value.item() for value in losses.values()])
         if args.target_kl is not None and losses["approx_kl"] > args.target_kl:
             break
-    means = dict(zip(losses, np.mean(told, axis=0).tolist(), strict=True))
+    means = dict(zip(losses, np.mean(found, axis=0).tolist(), strict=True))
     played = entropy_of(batch.log_probs.flatten(0, 1)).item()
     return {**means, "entropy": played, "explained_variance": explained_variance(targets, batch.values)}
 
@@ -240,7 +240,7 @@ def explained_variance(targets: Tensor, values: Tensor) -> float:
     return 1 - (targets - values).var().item() / variance if variance else math.nan
 
 
-# ---- the loop, and what is told of it
+# ---- the loop, and what it reports
 
 
 class Gates:
@@ -259,7 +259,7 @@ class Gates:
 
 
 def train(args: argparse.Namespace) -> Iterator[dict[str, float]]:
-    """Train, and yield what is told after each batch; ends once all gates are held."""
+    """Train, and yield a report after each batch; ends once all gates are held."""
     torch.set_num_threads(1)  # a second thread costs more than it brings to a network of this size
     torch.manual_seed(args.seed)
     games = Games(args)
