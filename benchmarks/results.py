@@ -22,6 +22,7 @@ from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.evaluation.evaluation import MODES, PlayedPart, evaluate
 from multigrid_rl.evaluation.seed_statistics import ENOUGH, told_median
 from multigrid_rl.evaluation.targets import find_target, run_target
+from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import RunRecord, read_run, run_config
 from multigrid_rl.show.reference import build_reference
@@ -236,7 +237,7 @@ def summary(records: dict[str, Any]) -> list[str]:
     heads = [
         "recipe",
         "required",
-        "seeds held",
+        "seeds held (95 %, Wilson)",
         "steps to held: median (95 % interval)",
         "length",
         "team return",
@@ -255,7 +256,7 @@ def summary_row(study: Study, record: dict[str, Any]) -> list[str]:
     return [
         f"`{' '.join(study.overrides)}`",
         record["required"] or "-",
-        f"{sum(row['held'] for row in rows)}/{len(rows)}" if rows[0]["gates"] else f"no gates, {len(rows)} seeds",
+        _share_held(rows) if rows[0]["gates"] else f"no gates, {len(rows)} seeds",
         told_median(held, ",.0f").removeprefix("median ").replace("95 % interval ", "").rpartition(", ")[0]
         if np.median(held) < np.inf
         else "-",
@@ -265,6 +266,13 @@ def summary_row(study: Study, record: dict[str, Any]) -> list[str]:
         f"{_middle(likely, 'length', '.1f')}, {_middle(likely, 'team_return', '.2f')}, {_middle(likely, 'win', '.1%')}",
         f"{record['seeds']}, {record['commit']:.8}",
     ]
+
+
+def _share_held(rows: list[dict[str, Any]]) -> str:
+    """Say how many seeds held, and between which shares of all seeds that leaves it."""
+    held = sum(row["held"] for row in rows)
+    low, high = wilson_interval(held, len(rows))
+    return f"{held}/{len(rows)} ({low:.0%} to {high:.0%})"
 
 
 def _middle(rows: list[dict[str, Any]], key: str, form: str) -> str:
