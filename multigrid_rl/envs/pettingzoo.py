@@ -77,7 +77,7 @@ class PettingZooEnvs(Episodes):
         self._about = described(env_id, env_args or {}).seats
         self.seats = tuple(self._about)
         super().__init__(num_envs, len(self.seats))
-        self.games: list[Any] = [open_game(env_id, env_args or {}, how) for _ in range(num_envs)]
+        self.games: list[Any] = self._opened(env_args or {}, how)
         weakref.finalize(self, _close, self.games)
         if swapped:
             self.games = [SwappedParts(game, swapped) for game in self.games]
@@ -97,6 +97,9 @@ class PettingZooEnvs(Episodes):
         if gaps:
             self.deciding = lambda: _by_seat(self.seats, self.turn.copy())
         self.reset(seed)
+
+    def _opened(self, env_args: Mapping[str, Any], how: How | None) -> list[Any]:
+        return [open_game(self.env_id, env_args, how) for _ in range(self.num_envs)]
 
     def observations(self) -> dict[str, Array]:
         """Return what each seat saw last (N, D) float32."""
@@ -119,16 +122,7 @@ class PettingZooEnvs(Episodes):
         self.actions[:] = -1
         for column, seat, its in zip(self.actions.T, self.seats, mask.T, strict=False):  # no columns: no choices
             np.copyto(column, chosen[seat], casting="unsafe", where=its)
-        with self._limit:
-            for n, whose in enumerate(mask.tolist()):
-                taken = {seat: chosen[seat][n] for seat, its in zip(self.seats, whose, strict=True) if its}
-                if not taken:  # it is over
-                    continue
-                now = self._call(n, "step", taken)
-                self.played[n].append(taken)
-                for seat, good in now.ended.items():
-                    ended[n, self._places[seat]] = good
-                done[n], cut[n] = self._over(n, now)
+        self._play(chosen, ended, done, cut)
         self._check("step")
         self._clock.lap("engine")
         if not np.isfinite(rewards).all():
@@ -151,6 +145,19 @@ class PettingZooEnvs(Episodes):
             truncated=cut,
             done=done,
         )
+
+    def _play(self, chosen: dict[str, Array], ended: Array, done: Array, cut: Array) -> None:
+        """Play one step of all games; writes down whose episode ended for good (N, A), which games are over (N,)."""
+        with self._limit:
+            for n, whose in enumerate(self.turn.tolist()):
+                taken = {seat: chosen[seat][n] for seat, its in zip(self.seats, whose, strict=True) if its}
+                if not taken:  # it is over
+                    continue
+                now = self._call(n, "step", taken)
+                self.played[n].append(taken)
+                for seat, good in now.ended.items():
+                    ended[n, self._places[seat]] = good
+                done[n], cut[n] = self._over(n, now)
 
     def _over(self, n: int, now: Happened) -> tuple[bool, bool]:
         """Return whether the episode of game ``n`` is over, and whether it was cut; a time limit pays what is owed."""

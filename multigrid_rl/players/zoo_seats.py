@@ -11,6 +11,7 @@ from gymnasium.spaces import Box
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, OneAgent
+from multigrid_rl.envs.particles import ParticleEnvs, plays
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec, kinds_of
 from multigrid_rl.envs.zoo import Described, described
 from multigrid_rl.players.places import SeatByAgent, SeatedKind, Words
@@ -127,7 +128,8 @@ class ZooPlace(SeatByAgent):
     ) -> PettingZooEnvs:
         """Build games by all their seats."""
         names = tuple(dict.fromkeys(game.teams.values()))
-        return PettingZooEnvs(
+        batched = plays(game.env_id, game.env_args) and not (game.swaps or game.how)
+        return (ParticleEnvs if batched else PettingZooEnvs)(
             *(game.env_id, num_envs),
             env_args=game.env_args,
             teams=tuple(names.index(team) for team in game.teams.values()) if game.wins else None,

@@ -1,0 +1,239 @@
+"""MPE's simple-spread and simple-tag, all games in one call.
+
+The games of the package ``mpe2`` (https://mpe2.farama.org) step one body after the other in Python, which is more than
+half of a training's time. Here are the same worlds, number for number but for the last bit of a reward: bodies on a
+plane with contact forces (Lowe et al. 2017, https://arxiv.org/abs/1706.02275).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.envs.pettingzoo import PettingZooEnvs
+from multigrid_rl.envs.zoo import LIMIT, Happened, How
+from multigrid_rl.jit import inlined, kernel
+
+Array = NDArray[Any]
+#: Whose numbers these are.
+_VERSION = "1.1."
+SPREAD, TAG = "pettingzoo:mpe2.simple_spread_v3", "pettingzoo:mpe2.simple_tag_v3"
+#: Arguments that mean the same here, with the game's own values; a game with others is played by ``mpe2``.
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    SPREAD: {"N": 3, "local_ratio": 0.5, "max_cycles": 25},
+    TAG: {"num_good": 1, "num_adversaries": 3, "num_obstacles": 2, "max_cycles": 25},
+}
+_DT, _DAMPING, _CONTACT_FORCE, _CONTACT_MARGIN = 0.1, 0.25, 1e2, 1e-3
+
+
+class World(NamedTuple):
+    """What all games of a batch have in common: ``A`` agents, hunters first, then landmarks, ``E`` bodies together."""
+
+    size: Array  # (E,) radius
+    solid: Array  # (E,) whether others bounce off
+    accel: Array  # (A,) force of one action
+    speed: Array  # (A,) most speed
+    hunters: int  # how many agents hunt the others; -1: all spread over the landmarks
+    local: float  # share of an agent's own reward in what it is paid
+
+
+def plays(env_id: str, env_args: Mapping[str, Any]) -> bool:
+    """Return whether a game with these arguments is one of the two, in the version that is known."""
+    if not env_args.keys() <= _ARGUMENTS.get(env_id, {}).keys() | {LIMIT} or env_id not in _ARGUMENTS:
+        return False
+    try:
+        return version("mpe2").startswith(_VERSION)
+    except PackageNotFoundError:
+        return False
+
+
+def world_of(env_id: str, env_args: Mapping[str, Any]) -> World:
+    """Return the bodies of a game."""
+    given = {**_ARGUMENTS[env_id], **env_args}
+    if env_id == SPREAD:
+        bodies = given["N"]
+        size, solid = np.repeat([0.15, 0.05], bodies), np.repeat([True, False], bodies)
+        return World(size, solid, np.full(bodies, 5.0), np.full(bodies, np.inf), -1, given["local_ratio"])
+    hunters, prey = given["num_adversaries"], given["num_good"]
+    size = np.repeat([0.075, 0.05, 0.2], [hunters, prey, given["num_obstacles"]])
+    accel, speed = np.repeat([[3.0, 4.0], [1.0, 1.3]], [hunters, prey], axis=1)
+    return World(size, np.ones(len(size), np.bool_), accel, speed, hunters, 1.0)
+
+
+class ParticleEnvs(PettingZooEnvs):
+    """``num_envs`` games of :data:`SPREAD` or :data:`TAG`, never drawn; arguments are those of its base."""
+
+    def _opened(self, env_args: Mapping[str, Any], how: How | None) -> list[Any]:  # noqa: ARG002
+        self._world = world_of(self.env_id, env_args)
+        self._last = {**_ARGUMENTS[self.env_id], **env_args}["max_cycles"]
+        agents, bodies = len(self.seats), len(self._world.size)
+        self._place = np.zeros((self.num_envs, bodies, 2))
+        self._velocity, self._force = np.zeros((2, self.num_envs, agents, 2))
+        widest = max(about.size for about in self._about.values())
+        self._shown = np.zeros((self.num_envs, agents, widest), np.float32)
+        return []
+
+    def _play(self, chosen: dict[str, Array], ended: Array, done: Array, cut: Array) -> None:  # noqa: ARG002
+        active = np.asarray(self.turn.any(axis=1))
+        choices = np.stack([chosen[seat] for seat in self.seats], axis=1)
+        for n, row in enumerate(choices):
+            if active[n]:
+                self.played[n].append(dict(zip(self.seats, row, strict=True)))
+        done[:] = active & (self._length + 1 >= min(self._last, self._most))
+        cut[:] = done
+        self._step(active, choices)
+
+    def _step(self, which: Array, choices: Array) -> None:
+        """Move the bodies of the games in ``which`` (N,), by a choice of each agent (N, A)."""
+        step_worlds(self._world, which, choices, self._place, self._velocity, self._force)
+        pay_agents(self._world, which, self._place, self._paid)
+        self._show(which)
+
+    def _show(self, which: Array) -> None:
+        show_agents(self._world, which, self._place, self._velocity, self._shown)
+        for a, obs in enumerate(self._obs.values()):
+            obs[which] = self._shown[which, a, : obs.shape[1]]
+
+    def _call(self, n: int, what: str, given: Any) -> Happened:
+        which = np.zeros(self.num_envs, np.bool_)
+        which[n] = True
+        if what == "step":
+            self._step(which, np.tile([given[seat] for seat in self.seats], (self.num_envs, 1)))
+            return Happened({}, self.seats)
+        generator, agents = np.random.Generator(np.random.PCG64(given)), len(self.seats)
+        reach = 1.0 if self._world.hunters < 0 else 0.9
+        self._place[n, :agents] = generator.uniform(-1.0, 1.0, (agents, 2))
+        self._place[n, agents:] = generator.uniform(-reach, reach, self._place[n, agents:].shape)
+        self._velocity[n] = 0.0
+        self._show(which)
+        self.turn[n] = True
+        return Happened({}, self.seats)
+
+
+@inlined
+def _distance(place: Array, a: int, b: int) -> Any:
+    across, up = place[a, 0] - place[b, 0], place[a, 1] - place[b, 1]
+    return math.sqrt(across * across + up * up)
+
+
+@inlined
+def _touch(world: World, place: Array, a: int, b: int) -> Any:
+    return _distance(place, a, b) < world.size[a] + world.size[b]
+
+
+@kernel
+def step_worlds(world: World, which: Array, choices: Array, place: Array, velocity: Array, force: Array) -> None:
+    """Move the bodies (N, E, 2) of the games in ``which`` (N,) by a choice of each agent (N, A)."""
+    for n in range(len(which)):
+        if which[n]:
+            for a in range(velocity.shape[1]):
+                force[n, a, 0] = world.accel[a] * ((choices[n, a] == 2) - (choices[n, a] == 1))
+                force[n, a, 1] = world.accel[a] * ((choices[n, a] == 4) - (choices[n, a] == 3))
+            _push_apart(world, place[n], force[n])
+            _integrate(world, place[n], velocity[n], force[n])
+
+
+@inlined
+def _push_apart(world: World, place: Array, force: Array) -> None:
+    """Add the forces of contacts, which grow softly as bodies overlap."""
+    for a in range(len(force)):
+        for b in range(a + 1, len(place)):
+            if world.solid[a] and world.solid[b]:
+                distance = _distance(place, a, b)
+                push = -(distance - (world.size[a] + world.size[b])) / _CONTACT_MARGIN
+                depth = max(push, 0.0) + math.log1p(math.exp(-abs(push)))  # log(1 + exp(push))
+                for axis in range(2):
+                    shove = _CONTACT_FORCE * (place[a, axis] - place[b, axis]) / distance * (depth * _CONTACT_MARGIN)
+                    force[a, axis] += shove
+                    if b < len(force):
+                        force[b, axis] -= shove
+
+
+@inlined
+def _integrate(world: World, place: Array, velocity: Array, force: Array) -> None:
+    """Move agents by Euler's step, and keep their speeds."""
+    for a in range(len(velocity)):
+        for axis in range(2):
+            place[a, axis] += velocity[a, axis] * _DT
+            velocity[a, axis] = velocity[a, axis] * (1 - _DAMPING) + force[a, axis] * _DT
+        speed = math.sqrt(velocity[a, 0] ** 2 + velocity[a, 1] ** 2)
+        if speed > world.speed[a]:
+            for axis in range(2):
+                velocity[a, axis] = velocity[a, axis] / speed * world.speed[a]
+
+
+@kernel
+def pay_agents(world: World, which: Array, place: Array, paid: Array) -> None:
+    """Write what each agent is paid (N, A) as the bodies lie now."""
+    for n in range(len(which)):
+        if which[n]:
+            paid[n] = 0.0
+            if world.hunters < 0:
+                _pay_spread(world, place[n], paid[n])
+            else:
+                _pay_tag(world, place[n], paid[n])
+
+
+@inlined
+def _pay_spread(world: World, place: Array, paid: Array) -> None:
+    """Pay what lies between landmarks and their nearest agents, for all together, and collisions to each."""
+    apart = 0.0
+    for landmark in range(len(paid), len(place)):
+        nearest = np.inf
+        for a in range(len(paid)):
+            nearest = min(nearest, _distance(place, a, landmark))
+        apart -= nearest
+    for a in range(len(paid)):
+        for b in range(len(paid)):
+            paid[a] -= b != a and _touch(world, place, a, b)
+        paid[a] = apart * (1 - world.local) + paid[a] * world.local
+
+
+@inlined
+def _pay_tag(world: World, place: Array, paid: Array) -> None:
+    """Pay every hunter for each touch of prey, and charge prey for touches and for leaving the screen."""
+    caught = 0.0
+    for prey in range(world.hunters, len(paid)):
+        for hunter in range(world.hunters):
+            if _touch(world, place, prey, hunter):
+                caught += 10.0
+                paid[prey] -= 10.0
+        for axis in range(2):
+            at = abs(place[prey, axis])
+            paid[prey] -= min(math.exp(2 * at - 2), 10.0) if at >= 1.0 else max(at - 0.9, 0.0) * 10
+    for hunter in range(world.hunters):
+        paid[hunter] = caught
+
+
+@kernel
+def show_agents(world: World, which: Array, place: Array, velocity: Array, shown: Array) -> None:
+    """Write what each agent sees (N, A, D) in the games of ``which`` (N,)."""
+    for n in range(len(which)):
+        if which[n]:
+            for a in range(velocity.shape[1]):
+                _show_agent(world, a, place[n], velocity[n], shown[n, a])
+
+
+@inlined
+def _show_agent(world: World, a: int, place: Array, velocity: Array, shown: Array) -> None:
+    """Write an agent's velocity and place, then where the others are from it, landmarks first.
+
+    Behind these come the velocities of the other prey; where nobody hunts, messages that nobody sends.
+    """
+    agents, at = len(velocity), 4
+    for axis in range(2):
+        shown[axis], shown[2 + axis] = velocity[a, axis], place[a, axis]
+    for turn in range(len(place)):
+        other = (turn + agents) % len(place)
+        if other != a:
+            shown[at], shown[at + 1] = place[other, 0] - place[a, 0], place[other, 1] - place[a, 1]
+            at += 2
+    for prey in range(world.hunters if world.hunters >= 0 else agents, agents):
+        if prey != a:
+            shown[at], shown[at + 1] = velocity[prey, 0], velocity[prey, 1]
+            at += 2

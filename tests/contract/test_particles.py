@@ -1,0 +1,79 @@
+"""The batched particle worlds against ``mpe2``, step by step."""
+
+import numpy as np
+import pytest
+
+from multigrid_rl.envs.particles import SPREAD, TAG, ParticleEnvs, plays
+from multigrid_rl.envs.pettingzoo import PettingZooEnvs
+from multigrid_rl.players.factories import match_of
+from multigrid_rl.players.zoo_seats import ZooSpec
+
+pytest.importorskip("mpe2")
+GAMES = 5
+WORLDS = [
+    (SPREAD, {}),
+    (SPREAD, {"N": 4, "local_ratio": 0.2, "max_cycles": 13}),
+    (SPREAD, {"max_episode_steps": 9}),
+    (TAG, {}),
+    (TAG, {"num_good": 2, "num_obstacles": 3}),
+]
+
+
+def both(env_id, env_args):
+    """Return the same games, played by the package and in one call."""
+    return [
+        kind(env_id, GAMES, env_args=env_args, seed=3, first=7, gaps=False) for kind in (PettingZooEnvs, ParticleEnvs)
+    ]
+
+
+def drawn(env, generator):
+    return {seat: generator.integers(0, 5, (GAMES, 1)) for seat in env.seats}
+
+
+@pytest.mark.parametrize(("env_id", "env_args"), WORLDS)
+def test_games_in_one_call_show_and_pay_what_the_package_does(env_id, env_args):
+    theirs, ours = both(env_id, env_args)
+    generator = np.random.default_rng(0)
+    for _ in range(150):
+        for seat, seen in theirs.observations().items():
+            np.testing.assert_array_equal(ours.observations()[seat], seen)
+        actions = drawn(theirs, generator)
+        wanted, got = theirs.step(actions), ours.step(actions)
+        for seat in theirs.seats:
+            np.testing.assert_allclose(got.rewards[seat], wanted.rewards[seat], rtol=0, atol=1e-14)
+            np.testing.assert_array_equal(got.final_observations[seat], wanted.final_observations[seat])
+            np.testing.assert_array_equal(got.terminated[seat], wanted.terminated[seat])
+        np.testing.assert_array_equal(got.done, wanted.done)
+        np.testing.assert_array_equal(got.truncated, wanted.truncated)
+
+
+def test_games_go_on_where_their_state_was_asked():
+    _, env = both(TAG, {})
+    generator = np.random.default_rng(1)
+    for _ in range(30):
+        env.step(drawn(env, generator))
+    state, actions = env.get_state(), [drawn(env, generator) for _ in range(40)]
+    wanted = [env.step(one).rewards["agent_0"].copy() for one in actions]
+    _, again = both(TAG, {})
+    again.set_state(state)
+    np.testing.assert_array_equal([again.step(one).rewards["agent_0"] for one in actions], wanted)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "env_args"),
+    [(SPREAD, {"continuous_actions": True}), (TAG, {"curriculum": True}), ("pettingzoo:mpe2.simple_push_v3", {})],
+)
+def test_a_world_of_other_rules_is_the_packages(env_id, env_args):
+    assert not plays(env_id, env_args)
+
+
+def test_a_version_that_is_not_known_is_the_packages(monkeypatch):
+    assert plays(SPREAD, {})
+    monkeypatch.setattr("multigrid_rl.envs.particles.version", lambda _: "2.0.0")
+    assert not plays(SPREAD, {})
+
+
+@pytest.mark.parametrize(("how", "kind"), [(None, ParticleEnvs), ("picture", PettingZooEnvs)])
+def test_what_is_drawn_is_the_packages(how, kind):
+    spec = ZooSpec(SPREAD, {}, {f"agent_{k}": "agents" for k in range(3)}, wins=False, how=how)
+    assert type(match_of(spec, {}, 1, seed=0).env) is kind
