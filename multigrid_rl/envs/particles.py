@@ -31,7 +31,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 _DT, _DAMPING, _CONTACT_FORCE, _CONTACT_MARGIN = 0.1, 0.25, 1e2, 1e-3
 
 
-class World(NamedTuple):
+class Bodies(NamedTuple):
     """What all games of a batch have in common: ``A`` agents, hunters first, then landmarks, ``E`` bodies together."""
 
     size: Array  # (E,) radius
@@ -52,26 +52,26 @@ def plays(env_id: str, env_args: Mapping[str, Any]) -> bool:
         return False
 
 
-def world_of(env_id: str, env_args: Mapping[str, Any]) -> World:
+def bodies_of(env_id: str, env_args: Mapping[str, Any]) -> Bodies:
     """Return the bodies of a game."""
     given = {**_ARGUMENTS[env_id], **env_args}
     if env_id == SPREAD:
         bodies = given["N"]
         size, solid = np.repeat([0.15, 0.05], bodies), np.repeat([True, False], bodies)
-        return World(size, solid, np.full(bodies, 5.0), np.full(bodies, np.inf), -1, given["local_ratio"])
+        return Bodies(size, solid, np.full(bodies, 5.0), np.full(bodies, np.inf), -1, given["local_ratio"])
     hunters, prey = given["num_adversaries"], given["num_good"]
     size = np.repeat([0.075, 0.05, 0.2], [hunters, prey, given["num_obstacles"]])
     accel, speed = np.repeat([[3.0, 4.0], [1.0, 1.3]], [hunters, prey], axis=1)
-    return World(size, np.ones(len(size), np.bool_), accel, speed, hunters, 1.0)
+    return Bodies(size, np.ones(len(size), np.bool_), accel, speed, hunters, 1.0)
 
 
 class ParticleEnvs(PettingZooEnvs):
     """``num_envs`` games of :data:`SPREAD` or :data:`TAG`, never drawn; arguments are those of its base."""
 
     def _opened(self, env_args: Mapping[str, Any], how: How | None) -> list[Any]:  # noqa: ARG002
-        self._world = world_of(self.env_id, env_args)
+        self._bodies = bodies_of(self.env_id, env_args)
         self._last = {**_ARGUMENTS[self.env_id], **env_args}["max_cycles"]
-        agents, bodies = len(self.seats), len(self._world.size)
+        agents, bodies = len(self.seats), len(self._bodies.size)
         self._place = np.zeros((self.num_envs, bodies, 2))
         self._velocity, self._force = np.zeros((2, self.num_envs, agents, 2))
         widest = max(about.size for about in self._about.values())
@@ -90,12 +90,12 @@ class ParticleEnvs(PettingZooEnvs):
 
     def _step(self, which: Array, choices: Array) -> None:
         """Move the bodies of the games in ``which`` (N,), by a choice of each agent (N, A)."""
-        step_worlds(self._world, which, choices, self._place, self._velocity, self._force)
-        pay_agents(self._world, which, self._place, self._paid)
+        step_worlds(self._bodies, which, choices, self._place, self._velocity, self._force)
+        pay_agents(self._bodies, which, self._place, self._paid)
         self._show(which)
 
     def _show(self, which: Array) -> None:
-        show_agents(self._world, which, self._place, self._velocity, self._shown)
+        show_agents(self._bodies, which, self._place, self._velocity, self._shown)
         for a, obs in enumerate(self._obs.values()):
             obs[which] = self._shown[which, a, : obs.shape[1]]
 
@@ -106,7 +106,7 @@ class ParticleEnvs(PettingZooEnvs):
             self._step(which, np.tile([given[seat] for seat in self.seats], (self.num_envs, 1)))
             return Happened({}, self.seats)
         generator, agents = np.random.Generator(np.random.PCG64(given)), len(self.seats)
-        reach = 1.0 if self._world.hunters < 0 else 0.9
+        reach = 1.0 if self._bodies.hunters < 0 else 0.9
         self._place[n, :agents] = generator.uniform(-1.0, 1.0, (agents, 2))
         self._place[n, agents:] = generator.uniform(-reach, reach, self._place[n, agents:].shape)
         self._velocity[n] = 0.0
@@ -122,12 +122,12 @@ def _distance(place: Array, a: int, b: int) -> Any:
 
 
 @inlined
-def _touch(world: World, place: Array, a: int, b: int) -> Any:
+def _touch(world: Bodies, place: Array, a: int, b: int) -> Any:
     return _distance(place, a, b) < world.size[a] + world.size[b]
 
 
 @kernel
-def step_worlds(world: World, which: Array, choices: Array, place: Array, velocity: Array, force: Array) -> None:
+def step_worlds(world: Bodies, which: Array, choices: Array, place: Array, velocity: Array, force: Array) -> None:
     """Move the bodies (N, E, 2) of the games in ``which`` (N,) by a choice of each agent (N, A)."""
     for n in range(len(which)):
         if which[n]:
@@ -139,7 +139,7 @@ def step_worlds(world: World, which: Array, choices: Array, place: Array, veloci
 
 
 @inlined
-def _push_apart(world: World, place: Array, force: Array) -> None:
+def _push_apart(world: Bodies, place: Array, force: Array) -> None:
     """Add the forces of contacts, which grow softly as bodies overlap."""
     for a in range(len(force)):
         for b in range(a + 1, len(place)):
@@ -155,7 +155,7 @@ def _push_apart(world: World, place: Array, force: Array) -> None:
 
 
 @inlined
-def _integrate(world: World, place: Array, velocity: Array, force: Array) -> None:
+def _integrate(world: Bodies, place: Array, velocity: Array, force: Array) -> None:
     """Move agents by Euler's step, and keep their speeds."""
     for a in range(len(velocity)):
         for axis in range(2):
@@ -168,7 +168,7 @@ def _integrate(world: World, place: Array, velocity: Array, force: Array) -> Non
 
 
 @kernel
-def pay_agents(world: World, which: Array, place: Array, paid: Array) -> None:
+def pay_agents(world: Bodies, which: Array, place: Array, paid: Array) -> None:
     """Write what each agent is paid (N, A) as the bodies lie now."""
     for n in range(len(which)):
         if which[n]:
@@ -180,7 +180,7 @@ def pay_agents(world: World, which: Array, place: Array, paid: Array) -> None:
 
 
 @inlined
-def _pay_spread(world: World, place: Array, paid: Array) -> None:
+def _pay_spread(world: Bodies, place: Array, paid: Array) -> None:
     """Pay what lies between landmarks and their nearest agents, for all together, and collisions to each."""
     apart = 0.0
     for landmark in range(len(paid), len(place)):
@@ -195,7 +195,7 @@ def _pay_spread(world: World, place: Array, paid: Array) -> None:
 
 
 @inlined
-def _pay_tag(world: World, place: Array, paid: Array) -> None:
+def _pay_tag(world: Bodies, place: Array, paid: Array) -> None:
     """Pay every hunter for each touch of prey, and charge prey for touches and for leaving the screen."""
     caught = 0.0
     for prey in range(world.hunters, len(paid)):
@@ -211,7 +211,7 @@ def _pay_tag(world: World, place: Array, paid: Array) -> None:
 
 
 @kernel
-def show_agents(world: World, which: Array, place: Array, velocity: Array, shown: Array) -> None:
+def show_agents(world: Bodies, which: Array, place: Array, velocity: Array, shown: Array) -> None:
     """Write what each agent sees (N, A, D) in the games of ``which`` (N,)."""
     for n in range(len(which)):
         if which[n]:
@@ -220,7 +220,7 @@ def show_agents(world: World, which: Array, place: Array, velocity: Array, shown
 
 
 @inlined
-def _show_agent(world: World, a: int, place: Array, velocity: Array, shown: Array) -> None:
+def _show_agent(world: Bodies, a: int, place: Array, velocity: Array, shown: Array) -> None:
     """Write an agent's velocity and place, then where the others are from it, landmarks first.
 
     Behind these come the velocities of the other prey; where nobody hunts, messages that nobody sends.
