@@ -137,7 +137,7 @@ def test_preflight(root, tmp_path):
 
 def preflight_of(*overrides: str) -> list[str]:
     """What ``train`` says of a run before it begins, without its opponents."""
-    return live.preflight(compose(list(overrides)), {}, Path("runs/x"))
+    return live.preflight(compose(list(overrides)), {}, Path("runs/x"), "1 thread")
 
 
 ONLY = "(training reward only; gates score the game's own)"
