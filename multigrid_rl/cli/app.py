@@ -38,6 +38,11 @@ _VERBS = {
     "list": "players or config", "plot": "report", "tournament": "cup", "check": "inspect",
     **dict.fromkeys(("overlay", "reference"), "report, which draws a run over its recipe's curves"),
 }  # fmt: skip
+#: Verbs of earlier versions, which still do: their place among those of today.
+_EARLIER = {
+    "record": "data record", "import-policy": "data import-policy", "import-mlagents": "config import-mlagents",
+    "freeze": "players freeze", "rate": "players rate",
+}  # fmt: skip
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
 #: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
@@ -62,6 +67,8 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return a verb and its words, in which a scenario may be written either way."""
+        first, both = _EARLIER.get(args[0], args[0]), " ".join(args[:2])
+        args = [both, *args[2:]] if both in self.commands else [first, *args[1:]]
         name, command, words = super().resolve_command(ctx, args)
         return name, command, words if command is None else either_way(command.params, words)
 

@@ -1,4 +1,4 @@
-"""Verbs for the catalogue of players: ``players``, ``rate``, ``freeze``."""
+"""Verbs for the catalogue of players: ``players``, ``players rate``, ``players freeze``."""
 
 from __future__ import annotations
 

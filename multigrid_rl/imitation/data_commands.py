@@ -1,4 +1,4 @@
-"""Verbs for recorded play: ``record`` writes it, ``data`` shows it."""
+"""Verbs for recorded play: ``data record`` writes it, ``data`` shows it."""
 
 import shlex
 import time

@@ -123,7 +123,7 @@ class Imitation(Trainer):
     def check(self, config: RunConfig) -> None:
         """Check that there is something to imitate, and nothing that recorded steps do not hold."""
         condition, asks = self._condition(config.train), isinstance(config.train, DaggerTrain)
-        wanted = f"a folder that `multigrid-rl record` wrote, {condition}"
+        wanted = f"a folder that `multigrid-rl data record` wrote, {condition}"
         config.require(config.data is not None or asks, "data", wanted, "null")
         memory = config.model.recurrent and (not asks or config.data is not None)
         config.require(not memory, "model", f"a network without memory {condition} and data", config.model.name)

@@ -201,7 +201,9 @@ class WithoutCentralSpace:
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["log_prob", pytest.param("mse", marks=pytest.mark.long)])
 def test_what_the_cloning_program_writes_is_a_player(tmp_path, loss):
-    recorded = call("record", "cheetah-expert", "scenario=halfcheetah", "--steps", 2000, "-o", tmp_path / "demos")
+    recorded = call(
+        "data", "record", "cheetah-expert", "scenario=halfcheetah", "--steps", 2000, "-o", tmp_path / "demos"
+    )
     assert recorded.exit_code == 0, recorded.output
     options = ["--loss", loss, "--steps", "20", "--expert", "cheetah-expert", "--rounds", "2", "--label-steps", "100"]
     command = [sys.executable, "bc.py", tmp_path / "demos", "-o", tmp_path / "clone", *options]

@@ -15,7 +15,7 @@ import pytest
 from benchmarks import best_returns
 from benchmarks.best_returns import SCENARIOS
 from benchmarks.house import ADDONS
-from commands import call, has_verb
+from commands import has_verb, help_of
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.metrics import glossary
 from multigrid_rl.text import ConfigError
@@ -229,7 +229,7 @@ def test_commands_would_start(line):
         typed = [word for word in words[1:] if "=" in word and not word.startswith(("init=", "scenario.seats"))]
         compose([word.replace("seeds=0..9", "seed=0") for word in typed if word != "cluster=ray"])
     elif has_verb(words[0]):
-        shown = call(*words[: 2 if words[0] == "data" else 1], "--help")
+        shown = help_of(words)
         options = re.findall(r"(?<=\s)--[a-z-]+", line)
         assert [option for option in options if option not in shown.output] == []
 
