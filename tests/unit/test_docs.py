@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import best_returns
-from benchmarks.best_returns import SCENARIOS
 from benchmarks.house import ADDONS
 from commands import has_verb, help_of
+from composing import GAMES
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.metrics import glossary
 from multigrid_rl.text import ConfigError
@@ -128,7 +127,7 @@ def test_the_page_of_the_game_has_every_scenario_as_it_is():
         rows = [yes[spec.obstacle], keys, yes[spec.death_match], spec.max_steps, spec.view_size,
                 yes[spec.mission_observed]]  # fmt: skip
         assert (int(blue), int(red), rest) == (spec.blue, spec.red, " | ".join(map(str, rows)))
-    assert {name for name, *_ in told} == set(SCENARIOS)
+    assert {load_scenario(name).spec for name, *_ in told} == {load_scenario(name).spec for name in GAMES}
 
 
 def test_the_page_of_the_game_has_the_rewards_as_they_are():
@@ -153,15 +152,6 @@ def test_cited_sections_of_the_game_exist():
     ]
     assert len(cited) >= 20
     assert {number for numbers in cited for number in numbers} <= sections
-
-
-@pytest.mark.parametrize(("name", "total", "steps"), [("single", 1.4883, 13), ("2v2-deathmatch", 2.4923, 11)])
-def test_best_returns_are_found_by_search(name, total, steps):
-    (world,) = best_returns.games_of(load_scenario(name).spec)
-    best = best_returns.search(world, world.spec.num_agents - 1)
-    assert (round(best.total, 4), best.steps) == (total, steps)
-    assert best.total < best_return(world.spec, "red")
-    assert f"| {total:.4f} | {total:.4f} | {steps} | 1 |" in game_page()
 
 
 def test_the_words_of_other_libraries_are_refused_with_the_key_that_their_page_gives():
