@@ -72,13 +72,6 @@ class Sizes(NamedTuple):
             credit_horizon=1 / (1 - product) if product < 1 else math.inf,
         )
 
-    def steps_of(self, module: str) -> int:
-        """Return the steps that one network learns from in one update, at most: eliminated agents have fewer.
-
-        Raises ``KeyError``: no such network.
-        """
-        return self.agents[module] * self.batch_size
-
 
 def explain(
     overrides: Annotated[
@@ -188,7 +181,8 @@ def _defaults(known: dict[str, FieldInfo]) -> dict[str, str]:
         found = [value for content in plain for value in _at(content, key)] + default
         value = next(iter(found or [value for content in others for value in _at(content, key)]), "")
         above = value and any(other.startswith((f"{key}.", f"{key}[]")) for other in known)
-        result[key] = "" if above and key not in first else _written(value)
+        shown = f"{value:_}" if type(value) is int else written(value)
+        result[key] = "" if above and key not in first else shown
     return result
 
 
@@ -199,10 +193,6 @@ def _at(content: Any, key: str) -> Iterator[Any]:
             return
         content = content[part]
     yield content
-
-
-def _written(value: Any) -> str:
-    return f"{value:_}" if type(value) is int else written(value)
 
 
 def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[str, list[Row]]:
@@ -264,7 +254,7 @@ def _update(config: RunConfig, sizes: Sizes, specs: MultiAgentSpec) -> Iterator[
             meaning += f" as {agents * train.num_envs:,} sequences of {train.num_steps} steps"
         if drop_out:
             meaning += ". At most: steps of an eliminated agent do not count"
-        yield f"rows of {module}", f"{sizes.steps_of(module):,} steps", meaning
+        yield f"rows of {module}", f"{agents * sizes.batch_size:,} steps", meaning
     sequences = f" ({config.rows_per_minibatch} whole sequences)" if memory else ""
     meaning = f"behind one gradient step{sequences}. More: fewer and less noisy gradient steps"
     yield "train.minibatch_size", f"{train.minibatch:,} steps", meaning
