@@ -116,7 +116,7 @@ check: $(DEV)  ## lint, strict types, import law, yardsticks
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m benchmarks.house
+	$(BIN)/python -m tools.house
 
 presence: $(READY)  ## papers, and a wheel that is built, installed elsewhere and trains 1v1 there
 	$(BIN)/python tools/presence.py $(ARGS)
@@ -159,7 +159,7 @@ $(DOCS_READY): pyproject.toml
 	@touch $@
 
 pictures: $(DEV)  ## the pictures of README and docs from this checkout, 2 minutes; ARGS="--only boards terminal"
-	$(BIN)/python -m benchmarks.pictures $(ARGS)
+	$(BIN)/python -m tools.pictures $(ARGS)
 
 explain: $(READY)  ## make explain SCENARIO=coop: what the sizes of a run are and mean
 	$(BIN)/multigrid-rl explain scenario=$(SCENARIO) $(OTHER_KEYS) $(ARGS)
@@ -174,10 +174,10 @@ handout:  ## make handout NUMBER=1 [FOLDER=hw1]: what students are given, withou
 	$(PYTHON) tools/handout.py $(NUMBER) $(if $(filter command,$(origin FOLDER)),$(FOLDER),build/handout-$(NUMBER))
 
 fingerprints: $(DEV)  ## does a change of the code change what a run computes? ARGS="--quick --save FILE" before it, "--quick --against FILE" after it
-	$(BIN)/python -m benchmarks.fingerprints $(ARGS)
+	$(BIN)/python -m tools.fingerprints $(ARGS)
 
 reference-pages: $(DEV)  ## comments of keys in configs/ and docs/cli.md, from the schema and the verbs
-	$(BIN)/python -m benchmarks.reference_pages
+	$(BIN)/python -m tools.reference_pages
 
 doctor: $(READY)  ## what is wrong with this machine or cluster, and what to change; ARGS="--address auto"
 	$(BIN)/multigrid-rl doctor $(KEYS) $(ARGS)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import ADDONS
 from commands import has_verb, help_of
 from composing import GAMES
 from multigrid_rl.config.compose import compose, load_scenario
@@ -22,6 +21,7 @@ from multigrid_rl.types import Board, GameSpec, RewardWeights
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.events import best_return
 from multigrid_rl.world.views import view_tables
+from tools.house import ADDONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,7 +47,7 @@ def test_relative_links_of_docs_resolve():
 
 
 def test_imports_of_snippets_exist():
-    ours = ("multigrid_rl", "benchmarks", "tests")
+    ours = ("multigrid_rl", "benchmarks", "tools", "tests")
     missing, found = [], 0
     for page in PAGES:
         for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
@@ -145,7 +145,11 @@ def test_the_page_of_the_game_has_the_rewards_as_they_are():
 def test_cited_sections_of_the_game_exist():
     """Code and configurations cite ``docs/game.md, section N``."""
     sections = set(re.findall(r"^## (\d+)\. ", game_page(), re.MULTILINE))
-    files = [file for room in ("multigrid_rl", "configs", "tests", "benchmarks") for file in (ROOT / room).rglob("*.*")]
+    files = [
+        file
+        for room in ("multigrid_rl", "configs", "tests", "benchmarks", "tools")
+        for file in (ROOT / room).rglob("*.*")
+    ]
     texts = [file.read_text(encoding="utf-8") for file in files if file.suffix in (".py", ".yaml")]
     cited = [
         re.findall(r"\d+", part) for text in texts for part in re.findall(r"game\.md, sections?([\d, and]+)", text)
@@ -194,7 +198,7 @@ def test_the_readme_is_short():
     assert len(lines) <= 90
     assert [line for line in lines if len(line) > 120] == []
     pictures = [name for line in lines for name in re.findall(r"^!\[.*\]\(docs/images/(.*)\)$", line)]
-    made = (ROOT / "benchmarks" / "pictures.py").read_text(encoding="utf-8")
+    made = (ROOT / "tools" / "pictures.py").read_text(encoding="utf-8")
     assert [name for name in pictures if name not in made] == []
     assert any(name.endswith(".gif") for name in pictures)
 

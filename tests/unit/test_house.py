@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks import house
+from tools import house
 
 ROOT = Path(__file__).parents[2]
 #: Modules and lines of ours that the whole process of a plain run may have loaded at its end.
