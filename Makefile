@@ -44,7 +44,7 @@ RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/
 # Each start would compile Ray's and torch's sources again, 8 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-control bench-world bench-faces docs pictures explain results study handout fingerprints players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-control bench-world docs pictures explain results study handout fingerprints players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -116,7 +116,7 @@ check: $(DEV)  ## lint, strict types, import law, yardsticks
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m benchmarks.house
+	$(BIN)/python -m tools.house
 
 presence: $(READY)  ## papers, and a wheel that is built, installed elsewhere and trains 1v1 there
 	$(BIN)/python tools/presence.py $(ARGS)
@@ -140,9 +140,6 @@ $(JAX_READY): benchmarks/peers/jaxmarl.txt
 	$(JAX_VENV)/bin/pip install --quiet --disable-pip-version-check --requirement benchmarks/peers/jaxmarl.txt
 	@touch $@
 
-bench-faces: $(DEV) $(BENCH_READY)  ## TorchRL, SuperSuit and Stable-Baselines3 on our environments; speed of the vector face
-	$(BENCH_VENV)/bin/python -m benchmarks.peers.faces $(ARGS)
-
 bench-world: $(DEV)  ## speed of the game engine, 4 minutes; the last line is JSON
 	$(BIN)/python -m benchmarks.world $(ARGS)
 
@@ -162,7 +159,7 @@ $(DOCS_READY): pyproject.toml
 	@touch $@
 
 pictures: $(DEV)  ## the pictures of README and docs from this checkout, 2 minutes; ARGS="--only boards terminal"
-	$(BIN)/python -m benchmarks.pictures $(ARGS)
+	$(BIN)/python -m tools.pictures $(ARGS)
 
 explain: $(READY)  ## make explain SCENARIO=coop: what the sizes of a run are and mean
 	$(BIN)/multigrid-rl explain scenario=$(SCENARIO) $(OTHER_KEYS) $(ARGS)
@@ -177,10 +174,10 @@ handout:  ## make handout NUMBER=1 [FOLDER=hw1]: what students are given, withou
 	$(PYTHON) tools/handout.py $(NUMBER) $(if $(filter command,$(origin FOLDER)),$(FOLDER),build/handout-$(NUMBER))
 
 fingerprints: $(DEV)  ## does a change of the code change what a run computes? ARGS="--quick --save FILE" before it, "--quick --against FILE" after it
-	$(BIN)/python -m benchmarks.fingerprints $(ARGS)
+	$(BIN)/python -m tools.fingerprints $(ARGS)
 
 reference-pages: $(DEV)  ## comments of keys in configs/ and docs/cli.md, from the schema and the verbs
-	$(BIN)/python -m benchmarks.reference_pages
+	$(BIN)/python -m tools.reference_pages
 
 doctor: $(READY)  ## what is wrong with this machine or cluster, and what to change; ARGS="--address auto"
 	$(BIN)/multigrid-rl doctor $(KEYS) $(ARGS)

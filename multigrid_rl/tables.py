@@ -272,12 +272,13 @@ PREFLIGHTS: dict[str, str] = {
     "nodes": "multigrid_rl.ops.cluster:preflight",
 }
 
-#: Verbs of the command line, in the order of typical use.
+#: Verbs of the command line, one word or two, in the order of typical use.
 VERBS: dict[str, str] = {
     "train": "multigrid_rl.cli.train:train",
     "search": "multigrid_rl.search.search_command:search",
     "explain": "multigrid_rl.cli.explain:explain",
     "config": "multigrid_rl.cli.explain:config",
+    "config import-mlagents": "multigrid_rl.walkers.mlagents_command:import_mlagents",
     "evaluate": "multigrid_rl.cli.evaluate:evaluate",
     "report": "multigrid_rl.show.watch_commands:report",
     "watch": "multigrid_rl.show.watch_commands:watch",
@@ -291,13 +292,12 @@ VERBS: dict[str, str] = {
     "serve": "multigrid_rl.serve.serve_command:serve",
     "submit": "multigrid_rl.serve.client:submit",
     "players": "multigrid_rl.cli.players_commands:players",
-    "freeze": "multigrid_rl.cli.players_commands:freeze",
-    "rate": "multigrid_rl.cli.players_commands:rate",
+    "players freeze": "multigrid_rl.cli.players_commands:freeze",
+    "players rate": "multigrid_rl.cli.players_commands:rate",
     "exploit": "multigrid_rl.league.exploit_command:exploit",
-    "record": "multigrid_rl.imitation.data_commands:record",
     "data": "multigrid_rl.imitation.data_commands:data",
-    "import-mlagents": "multigrid_rl.walkers.mlagents_command:import_mlagents",
-    "import-policy": "multigrid_rl.imitation.data_commands:import_policy",
+    "data record": "multigrid_rl.imitation.data_commands:record",
+    "data import-policy": "multigrid_rl.imitation.data_commands:import_policy",
     "doctor": "multigrid_rl.ops.doctor_command:doctor",
 }
 

@@ -43,6 +43,7 @@ class OneLineError(Exception):
     """An error whose message says all; a notebook shows it without the lines of our code that it went through."""
 
     hint = ""
+    status = 2  # with which a command leaves
 
     def _render_traceback_(self) -> list[str]:  # what IPython asks for
         return [f"{type(self).__name__}: {self}", *filter(None, [self.hint])]

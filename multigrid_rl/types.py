@@ -184,6 +184,8 @@ class RunError(OneLineError, RuntimeError):
         hint: how to continue, in one line; empty where there is nothing to continue from.
     """
 
+    status = 3
+
 
 class Board(NamedTuple):
     """The whole board of ``N`` games: privileged knowledge that only scripted baselines read."""

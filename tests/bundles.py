@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.scenario import env_signature
@@ -142,3 +143,15 @@ def cheetah(folder: Path, **env: object) -> Path:
     card = json.loads((folder / CARD_FILE).read_text())
     edit(folder, env={**card["env"], **env})
     return folder
+
+
+def bundle_of(folder: Path, name: str, noise: float = 0.0) -> None:
+    """A player of the catalogue that calls itself something else, with noise on its weights."""
+    shutil.copytree(data_root() / "checkpoints" / name, folder)
+    weights = load_file(folder / MODEL_FILE)
+    random = torch.Generator().manual_seed(1)
+    for key, its in weights.items():
+        weights[key] = its + noise * its.std(correction=0) * torch.randn(its.shape, generator=random)
+    save_file(weights, folder / MODEL_FILE)
+    vouch(folder)
+    edit(folder, name="mine")

@@ -27,6 +27,11 @@ def complaint(result) -> str:
     return lines[0]
 
 
+def help_of(words):
+    """What the verb of a command, one word or two, says of itself."""
+    return call(*words[: 2 if " ".join(words[:2]) in tables.VERBS else 1], "--help")
+
+
 def has_verb(verb: str) -> bool:
     """Whether the add-on that brings a verb was not left out of this checkout."""
     return tables.has(tables.VERBS, verb)

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from multigrid_rl.imitation.demonstrations import Episode, write
+
+
+class Shown(NamedTuple):
+    """Recorded play as ``imitation.adversarial`` reads it."""
+
+    observations: Any
+    actions: Any
+    terminated: Any
+    episode_ends: Any
+    final_observations: Any
 
 
 def pusher(root: Path, steps: int, *, early: bool = False) -> Path:

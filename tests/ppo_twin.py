@@ -216,6 +216,55 @@ def minibatches(rows: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
     yield from np.concatenate(orders).reshape(-1, MINIBATCH)
 
 
+def learn(
+    net: ActorCritic,
+    adam: torch.optim.Adam,
+    obs: np.ndarray,
+    columns: tuple[np.ndarray, ...],
+    order: np.random.Generator,
+    entropy_coef: float,
+) -> dict[str, float]:
+    """Take epochs of gradient steps on a batch, and return what is told of them.
+
+    ``columns``: actions, their log-probabilities, advantages, targets and values of the rows of ``obs``.
+    """
+    flat, kls, clipped = [column.ravel() for column in columns], [], []
+    for rows in minibatches(len(obs), order):
+        took, old_logp, weight, target, old_value = (torch.from_numpy(column[rows]) for column in flat)
+        log_p, value = net(obs[rows])
+        new_logp = log_p.gather(1, took[:, None]).squeeze(1)
+        of_policy, of_values = policy_loss(new_logp, old_logp, weight), value_loss(value, old_value, target)
+        adam.zero_grad()
+        (of_policy + VF_COEF * of_values - entropy_coef * entropy_of(log_p)).backward()  # equation 9 of the paper
+        norm = float(torch.linalg.vector_norm(net.weights.grad))  # detail 11: one norm over all weights
+        net.weights.grad *= min(1.0, GRAD_CLIP / (norm + 1e-6))
+        adam.step()
+        log_ratio = new_logp.detach().numpy() - old_logp.numpy()
+        off = np.expm1(log_ratio)  # how far the ratio is off 1
+        kls.append((off - log_ratio).mean())  # k3 of http://joschu.net/blog/kl-approx.html
+        clipped.append((np.abs(off) > CLIP).mean())
+    return {
+        f"approx_kl/{SEAT}": float(np.mean(kls)),
+        f"clip_fraction/{SEAT}": float(np.mean(clipped)),
+        f"learner/{SEAT}/policy_loss": of_policy.item(),
+        f"learner/{SEAT}/vf_loss": of_values.item(),
+        f"learner/{SEAT}/grad_norm": norm,
+    }
+
+
+def report(ended: list[Any], red: int) -> dict[str, float]:
+    """Return what is told of the games that have ended."""
+    lengths, returns, winners = (
+        np.concatenate([getattr(table, name) for table in ended]) for name in ("length", "returns", "winner")
+    )
+    return {
+        "report_episodes": len(lengths),
+        "episode_len_mean": float(lengths.mean()),
+        f"return_mean/{SEAT}": float(returns.mean(axis=0)[red]),
+        f"win/{SEAT}": float(np.mean(winners == 0)),  # winner 0 is the red team
+    }
+
+
 # ---- the loop
 
 
@@ -260,22 +309,7 @@ def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterato
         targets = advantages + values  # as in TD(lambda): detail 5
         logp = np.take_along_axis(log_probs, actions[..., None], axis=2)
         columns = (actions, logp, standardise(advantages), targets, values)
-        flat_obs, flat = all_obs.reshape(-1, obs.shape[1]), [column.ravel() for column in columns]
-        kls, clipped = [], []
-        for rows in minibatches(rewards.size, order):
-            took, old_logp, weight, target, old_value = (torch.from_numpy(column[rows]) for column in flat)
-            log_p, value = net(flat_obs[rows])
-            new_logp = log_p.gather(1, took[:, None]).squeeze(1)
-            of_policy, of_values = policy_loss(new_logp, old_logp, weight), value_loss(value, old_value, target)
-            adam.zero_grad()
-            (of_policy + VF_COEF * of_values - entropy_coef * entropy_of(log_p)).backward()  # equation 9 of the paper
-            norm = float(torch.linalg.vector_norm(net.weights.grad))  # detail 11: one norm over all weights
-            net.weights.grad *= min(1.0, GRAD_CLIP / (norm + 1e-6))
-            adam.step()
-            log_ratio = new_logp.detach().numpy() - old_logp.numpy()
-            off = np.expm1(log_ratio)  # how far the ratio is off 1
-            kls.append((off - log_ratio).mean())  # k3 of http://joschu.net/blog/kl-approx.html
-            clipped.append((np.abs(off) > CLIP).mean())
+        learnt = learn(net, adam, all_obs.reshape(-1, obs.shape[1]), columns, order, entropy_coef)
         entropy_coef = float(np.float32(ENTROPY - ENTROPY * min(env_steps / ENTROPY_DECAY, 1)))
 
         # ---- what is told of it, by the names of docs/running.md
@@ -287,23 +321,14 @@ def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterato
             "episodes": episodes,
             f"entropy/{SEAT}": -float((np.exp(log_probs) * log_probs).sum(axis=2).mean()),
             f"explained_variance/{SEAT}": explained_variance(targets.ravel(), values.ravel()),
-            f"approx_kl/{SEAT}": float(np.mean(kls)),
-            f"clip_fraction/{SEAT}": float(np.mean(clipped)),
-            f"learner/{SEAT}/policy_loss": of_policy.item(),
-            f"learner/{SEAT}/vf_loss": of_values.item(),
-            f"learner/{SEAT}/grad_norm": norm,
+            **learnt,
             f"learner/{SEAT}/entropy_coef": entropy_coef,
             "env_steps_per_s": rewards.size / (now - before),
         }
         before = now
         if sum(table.episodes for table in pending) >= REPORT_EPISODES:
-            lengths, returns, winners = (
-                np.concatenate([getattr(table, name) for table in pending]) for name in ("length", "returns", "winner")
-            )
+            row |= report(pending, red)
             pending = []
-            row |= {"report_episodes": len(lengths), "episode_len_mean": float(lengths.mean())}
-            row[f"return_mean/{SEAT}"] = float(returns.mean(axis=0)[red])
-            row[f"win/{SEAT}"] = float(np.mean(winners == 0))  # winner 0 is the red team
         if save is not None and env_steps >= until:
             torch.save(net.state_dict(), save)
         yield row

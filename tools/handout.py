@@ -16,9 +16,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 SHEETS = ROOT / "docs" / "assignments"
 sys.path.insert(0, str(ROOT))
-from benchmarks.templates import without_solutions  # noqa: E402
+from tools.templates import without_solutions  # noqa: E402
 
-HOME = re.search(r'^Homepage = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]
+HOME = re.findall(r'^Homepage = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[0]
 INSTALL = 'pip install "multigrid-rl[control,search] @ git+{home}"'
 WORKFLOW = """# Checks and grades what was pushed. A student could change this file: marks are given on your machine,
 # with a rubric and a seed of your own (`multigrid-rl grade FOLDER --rubric MINE.yaml -o grades.csv`).
@@ -69,7 +69,7 @@ def sheet_of(text: str, names: set[str], stem: str) -> str:
 
 def cell(kind: str, source: str) -> dict[str, Any]:
     """Return an empty cell of a notebook."""
-    code = {"execution_count": None, "outputs": []} if kind == "code" else {}
+    code: dict[str, Any] = {"execution_count": None, "outputs": []} if kind == "code" else {}
     return {"cell_type": kind, "metadata": {}, "source": source.splitlines(keepends=True), **code}
 
 

@@ -22,7 +22,7 @@ def main() -> None:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         empty = {"UV_CACHE_DIR": f"{folder}/uv", "PIP_CACHE_DIR": f"{folder}/pip", "NUMBA_CACHE_DIR": ""}
         env = {name: value for name, value in (os.environ | empty).items() if value and name != "PYTHONPATH"}
-        began, said = time.monotonic(), {}
+        began, said = time.monotonic(), dict[str, tuple[float, str]]()
         command = ["make", "train", "scenario=1v1", f"PYTHON={sys.executable}"]
         with subprocess.Popen(command, cwd=clone, env=env, stdout=subprocess.PIPE, text=True) as process:
             for line in process.stdout or ():

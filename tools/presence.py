@@ -27,7 +27,7 @@ CITATION = {"cff-version": str, "title": str, "message": str, "authors": list, "
 def version() -> str:
     """Return the version, as ``multigrid_rl/__init__.py`` says it."""
     text = (ROOT / "multigrid_rl" / "__init__.py").read_text(encoding="utf-8")
-    return re.findall(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)[0]
+    return str(re.findall(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)[0])
 
 
 def faults(tag: str | None) -> list[str]:

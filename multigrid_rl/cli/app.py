@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from multigrid_rl.files import discard_output, unfinished, write_whole
 from multigrid_rl.tables import VERBS, find, has
-from multigrid_rl.text import ConfigError, expected, one_line, reason, shown, unknown
+from multigrid_rl.text import ConfigError, OneLineError, expected, one_line, reason, shown, unknown
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -37,6 +37,11 @@ _VERBS = {
     "eval": "evaluate", "test": "evaluate", "benchmark": "evaluate", "run": "train", "learn": "train", "tune": "search",
     "list": "players or config", "plot": "report", "tournament": "cup", "check": "inspect",
     **dict.fromkeys(("overlay", "reference"), "report, which draws a run over its recipe's curves"),
+}  # fmt: skip
+#: Verbs of earlier versions, which still do: their place among those of today.
+_EARLIER = {
+    "record": "data record", "import-policy": "data import-policy", "import-mlagents": "config import-mlagents",
+    "freeze": "players freeze", "rate": "players rate",
 }  # fmt: skip
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
@@ -62,6 +67,8 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return a verb and its words, in which a scenario may be written either way."""
+        first, both = _EARLIER.get(args[0], args[0]), " ".join(args[:2])
+        args = [both, *args[2:]] if both in self.commands else [first, *args[1:]]
         name, command, words = super().resolve_command(ctx, args)
         return name, command, words if command is None else either_way(command.params, words)
 
@@ -129,9 +136,7 @@ def either_way(params: Sequence[Any], words: Sequence[str]) -> list[str]:
 
 def _usage(error: Any) -> str:
     """Return what was wrong, with the options that there are, or the override that was meant."""
-    from multigrid_rl.config.compose import whole_key
-    from multigrid_rl.config.overrides import named_elsewhere
-    from multigrid_rl.config.recipes import GROUPS
+    from multigrid_rl.config import compose, overrides, recipes
 
     option = getattr(error, "option_name", None)
     if option is None or not getattr(error, "ctx", None):
@@ -141,9 +146,10 @@ def _usage(error: Any) -> str:
     if option == "--push":  # another tool serves it
         return expected(option, "no option (did you mean hf upload USER/NAME FOLDER, of what is exported?)", option)
     key, takes = option.lstrip("-").replace("-", "_"), error.ctx.command.params
-    meant = [key] if key in GROUPS else ["seeds"] if key in ("m", "multirun") else named_elsewhere(key)
+    many = ["seeds"] if key in ("m", "multirun") else []
+    meant = [key] if key in recipes.GROUPS else many or overrides.named_elsewhere(key)
     with suppress(ConfigError):
-        meant = meant or [whole_key(key)]
+        meant = meant or [compose.whole_key(key)]
     if meant and any(part.name == "overrides" for part in takes):
         return expected(option, f"no option but an override (did you mean {meant[0]}=...?)", option)
     names = [name for part in takes for name in part.opts if name.startswith("--")]
@@ -175,11 +181,7 @@ class Verbs(typer.Typer):
 def _guarded(verb: Verb) -> Verb:
     @wraps(verb)
     def guarded(*arguments: Any, **options: Any) -> Any:
-        # Standard output may be closed, or its encoding may lack letters: these are written as escapes.
-        if sys.stdout is None:
-            sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  to the end
-        if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")
+        _mend_output()
         try:
             return verb(*arguments, **options)
         except typer.Exit:
@@ -193,24 +195,22 @@ def _guarded(verb: Verb) -> Verb:
             raise
         except OSError as error:
             raise _io_error(error) from error
-        except Exception as error:
-            raise _input_error(error) or _internal_error(error) from error
+        except OneLineError as error:
+            for line in filter(None, (str(error), error.hint)):
+                fail(line)
+            raise typer.Exit(error.status) from error
+        except Exception as error:  # whatever it is, a command ends with one line
+            raise _internal_error(error) from error
 
     return cast(Verb, guarded)
 
 
-def _input_error(error: Exception) -> typer.Exit | None:
-    """Report an error of the input, or a run that failed; ``None`` for every other error."""
-    from multigrid_rl.players.plain import PlayerError  # not from `cards`, which loads torch for a typing error
-    from multigrid_rl.types import RunError
-
-    if isinstance(error, (ConfigError, PlayerError)):
-        return fail(error)
-    if not isinstance(error, RunError):
-        return None
-    for line in filter(None, (str(error), error.hint)):
-        fail(line)
-    return typer.Exit(LOST)
+def _mend_output() -> None:
+    """Open standard output where it is closed; letters that its encoding lacks are written as escapes."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  to the end
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _io_error(error: OSError) -> typer.Exit:

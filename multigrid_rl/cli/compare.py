@@ -6,11 +6,13 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from rich.table import Table
 
 from multigrid_rl import tables
 from multigrid_rl.cli.app import AGAINST, console, refuse_to_overwrite, refused, write_file
+from multigrid_rl.evaluation.sets import HELD, check_sets, compare_sets, notes, places_of, read_set, seeds_of
 from multigrid_rl.files import json_text
 
 if TYPE_CHECKING:
@@ -32,10 +34,6 @@ def compare(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
 ) -> None:
     """Compare two sets of runs: IQM, confidence intervals, probability of improvement."""
-    import numpy as np
-
-    from multigrid_rl.evaluation.sets import check_sets, compare_sets, notes, places_of, read_set, seeds_of
-
     if not against and len(runs) != 2:
         raise refused("runs", "two folders of runs, or A... --against B...", f"{len(runs)} without --against")
     files = [path for path in (output, json_file) if path]
@@ -93,8 +91,6 @@ def _table(rows: list[SetComparison], ours: int, theirs: int) -> Table:
 
 
 def _cell(its: Interval, metric: str, runs: int, plus: str = "") -> str:
-    from multigrid_rl.evaluation.sets import HELD
-
     form = f"{plus},.0f" if metric == HELD else f"{plus}.3g"
     value, low, high = ("never" if math.isinf(x) else format(x, form) for x in its)
     return f"{value} ({low} to {high})" if runs > 1 else value
@@ -102,8 +98,6 @@ def _cell(its: Interval, metric: str, runs: int, plus: str = "") -> str:
 
 def sentence(row: SetComparison, ours: int, theirs: int) -> str:
     """Say in a sentence what one metric shows, no surer than the seeds allow."""
-    from multigrid_rl.evaluation.sets import HELD
-
     ahead, share, low, high = "A", row.better.value, row.better.low, row.better.high
     if share < 0.5:
         ahead, share, low, high = "B", 1 - share, 1 - high, 1 - low

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, one_thread, refused, written_beside
+from multigrid_rl.config.overrides import parse
 from multigrid_rl.files import json_text
 from multigrid_rl.text import spread
 
@@ -38,30 +39,27 @@ def evaluate(
     parquet: Annotated[bool, typer.Option("--parquet", help="Write episodes.parquet, too.")] = False,
 ) -> None:
     """Play fresh games and say how it did, with intervals; the last line is JSON."""
-    from multigrid_rl.config.overrides import parse
-
     parse(overrides or ())  # a typing error costs no loading of torch
-    from multigrid_rl.evaluation import evaluation as judge
-    from multigrid_rl.evaluation.targets import find_target
+    from multigrid_rl.evaluation import evaluation, targets
 
     one_thread()
-    target = find_target(who, list(overrides or ()), checkpoint, opponent)
+    target = targets.find_target(who, list(overrides or ()), checkpoint, opponent)
     if sides is not None and not target.rivals:
         raise refused("--sides", f"nothing for {who}, whose environment has no opponents", sides)
     if episodes < len(target.teams(sides)):
         raise refused("--episodes", "at least one for each side that is played", episodes)
-    modes = judge.MODES if mode == "both" else (mode,)
+    modes = evaluation.MODES if mode == "both" else (mode,)
     name = target.name.replace(":", ".")
     folder = output or Path("runs") / "evaluations" / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     report, files = None, []
     try:
         with written_beside(folder, "folder") as unfinished:
             unfinished.mkdir()
-            result = judge.evaluate(target, episodes=episodes, seed=seed, modes=modes, sides=sides)
-            report, games = judge.report(result), None
+            result = evaluation.evaluate(target, episodes=episodes, seed=seed, modes=modes, sides=sides)
+            report, games = evaluation.report(result), None
             if target.rivals:
-                files = judge.write_episodes(judge.episode_columns(result), unfinished, parquet=parquet)
-                kept = [game.model_dump() for game in judge.kept_games(result)]
+                files = evaluation.write_episodes(evaluation.episode_columns(result), unfinished, parquet=parquet)
+                kept = [game.model_dump() for game in evaluation.kept_games(result)]
                 games = json_text(kept) if kept else None
             for file, text in (("summary.json", json_text(report, indent=2)), ("games.json", games)):
                 if text is not None:

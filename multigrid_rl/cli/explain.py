@@ -9,12 +9,21 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin
 
 import typer
+from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from multigrid_rl.cli.app import console
+from multigrid_rl.config.compose import check_budget, compose
+from multigrid_rl.config.overrides import written
+from multigrid_rl.config.recipes import GROUPS, builds_on, names_in, read_config_file
+from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.metrics import glossary, matches
+from multigrid_rl.runs.gating import metrics_of
+from multigrid_rl.tables import entries, load
 from multigrid_rl.text import ConfigError
+from multigrid_rl.training.screen import SCHEMES, recipe_of, reward_facts, schedules
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -63,13 +72,6 @@ class Sizes(NamedTuple):
             credit_horizon=1 / (1 - product) if product < 1 else math.inf,
         )
 
-    def steps_of(self, module: str) -> int:
-        """Return the steps that one network learns from in one update, at most: eliminated agents have fewer.
-
-        Raises ``KeyError``: no such network.
-        """
-        return self.agents[module] * self.batch_size
-
 
 def explain(
     overrides: Annotated[
@@ -77,8 +79,6 @@ def explain(
     ] = None,
 ) -> None:
     """Say what the sizes of a run are and mean, without starting it."""
-    from multigrid_rl.config.compose import check_budget, compose
-
     config = compose(list(overrides or []))
     check_budget(config.train)
     # Below the first look: these load torch.
@@ -123,8 +123,6 @@ def config() -> None:
 
 def keys() -> list[Row]:
     """Return every key of a configuration, its default and its meaning, of a group of files with their names."""
-    from multigrid_rl.config.recipes import GROUPS, names_in
-
     known = fields()
     names = {group: f": {', '.join(names_in(group))}" for group in GROUPS}
     return [(key, value, meaning_of(known[key]) + names.get(key, "")) for key, value in _defaults(known).items()]
@@ -137,8 +135,6 @@ def meaning_of(field: FieldInfo) -> str:
 
 def fields() -> dict[str, FieldInfo]:
     """Return every key of a configuration with its field, those of pools and trainers too; ``[]`` marks a list's."""
-    from multigrid_rl.config.schema import RunConfig
-
     more = {f"scenario.{name}": [pool] for name, pool in _present("pools").items()}
     more["train"] = [trainer.settings for trainer in _present("trainers").values()]
     found: dict[str, FieldInfo] = {}
@@ -159,16 +155,12 @@ def fields() -> dict[str, FieldInfo]:
 
 def _present(group: str) -> dict[str, Any]:
     """Return what the entries of a table name, but for add-ons that were left out."""
-    from multigrid_rl.tables import entries, load
-
     packages = {name: ".".join(where.partition(":")[0].split(".")[:2]) for name, where in entries(group).items()}
     return {name: load(where) for name, where in entries(group).items() if find_spec(packages[name]) is not None}
 
 
 def _sections(annotation: Any, dots: str = ".") -> Iterator[tuple[str, type[BaseModel]]]:
     """Yield the schemas in an annotation, each after what joins its keys to the key of its own."""
-    from pydantic import BaseModel
-
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield dots, annotation
     for part in get_args(annotation):
@@ -177,8 +169,6 @@ def _sections(annotation: Any, dots: str = ".") -> Iterator[tuple[str, type[Base
 
 def _defaults(known: dict[str, FieldInfo]) -> dict[str, str]:
     """Return the value of each key in the files that `train` begins with, in the schema, or in the first other file."""
-    from multigrid_rl.config.recipes import builds_on, names_in, read_config_file
-
     first = {"scenario": "1v1", "train": "ppo", "model": "mlp", "cluster": "local"}
     plain = [{**read_config_file("", "config"), "experiment": None, **first}]
     plain += [{group: read_config_file(group, name)} for group, name in first.items()]
@@ -191,7 +181,8 @@ def _defaults(known: dict[str, FieldInfo]) -> dict[str, str]:
         found = [value for content in plain for value in _at(content, key)] + default
         value = next(iter(found or [value for content in others for value in _at(content, key)]), "")
         above = value and any(other.startswith((f"{key}.", f"{key}[]")) for other in known)
-        result[key] = "" if above and key not in first else _written(value)
+        shown = f"{value:_}" if type(value) is int else written(value)
+        result[key] = "" if above and key not in first else shown
     return result
 
 
@@ -202,12 +193,6 @@ def _at(content: Any, key: str) -> Iterator[Any]:
             return
         content = content[part]
     yield content
-
-
-def _written(value: Any) -> str:
-    from multigrid_rl.config.overrides import written
-
-    return f"{value:_}" if type(value) is int else written(value)
 
 
 def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[str, list[Row]]:
@@ -227,7 +212,6 @@ def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[s
 
 def _players(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> Iterator[Row]:
     from multigrid_rl.models.registry import network_of
-    from multigrid_rl.training.screen import SCHEMES, recipe_of
 
     recipe, _, rest = recipe_of(config).partition(", ")
     source = "values chosen for this scenario; experiment=none leaves them out"
@@ -270,7 +254,7 @@ def _update(config: RunConfig, sizes: Sizes, specs: MultiAgentSpec) -> Iterator[
             meaning += f" as {agents * train.num_envs:,} sequences of {train.num_steps} steps"
         if drop_out:
             meaning += ". At most: steps of an eliminated agent do not count"
-        yield f"rows of {module}", f"{sizes.steps_of(module):,} steps", meaning
+        yield f"rows of {module}", f"{agents * sizes.batch_size:,} steps", meaning
     sequences = f" ({config.rows_per_minibatch} whole sequences)" if memory else ""
     meaning = f"behind one gradient step{sequences}. More: fewer and less noisy gradient steps"
     yield "train.minibatch_size", f"{train.minibatch:,} steps", meaning
@@ -307,8 +291,6 @@ def _machine(config: RunConfig) -> Iterator[Row]:
 
 
 def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
-    from multigrid_rl.training.screen import schedules
-
     train = config.train
     spans = (sizes.horizon, sizes.credit_horizon)
     look, credit = ("the whole game" if math.isinf(span) else f"{span:.1f} steps" for span in spans)
@@ -328,8 +310,6 @@ def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
 
 
 def _rewards(config: RunConfig) -> Iterator[Row]:
-    from multigrid_rl.training.screen import reward_facts
-
     facts = reward_facts(config.train)
     value = "the game's own" if not facts else f"with {' and '.join(dict.fromkeys(name for name, _ in facts))}"
     yield "objective", config.train.objective, "what the policy maximises (train.objective)"
@@ -353,9 +333,6 @@ def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[Row]:
 
 
 def _held(gate: GateConfig, specs: MultiAgentSpec) -> str:
-    from multigrid_rl.metrics import glossary, matches
-    from multigrid_rl.runs.gating import metrics_of
-
     held = {
         "every": f"at every report of {gate.window:,} steps",
         "mean": f"by the mean over the reports of {gate.window:,} steps",

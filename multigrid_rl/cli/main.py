@@ -5,6 +5,8 @@ import gc
 import os
 from typing import Annotated
 
+from multigrid_rl import __version__
+
 try:  # these take a quarter of a second, in which nothing has begun that Ctrl-C would break off
     import typer
 
@@ -22,8 +24,6 @@ app = Verbs(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 def _print_version(version: bool) -> None:
     if version:
-        from multigrid_rl import __version__
-
         typer.echo(__version__)
         raise typer.Exit
 

@@ -1,4 +1,4 @@
-"""Verbs for the catalogue of players: ``players``, ``rate``, ``freeze``."""
+"""Verbs for the catalogue of players: ``players``, ``players rate``, ``players freeze``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, fail, one_thread, refused
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.recipes import scenario_id
+from multigrid_rl.players.plain import PlayerError
+from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import spread
 
 if TYPE_CHECKING:
@@ -31,19 +35,16 @@ def players(
     checkpoints: Checkpoints = None,
 ) -> None:
     """List the players with their measured strength."""
-    from multigrid_rl.config.compose import load_scenario
-    from multigrid_rl.players import freeze as measuring
-    from multigrid_rl.players.cards import PlayerError, read_card
-    from multigrid_rl.players.catalogue import BUILT_IN, DESCRIPTIONS, Catalogue
+    from multigrid_rl.players import cards, catalogue, freeze
 
-    catalogue, problems, games = Catalogue(checkpoints), [], set()
+    known, problems, games = catalogue.Catalogue(checkpoints), [], set()
     table = Table(box=None, pad_edge=False)
     for title in ("player", "plays", "network, steps", "win / draw / loss", "beaten", "sha256"):
         table.add_column(title, no_wrap=title in ("player", "win / draw / loss", "sha256"))
-    for name in catalogue.names():
+    for name in known.names():
         try:
-            cells = _SCRIPTED if name in BUILT_IN else _cells(read_card(catalogue.folder(name)))
-            rows = [row for row in catalogue.strength(name) if row.opponent == "random"]
+            cells = _SCRIPTED if name in catalogue.BUILT_IN else _cells(cards.read_card(known.folder(name)))
+            rows = [row for row in known.strength(name) if row.opponent == "random"]
         except PlayerError as error:
             problems.append(error)
             continue
@@ -51,7 +52,7 @@ def players(
             one_thread()
             spec, rows = load_scenario(scenario).kind.spec, []
             with suppress(PlayerError):  # this player does not play this game
-                rows = [measuring.measure(catalogue, name, "random", spec, scenario, measure)]
+                rows = [freeze.measure(known, name, "random", spec, scenario, measure)]
         games |= {f"{row.episodes:,} games of {row.scenario}" for row in rows}
         shares = [f"{row.win:.1%} / {row.draw:.1%} / {row.loss:.1%}".replace("% /", " /") for row in rows]
         plays, network, returns, *rest = cells
@@ -59,9 +60,9 @@ def players(
     screen = console(120)
     screen.print(table)
     screen.print()
-    notes = {**DESCRIPTIONS, "win / draw / loss": f"against random, {' or '.join(sorted(games)) or 'not measured'}"}
     for name, what in {
-        **notes,
+        **catalogue.DESCRIPTIONS,
+        "win / draw / loss": f"against random, {' or '.join(sorted(games)) or 'not measured'}",
         "beaten": "games won, or return earned, by the best response that `multigrid-rl exploit` found",
     }.items():
         screen.print(f"{name}: {what}")
@@ -96,17 +97,15 @@ def rate(
     checkpoints: Checkpoints = None,
 ) -> None:
     """Measure every frozen player of a scenario against random, scripted and frozen players; rewrites their cards."""
-    from multigrid_rl.config.recipes import scenario_id
-    from multigrid_rl.players import freeze
-    from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.players import catalogue, freeze
 
     one_thread()
-    catalogue, stem = Catalogue(checkpoints), scenario_id(scenario)
-    known = sorted({str(entry["scenario"]) for entry in catalogue.entries.values() if "scenario" in entry})
+    players, stem = catalogue.Catalogue(checkpoints), scenario_id(scenario)
+    known = sorted({str(entry["scenario"]) for entry in players.entries.values() if "scenario" in entry})
     if stem not in known:
         raise refused("scenario", f"one that a frozen player was made for ({', '.join(known)})", scenario)
     table = Table("player", "opponent", "win", "draw", "loss", "length", box=None, pad_edge=False)
-    for card in freeze.rate(catalogue, stem, episodes):
+    for card in freeze.rate(players, stem, episodes):
         for row in card.strength:
             if row.scenario == stem:
                 shares = (f"{share:.1%}" for share in (row.win, row.draw, row.loss))
@@ -123,23 +122,19 @@ def freeze(
     checkpoints: Checkpoints = None,
 ) -> None:
     """Turn a trained seat into a frozen player: model, card and catalogue entry. Never overwrites."""
-    from multigrid_rl.evaluation.evaluation import returns_of
-    from multigrid_rl.evaluation.targets import find_target
-    from multigrid_rl.players import freeze
-    from multigrid_rl.players.cards import write_card
-    from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.evaluation import evaluation, targets
+    from multigrid_rl.players import cards, catalogue, freeze
     from multigrid_rl.runs.players import run_player
-    from multigrid_rl.runs.reader import run_config
 
     one_thread()
-    catalogue = Catalogue(checkpoints)
+    players = catalogue.Catalogue(checkpoints)
     source, kind = run_player(run, seat, checkpoint), run_config(run).scenario.kind
-    card = freeze.freeze(source, name, catalogue, episodes, kind.spec if kind.rivals else None)
-    typer.echo(f"froze {catalogue.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
+    card = freeze.freeze(source, name, players, episodes, kind.spec if kind.rivals else None)
+    typer.echo(f"froze {players.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
     if not card.strength:
-        target = find_target(str(run), checkpoint=checkpoint)
-        returns = returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
-        write_card(catalogue.root / name, card.model_copy(update={"returns": returns}))
+        target = targets.find_target(str(run), checkpoint=checkpoint)
+        returns = evaluation.returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
+        cards.write_card(players.root / name, card.model_copy(update={"returns": returns}))
         for mode, measured in returns.items():
             text = f"{measured.mean:,.1f} ({spread(measured.low, measured.high, ',.1f')})"
             what = card.env.env_id if card.env else card.scenario

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from multigrid_rl.cli.app import LOST, refused
+from multigrid_rl.training.start import resume_training, run_training
 
 
 def train(
@@ -31,8 +32,6 @@ def train(
     ] = None,
 ) -> None:
     """Train the learning seats of a scenario and judge them by its gates."""
-    from multigrid_rl.training.start import resume_training, run_training
-
     given = list(overrides or [])
     many = [word.partition("=")[2] for word in given if word.startswith("seeds=")]
     given = [word for word in given if not word.startswith("seeds=")]

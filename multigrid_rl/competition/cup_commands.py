@@ -53,9 +53,8 @@ def cup(
     every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
 ) -> None:
     """Round robin of all entries from all sides; resumes, and takes late entries; the last line is JSON."""
-    from multigrid_rl.competition import cup_on_screen
+    from multigrid_rl.competition import cup_on_screen, sandbox
     from multigrid_rl.competition.cup.entries import CupConfig
-    from multigrid_rl.competition.sandbox import Limits
 
     one_thread()
     if len(folders) == 2 and str(folders[0]) == "verify":
@@ -65,7 +64,7 @@ def cup(
     with ended_by_signals("the same command resumes the cup"), trusting_agents(trusted):
         folder, overrides = _only(folders)
         played, spec, overrides = cup_on_screen.game(folder, scenario, overrides)
-        limits = Limits(start_s, step_s, total_s, memory_mb)
+        limits = sandbox.Limits(start_s, step_s, total_s, memory_mb)
         config = CupConfig(
             played.name, spec, games, -1 if seed is None else seed, limits, cup_s=cup_s, overrides=tuple(overrides)
         )

@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals, one_thread, written_beside
+from multigrid_rl.competition.folders import Scratch
 from multigrid_rl.files import data_root, json_text
 from multigrid_rl.text import ConfigError, unknown
 
@@ -49,13 +50,11 @@ def grade(
     ] = 300.0,
 ) -> None:
     """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
-    from multigrid_rl.competition import gradebook, grading, handed_in
-    from multigrid_rl.competition.folders import Scratch
-    from multigrid_rl.competition.sandbox import check_not_bound
+    from multigrid_rl.competition import gradebook, grading, handed_in, sandbox
 
     one_thread()
     rubric = rubric_file(rubric)
-    check_not_bound(*filter(None, (rubric, bundle, output, earlier)))
+    sandbox.check_not_bound(*filter(None, (rubric, bundle, output, earlier)))
     rules = grading.read_rubric(rubric)
     if seed is not None:
         rules = rules.model_copy(update={"seed": seed})

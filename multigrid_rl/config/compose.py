@@ -69,12 +69,11 @@ def _interpolated(values: dict[str, Any]) -> dict[str, Any]:
     if "${" not in written(values):
         return values
     # Imported here: most configurations do without.
-    from omegaconf import OmegaConf  # noqa: PLC0415
-    from omegaconf.errors import OmegaConfBaseException  # noqa: PLC0415
+    import omegaconf  # noqa: PLC0415
 
     try:
-        resolved: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
-    except OmegaConfBaseException as error:
+        resolved: Any = omegaconf.OmegaConf.to_container(omegaconf.OmegaConf.create(values), resolve=True)
+    except omegaconf.errors.OmegaConfBaseException as error:
         raise ConfigError(one_line(error)) from error
     return dict(resolved)
 

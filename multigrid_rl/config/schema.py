@@ -223,7 +223,7 @@ class RunConfig(Part):
     checkpoints: str | None = None
     """folder of frozen players. null: your own, then the project's checkpoints/ (docs/extending.md)"""
     data: str | None = None
-    """folder of recorded play to learn from (`multigrid-rl record`), with train=bc, dagger, gail, airl or dac"""
+    """folder of recorded play to learn from (`multigrid-rl data record`), with train=bc, dagger, gail, airl or dac"""
     init: str | None = None
     """player, its folder or run whose policy and normaliser training begins with. null: fresh ones"""
     tracking: str | None = None

@@ -273,12 +273,13 @@ def write_episodes(columns: dict[str, NDArray[Any]], folder: Path, *, parquet: b
     # Imported here: pyarrow takes a third of a second.
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import csv  # noqa: PLC0415
-    from pyarrow import parquet as pq  # noqa: PLC0415
 
     table = pa.table({name: pa.array(values) for name, values in columns.items()})
     files = [folder / "episodes.csv"]
     csv.write_csv(table, files[0], csv.WriteOptions(quoting_style="needed"))
     if parquet:
+        from pyarrow import parquet as pq  # noqa: PLC0415
+
         files.append(folder / "episodes.parquet")
         pq.write_table(table, files[1], compression="zstd")
     return files

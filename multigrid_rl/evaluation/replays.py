@@ -12,6 +12,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.envs.base import reset_seed
+from multigrid_rl.envs.zoo import LIMIT, begun, open_game
 from multigrid_rl.players.episodes import Played
 from multigrid_rl.players.places import place_of
 from multigrid_rl.runs.players import check_env
@@ -152,8 +153,6 @@ def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
 
     Raises ``ConfigError``: it comes out otherwise, or its environment cannot be built, played or drawn.
     """
-    from multigrid_rl.envs.zoo import LIMIT, begun, open_game  # noqa: PLC0415 - it brings an extra
-
     check_env(f"game {game.game}", game.env_id, game.env_args)
     key = f"{game.env_id}: game {game.game} of seed {game.seed}"
     with user_code(key):

@@ -11,7 +11,7 @@ from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue, Made, Seating
-from multigrid_rl.players.classes import OwnActor, code_of, in_place_of_agent
+from multigrid_rl.players.classes import OwnActor, code_of, handed_over, in_place_of_agent
 from multigrid_rl.players.episodes import Played, play_episodes, play_games
 from multigrid_rl.players.factories import MatchFactory, seat_players
 from multigrid_rl.players.frozen import FrozenPlayer
@@ -188,8 +188,6 @@ def find_target(
     else:
         target = player_target(who, config_of(who, overrides), opponent)
     if objects:
-        from multigrid_rl.players.classes import handed_over  # noqa: PLC0415 - from Python alone
-
         target = replace(target, given={name: handed_over(name, own) for name, own in objects.items()})
     return target if opponent is None else against(target, opponent)
 

@@ -1,4 +1,4 @@
-"""Verbs for recorded play: ``record`` writes it, ``data`` shows it."""
+"""Verbs for recorded play: ``data record`` writes it, ``data`` shows it."""
 
 import shlex
 import time
@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from gymnasium.spaces import Box
 
 from multigrid_rl.cli.app import console, one_thread, refused, written_beside
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.text import ConfigError
+from multigrid_rl.trust import check_code
 
 
 def record(
@@ -25,27 +29,25 @@ def record(
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
 ) -> None:
     """Let a player play where others learn, and keep every step to learn from (docs/imitation.md)."""
-    from multigrid_rl.config.scenario import env_factory, env_signature
     from multigrid_rl.imitation import demonstrations, recording
     from multigrid_rl.players.cards import signature
-    from multigrid_rl.runs.players import code_of_run, config_of, is_run, player_in_place_of
-    from multigrid_rl.runs.provenance import versions
-    from multigrid_rl.trust import check_code
+    from multigrid_rl.runs import players, provenance
 
     one_thread()
-    run = is_run(who)
+    run = players.is_run(who)
     if checkpoint is not None and not run:
         raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
-    config = config_of(who, overrides or [])
+    config = players.config_of(who, overrides or [])
     if run and not overrides and config.scenario.env_id is None:
-        check_code(f"{who}/config.yaml", code_of_run(config), "players of this project")
+        check_code(f"{who}/config.yaml", players.code_of_run(config), "players of this project")
     try:
         factory = env_factory(config.canonical)
         factory.load()
         agents = factory.specs.agents
         greedy = mode == "argmax"
         loaded = {
-            agent.name: player_in_place_of(agent, who, config, greedy=greedy, checkpoint=checkpoint) for agent in agents
+            agent.name: players.player_in_place_of(agent, who, config, greedy=greedy, checkpoint=checkpoint)
+            for agent in agents
         }
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -61,13 +63,13 @@ def record(
         "env": env_signature(config.scenario),
         **kinds[0],
         "seed": seed,
-        "versions": versions(),
+        "versions": provenance.versions(),
     }
     began = time.perf_counter()
     num_envs = max(1, min(64, steps // 5_000))  # few, so that most episodes are complete
     with written_beside(output, "folder") as unfinished:
-        players = {name: row.player for name, row in loaded.items()}
-        episodes = recording.record(factory, players, steps, num_envs, seed)
+        playing = {name: row.player for name, row in loaded.items()}
+        episodes = recording.record(factory, playing, steps, num_envs, seed)
         card = demonstrations.write(unfinished, episodes, facts)
     typer.echo(f"recorded {output}: {card.summary()}; {card.bytes:,} bytes, {time.perf_counter() - began:.1f} s")
 
@@ -91,11 +93,10 @@ def data(
     ] = None,
 ) -> None:
     """Check recorded play and show what is in it, or exchange it with others (docs/imitation.md)."""
-    from multigrid_rl.imitation import interchange
-    from multigrid_rl.imitation.demonstrations import read_demonstrations
+    from multigrid_rl.imitation import demonstrations, interchange
 
     if action == "show":
-        recorded = read_demonstrations(Path(source))
+        recorded = demonstrations.read_demonstrations(Path(source))
         screen = console()
         screen.print(recorded.card.summary())
         for name, value in recorded.card.model_dump(exclude_none=True, exclude={"format", "versions"}).items():
@@ -108,16 +109,12 @@ def data(
         return
     if not output.startswith(interchange.MINARI):
         raise refused("--output", "minari:ID", output)
-    recorded = read_demonstrations(Path(source))
+    recorded = demonstrations.read_demonstrations(Path(source))
     interchange.write_minari(recorded, output.removeprefix(interchange.MINARI))
     typer.echo(f"exported {output}: {recorded.card.summary()}")
 
 
 def _import(source: str, output: Path, overrides: list[str], who: str | None) -> None:
-    from gymnasium.spaces import Box
-
-    from multigrid_rl.config.compose import compose
-    from multigrid_rl.config.scenario import env_factory, env_signature
     from multigrid_rl.imitation import demonstrations, interchange
     from multigrid_rl.players.cards import signature
     from multigrid_rl.runs.provenance import versions
@@ -163,8 +160,6 @@ def import_policy(
     ] = None,
 ) -> None:
     """Make another library's policy a frozen player, which evaluates, records and is asked (docs/imitation.md)."""
-    from multigrid_rl.config.compose import compose
-    from multigrid_rl.config.scenario import env_factory, env_signature
     from multigrid_rl.imitation import outside
     from multigrid_rl.players.cards import signature, write_player
 

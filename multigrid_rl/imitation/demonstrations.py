@@ -242,7 +242,9 @@ def read_data_card(folder: Path) -> DataCard:
     path = folder / CARD_FILE
     if not path.exists():
         got = f"{folder} without {CARD_FILE}" if folder.is_dir() else f"{folder}: no such folder"
-        raise ConfigError(expected("data", "a folder that `multigrid-rl record` or `data import` has written", got))
+        raise ConfigError(
+            expected("data", "a folder that `multigrid-rl data record` or `data import` has written", got)
+        )
     try:
         return DataCard.model_validate_json(read_plain_file(path, _MAX_CARD_BYTES))
     except PlayerError as error:
@@ -261,7 +263,7 @@ def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any =
     """Map recorded play into memory, after checking size, hash, types, shapes and every number.
 
     Args:
-        folder: written by ``record`` or ``data import``.
+        folder: written by ``data record`` or ``data import``.
         agent: the learner, whose spaces must fit; ``None``: not checked.
         env: its environment, see ``env_signature``.
 
@@ -283,7 +285,9 @@ def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any =
         with safe_open(path, framework="pt") as tensors:  # only torch tensors are views of the file
             columns = {name: tensors.get_tensor(name).numpy() for name in tensors.keys()}  # noqa: SIM118 - no dict
     except OSError as error:
-        raise ConfigError(expected("data", "a folder that `multigrid-rl record` wrote", f"{path}: {error}")) from error
+        raise ConfigError(
+            expected("data", "a folder that `multigrid-rl data record` wrote", f"{path}: {error}")
+        ) from error
     except SafetensorError as error:
         raise ConfigError(expected(f"data: {path}", "a safetensors file", shown(str(error), 200))) from error
     for name, (dtype, shape) in _columns_of(card).items():

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.network import MAX_LAYERS, MAX_UNITS
-from multigrid_rl.config.scenario import Part, Steps
+from multigrid_rl.config.scenario import Part, Steps, env_signature
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.offpolicy.sac_trainer import SAC, SacTrain
+from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.trainers import Trainer
 
@@ -122,7 +123,7 @@ class Imitation(Trainer):
     def check(self, config: RunConfig) -> None:
         """Check that there is something to imitate, and nothing that recorded steps do not hold."""
         condition, asks = self._condition(config.train), isinstance(config.train, DaggerTrain)
-        wanted = f"a folder that `multigrid-rl record` wrote, {condition}"
+        wanted = f"a folder that `multigrid-rl data record` wrote, {condition}"
         config.require(config.data is not None or asks, "data", wanted, "null")
         memory = config.model.recurrent and (not asks or config.data is not None)
         config.require(not memory, "model", f"a network without memory {condition} and data", config.model.name)
@@ -134,9 +135,7 @@ class Imitation(Trainer):
 
     def load(self, config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
         """Check the recorded play; it must be what the run ``before`` has learned from. Raises ``ConfigError``."""
-        from multigrid_rl.config.scenario import env_signature
         from multigrid_rl.imitation.demonstrations import read_demonstrations
-        from multigrid_rl.runs.reader import read_provenance
 
         if config.data is None:
             return
@@ -275,10 +274,11 @@ class DaggerTrainer(CloningTrainer):
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from all labels."""
-        from multigrid_rl.imitation.cloning import CloningConfig
-        from multigrid_rl.imitation.dagger import Dagger
+        from multigrid_rl.imitation import cloning, dagger
 
-        return Dagger(networks, action_spaces, CloningConfig.of(config, config.train.epochs), options["device"])
+        return dagger.Dagger(
+            networks, action_spaces, cloning.CloningConfig.of(config, config.train.epochs), options["device"]
+        )
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:
         """Return who plays, and has an expert label it."""
@@ -322,14 +322,13 @@ class AdversarialTrainer(Imitation):
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return an update with learned rewards."""
-        from multigrid_rl.imitation.adversarial import AdversarialUpdate
-        from multigrid_rl.imitation.demonstrations import read_demonstrations
+        from multigrid_rl.imitation import adversarial, demonstrations
         from multigrid_rl.training.stages import update_config
 
         settings = self._config(config)
         options |= {"scale_values": config.model.scale_values}
-        data = read_demonstrations(Path(str(config.data)))
-        return AdversarialUpdate(settings, data, networks, action_spaces, update_config(config), **options)
+        data = demonstrations.read_demonstrations(Path(str(config.data)))
+        return adversarial.AdversarialUpdate(settings, data, networks, action_spaces, update_config(config), **options)
 
     def _config(self, config: RunConfig) -> AdversarialConfig:
         """Return the settings of learning rewards."""
@@ -358,11 +357,10 @@ class DacTrainer(AdversarialTrainer):
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from kept steps and recorded ones."""
-        from multigrid_rl.imitation.dac import Dac
-        from multigrid_rl.imitation.demonstrations import read_demonstrations
+        from multigrid_rl.imitation import dac, demonstrations
 
-        data, settings = read_demonstrations(Path(str(config.data))), self._config(config)
-        return Dac(settings, data, networks, action_spaces, config.train, config.seed, options["device"])
+        data, settings = demonstrations.read_demonstrations(Path(str(config.data))), self._config(config)
+        return dac.Dac(settings, data, networks, action_spaces, config.train, config.seed, options["device"])
 
 
 CLONING, DAGGER, ADVERSARIAL, DAC = CloningTrainer(), DaggerTrainer(), AdversarialTrainer(), DacTrainer()

@@ -227,8 +227,6 @@ def write_minari(data: Demonstrations, dataset_id: str) -> None:
     Raises ``ConfigError``: Minari is not installed, or the data set exists.
     """
     minari = _minari()
-    from minari.data_collector import EpisodeBuffer  # noqa: PLC0415
-
     action_space, tokens = space_of(data.card.actions, data.card.members), data.card.observation.categories
     vector = spaces.Box(-np.inf, np.inf, data.observations.shape[1:])
     obs_space = vector if tokens is None else spaces.MultiDiscrete(tokens)
@@ -240,7 +238,7 @@ def write_minari(data: Demonstrations, dataset_id: str) -> None:
             obs = np.concatenate([data.observations[rows], data.final_observations[number][None]])
             steps = obs.astype(obs_space.dtype), data.actions[rows].astype(action_space.dtype)
             columns = (*steps, data.rewards[rows], data.terminated[rows], data.truncated[rows])
-            yield EpisodeBuffer(number, None, None, *map(list, columns))
+            yield minari.data_collector.EpisodeBuffer(number, None, None, *map(list, columns))
             first = behind
 
     try:

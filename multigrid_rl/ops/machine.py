@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from multigrid_rl import jit
 from multigrid_rl.files import data_root
 from multigrid_rl.text import expected
+from multigrid_rl.world import kernels
 
 Level = Literal["ok", "warning", "problem"]
 DISTRIBUTION = "multigrid-rl"
@@ -83,8 +84,6 @@ def check_kernels(folder: Path | None = None) -> Finding:
     Args:
         folder: where they are put; by default what was found for this package.
     """
-    from multigrid_rl.world import kernels  # noqa: PLC0415
-
     change = "set NUMBA_CACHE_DIR to a folder that can be written, on a disk with room"
     cached: Any = kernels.step_games
     folder = folder or cached._cache.cache_path

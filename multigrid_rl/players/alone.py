@@ -11,6 +11,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import ScenarioConfig, env_factory, kind_named, packages, task_of
 from multigrid_rl.envs.grouping import GroupedEnv
 from multigrid_rl.players.places import SeatByAgent, Words
+from multigrid_rl.players.plain import PlayerError
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec, MultiAgentSpec, Seats
 
@@ -126,7 +127,6 @@ class AlonePlace(SeatByAgent):
 
     def fits(self, game: AloneSpec, card: Card, seat: str) -> bool:
         """Return that nothing is mirrored. Raises ``PlayerError``: the player cannot play it."""
-        from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
         from multigrid_rl.players.frozen import check_agent  # noqa: PLC0415
 
         trained = "the red/blue-door game" if card.env is None else card.env.env_id

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.config.scenario import GameConfig
+from multigrid_rl.envs.grouping import agents_of
 from multigrid_rl.players.places import SeatedKind, Words
 from multigrid_rl.trust import import_object
 from multigrid_rl.types import AgentSpec, EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
+from multigrid_rl.world.constants import ACTIONS, other_seat
+from multigrid_rl.world.engine import DoorsEnv, World
+from multigrid_rl.world.events import EventBonus, best_return, check_reward, game_specs
+from multigrid_rl.world.state import token_categories
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import Card
-    from multigrid_rl.world.engine import DoorsEnv
 
 
 class Doors(SeatedKind):
@@ -30,8 +36,6 @@ class Doors(SeatedKind):
 
     def rewards(self) -> list[tuple[str, str, str]]:
         """Return the weights of its events, and the bound on a team's return."""
-        from multigrid_rl.world.events import best_return  # noqa: PLC0415 - it brings numba
-
         spec = self.spec
         pays, teams = spec.reward, list(dict.fromkeys(map(spec.team_of, self.learning)))
         ball = f"ball {pays.ball_pickup:g} x {pays.ball_discount:g}, squared each time; " if spec.obstacle else ""
@@ -74,15 +78,10 @@ class DoorsPlace:
 
     def title(self, game: GameSpec) -> str:
         """Return the name of the scenario with the same game, or that it is somebody's own."""
-        from multigrid_rl.config.compose import load_scenario  # noqa: PLC0415
-        from multigrid_rl.config.recipes import scenario_names  # noqa: PLC0415
-
         return next((name for name in scenario_names() if load_scenario(name).spec == game), "own")
 
     def environment(self, game: GameSpec, num_envs: int, *, seed: int, first: int, auto_reset: bool = True) -> DoorsEnv:
         """Build games by all their seats."""
-        from multigrid_rl.world.engine import DoorsEnv, World  # noqa: PLC0415
-
         return DoorsEnv(World(game, num_envs, seed=seed, first_game=first, auto_reset=auto_reset))
 
     def of_league(self, game: GameSpec) -> GameSpec:
@@ -91,23 +90,15 @@ class DoorsPlace:
 
     def who(self, game: GameSpec) -> MultiAgentSpec:
         """Return who is in a game in which players fill every seat."""
-        from multigrid_rl.world.events import game_specs  # noqa: PLC0415
-
         return game_specs(game)
 
     def agents(self, game: GameSpec, learning: dict[str, str], scheme: Any, *, shared: bool) -> tuple[AgentSpec, ...]:
         """Group seats that learn into agents."""
-        from multigrid_rl.envs.grouping import agents_of  # noqa: PLC0415
-        from multigrid_rl.world.constants import ACTIONS  # noqa: PLC0415
-        from multigrid_rl.world.state import token_categories  # noqa: PLC0415
-
         view = tuple(token_categories(game))
         return agents_of(scheme, shared=shared, seats=learning, view=view, choices=len(ACTIONS))
 
     def alike(self, game: GameSpec, seat: str) -> tuple[str, ...]:  # noqa: ARG002 - the board is symmetric
         """Return a seat and the one at its place on the other side."""
-        from multigrid_rl.world.constants import other_seat  # noqa: PLC0415
-
         return seat, other_seat(seat)
 
     def fits(self, game: GameSpec, card: Card, seat: str) -> bool:
@@ -118,8 +109,6 @@ class DoorsPlace:
 
     def training_reward(self, game: GameSpec, name: str | None, bonus: dict[str, dict[str, float]]) -> Shaping | None:
         """Return a function of events and rewards, and weights on events that are added to what it returns."""
-        from multigrid_rl.world.events import EventBonus  # noqa: PLC0415
-
         shaping: Shaping | None = import_object("train.shaping", name) if name else None
         if not bonus:
             return shaping
@@ -128,8 +117,6 @@ class DoorsPlace:
 
     def try_reward(self, game: GameSpec, name: str) -> None:
         """Call a training reward with events of some games. Raises ``ConfigError``: it cannot be used."""
-        from multigrid_rl.world.events import check_reward  # noqa: PLC0415
-
         check_reward(name, game.num_agents)
 
     def scripted(self, game: GameSpec, name: str, seat: str) -> Policy:  # noqa: ARG002 - it plays any seat

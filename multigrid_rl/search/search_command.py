@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from multigrid_rl.cli.app import fail, refused
+from multigrid_rl.cores import available_cpus
 from multigrid_rl.files import installing
 from multigrid_rl.text import ConfigError, expected, program, reason
+from multigrid_rl.training.screen import interruption, live_console
+from multigrid_rl.types import RunError
 
 if TYPE_CHECKING:
     from multigrid_rl.search.plans import Outcome
@@ -54,15 +57,14 @@ def opened(overrides: list[str], path: Path | None, resume: Path | None) -> Sear
     """Make the folder of a new search, or open that of an interrupted one. Raises ``ConfigError``, ``PlayerError``."""
     if find_spec("optuna") is None:
         raise ConfigError(expected("search", f"the extra search ({installing('search')})", "no optuna"))
-    from multigrid_rl.search.search_folder import SearchFolder
-    from multigrid_rl.search.search_settings import SearchRequest
+    from multigrid_rl.search import search_folder, search_settings
 
     if resume is not None:
-        return SearchFolder.reopen(resume)
-    request = SearchRequest.parse(overrides)
+        return search_folder.SearchFolder.reopen(resume)
+    request = search_settings.SearchRequest.parse(overrides)
     scenario = request.space.config.scenario.name
     default = Path("runs") / "search" / f"{scenario}-{request.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    return SearchFolder.create(path or default, request)
+    return search_folder.SearchFolder.create(path or default, request)
 
 
 def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult, bool]:
@@ -72,11 +74,8 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
         ConfigError: the folder is in use, or damaged, or the cluster cannot search in it.
         RunError: the folder cannot be written, or Ray failed; finished trials are recorded.
     """
-    from multigrid_rl.cores import available_cpus
     from multigrid_rl.rllib.session import RayError, ray_session, reason_of
     from multigrid_rl.search.tuning import on_cluster, search
-    from multigrid_rl.training.screen import interruption, live_console
-    from multigrid_rl.types import RunError
 
     screen, request, space = live_console(), folder.request, folder.request.space
     try:

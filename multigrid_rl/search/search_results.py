@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import optuna
 import yaml
+from matplotlib import pyplot as plt
 from optuna.trial import create_trial
 
 from multigrid_rl.config.overrides import put, written
@@ -217,11 +218,7 @@ def importance_of(space: Space, outcomes: Sequence[Outcome]) -> Importance:
 
 def write_pictures(folder: Path, space: Space, outcomes: Sequence[Outcome], importance: Importance) -> list[str]:
     """Draw what there is to draw into ``folder``; returns the names of the files."""
-    import matplotlib as mpl  # noqa: PLC0415
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
+    plt.switch_backend("agg")
     drawn, labels = {}, {variable.key: variable.label for variable in space.variables}
     if len(ranked(outcomes)) > 1:
         study = _study_of(space, outcomes, labels)

@@ -17,7 +17,10 @@ from urllib.parse import urlsplit
 import typer
 
 from multigrid_rl.cli.app import refused
+from multigrid_rl.competition.folders import read_parts
+from multigrid_rl.players.plain import PlayerError
 from multigrid_rl.text import ConfigError, expected, printable, shown
+from multigrid_rl.types import RunError
 
 #: Where a token is looked for: the whole content of a file, as its page gives it.
 TOKEN = Path("~/.config/multigrid-rl/token")
@@ -74,8 +77,6 @@ class CourseClient:
                     asked = min(float(error.headers.get("retry-after") or 0), 60.0)
             except (OSError, ValueError) as error:  # no connection, or one that broke in an answer
                 if wait is None:
-                    from multigrid_rl.types import RunError  # noqa: PLC0415 - it takes a while
-
                     raise RunError(f"{self.url}: does not answer: {shown(str(error))}") from error
                 asked = 0.0
             time.sleep(max(wait, asked))
@@ -120,9 +121,6 @@ def packed(path: Path) -> bytes:
 
     Raises ``PlayerError``: what no hand-in may have, such as a link.
     """
-    from multigrid_rl.competition.folders import read_parts  # noqa: PLC0415 - help stays fast
-    from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
-
     if path.is_file():
         return path.read_bytes()
     file = io.BytesIO()

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 #: Nothing from elsewhere, no script or style in a page, no page of ours in a frame of others.
 POLICY = (
@@ -112,8 +113,6 @@ def patient_protocol(patience_s: float = PATIENCE_S, most: int | None = CONNECTI
 
     An address may have so many at once as ``most`` says.
     """
-    from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415 - an extra
-
     of: dict[str, list[Any]] = {}  # connections of each address, the oldest first
 
     class Patient(H11Protocol):

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, aliased
 
 from multigrid_rl.serve.database import LADDER, Event, Grade, HandIn, Job, Rating, Setting, StoredPairing
 from multigrid_rl.serve.people import People
+from multigrid_rl.serve.rating import Met
 from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row
 from multigrid_rl.types import RunError
 
@@ -253,8 +254,6 @@ class Queue(People):
 
     def snapshot(self, *, rated: bool) -> QueueSnapshot:
         """Return everything that ratings follow from; ``rated``: somebody wins."""
-        from multigrid_rl.serve.rating import Met  # noqa: PLC0415 - see above
-
         with self.reading() as session:
             anchors = list(session.scalars(select(HandIn.id).where(HandIn.person_id.is_(None)).order_by(HandIn.id)))
             anchors_play = session.scalar(select(exists().where(Job.priority == ANCHORS)))

@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import uvicorn
 from jinja2 import ChoiceLoader, Environment, PackageLoader, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
@@ -365,8 +366,6 @@ def server_of(app: Any, *, behind_proxy: bool = False) -> Any:
 
     ``behind_proxy``: a proxy on this machine says whose requests these are.
     """
-    import uvicorn  # noqa: PLC0415 - it takes a while
-
     http = patient_protocol(most=None if behind_proxy else CONNECTIONS)  # a proxy's address is everybody's
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", http=http, limit_concurrency=1000,

@@ -231,11 +231,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve_pages(place: ServedFolder, listening: socket.socket, url: str, *, behind_proxy: bool) -> None:
     """Answer browsers until SIGTERM."""
-    from multigrid_rl.serve import desk, pages, upload  # noqa: PLC0415 - the workers need none of it
-    from multigrid_rl.serve.site import Site, application, server_of  # noqa: PLC0415
+    from multigrid_rl.serve import desk, pages, site, upload  # noqa: PLC0415 - the workers need none of it
 
-    app = application(Site(place.queue(), url), [*pages.PAGES, *upload.PAGES, *desk.PAGES])
-    server_of(app, behind_proxy=behind_proxy).run(sockets=[listening])
+    app = site.application(site.Site(place.queue(), url), [*pages.PAGES, *upload.PAGES, *desk.PAGES])
+    site.server_of(app, behind_proxy=behind_proxy).run(sockets=[listening])
 
 
 def lanes(workers: int) -> list[tuple[str, ...]]:

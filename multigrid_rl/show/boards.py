@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from multigrid_rl.envs.zoo import open_game
 from multigrid_rl.evaluation.replays import Shot, ZooRecord, shots
 from multigrid_rl.show.captions import AgentLine, Caption
 from multigrid_rl.show.pictures import Picture, font
@@ -36,8 +37,6 @@ class GameDrawing:
 
     @cached_property
     def _game(self) -> Any:
-        from multigrid_rl.envs.zoo import open_game  # noqa: PLC0415 - it brings an extra
-
         with user_code(f"game {self.record.game}"):
             return open_game(self.record.env_id, self.record.env_args)
 

@@ -9,7 +9,12 @@ import typer
 
 from multigrid_rl import tables
 from multigrid_rl.cli.app import one_thread, refuse_to_overwrite, refused
+from multigrid_rl.config.compose import compose
+from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show import EPISODES, GAMES
+from multigrid_rl.show.reference import curves_of
+from multigrid_rl.show.words import short
+from multigrid_rl.training.screen import warnings_on_screen
 
 if TYPE_CHECKING:
     from multigrid_rl.evaluation.targets import Sides
@@ -38,18 +43,15 @@ def report(
     ] = True,
 ) -> None:
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
-    from multigrid_rl.runs.reader import read_run
-    from multigrid_rl.show.reference import curves_of
-    from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report, write_seeds_report
-    from multigrid_rl.training.screen import warnings_on_screen
+    from multigrid_rl.show import report as pages
     from multigrid_rl.training.seeds import SEEDS_FILE
 
-    if is_cup(folder):
+    if pages.is_cup(folder):
         if episodes is not None:
             raise refused("--episodes", f"nothing for {folder}, a cup, whose games are played", episodes)
-        written = write_cup_report(folder, output, force=force)
+        written = pages.write_cup_report(folder, output, force=force)
     elif (folder / SEEDS_FILE).is_file():
-        written = write_seeds_report(folder, output, force=force)
+        written = pages.write_seeds_report(folder, output, force=force)
     else:
         if not (folder / "metrics.jsonl").is_file():
             raise refused(
@@ -58,7 +60,9 @@ def report(
         one_thread()
         reference = curves_of(read_run(folder))
         with warnings_on_screen():
-            written = write_run_report(folder, output, force=force, games=episodes, reference=reference, films=films)
+            written = pages.write_run_report(
+                folder, output, force=force, games=episodes, reference=reference, films=films
+            )
     typer.echo(f"wrote {written} ({written.stat().st_size / 1000:,.0f} kB)")
 
 
@@ -72,20 +76,16 @@ def watch(
     ] = None,
 ) -> None:
     """Look at a run while it runs: its newest report as text, or a page that follows it (``--web``)."""
-    if web:
-        from multigrid_rl.show.live import watch_run
+    from multigrid_rl.show import live, run_data, run_page
 
+    if web:
         one_thread()
-        watch_run(folder, port, typer.echo)
+        live.watch_run(folder, port, typer.echo)
         return
     if port is not None:
         raise refused("--port", "nothing without --web", port)
-    from multigrid_rl.show.run_data import read_report
-    from multigrid_rl.show.run_page import verdict_title
-    from multigrid_rl.show.words import short
-
-    found = read_report(folder, games=0)
-    typer.echo(verdict_title(found))
+    found = run_data.read_report(folder, games=0)
+    typer.echo(run_page.verdict_title(found))
     for gate in found.gates:
         value = "none" if gate["value"] is None else short(gate["value"])
         state = "held" if gate["held"] else "met" if gate["met"] else "not met"
@@ -124,37 +124,33 @@ def video(
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
 ) -> None:
     """Show one game, or one episode of Gymnasium, as a GIF or MP4, with captions. Never overwrites."""
-    from multigrid_rl.evaluation.replays import check_game, choose, read_games
-    from multigrid_rl.show.video import check_video, find_games, write_episode, write_video
+    from multigrid_rl.evaluation import replays, targets
+    from multigrid_rl.show import films, video
 
-    file = find_games(Path(source))
+    file = video.find_games(Path(source))
     if file is not None:
         if overrides or opponent or side or checkpoint:
             raise refused(file, "--game alone beside games that were played", "what says how to play some")
-        shown = choose(read_games(file), game, file)
+        shown = replays.choose(replays.read_games(file), game, file)
     else:
-        check_game(game or "best")
-    check_video(output, fps=fps, tile=tile, force=force)
+        replays.check_game(game or "best")
+    video.check_video(output, fps=fps, tile=tile, force=force)
     if file is None:
         default_side: Any = side or _default_side(source)
         one_thread()
-        # Imported here: torch takes a second, and a file of games is shown without it.
-        from multigrid_rl.evaluation.targets import find_target
-        from multigrid_rl.show.films import pick, pick_game
-
-        target = find_target(source, list(overrides or ()), checkpoint, opponent)
+        target = targets.find_target(source, list(overrides or ()), checkpoint, opponent)
         if not target.rivals:
             for option, value in (("--side", side), ("--tile", tile)):
                 if value is not None:
                     raise refused(option, f"nothing for {source}, whose environment has no opponents", value)
-            label, drawing = pick(target, game or "median", episodes or EPISODES, seed=seed, mode=mode)
-            written, episode = write_episode(drawing, output, label=label, fps=fps), drawing.episode
+            label, drawing = films.pick(target, game or "median", episodes or EPISODES, seed=seed, mode=mode)
+            written, episode = video.write_episode(drawing, output, label=label, fps=fps), drawing.episode
             told = f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}"
             _print_written(told, output, len(episode.actions), written)
             return
         episodes = episodes or GAMES_TO_CHOOSE_FROM
-        shown = pick_game(target, game, episodes, seed=seed, mode=mode, side=default_side)
-    written = write_video(shown, output, fps=fps, tile=tile, force=force)
+        shown = films.pick_game(target, game, episodes, seed=seed, mode=mode, side=default_side)
+    written = video.write_video(shown, output, fps=fps, tile=tile, force=force)
     seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
     _print_written(f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}", output, shown.steps, written)
 
@@ -172,17 +168,16 @@ def _print_written(told: str, output: Path, steps: int, written: Written) -> Non
 
 def _default_side(source: str) -> Sides:
     """Return the default side of a player: the one that it learned."""
-    from multigrid_rl.players.cards import CARD_FILE
-    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, runs_code
+    from multigrid_rl.players import cards, catalogue
 
     path = Path(source)
-    if source in BUILT_IN or (path / "config.yaml").is_file() or runs_code(source):
+    if source in catalogue.BUILT_IN or (path / "config.yaml").is_file() or catalogue.runs_code(source):
         return "own"
-    if path.is_dir() and not (path / CARD_FILE).is_file():
+    if path.is_dir() and not (path / cards.CARD_FILE).is_file():
         raise refused(source, "a folder with games.json, results.json, a run or a player", "none of them")
     if not path.exists() and ("/" in source or path.suffix):
         raise refused(source, "a file of games, a run folder or a player", "no such file or folder")
-    card = Catalogue().card_of(source)
+    card = catalogue.Catalogue().card_of(source)
     if card and card.env is not None:
         return "own"
     seats = card.seats if card else ()
@@ -215,8 +210,6 @@ def play(
     second: Annotated[str | None, typer.Option(help="Seat of a second person, in another browser window.")] = None,
 ) -> None:
     """Play a game yourself against players, in a browser; in the terminal where the game is text."""
-    from multigrid_rl.config.compose import compose
-
     if record is not None:
         refuse_to_overwrite(record, force=force)
     if delay is not None and not 0.05 <= delay <= 60:

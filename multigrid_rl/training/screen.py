@@ -28,7 +28,6 @@ from multigrid_rl.gates import GateKeeper
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.text import program
 from multigrid_rl.training.advice import expectation, hint
-from multigrid_rl.training.stages import thread_tuner
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
@@ -144,10 +143,17 @@ def warnings_on_screen() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def preflight(config: RunConfig, seated: dict[str, Any], path: Path, changed: Sequence[str] = ()) -> list[str]:
+def preflight(
+    config: RunConfig, seated: dict[str, Any], path: Path, threads: str, changed: Sequence[str] = ()
+) -> list[str]:
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go.
 
-    ``changed``: what was set, as ``advice.settings`` tells it.
+    Args:
+        config: of the run.
+        seated: the players of each seat.
+        path: of the run.
+        threads: of networks, in words.
+        changed: what was set, as ``advice.settings`` tells it.
     """
     train, game = config.train, config.scenario.game
     # What is not the usual is named: a reader of a log should not have to open config.yaml.
@@ -182,8 +188,8 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path, changed: Se
         usual = "Adam moves every weight by about as much in each of its steps; 1e-4 to 1e-2 is usual"
         lines.append(f"warning:  train.lr={train.lr:g}: {usual}")
     lines.append(f"network:  {config.model.name} {' x '.join(map(str, config.model.hidden))}, step size {train.lr:g}")
-    threads = f"learner:  {thread_tuner(config).describe()}, {config.learner_threads} of torch"
-    lines += trainer_of(train.trainer).describe(config, threads, config.scenario.kind.games)
+    learner = f"learner:  {threads}, {config.learner_threads} of torch"
+    lines += trainer_of(train.trainer).describe(config, learner, config.scenario.kind.games)
     for k, stage in enumerate(config.curriculum):
         ends = [f"after {stage.steps:,} steps"] if stage.steps else []
         ends += ["when its gates are held"] if stage.held else []

@@ -17,8 +17,10 @@ from rich.markup import escape
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir, resumed
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.files import exists, json_text, write_whole
+from multigrid_rl.runs.checkpoints import start_of
 from multigrid_rl.tables import PREFLIGHTS, STARTS, find
 from multigrid_rl.text import ConfigError, expected, program, reason
+from multigrid_rl.training import screen as live
 from multigrid_rl.training.advice import settings
 from multigrid_rl.trust import MISTAKES, mistake, own_place
 from multigrid_rl.types import MultiAgentSpec, RunError
@@ -78,17 +80,14 @@ def resume_training(run: Path, overrides: list[str], callback: RowCallback | Non
 
     Raises as :func:`run_training`.
     """
-    from multigrid_rl.runs.checkpoints import start_of
-    from multigrid_rl.runs.provenance import config_hash
-    from multigrid_rl.runs.reader import read_config, read_provenance, read_verdict
-    from multigrid_rl.training.screen import warnings_on_screen
+    from multigrid_rl.runs import provenance, reader
 
-    config = resumed(read_config(run), overrides)
-    written = read_provenance(run).get("config_sha256")  # runs of earlier versions have none
-    if written is not None and config_hash(read_config(run)) != written:
+    config = resumed(reader.read_config(run), overrides)
+    written = reader.read_provenance(run).get("config_sha256")  # runs of earlier versions have none
+    if written is not None and provenance.config_hash(reader.read_config(run)) != written:
         wanted = "the file that the run wrote: other values make a new run"
         raise ConfigError(expected(run / "config.yaml", wanted, "an edited one"))
-    with warnings_on_screen():
+    with live.warnings_on_screen():
         start = start_of(run)
     # Killed between its last checkpoint and its verdict: the verdict is written.
     unjudged = not (run / "verdict.json").exists() and start.env_steps < config.train.until + config.train.batch_size
@@ -97,7 +96,7 @@ def resume_training(run: Path, overrides: list[str], callback: RowCallback | Non
         raise ConfigError(expected("--until", played, config.train.until))
     ended = None
     with suppress(ConfigError):  # killed, or its verdict is damaged: the checkpoint decides
-        ended = read_verdict(run)["ended"]
+        ended = reader.read_verdict(run)["ended"]
     if ended == "held" and not any(override.startswith("train.stop_when_held=") for override in overrides):
         # Its gates are held already: who goes on with it wants to see more of it.
         config = config.model_copy(update={"train": config.train.model_copy(update={"stop_when_held": False})})
@@ -158,31 +157,28 @@ def _run(
     callback: RowCallback | None = None,
     changed: Sequence[str] = (),
 ) -> dict[str, Any]:
-    from multigrid_rl.training import screen as live
-
-    stages, seated = load_stages(config, path if start else None)
+    parts, seated = load_stages(config, path if start else None)
     checkpoint = start.path if start is not None and start.env_steps else None
     if checkpoint is not None and ":" in config.model.name:
-        check_networks(config, stages[-1].factory.specs, checkpoint)
+        check_networks(config, parts[-1].factory.specs, checkpoint)
     from multigrid_rl.rllib.session import RayError, check_gpus, ray_session, reason_of
-    from multigrid_rl.training.loop import train
-    from multigrid_rl.training.rehearsal import start_compiler
+    from multigrid_rl.training import loop, rehearsal, stages
 
     check_gpus(config)
     # Everything has been checked by now: the line of a mistake has no head of a run above it.
     screen = live.live_console()
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
-    start_compiler(config, partial(_compiled, screen))
+    rehearsal.start_compiler(config, partial(_compiled, screen))
     with ExitStack() as stack:
         stack.enter_context(live.warnings_on_screen())
         try:
             if config.cluster.address is not None:
                 stack.enter_context(ray_session(config))
-                config, lines = find(PREFLIGHTS, "cluster")(config, path, stages)
+                config, lines = find(PREFLIGHTS, "cluster")(config, path, parts)
                 for line in lines:
                     screen.print(line, markup=False)
-            for line in live.preflight(config, seated, path, changed):
+            for line in live.preflight(config, seated, path, stages.thread_tuner(config).describe(), changed):
                 screen.print(line, markup=False)
             # A second call takes the session of the first. Before there is a folder, which would block its own name,
             # and before the signals, one of which Ray takes.
@@ -196,7 +192,7 @@ def _run(
                 where = checkpoint.name if checkpoint else "step 0, as there is no checkpoint,"
                 screen.print(f"resumed:  from {where} of {path}", markup=False)
             show = stack.enter_context(live.progress(screen, config))
-            verdict = train(config, folder, *with_callback(callback, show, interrupted), checkpoint, stages)
+            verdict = loop.train(config, folder, *with_callback(callback, show, interrupted), checkpoint, parts)
         except (RayError, MemoryError) as error:  # before OSError: a timeout of Ray's is one, too
             what = "Ray" if isinstance(error, RayError) else "memory (a smaller train.num_envs takes less)"
             raise RunError(f"{what}: {reason_of(error)}") from error
@@ -303,7 +299,6 @@ def own_mistakes(config: RunConfig) -> Iterator[None]:
 @contextmanager
 def tell_how_to_resume(path: Path) -> Iterator[None]:
     """Give a run that breaks off the line that says how to resume it, unless nothing was reported yet."""
-    from multigrid_rl.runs.checkpoints import start_of
     from multigrid_rl.runs.divergence import DivergedError
 
     try:

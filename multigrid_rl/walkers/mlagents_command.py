@@ -1,4 +1,4 @@
-"""The verb ``import-mlagents``: converts settings of ML-Agents' PPO trainer to a recipe."""
+"""The verb ``config import-mlagents``: converts settings of ML-Agents' PPO trainer to a recipe."""
 
 import math
 from collections.abc import Iterator

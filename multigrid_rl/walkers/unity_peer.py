@@ -19,6 +19,9 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import RunError
 
@@ -77,8 +80,6 @@ def messages() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _messages() -> dict[str, Any]:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: PLC0415 - for Unity alone
-
     file = descriptor_pb2.FileDescriptorProto(name="multigrid_rl/unity.proto", package=_PACKAGE, syntax="proto3")
     kinds = {name: getattr(descriptor_pb2.FieldDescriptorProto, "TYPE_" + name.upper()) for name in _SCALARS}
     for name, fields in _FIELDS.items():
@@ -161,8 +162,6 @@ class UnityPeer:
     def __init__(
         self, port: int, command: list[str], *, timeout_s: float = 60.0, seed: int = 0, areas: int = 1
     ) -> None:
-        import grpc  # noqa: PLC0415 - for Unity alone
-
         self.where = f"Unity on port {port}"
         self.closed = False
         self._timeout_s = timeout_s

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from multigrid_rl.text import expected
 from multigrid_rl.world.constants import (
@@ -120,8 +121,6 @@ def draw_tile(size: int, code: int, seen: int = 0, agent: tuple[Any, ...] = (), 
     Returns:
         uint8 (size, size, 3); not to be written to.
     """
-    from PIL import Image  # noqa: PLC0415 - see the module
-
     ground = {UNSEEN: _UNSEEN, WALL: _WALL}.get(code, _FLOOR)
     image = Image.new("RGBA", (size * _FINER,) * 2, ground)
     pen = _Pen(image)
@@ -145,8 +144,6 @@ class _Pen:
     """Draws in units of a tile onto an image; ``left``, ``top`` and ``scale`` place a smaller drawing in it."""
 
     def __init__(self, image: Any, left: float = 0, top: float = 0, scale: float = 1) -> None:
-        from PIL import ImageDraw  # noqa: PLC0415 - see the module
-
         self.image, self._left, self._top = image, left, top
         self._draw, self._unit = ImageDraw.Draw(image, "RGBA"), image.width / 100
         self._scale = scale
@@ -186,15 +183,11 @@ class _Pen:
 
 @lru_cache(maxsize=32)
 def _font(size: int) -> Any:
-    from PIL import ImageFont  # noqa: PLC0415 - see the module
-
     return ImageFont.load_default(size)
 
 
 def _shade(image: Any, team: int) -> None:
     """Shade what a team sees, in its colour and its own direction of hatching."""
-    from PIL import Image, ImageColor  # noqa: PLC0415 - see the module
-
     colour = ImageColor.getrgb(TEAM_INKS[team])
     shade = Image.new("RGBA", image.size, (*colour, 26))
     pen = _Pen(shade)

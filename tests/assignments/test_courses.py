@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from commands import call, has_verb
+from commands import has_verb, help_of
 from multigrid_rl import tables
 from multigrid_rl.competition.grading import Rubric
 from multigrid_rl.config.compose import compose
@@ -71,7 +71,7 @@ def test_a_command_would_start(page, line, monkeypatch):
     else:
         if not has_verb(words[0]) and words[0] in tables.VERBS:
             pytest.skip(f"{words[0]} was left out of this checkout")
-        shown = call(*words[: 2 if words[0] == "data" else 1], "--help")
+        shown = help_of(words)
         assert shown.exit_code == 0, shown.output
         options = re.findall(r"(?<=\s)--[a-z-]+", line)
         assert [option for option in options if option not in shown.output] == []

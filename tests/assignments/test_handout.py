@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.templates import SOURCES
+from tools.templates import SOURCES
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = sorted(int(path.name[0]) for path in (ROOT / "docs" / "assignments").glob("[0-9]-*.md"))

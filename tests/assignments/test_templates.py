@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.templates import SOURCES, TEMPLATES, template_from, template_of
 from commands import call
 from multigrid_rl.text import ConfigError
 from tiny_runs import tiny_run
+from tools.templates import SOURCES, TEMPLATES, template_from, template_of
 
 SOLUTIONS = Path(__file__).parent / "solutions"
 CHECKED = {"vpg": 6, "bc": 4, "walker_reward": 4, "central_critic": 4}
@@ -43,7 +43,7 @@ def called(monkeypatch, capsys):
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_template_is_what_its_program_makes(name):
     made = template_from(SOURCES[name], name)
-    assert (TEMPLATES / name).read_text() == made, "python -m benchmarks.templates writes them"
+    assert (TEMPLATES / name).read_text() == made, "python -m tools.templates writes them"
     assert "TODO-BEGIN" not in made
 
 
@@ -201,7 +201,9 @@ class WithoutCentralSpace:
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["log_prob", pytest.param("mse", marks=pytest.mark.long)])
 def test_what_the_cloning_program_writes_is_a_player(tmp_path, loss):
-    recorded = call("record", "cheetah-expert", "scenario=halfcheetah", "--steps", 2000, "-o", tmp_path / "demos")
+    recorded = call(
+        "data", "record", "cheetah-expert", "scenario=halfcheetah", "--steps", 2000, "-o", tmp_path / "demos"
+    )
     assert recorded.exit_code == 0, recorded.output
     options = ["--loss", loss, "--steps", "20", "--expert", "cheetah-expert", "--rounds", "2", "--label-steps", "100"]
     command = [sys.executable, "bc.py", tmp_path / "demos", "-o", tmp_path / "clone", *options]

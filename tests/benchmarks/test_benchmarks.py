@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import control, fingerprints, jaxmarl, measure, results, tables, training, tuning, world
+from benchmarks import control, jaxmarl, measure, results, tables, training, tuning, world
 from benchmarks.measure import BenchmarkError, Peers
 from multigrid_rl.config.compose import compose
+from tools import fingerprints
 
 ROOT = Path(__file__).parents[2]
 

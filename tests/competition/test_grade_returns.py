@@ -50,7 +50,7 @@ def bundle(folder, weight: float, noise: float = 0.0, *, hidden: int = 4):
     path = folder.with_suffix(".pt")
     torch.save(state, path)
     with torch_files_here():
-        assert call("import-policy", path, "scenario=cartpole", "-o", folder).exit_code == 0
+        assert call("data", "import-policy", path, "scenario=cartpole", "-o", folder).exit_code == 0
     path.unlink()
     return folder
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import ADDONS
+from tools.house import ADDONS
 
 ROOT = Path(__file__).parents[2]
 #: Folders of tests that ask for the core alone.

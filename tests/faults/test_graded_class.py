@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from bundles import bundle_of
 from multigrid_rl.files import data_root
-from test_hostile_class import bundle_of
 
 #: Of each there are some hand-ins, with more and more noise on its weights.
 MADE_OF = ("blue-rookie", "blue-adept", "blue-master", "blue-grandmaster")

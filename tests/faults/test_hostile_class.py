@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from agents import agent_of
-from bundles import edit, vouch
+from bundles import bundle_of
 from multigrid_rl.competition import sandbox
-from multigrid_rl.files import data_root
-from multigrid_rl.players.cards import MODEL_FILE
 
 pytestmark = pytest.mark.skipif(not sandbox.bwrap_available(), reason="bubblewrap is not available")
 
@@ -73,18 +68,6 @@ def act(message):
         time.sleep(0.3)
 """
 FILL = "\ndef act(message):\n  for k in range(99): open(f'{k}', 'wb').write(bytes(20_000_000))\n  time.sleep(60)"
-
-
-def bundle_of(folder: Path, name: str, noise: float = 0.0) -> None:
-    """A player of the catalogue that calls itself something else, with noise on its weights."""
-    shutil.copytree(data_root() / "checkpoints" / name, folder)
-    weights = load_file(folder / MODEL_FILE)
-    random = torch.Generator().manual_seed(1)
-    for key, its in weights.items():
-        weights[key] = its + noise * its.std(correction=0) * torch.randn(its.shape, generator=random)
-    save_file(weights, folder / MODEL_FILE)
-    vouch(folder)
-    edit(folder, name="mine")
 
 
 def class_of(folder: Path, *hostile: str) -> Path:

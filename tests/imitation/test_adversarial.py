@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import hostile_agents  # noqa: F401 - registers environments
+from demonstrated import Shown
 from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.imitation.adversarial import (
@@ -47,16 +48,6 @@ PPO = UpdateConfig(
 )
 CPU = torch.device("cpu")
 SHOWN = np.array([-1.0, 0.8], np.float32)
-
-
-class Shown(NamedTuple):
-    """Recorded play as ``imitation.adversarial`` reads it."""
-
-    observations: Any
-    actions: Any
-    terminated: Any
-    episode_ends: Any
-    final_observations: Any
 
 
 def shown(rows: int = 400, each: int = 4, actions: Any = None) -> Shown:

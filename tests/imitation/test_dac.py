@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from demonstrated import pusher
+from demonstrated import Shown, pusher
 from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.imitation.adversarial import AdversarialConfig, Steps
@@ -21,7 +21,6 @@ from multigrid_rl.models.registry import network_of
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.start import resume_training
 from multigrid_rl.types import RunError
-from test_adversarial import Shown
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -175,7 +174,7 @@ def test_run_resumes_number_for_number(demo, tmp_path, kind):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ([], "data: expected a folder that `multigrid-rl record` wrote, with train=dac, got null"),
+        ([], "data: expected a folder that `multigrid-rl data record` wrote, with train=dac, got null"),
         (["data=x", "model.head=null"], "model.head: expected tanh-gaussian with train=dac"),
         (["data=x", *BY_AIRL, "train.adversarial.payoff=softplus"], "train.adversarial.payoff: expected logit or f"),
         (["data=x", "train.adversarial.payoff=f"], "train.adversarial.payoff: expected softplus or logit"),

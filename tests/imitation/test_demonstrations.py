@@ -96,10 +96,10 @@ def test_rejects_data_differing_from_card(folder):
     _changed(folder, lambda data: data.__setitem__(slice(8, 20), b"?" * 12))
     assert "expected a safetensors file" in error_of(folder)
     (folder / DATA_FILE).unlink()
-    assert "data: expected a folder that `multigrid-rl record` wrote" in error_of(folder)
+    assert "data: expected a folder that `multigrid-rl data record` wrote" in error_of(folder)
     (folder / CARD_FILE).write_text('{"who": 3}')
     assert error_of(folder).startswith(f"data: {folder / CARD_FILE}: ")
-    wanted = "data: expected a folder that `multigrid-rl record` or `data import` has written, got "
+    wanted = "data: expected a folder that `multigrid-rl data record` or `data import` has written, got "
     assert error_of(folder.parent) == f"{wanted}{folder.parent} without {CARD_FILE}"
     assert error_of(folder / "nope") == f"{wanted}{folder / 'nope'}: no such folder"
 
@@ -218,14 +218,14 @@ def test_game_is_recorded_from_seat_view():
 
 def test_record_writes_atomically_and_data_shows_it(tmp_path):
     out = tmp_path / "demo"
-    result = call("record", "hunter", "scenario=1v1", "--steps", 300, "-o", out, "--seed", 3)
+    result = call("data", "record", "hunter", "scenario=1v1", "--steps", 300, "-o", out, "--seed", 3)
     assert result.exit_code == 0, (result.output, result.exception)
     assert f"recorded {out}: 300 steps of hunter in 1v1" in result.output
     shown = call("data", "show", out)
     assert "300 steps of hunter in 1v1" in shown.output
     assert "seed: 3" in shown.output
-    assert f"--output: expected a new folder, got {out}" in complaint(call("record", "hunter", "-o", out))
-    message = complaint(call("record", "nobody", "scenario=1v1", "-o", tmp_path / "other"))
+    assert f"--output: expected a new folder, got {out}" in complaint(call("data", "record", "hunter", "-o", out))
+    message = complaint(call("data", "record", "nobody", "scenario=1v1", "-o", tmp_path / "other"))
     assert "player: expected" in message
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]
     (out / DATA_FILE).write_bytes(b"")

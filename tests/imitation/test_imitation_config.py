@@ -11,7 +11,7 @@ from multigrid_rl.training.screen import recipe_of
 BODY = "env_id=Pendulum-v1 experiment=none"
 #: Overrides, then words of the message, or patterns of it.
 REFUSED = [
-    ("scenario=1v1 train=bc", "data: expected a folder that `multigrid-rl record` wrote"),
+    ("scenario=1v1 train=bc", "data: expected a folder that `multigrid-rl data record` wrote"),
     ("scenario=1v1 train=dagger", "expert: expected a player, its folder or a run"),
     (
         "scenario=1v1 train=bc data=x train.cloning.held_out=0 train.cloning.patience=3",
@@ -19,7 +19,7 @@ REFUSED = [
     ),
     ("scenario=1v1 train=bc data=x model=gru", "model: expected "),
     ("scenario=1v1 train=bc data=x cluster.num_env_runners=1", "cluster.num_env_runners: expected "),
-    (f"{BODY} train=gail", "data: expected a folder that `multigrid-rl record` wrote, with train=gail"),
+    (f"{BODY} train=gail", "data: expected a folder that `multigrid-rl data record` wrote, with train=gail"),
     ("scenario=1v1 train=airl data=x experiment=none", "scenario: expected one of Gymnasium with train=airl"),
     (f"{BODY} train=gail data=x model=gru", "a network without memory with train=gail"),
     (f"{BODY} train=gail data=x model.bound=tanh", "model.bound: expected clip with train=gail"),

@@ -26,7 +26,7 @@ TINY = [
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demos") / "runner"
-    result = call("record", "key-runner", "scenario=1v1", "--steps", 12_000, "-o", out)
+    result = call("data", "record", "key-runner", "scenario=1v1", "--steps", 12_000, "-o", out)
     assert result.exit_code == 0, (result.output, result.exception)
     return out
 
@@ -123,7 +123,7 @@ def test_what_is_wrong_is_told_before_the_head_of_a_run(words, said, tmp_path, m
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     pusher(tmp_path, 16, early=True)
     if "data=short" in words:
-        assert call("record", "key-runner", "scenario=1v1", "--steps", 10, "-o", "short").exit_code == 0
+        assert call("data", "record", "key-runner", "scenario=1v1", "--steps", 10, "-o", "short").exit_code == 0
     result = call("train", *words, "run_dir=mine")
     assert complaint(result).startswith(f"multigrid-rl: {said}")
     assert not result.stdout

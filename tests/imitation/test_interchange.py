@@ -165,7 +165,7 @@ def test_actions_beyond_their_bounds_are_clipped_and_said(tmp_path, monkeypatch)
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demos") / "hunter"
-    assert call("record", "hunter", "scenario=1v1", "--steps", 300, "-o", out).exit_code == 0
+    assert call("data", "record", "hunter", "scenario=1v1", "--steps", 300, "-o", out).exit_code == 0
     return out
 
 

@@ -102,7 +102,7 @@ def written(path, state):
 
 def imported(tmp_path, state, name: str, *more: object):
     path = written(tmp_path / name, state)
-    result = call("import-policy", path, "env_id=Pendulum-v1", "-o", tmp_path / "mine", *more)
+    result = call("data", "import-policy", path, "env_id=Pendulum-v1", "-o", tmp_path / "mine", *more)
     assert result.exit_code == 0, (result.output, result.exception)
     card = read_card(tmp_path / "mine")
     return FrozenPlayer.of(card, read_network(tmp_path / "mine", card), greedy=True), card, result.output
@@ -163,7 +163,7 @@ def test_choices_of_a_ppo_are_its_logits(here, tmp_path):
     body = layers(state, [f"actor.{k}" for k in (0, 2, 4)], [4, 8, 8, 2], nn.Tanh)
     layers(state, [f"critic.{k}" for k in (0, 2, 4)], [4, 8, 8, 1], nn.Tanh)
     path = written(tmp_path / "cart.pt", state)
-    assert call("import-policy", path, "scenario=cartpole", "-o", tmp_path / "cart").exit_code == 0
+    assert call("data", "import-policy", path, "scenario=cartpole", "-o", tmp_path / "cart").exit_code == 0
     card = read_card(tmp_path / "cart")
     seen = np.random.default_rng(1).normal(size=(64, 4)).astype(np.float32)
     with torch.no_grad():
@@ -178,7 +178,7 @@ class Evil:
 
 
 def refused(path, where: str, said: str) -> None:
-    result = call("import-policy", path, where, "-o", path.parent / "out")
+    result = call("data", "import-policy", path, where, "-o", path.parent / "out")
     assert result.exit_code not in (0, 70), (path.name, result.output)
     assert said in complaint(result), (path.name, result.output)
     assert not (path.parent / "out").exists()

@@ -65,7 +65,9 @@ def test_evaluates_and_records_where_overrides_say(tmp_path):
     assert result.exit_code == 0, result.output
     modes = json.loads((tmp_path / "judged" / "summary.json").read_text())["modes"]
     assert modes["stochastic"]["return_mean"] > 100, "random has 22"
-    result = call("record", "own_experts:Twister", "env_id=Pendulum-v1", "-o", tmp_path / "demos", "--steps", 400)
+    result = call(
+        "data", "record", "own_experts:Twister", "env_id=Pendulum-v1", "-o", tmp_path / "demos", "--steps", 400
+    )
     assert result.exit_code == 0, result.output
     data = read_demonstrations(tmp_path / "demos")
     assert np.allclose(data.actions, np.clip(-5 * data.observations[:, 2:3], -2, 2), atol=1e-5), "as the task took them"

@@ -24,11 +24,11 @@ def test_recordings_leave_a_users_reward_out(tmp_path, monkeypatch):
     own.doubled = doubled
     monkeypatch.setitem(sys.modules, own.__name__, own)
     tiny_run(tmp_path / "run", "env_id=CartPole-v1", "train.until=2048", "train.shaping=own_rewards:doubled")
-    assert call("record", tmp_path / "run", "--steps", 300, "-o", tmp_path / "demos").exit_code == 0
+    assert call("data", "record", tmp_path / "run", "--steps", 300, "-o", tmp_path / "demos").exit_code == 0
     assert set(read_demonstrations(tmp_path / "demos").rewards.tolist()) == {1.0}
 
 
 def test_recordings_of_a_board_run_leave_its_bonus_out(tmp_path):
     tiny_run(tmp_path / "run", "scenario=single", "train.bonus={all: {step: 5.0}}", "train.until=512")
-    assert call("record", tmp_path / "run", "--steps", 300, "-o", tmp_path / "demos").exit_code == 0
+    assert call("data", "record", tmp_path / "run", "--steps", 300, "-o", tmp_path / "demos").exit_code == 0
     assert np.abs(read_demonstrations(tmp_path / "demos").rewards).max() < 5.0

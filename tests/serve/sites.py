@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import io
 import re
 import secrets
 import socket
 import threading
+import zipfile
 from contextlib import contextmanager
 from functools import cache
 from urllib.parse import urlencode
@@ -35,6 +37,15 @@ def game():
     players = {seat: place_of(SPEC).scripted(SPEC, "random", seat) for seat in SPEC.seats}
     played = play_games(SPEC, players, 1, seed=3)
     return record(SPEC, played, 0, seed=3, players={seat: seat for seat in SPEC.seats}, label="median")
+
+
+def zipped(members=AGENT):
+    """The bytes of a zip file with these members."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return file.getvalue()
 
 
 def pairing(red, blue, outcomes="RRRRRRRRBD"):

@@ -16,15 +16,7 @@ from multigrid_rl.competition.handed_in import hand_in
 from multigrid_rl.serve import desk, pages
 from multigrid_rl.serve.database import Rating, Setting, StoredPairing
 from multigrid_rl.serve.queue import BY_ANCHORS
-from sites import AGENT, EVIL, Client, course_of, served, work
-
-
-def zipped(members=AGENT):
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return file.getvalue()
+from sites import AGENT, EVIL, Client, course_of, served, work, zipped
 
 
 @pytest.fixture(scope="module")

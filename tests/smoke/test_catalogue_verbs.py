@@ -54,7 +54,7 @@ def test_players_names_damaged_card(changes, root):
 def test_rate_plays_both_sides_and_writes_cards(root):
     make_player(root, "second")
     weights = read_card(root / "rookie").sha256
-    result = call("rate", "1v1", "--episodes", 100, "--checkpoints", root)
+    result = call("players", "rate", "1v1", "--episodes", 100, "--checkpoints", root)
     assert result.exit_code == 0
     for name, other in (("rookie", "second"), ("second", "rookie")):
         card = read_card(root / name)
@@ -65,4 +65,4 @@ def test_rate_plays_both_sides_and_writes_cards(root):
 
 @pytest.mark.parametrize("scenario", ["coop", "multigrid", "nowhere"])
 def test_rate_rejects_scenario_without_frozen_players(scenario, root):
-    assert re.search(f"scenario.*{scenario}", complaint(call("rate", scenario, "--checkpoints", root)))
+    assert re.search(f"scenario.*{scenario}", complaint(call("players", "rate", scenario, "--checkpoints", root)))

@@ -11,7 +11,8 @@ import pytest
 import typer
 
 from bundles import edit, everything, make_player
-from commands import call, complaint
+from commands import call, complaint, has_verb
+from multigrid_rl.cli.app import _EARLIER
 from multigrid_rl.cli.main import app
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.schema import to_yaml
@@ -137,7 +138,7 @@ def test_preflight(root, tmp_path):
 
 def preflight_of(*overrides: str) -> list[str]:
     """What ``train`` says of a run before it begins, without its opponents."""
-    return live.preflight(compose(list(overrides)), {}, Path("runs/x"))
+    return live.preflight(compose(list(overrides)), {}, Path("runs/x"), "1 thread")
 
 
 ONLY = "(training reward only; gates score the game's own)"
@@ -376,7 +377,9 @@ def run(tmp_path, root) -> Path:
 
 
 def test_freeze_makes_player_that_train_accepts(run, root):
-    result = call("freeze", run, "--seat", "blue_0", "--name", "fresh", "--episodes", 100, "--checkpoints", root)
+    result = call(
+        "players", "freeze", run, "--seat", "blue_0", "--name", "fresh", "--episodes", 100, "--checkpoints", root
+    )
     assert result.exit_code == 0, result.output
     assert read_card(root / "fresh").sha256 in result.stdout
     assert "100 games against random" in result.stdout
@@ -385,6 +388,12 @@ def test_freeze_makes_player_that_train_accepts(run, root):
 
 def test_freeze_rejects_mistake_and_writes_nothing(run, root, tmp_path):
     before = everything(tmp_path)
-    result = call("freeze", run, "--seat", "red_0", "--name", "fresh", "--checkpoints", root)
+    result = call("players", "freeze", run, "--seat", "red_0", "--name", "fresh", "--checkpoints", root)
     assert re.search("seat.*red_0", complaint(result))
     assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize(("word", "now"), _EARLIER.items())
+def test_verbs_of_earlier_versions_still_do(word, now):
+    if has_verb(now):
+        assert call(word, "--help").output == call(*now.split(), "--help").output

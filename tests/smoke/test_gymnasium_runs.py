@@ -41,7 +41,7 @@ def pole(tmp_path_factory):
 def frozen(pole, tmp_path_factory):
     """A catalogue with the trained player."""
     root = tmp_path_factory.mktemp("frozen")
-    result = call("freeze", pole[0], "--seat", "agent_0", "--name", "pole", "--checkpoints", root)
+    result = call("players", "freeze", pole[0], "--seat", "agent_0", "--name", "pole", "--checkpoints", root)
     assert result.exit_code == 0, result.output
     assert "return over 100 episodes of CartPole-v1, stochastic: " in result.output
     return root
@@ -154,7 +154,9 @@ def test_catalogue_lists_frozen_player_with_environment(pole, frozen):
     assert (card.env.package, card.env.env_id, card.env.env_args) == ("gymnasium", "CartPole-v1", {})
     assert (card.observation.size, card.actions) == (4, 2)
     assert "pole" in Catalogue(frozen).entries
-    assert "already" in complaint(call("freeze", path, "--seat", "agent_0", "--name", "pole", "--checkpoints", frozen))
+    assert "already" in complaint(
+        call("players", "freeze", path, "--seat", "agent_0", "--name", "pole", "--checkpoints", frozen)
+    )
 
 
 @pytest.mark.parametrize("kind", ["vector", "numbers", "memory", "a2c"])

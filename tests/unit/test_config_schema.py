@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import reference_pages
-from benchmarks.house import ADDONS
 from commands import call
 from composing import CONFIGS, OF_OTHER_VERBS, files, read
 from multigrid_rl.cli.explain import fields, keys, meaning_of
@@ -18,6 +16,8 @@ from multigrid_rl.config.recipes import GROUPS, RECIPES, names_in
 from multigrid_rl.config.scenario import GameConfig, GateConfig, Part, ScenarioConfig
 from multigrid_rl.config.schema import ClusterConfig, RunConfig, TrainConfig, trainer_of
 from multigrid_rl.tables import TRAINERS
+from tools import reference_pages
+from tools.house import ADDONS
 
 #: Filled in from the file's name, so no yaml names it.
 DERIVED = {"name"}
@@ -111,7 +111,7 @@ def test_keys_of_pools_and_trainers_come_from_their_tables(monkeypatch):
         """who steers"""
 
     monkeypatch.setitem(TRAINERS, "steered", "multigrid_rl.mine:TRAINER")
-    monkeypatch.setattr("multigrid_rl.tables.load", lambda where: SimpleNamespace(settings=SteeredTrain))
+    monkeypatch.setattr("multigrid_rl.cli.explain.load", lambda where: SimpleNamespace(settings=SteeredTrain))
     monkeypatch.setattr("multigrid_rl.tables.POOLS", {})
     rows = {key: row for key, *row in keys()}
     assert rows["train.steering.strength"] == ["3", "how hard it steers"]

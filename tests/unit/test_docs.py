@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import best_returns
-from benchmarks.best_returns import SCENARIOS
-from benchmarks.house import ADDONS
-from commands import call, has_verb
+from commands import has_verb, help_of
+from composing import GAMES
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.metrics import glossary
 from multigrid_rl.text import ConfigError
@@ -23,6 +21,7 @@ from multigrid_rl.types import Board, GameSpec, RewardWeights
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.events import best_return
 from multigrid_rl.world.views import view_tables
+from tools.house import ADDONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -48,7 +47,7 @@ def test_relative_links_of_docs_resolve():
 
 
 def test_imports_of_snippets_exist():
-    ours = ("multigrid_rl", "benchmarks", "tests")
+    ours = ("multigrid_rl", "benchmarks", "tools", "tests")
     missing, found = [], 0
     for page in PAGES:
         for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
@@ -128,7 +127,7 @@ def test_the_page_of_the_game_has_every_scenario_as_it_is():
         rows = [yes[spec.obstacle], keys, yes[spec.death_match], spec.max_steps, spec.view_size,
                 yes[spec.mission_observed]]  # fmt: skip
         assert (int(blue), int(red), rest) == (spec.blue, spec.red, " | ".join(map(str, rows)))
-    assert {name for name, *_ in told} == set(SCENARIOS)
+    assert {load_scenario(name).spec for name, *_ in told} == {load_scenario(name).spec for name in GAMES}
 
 
 def test_the_page_of_the_game_has_the_rewards_as_they_are():
@@ -146,22 +145,17 @@ def test_the_page_of_the_game_has_the_rewards_as_they_are():
 def test_cited_sections_of_the_game_exist():
     """Code and configurations cite ``docs/game.md, section N``."""
     sections = set(re.findall(r"^## (\d+)\. ", game_page(), re.MULTILINE))
-    files = [file for room in ("multigrid_rl", "configs", "tests", "benchmarks") for file in (ROOT / room).rglob("*.*")]
+    files = [
+        file
+        for room in ("multigrid_rl", "configs", "tests", "benchmarks", "tools")
+        for file in (ROOT / room).rglob("*.*")
+    ]
     texts = [file.read_text(encoding="utf-8") for file in files if file.suffix in (".py", ".yaml")]
     cited = [
         re.findall(r"\d+", part) for text in texts for part in re.findall(r"game\.md, sections?([\d, and]+)", text)
     ]
     assert len(cited) >= 20
     assert {number for numbers in cited for number in numbers} <= sections
-
-
-@pytest.mark.parametrize(("name", "total", "steps"), [("single", 1.4883, 13), ("2v2-deathmatch", 2.4923, 11)])
-def test_best_returns_are_found_by_search(name, total, steps):
-    (world,) = best_returns.games_of(load_scenario(name).spec)
-    best = best_returns.search(world, world.spec.num_agents - 1)
-    assert (round(best.total, 4), best.steps) == (total, steps)
-    assert best.total < best_return(world.spec, "red")
-    assert f"| {total:.4f} | {total:.4f} | {steps} | 1 |" in game_page()
 
 
 def test_the_words_of_other_libraries_are_refused_with_the_key_that_their_page_gives():
@@ -204,7 +198,7 @@ def test_the_readme_is_short():
     assert len(lines) <= 90
     assert [line for line in lines if len(line) > 120] == []
     pictures = [name for line in lines for name in re.findall(r"^!\[.*\]\(docs/images/(.*)\)$", line)]
-    made = (ROOT / "benchmarks" / "pictures.py").read_text(encoding="utf-8")
+    made = (ROOT / "tools" / "pictures.py").read_text(encoding="utf-8")
     assert [name for name in pictures if name not in made] == []
     assert any(name.endswith(".gif") for name in pictures)
 
@@ -229,7 +223,7 @@ def test_commands_would_start(line):
         typed = [word for word in words[1:] if "=" in word and not word.startswith(("init=", "scenario.seats"))]
         compose([word.replace("seeds=0..9", "seed=0") for word in typed if word != "cluster=ray"])
     elif has_verb(words[0]):
-        shown = call(*words[: 2 if words[0] == "data" else 1], "--help")
+        shown = help_of(words)
         options = re.findall(r"(?<=\s)--[a-z-]+", line)
         assert [option for option in options if option not in shown.output] == []
 

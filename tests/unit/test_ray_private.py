@@ -9,7 +9,7 @@ from ray._private import ray_constants, services
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 
-from benchmarks import house
+from tools import house
 
 PACKAGE = Path(__file__).parents[2] / "multigrid_rl"
 

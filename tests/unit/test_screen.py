@@ -55,10 +55,10 @@ def test_a_recipe_stays_one_when_its_values_change(value):
     config = compose(typed)
     assert config.experiment == "1v1"
     assert advice.expectation(config) is not None
-    told = live.preflight(config, {}, Path("runs/x"), advice.settings(typed))
+    told = live.preflight(config, {}, Path("runs/x"), "", advice.settings(typed))
     assert told[:2] == [f"set:      {typed[1]} instead of 1.0", "recipe:   experiment=1v1, with 1 value changed"]
     assert "recipe:   experiment=1v1, with 2 values changed" in live.preflight(
-        config, {}, Path("runs/x"), [*advice.settings([*typed, "train.lr=0.1"])]
+        config, {}, Path("runs/x"), "", [*advice.settings([*typed, "train.lr=0.1"])]
     )
 
 

@@ -16,7 +16,7 @@ def test_gate_with_a_window_longer_than_the_budget_is_told_before_the_start(wind
     batch = ["train.num_envs=8", "train.num_steps=128"]
     config = compose(["env_id=CartPole-v1", gate, *batch, "train.until=20000"])
     most = config.train.env_steps - config.train.batch_size
-    lines = [line for line in preflight(config, {}, Path("run")) if "cannot be held" in line]
+    lines = [line for line in preflight(config, {}, Path("run"), "") if "cannot be held" in line]
     assert len(lines) == (window > most)
     if lines:
         assert f"at most {most:,} steps" in lines[0]

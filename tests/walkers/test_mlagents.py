@@ -70,7 +70,7 @@ def written(tmp_path, settings, name="Walker", **parts):
 def recipe_of(tmp_path, settings, *options):
     """What the verb writes, and the run that it makes."""
     output = tmp_path / "recipe.yaml"
-    result = call("import-mlagents", written(tmp_path, settings), "-o", output, *options)
+    result = call("config", "import-mlagents", written(tmp_path, settings), "-o", output, *options)
     assert result.exit_code == 0, result.output
     return result.output, compose(["scenario=walker", f"experiment={output}"])
 
@@ -177,14 +177,14 @@ def changed(**parts):
     ],
 )  # fmt: skip
 def test_rejects_unsupported_settings_by_name(tmp_path, settings, message):
-    result = call("import-mlagents", written(tmp_path, settings), "-o", tmp_path / "recipe.yaml")
+    result = call("config", "import-mlagents", written(tmp_path, settings), "-o", tmp_path / "recipe.yaml")
     assert message in complaint(result)
     assert not (tmp_path / "recipe.yaml").exists()
 
 
 def test_warns_of_values_beyond_the_typical_range(tmp_path):
     settings = changed(hyperparameters__beta=0.05, hyperparameters__num_epoch=10)
-    result = call("import-mlagents", written(tmp_path, settings), "-o", tmp_path / "recipe.yaml")
+    result = call("config", "import-mlagents", written(tmp_path, settings), "-o", tmp_path / "recipe.yaml")
     assert result.exit_code == 0, result.output
     warned = [line for line in result.output.splitlines() if line.startswith("warning:")]
     assert warned == ["warning:  hyperparameters.beta: 0.05 lies beyond ML-Agents' typical 0.0001 to 0.01"]

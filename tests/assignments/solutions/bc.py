@@ -1,7 +1,7 @@
 """Imitation, to fill in: two losses of behavioural cloning, and DAgger's mixture of expert and learner.
 
     python bc.py                        # closed-form checks: what is filled in is right, or not
-    multigrid-rl record cheetah-expert scenario=halfcheetah --steps 100000 -o demos
+    multigrid-rl data record cheetah-expert scenario=halfcheetah --steps 100000 -o demos
     python bc.py demos -o clone-log-prob        # minus log-probability; --loss mse: squared error
     python bc.py demos -o clone-dagger --expert cheetah-expert --rounds 10
     multigrid-rl evaluate clone-log-prob

@@ -1,7 +1,7 @@
 """Does a change of the code change what a run computes? Fixed runs, told by their rows without what the clock decides.
 
-    python -m benchmarks.fingerprints --save prints/before.json       # in the checkout before it
-    python -m benchmarks.fingerprints --against prints/before.json    # after it: 1 for a difference
+    python -m tools.fingerprints --save prints/before.json       # in the checkout before it
+    python -m tools.fingerprints --against prints/before.json    # after it: 1 for a difference
 
 Every case runs through the command line program beside this interpreter, in a temporary folder of its own. Beside FILE
 its rows are kept as NAME.jsonl. Same machine, same versions: other processors round differently.

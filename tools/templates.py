@@ -1,6 +1,6 @@
 """Fill-in templates for courses: from a program that works, what stands between its marks is left out.
 
-    python -m benchmarks.templates
+    python -m tools.templates
 
 Marks are ``# TODO-BEGIN name: what to fill in, with its citation`` and ``# TODO-END name``, at the same depth.
 """

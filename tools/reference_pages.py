@@ -1,4 +1,4 @@
-"""Write what schema and verbs say of themselves where people look it up: ``python -m benchmarks.reference_pages``.
+"""Write what schema and verbs say of themselves where people look it up: ``python -m tools.reference_pages``.
 
 In ``configs/``, the comment behind a key is the description of its field. Files of a run's parts have one behind every
 key; those of scenarios where somebody has put one. Why a file has this value stands on a line above. ``docs/cli.md``

@@ -1,0 +1,121 @@
+"""What this program can do, a real command for each: a change of the house that loses one fails here."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from commands import call
+from demonstrated import pusher
+from multigrid_rl.tables import HEADS
+from tiny_runs import TINY
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+SMALL = "train.num_envs=4 train.num_steps=32 train.minibatch_size=64 train.threads=1 train.until=256"
+PENDULUM = f"env_id=Pendulum-v1 'env_args={{max_episode_steps: 20}}' scenario.report_episodes=2 {SMALL}"
+ASHA = "search=asha search.max_concurrent=1 search.trials=1 search.startup=1 search.until=1024 search.grace=512"
+#: What trains: each is typed behind `train`, with a new run_dir.
+TRAINS = {
+    "fair-rules": f"scenario=1v1 {SMALL}",
+    "classic-rules": f"scenario=1v1 scenario.game.rules=classic {SMALL}",
+    "gymnasium": f"env_id=CartPole-v1 {SMALL}",
+    "mixture": f"scenario=1v1 scenario.seats.blue_0=random*3+key-runner {SMALL}",
+    "self-play": f"scenario=1v1-selfplay {SMALL}",
+    "league": f"scenario=1v1-league {SMALL}",
+    "centralised-critic": f"scenario=coop scheme=ctde {SMALL}",
+    "vpg": f"scenario=1v1 experiment=none train=vpg train.until=4096 {SMALL}",
+    "a2c": f"scenario=1v1 experiment=none train=a2c {SMALL}",
+    "gru": f"scenario=1v1 model=gru {SMALL}",
+    "env-runners": f"scenario=1v1 cluster.num_env_runners=1 {SMALL}",
+    "sac": f"train=sac train.sac.learning_starts=64 {PENDULUM}",
+    "dagger": f"train=dagger expert=key-runner scenario=1v1 {SMALL}",
+    "gail": f"train=gail data=pusher {PENDULUM}",
+    "airl": f"train=airl data=pusher {PENDULUM}",
+    **{
+        f"clone-{head}": f"train=bc data=pusher model.head={head} {PENDULUM}"
+        for head in HEADS
+        if not head.endswith("clamped")
+    },
+}  # fmt: skip
+#: What is done with a run, an exported player and recorded play, in this order.
+VERBS = {
+    "resume": "train --resume mine --until 8192",
+    "evaluate": "evaluate mine --episodes 20 -o judged",
+    "compare": "compare mine other -o same.png",
+    "report": "report mine --episodes 2",
+    "watch": "watch mine",
+    "video": "video mine -o film.gif --episodes 2",
+    "explain": "explain scenario=1v1",
+    "config": "config",
+    "players": "players",
+    "export": "export mine --seat red_0 -o entries/mine",
+    "onnx": "export mine --seat red_0 --onnx -o mine.onnx",
+    "inspect": "inspect entries/mine",
+    "grade": "grade entries/mine --rubric quick.yaml -o grade.json",
+    "cup": "cup entries --scenario 1v1 --games 4 --with random -o cup",
+    "cup-verify": "cup verify cup",
+    "cup-report": "report cup",
+    "freeze": "players freeze mine --seat red_0 --name red-mine --episodes 100 --checkpoints frozen",
+    "exploit": "exploit random scenario=1v1 --budget 32768 --seeds 1 --games 100 --folder exploited",
+    "record": "data record key-runner scenario=1v1 --steps 1000 -o played",
+    "data": "data show played",
+    "data-pt": "data import pusher.pt env_id=Pendulum-v1 -o taken",
+    "import-mlagents": "config import-mlagents walker.yaml -o recipe.yaml",
+    "asha": f"search scenario=1v1 {ASHA} search.report_every=512 --folder asha",
+    "serve": "serve links course.yaml",
+}
+#: Libraries of extras.
+NEEDS = {"asha": "optuna", "onnx": "onnx", "serve": "sqlalchemy"}
+RUBRIC = """
+scenario: 1v1
+team: red
+pass_points: 1
+exams:
+  - {name: random, opponent: random, episodes: 200, checks: [{metric: win/*, at_least: 0.0, points: 1}]}
+"""
+COURSE = "title: A course\nscenario: 1v1\nanchors: [random]\n"
+MLAGENTS = "behaviors: {Walker: {trainer_type: ppo}}\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a run, recorded play and what else the commands read."""
+    path = tmp_path_factory.mktemp("all")
+    tiny = ["scenario=1v1", *TINY, "tracking=tensorboard-media"]
+    for seed, name in enumerate(("mine", "other")):
+        done = call("train", *tiny, f"seed={seed}", f"run_dir={path / name}")
+        assert done.exit_code == 0, done.output
+    pusher(path, 20)
+    torch.save({"observations": torch.zeros(40, 3), "actions": torch.zeros(40, 1)}, path / "pusher.pt")
+    for name, text in (("quick.yaml", RUBRIC), ("course.yaml", COURSE), ("walker.yaml", MLAGENTS)):
+        (path / name).write_text(text, encoding="utf-8")
+    (path / "roster.csv").write_text("id,name\ns1,Ada\n", encoding="utf-8")
+    if find_spec("sqlalchemy"):
+        from multigrid_rl.serve.supervisor import place_of, prepared  # noqa: PLC0415 - an extra
+
+        prepared(place_of(path / "course.yaml")).engine.dispose()
+    (path / "frozen").mkdir()
+    (path / "entries").mkdir()
+    return path
+
+
+@pytest.mark.parametrize("name", TRAINS)
+def test_it_still_trains(name, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    done = call("train", *shlex.split(TRAINS[name]), f"run_dir=runs/{name}")
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert json.loads(Path("runs", name, "verdict.json").read_text(encoding="utf-8"))["env_steps"] >= 256
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_verb_still_works(name, folder, monkeypatch):
+    pytest.importorskip(NEEDS.get(name, "typer"))
+    monkeypatch.chdir(folder)
+    done = call(*shlex.split(VERBS[name]))
+    assert done.exit_code == 0, (done.output, done.exception)
