@@ -103,12 +103,6 @@ LOSSES = ("learner/{}/cloning_loss", "learner/{}/q_loss")
 #: What ``init`` may name: where the first weights come from.
 STARTS: dict[str, str] = {"player": "multigrid_rl.runs.players:initial_weights"}
 
-#: What a run is trained with: its session, and what builds sampler and learner.
-ENGINES: dict[str, str] = {
-    "session": "multigrid_rl.rllib.session:ray_session",
-    "rllib": "multigrid_rl.rllib.algorithm:engine",
-}
-
 #: Modules that have moved since checkpoints were written that name them: old name -> new one.
 MOVED: dict[str, str] = {"multigrid_rl.players.league": "multigrid_rl.league.league"}
 

@@ -31,7 +31,7 @@ def train(
     ] = None,
 ) -> None:
     """Train the learning seats of a scenario and judge them by its gates."""
-    from multigrid_rl.training.start import resume_training, run_training
+    from multigrid_rl.cli.start import resume_training, run_training
 
     given = list(overrides or [])
     many = [word.partition("=")[2] for word in given if word.startswith("seeds=")]
@@ -59,7 +59,7 @@ def _train_many(
     many: list[str], given: list[str], folder: Path | None, *, web: bool, require_gates: bool, jobs: int | None
 ) -> None:
     """Train several seeds, those of a folder that goes on without ``seeds=``."""
-    from multigrid_rl.training.seeds import read_request, run_seeds, seeds_of
+    from multigrid_rl.cli.seeds import read_request, run_seeds, seeds_of
 
     if web:
         raise refused("--web", "one seed, which a page follows", f"seeds={many[-1] if many else ''}")

@@ -38,11 +38,11 @@ def report(
     ] = True,
 ) -> None:
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
+    from multigrid_rl.cli.seeds import SEEDS_FILE
     from multigrid_rl.runs.reader import read_run
     from multigrid_rl.show.reference import curves_of
     from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report, write_seeds_report
     from multigrid_rl.training.screen import warnings_on_screen
-    from multigrid_rl.training.seeds import SEEDS_FILE
 
     if is_cup(folder):
         if episodes is not None:

@@ -41,12 +41,12 @@ def _halted(monkeypatch):
         def discard(self):
             pass
 
-    def halt(config, folder, *_):
+    def halt(engine, config, folder, *_):
         raise PlayerError(f"halted before {folder.path}")
 
-    monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)
-    monkeypatch.setattr("multigrid_rl.runs.folder.RunFolder", NoFolder)
-    monkeypatch.setattr("multigrid_rl.training.loop.train", halt)
+    for name, instead in {"ray_session": nullcontext, "RunFolder": NoFolder, "train": halt}.items():
+        monkeypatch.setattr(f"multigrid_rl.cli.drive.{name}", instead)
+    monkeypatch.setattr("multigrid_rl.cli.drive.built", lambda *_: nullcontext())
 
 
 def train(root: Path, *args: object):
