@@ -15,7 +15,7 @@ from typing import Any
 
 #: Kinds of environments: the ``package`` of a scenario, or ``doors`` for one with a ``game``.
 ENVIRONMENTS: dict[str, str] = {
-    "doors": "multigrid_rl.players.doors:Doors",
+    "doors": "multigrid_rl.players.places:Doors",
     "multigrid": "multigrid_rl.envs.multigrid:Multigrid",
     "gymnasium": "multigrid_rl.envs.gymnasium:Gymnasium",
     "pettingzoo": "multigrid_rl.players.zoo_seats:PettingZoo",
