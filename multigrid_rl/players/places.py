@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, EnvironmentKind, GameConfig
+from multigrid_rl.players.plain import PlayerError
 from multigrid_rl.tables import PLACES, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import (
@@ -158,8 +159,6 @@ class SeatByAgent:
 
     def scripted(self: Any, game: Any, name: str, seat: str) -> Policy:
         """Make the one built-in player. Raises ``PlayerError`` for another."""
-        from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
-
         if name != RandomLegal.name:
             wanted = f"{RandomLegal.name}, a folder or module:Class in {self.title(game)}"
             raise PlayerError(expected("player", wanted, name))

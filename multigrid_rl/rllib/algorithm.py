@@ -168,7 +168,7 @@ class MultigridAlgorithm(OwnWays, PPO):
         """Write RLlib's checkpoint, and beside it what the folder of a run has: its players play as those of runs."""
         folder: str = super().save_to_path(path, **options)
         if options.get("state") is None and options.get("filesystem") is None:
-            from multigrid_rl.rllib.checkpoint_players import write_beside  # noqa: PLC0415 - the loop writes its own
+            from multigrid_rl.rllib.export import write_beside  # noqa: PLC0415 - the loop writes its own
 
             try:
                 write_beside(Path(folder), self.config.settings, self.run)
@@ -179,7 +179,7 @@ class MultigridAlgorithm(OwnWays, PPO):
     def restore_from_path(self, path: Any, *, component: str | None = None, **options: Any) -> None:
         """Continue from a checkpoint. Raises ``ConfigError``: its networks are others, or of another game's agents."""
         if component is None and Path(path, "config.yaml").is_file():  # a training loop compares by itself
-            from multigrid_rl.rllib.checkpoint_players import check_networks  # noqa: PLC0415 - a plain run restores nothing
+            from multigrid_rl.rllib.export import check_networks  # noqa: PLC0415 - a plain run restores nothing
 
             check_networks(Path(path), self.config.settings)
         super().restore_from_path(path, component=component, **options)
