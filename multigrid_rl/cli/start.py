@@ -1,4 +1,4 @@
-"""How a run starts and resumes: check what was asked for, as far as possible before torch and Ray are imported."""
+"""How a run starts and resumes: check what was asked for before torch and Ray are imported, then :func:`drive` it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir, resumed
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.files import exists
-from multigrid_rl.runs.checkpoints import start_of
+from multigrid_rl.runs.checkpoints import Checkpoint, start_of
 from multigrid_rl.text import ConfigError, expected, reason
 from multigrid_rl.training.advice import settings
 
 if TYPE_CHECKING:
-    from multigrid_rl.runs.checkpoints import Checkpoint
     from multigrid_rl.training.protocols import RowCallback
 
 
@@ -26,7 +25,7 @@ def run_training(overrides: list[str], callback: RowCallback | None = None) -> d
 
     Args:
         overrides: ``key=value``.
-        callback: takes each row of ``metrics.jsonl`` once it is written.
+        callback: takes each row of ``metrics.jsonl`` once it is written; a true answer ends the run.
 
     Raises:
         ConfigError, PlayerError: before training starts, with one line.

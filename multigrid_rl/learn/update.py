@@ -197,29 +197,23 @@ class Update:
         if self.config.minibatch_size is not None:
             steps = max(batch.obs.shape[1] if batch.memory.shape[1] else 1 for batch in batches.values())
             size = max(learners, self.config.minibatch_size // steps)
-        batches = {
-            name: batch.for_learning(old_values=self._losses.reads_old_values) for name, batch in batches.items()
-        }
+        old = self._losses.reads_old_values
+        batches = {name: batch.for_learning(old_values=old) for name, batch in batches.items()}
         chosen = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
         # All learners draw the same order, and each processes an equal part of every minibatch: their mean gradient is
         # the one that a single learner would have.
         own = slice(size // learners * index, size // learners * (index + 1))
         while part := list(islice(chosen, max(1, _TOGETHER // size))):
             for name, batch in batches.items():
-                self._take_steps(name, batch, np.stack([numbers[name][own] for numbers in part]), step)
-
-    def _take_steps(
-        self, name: str, batch: Batch, chosen: NDArray[np.int64], step: Callable[[str, Batch], None]
-    ) -> None:
-        """Take a ``step`` with each of the ``chosen`` rows (M, S): in one call, where they are compiled so."""
-        found = self._compiled(name)
-        if found is None or not self._at_once(found):
-            for numbers in chosen:
-                step(name, batch.rows(numbers))
-        elif name not in self._stopped:
-            self._all_in_one_call(name, found, batch, chosen)
+                found, minibatch_rows = self._compiled(name), np.stack([numbers[name][own] for numbers in part])
+                if found is None or not self._at_once(found):
+                    for numbers in minibatch_rows:
+                        step(name, batch.rows(numbers))
+                elif name not in self._stopped:
+                    self._all_in_one_call(name, found, batch, minibatch_rows)
 
     def _all_in_one_call(self, name: str, found: Any, batch: Batch, chosen: NDArray[np.int64]) -> None:
+        """Take a step with each of the ``chosen`` rows (M, S)."""
         self.clock.lap("minibatch")
         adam, names = self.optimizers[name][0], (*Statistics._fields[:3], "grad_norm")
         columns: Any = [batch.obs, *self._rows(batch), batch.memory, batch.starts]
