@@ -18,9 +18,6 @@ from multigrid_rl.files import json_text, write_whole
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import check_same
-from multigrid_rl.players.catalogue import Seating
-from multigrid_rl.rllib.algorithm import built
-from multigrid_rl.rllib.session import RayError, check_gpus, ray_session, reason_of
 from multigrid_rl.runs.checkpoints import Checkpoint, start_of
 from multigrid_rl.runs.divergence import DivergedError
 from multigrid_rl.runs.folder import RunFolder
@@ -31,7 +28,7 @@ from multigrid_rl.training import screen as live
 from multigrid_rl.training.loop import train
 from multigrid_rl.training.protocols import RowCallback
 from multigrid_rl.training.rehearsal import start_compiler
-from multigrid_rl.training.stages import Stage
+from multigrid_rl.training.stages import load_stages
 from multigrid_rl.trust import MISTAKES, mistake, own_place
 from multigrid_rl.types import MultiAgentSpec, RunError
 
@@ -45,20 +42,16 @@ KERNELS = 85
 def drive(
     config: RunConfig,
     path: Path,
-    stages: list[Stage],
-    seated: Seating,
-    start: Checkpoint | None,
+    start: Checkpoint | None = None,
     *,
     callback: RowCallback | None,
-    changed: Sequence[str],
+    changed: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Train a run whose players are loaded, from its start or from a checkpoint, and return the verdict.
+    """Build RLlib's algorithm of a run, drive it from the start or from a checkpoint, and return the verdict.
 
     Args:
         config: the run.
         path: its folder.
-        stages: its games.
-        seated: who sits on the seats that do not learn.
         start: where it goes on; ``None``: it is new.
         callback: takes each row; a true answer ends the run after this iteration.
         changed: what was set, as ``advice.settings`` tells it.
@@ -67,9 +60,14 @@ def drive(
         ConfigError, PlayerError: before training starts, with one line.
         RunError: the run broke off.
     """
+    stages, seated = load_stages(config, path if start else None)
     checkpoint = start.path if start is not None and start.env_steps else None
     if checkpoint is not None and ":" in config.model.name:
         check_networks(config, stages[-1].factory.specs, checkpoint)
+    # A damaged file of a player has cost the import of torch; Ray's takes as long again.
+    from multigrid_rl.rllib.algorithm import built
+    from multigrid_rl.rllib.session import RayError, check_gpus, ray_session, reason_of
+
     check_gpus(config)
     # Everything has been checked by now: the line of a mistake has no head of a run above it.
     screen = live.live_console()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir, resumed
-from multigrid_rl.config.schema import RunConfig, trainer_of
+from multigrid_rl.config.schema import trainer_of
 from multigrid_rl.files import exists
-from multigrid_rl.runs.checkpoints import Checkpoint, start_of
+from multigrid_rl.runs.checkpoints import start_of
 from multigrid_rl.text import ConfigError, expected, reason
 from multigrid_rl.training.advice import settings
 
@@ -46,7 +45,9 @@ def run_training(overrides: list[str], callback: RowCallback | None = None) -> d
     above = next(folder for folder in path.absolute().parents if os.access(folder, os.F_OK))
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise ConfigError(expected("run_dir", f"a folder that can be made in {above}", path))
-    return _run(config, path, callback=callback, changed=settings(overrides))
+    from multigrid_rl.cli.drive import drive
+
+    return drive(config, path, callback=callback, changed=settings(overrides))
 
 
 def resume_training(run: Path, overrides: list[str], callback: RowCallback | None = None) -> dict[str, Any]:
@@ -57,6 +58,7 @@ def resume_training(run: Path, overrides: list[str], callback: RowCallback | Non
     from multigrid_rl.runs.reader import read_config, read_provenance, read_verdict
 
     config = resumed(read_config(run), overrides)
+    from multigrid_rl.cli.drive import drive
     from multigrid_rl.runs.provenance import config_hash
     from multigrid_rl.training.screen import warnings_on_screen
 
@@ -80,21 +82,4 @@ def resume_training(run: Path, overrides: list[str], callback: RowCallback | Non
     if ended == "plateau":  # likewise
         train = trainer_of(config.train.trainer).beyond_plateau(config.train)
         config = config.model_copy(update={"train": train})
-    return _run(config, run, start, callback=callback)
-
-
-def _run(
-    config: RunConfig,
-    path: Path,
-    start: Checkpoint | None = None,
-    *,
-    callback: RowCallback | None = None,
-    changed: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Check players and files, then train: a damaged file costs the import of torch, not that of Ray, too."""
-    from multigrid_rl.training.stages import load_stages
-
-    stages, seated = load_stages(config, path if start else None)
-    from multigrid_rl.cli.drive import drive
-
-    return drive(config, path, stages, seated, start, callback=callback, changed=changed)
+    return drive(config, run, start, callback=callback)

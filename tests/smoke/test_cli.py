@@ -44,9 +44,10 @@ def _halted(monkeypatch):
     def halt(engine, config, folder, *_):
         raise PlayerError(f"halted before {folder.path}")
 
-    for name, instead in {"ray_session": nullcontext, "RunFolder": NoFolder, "train": halt}.items():
-        monkeypatch.setattr(f"multigrid_rl.cli.drive.{name}", instead)
-    monkeypatch.setattr("multigrid_rl.cli.drive.built", lambda *_: nullcontext())
+    monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)
+    monkeypatch.setattr("multigrid_rl.rllib.algorithm.built", lambda *_: nullcontext())
+    monkeypatch.setattr("multigrid_rl.cli.drive.RunFolder", NoFolder)
+    monkeypatch.setattr("multigrid_rl.cli.drive.train", halt)
 
 
 def train(root: Path, *args: object):
