@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tables import FRESH, table
+from multigrid_rl.cli.seeds import run_path, run_seeds, told_held
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.evaluation.evaluation import MODES, PlayedPart, evaluate
 from multigrid_rl.evaluation.seed_statistics import ENOUGH, told_median
@@ -27,7 +28,6 @@ from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import RunRecord, read_run, run_config
 from multigrid_rl.show.reference import build_reference
 from multigrid_rl.text import expected
-from multigrid_rl.training.seeds import run_path, run_seeds, told_held
 
 RESULTS = Path("docs/results")
 CURVES = Path("configs/recipe/curves")

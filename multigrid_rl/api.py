@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from multigrid_rl import tables
+from multigrid_rl.cli.start import resume_training, run_training
 from multigrid_rl.config.compose import compose, default_run_dir, keyword_overrides, load_scenario, named
 from multigrid_rl.evaluation.evaluation import KEPT, Mode, kept_games, summary
 from multigrid_rl.evaluation.evaluation import evaluate as play_games
@@ -29,7 +30,7 @@ from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv, by_seat
 from multigrid_rl.runs.players import config_of, is_run, of_other_package
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
 from multigrid_rl.text import ConfigError, expected, unknown
-from multigrid_rl.training.start import RowCallback, resume_training, run_training
+from multigrid_rl.training.protocols import RowCallback
 from multigrid_rl.types import Policy
 from multigrid_rl.world.pettingzoo_env import RedBlueDoors, parallel_env
 

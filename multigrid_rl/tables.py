@@ -15,7 +15,7 @@ from typing import Any
 
 #: Kinds of environments: the ``package`` of a scenario, or ``doors`` for one with a ``game``.
 ENVIRONMENTS: dict[str, str] = {
-    "doors": "multigrid_rl.players.doors:Doors",
+    "doors": "multigrid_rl.players.places:Doors",
     "multigrid": "multigrid_rl.envs.multigrid:Multigrid",
     "gymnasium": "multigrid_rl.envs.gymnasium:Gymnasium",
     "pettingzoo": "multigrid_rl.players.zoo_seats:PettingZoo",
@@ -102,12 +102,6 @@ LOSSES = ("learner/{}/cloning_loss", "learner/{}/q_loss")
 
 #: What ``init`` may name: where the first weights come from.
 STARTS: dict[str, str] = {"player": "multigrid_rl.runs.players:initial_weights"}
-
-#: What a run is trained with: its session, and what builds sampler and learner.
-ENGINES: dict[str, str] = {
-    "session": "multigrid_rl.rllib.session:ray_session",
-    "rllib": "multigrid_rl.rllib.algorithm:engine",
-}
 
 #: Modules that have moved since checkpoints were written that name them: old name -> new one.
 MOVED: dict[str, str] = {"multigrid_rl.players.league": "multigrid_rl.league.league"}

@@ -48,7 +48,8 @@ class Schedule:
 class Rules:
     """What differs between the two rule sets (docs/game.md, section 8).
 
-    The defaults are the ``fair`` rules; :meth:`classic` follows the recorded original bit for bit.
+    The defaults are the ``fair`` rules, the right column there; :meth:`classic` follows the recorded original bit for
+    bit, the left one.
     """
 
     door_test: Literal["own", "any"] = "own"
@@ -60,13 +61,8 @@ class Rules:
     final_view: Literal["after_results", "before_results"] = "after_results"
 
     @classmethod
-    def fair(cls) -> "Rules":
-        """Return the default rules: the right column there."""
-        return cls()
-
-    @classmethod
     def classic(cls) -> "Rules":
-        """Return the rules of the recorded original: the left column there."""
+        """Return the rules of the recorded original."""
         return cls(
             door_test="any",
             order="given",
@@ -79,7 +75,7 @@ class Rules:
 
 
 #: Rule sets by name.
-RULE_SETS: dict[str, Rules] = {"fair": Rules.fair(), "classic": Rules.classic()}
+RULE_SETS: dict[str, Rules] = {"fair": Rules(), "classic": Rules.classic()}
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,7 @@ class GameSpec(Seats):
     max_steps: int = 300
     view_size: int = 5
     mission_observed: bool = True
-    rules: Rules = field(default_factory=Rules.fair)
+    rules: Rules = field(default_factory=Rules)
     reward: RewardWeights = field(default_factory=RewardWeights)
     #: Seats whose weights differ from ``reward``.
     seat_reward: tuple[tuple[str, RewardWeights], ...] = ()

@@ -19,7 +19,7 @@ RED_BALL, BLUE_BALL = c.BALL, c.BALL + 1
 RED_DOOR, BLUE_DOOR = (4, 6), (11, 1)
 RED_FRONT, BLUE_FRONT = (5, 6), (10, 1)
 ROOM = [(x, y) for x in range(5, 11) for y in range(1, 7)]
-RULE_SETS = {"classic": Rules.classic(), "fair": Rules.fair()}
+RULE_SETS = {"classic": Rules.classic(), "fair": Rules()}
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,9 @@ def run(name: str) -> tuple[Row, list[Row], str]:
         at = Path(folder)
         (at / "none").mkdir()
         (at / "fingerprint_rewards.py").write_text(_REWARDS, encoding="utf-8")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, str(LIST.parents[1])])}  # this checkout's
         for command in cases()[name]:
-            arguments, environment = [str(PROGRAM), *shlex.split(command)], {**os.environ, "PYTHONPATH": folder}
+            arguments = [str(PROGRAM), *shlex.split(command)]
             done = subprocess.run(arguments, cwd=at, env=environment, capture_output=True, text=True, check=False)
             if done.returncode:
                 return {}, [], f"status {done.returncode}: {(done.stderr.strip() or 'no message').splitlines()[-1]}"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from multigrid_rl.cli.app import LOST, refused
-from multigrid_rl.training.start import resume_training, run_training
+from multigrid_rl.cli.start import resume_training, run_training
 
 
 def train(
@@ -58,7 +58,7 @@ def _train_many(
     many: list[str], given: list[str], folder: Path | None, *, web: bool, require_gates: bool, jobs: int | None
 ) -> None:
     """Train several seeds, those of a folder that goes on without ``seeds=``."""
-    from multigrid_rl.training.seeds import read_request, run_seeds, seeds_of
+    from multigrid_rl.cli.seeds import read_request, run_seeds, seeds_of
 
     if web:
         raise refused("--web", "one seed, which a page follows", f"seeds={many[-1] if many else ''}")

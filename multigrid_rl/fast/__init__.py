@@ -9,7 +9,7 @@ The networks of ``models`` are the reference: torch computes them wherever nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -52,12 +52,12 @@ class Pass:
     Attributes:
         flat: its weights, in the order in which gradients are expected; they are read where they lie.
         stack_key: networks with an equal one can act in one call (:class:`~multigrid_rl.fast.towers.Stack`).
-        descends: all minibatches of an update are one call, :meth:`descend`.
+        descent: where all minibatches of an update are one call, the function, which players do not import; else "".
     """
 
     flat: Sequence[Tensor | None]
     stack_key: tuple[Any, ...] | None = None
-    descends = False
+    descent = ""
 
     def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:
         """Pass forward through observations (B, D) or, with memory (N, S) and starts (N, T), sequences (N, T, D)."""
@@ -73,7 +73,8 @@ class Pass:
 
     def descend(self, rows: Sequence[Array], chosen: Array, *how: Any) -> tuple[Array, Array]:
         """Take a step with each minibatch ``chosen`` (M, S) of ``rows``: see :func:`fast.descent.descend`."""
-        raise NotImplementedError
+        taken: tuple[Array, Array] = resolve_name(self.descent)(self, rows, chosen, *how)
+        return taken
 
 
 class Acting(NamedTuple):
@@ -102,8 +103,7 @@ def compile_network(net: nn.Module) -> Pass | None:
     where = _COMPILERS.get(f"{kind.__module__}:{kind.__qualname__}")
     if where is None:
         return None
-    module, _, name = where.partition(":")
-    compiled: Pass | None = getattr(import_module(module), name)(net)
+    compiled: Pass | None = resolve_name(where)(net)
     if compiled is not None:
         _COMPILED[net] = compiled, addresses(compiled.flat)
     return compiled

@@ -10,17 +10,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numba import prange
 from numpy.typing import NDArray
 
 from multigrid_rl.fast.adam import Adam, adam_step, clipped
 from multigrid_rl.fast.distinct import number
-from multigrid_rl.fast.loss import as_read, categorical_rows, gaussian_rows, shapes
-from multigrid_rl.fast.penalty import Held, categorical_penalty, gaussian_penalty
+from multigrid_rl.fast.loss import add_up, as_read, categorical_rows, gaussian_rows, per_row, shapes
 from multigrid_rl.fast.towers import Towers, both_backward, both_forward
 from multigrid_rl.jit import float_inlined, float_shared, inlined
 from multigrid_rl.models.distributions import Distribution
 
 Array = NDArray[Any]
+#: Weight of a penalty, and outputs of the policy that played: (R, K), as kernels read them (R, C, K) or (R, 2 A).
+Held = tuple[float, Array]
 
 
 @inlined
@@ -64,6 +66,69 @@ def _upstream(count: int, which: Array, extras: Any, gradients: tuple[Array, Arr
             by_log_std[k] += by_outputs[b, width + k]
 
 
+@float_inlined
+def _log_total(logits: Array) -> float:
+    """Return the logarithm of the sum of exponentials of ``logits`` (K,)."""
+    top, total = logits[0], 0.0
+    for k in range(1, len(logits)):
+        top = max(top, logits[k])
+    for k in range(len(logits)):
+        total += np.exp(logits[k] - top)
+    return float(top + np.log(total))
+
+
+@float_shared
+def categorical_penalty(
+    passed: tuple[Array, Array, Array], chosen: Array, mask: Array, held: Held, out: Array, parts: Array, sums: Array
+) -> None:
+    """Add the gradient of a penalty on the divergence of this policy from that which played, and tell its mean.
+
+    Torch's form is ``learn.update_settings.KlPenalty``.
+
+    Args:
+        passed, chosen, parts, sums: as :func:`~multigrid_rl.fast.loss.categorical_rows` takes and leaves them.
+        mask: (R, C).
+        held: with outputs (R, C, K).
+        out: gradients of the outputs (B, C, K).
+    """
+    outputs, _, which = passed
+    weight, before = held
+    scale = per_row(mask, chosen)
+    for b in prange(len(chosen)):
+        parts[b, 3] = 0.0
+        for c in range(mask.shape[1]):
+            if not mask[chosen[b], c]:
+                continue
+            old, new = before[chosen[b], c], outputs[which[b], c]
+            total, total_new = _log_total(old), _log_total(new)
+            for k in range(len(old)):
+                log_p, log_q = old[k] - total, new[k] - total_new
+                parts[b, 3] += np.exp(log_p) * (log_p - log_q)
+                out[b, c, k] += weight * scale * (np.exp(log_q) - np.exp(log_p))  # d KL / d logit = q - p
+    add_up(parts, scale, sums)
+
+
+@float_shared
+def gaussian_penalty(
+    passed: tuple[Array, Array, Array], chosen: Array, mask: Array, held: Held, out: Array, parts: Array, sums: Array
+) -> None:
+    """As :func:`categorical_penalty`, for outputs (R, 2 A)."""
+    outputs, _, which = passed
+    weight, before = held
+    scale, width = per_row(mask, chosen), outputs.shape[1] // 2
+    for b in prange(len(chosen)):
+        old, new = before[chosen[b]], outputs[which[b]]
+        parts[b, 3] = 0.0
+        for a in range(width if mask[chosen[b], 0] else 0):
+            moved, grown, inverse = new[a] - old[a], new[width + a] - old[width + a], np.exp(-2.0 * new[width + a])
+            apart = np.exp(-2.0 * grown) + moved * moved * inverse
+            parts[b, 3] += grown + 0.5 * (apart - 1.0)
+            # d KL / d mean = moved / std^2; d KL / d log std = 1 - (std_old^2 + moved^2) / std^2
+            out[b, a] += weight * scale * moved * inverse
+            out[b, width + a] += weight * scale * (1.0 - apart)
+    add_up(parts, scale, sums)
+
+
 @float_shared
 def _descend(
     chosen: Array,
@@ -95,7 +160,7 @@ def _descend(
         row: the weights; the towers' are parts of them, and so are their gradients.
         factors: (M, 6) of :func:`adam_step`.
         limits: weights of the loss (4,), largest norm of a gradient, largest divergence.
-        held: see :func:`~multigrid_rl.fast.penalty.categorical_penalty`, or ``None``.
+        held: see :func:`categorical_penalty`, or ``None``.
         told: become the loss's statistics (M, 6) and the norms (M,).
     """
     (first, second), (first_back, second_back) = towers

@@ -308,6 +308,8 @@ class GRU(Pass):
         net: the network over tokens, on the CPU.
     """
 
+    descent = "multigrid_rl.fast.sequences:descend"
+
     def __init__(self, net: RecurrentActorCritic) -> None:
         assert net.table is not None
         heads = [part for layer in (net.policy, net.value_hidden, net.value) for part in (layer.weight, layer.bias)]
@@ -315,7 +317,7 @@ class GRU(Pass):
         self.weights = arrays_of(self.flat)
         first, tokens = net.first.numpy(), net.tokens
         self.first, self.central = first[:tokens], first[tokens:]
-        self.sizes, self.descends = net.sizes, True
+        self.sizes = net.sizes
 
     def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:
         """Pass through tokens ``obs`` (B, T, D + D') from ``memory`` (B, H), cleared where ``starts`` (B, T) says so.
@@ -346,12 +348,6 @@ class GRU(Pass):
         outputs, values = (_swapped(rows, steps) for rows in results)
         back = partial(self._back, distinct, encoded, begins, critics, passed)
         return Passed(outputs, values, self.flat, back, passed[1][count - games :])
-
-    def descend(self, rows: Sequence[Array], chosen: Array, *how: Any) -> tuple[Array, Array]:
-        """Take a step with each minibatch ``chosen`` (M, S) of sequences: see :func:`fast.descent.descend`."""
-        from multigrid_rl.fast.sequences import descend  # noqa: PLC0415 - players do not learn
-
-        return descend(self, rows, chosen, *how)
 
     def _back(
         self,

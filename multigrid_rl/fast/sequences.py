@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.fast.adam import Adam, adam_step, clipped
-from multigrid_rl.fast.descent import take
+from multigrid_rl.fast.descent import Held, categorical_penalty, take
 from multigrid_rl.fast.distinct import add_up, number, numbered
 from multigrid_rl.fast.gru import GRU, Weights, arrays_of, backward, encode, encode_backward, forward
 from multigrid_rl.fast.loss import as_read, categorical_rows, shapes
-from multigrid_rl.fast.penalty import Held, categorical_penalty
 from multigrid_rl.jit import float_shared, inlined, threads
 from multigrid_rl.models.distributions import Distribution
 from multigrid_rl.models.tokens import add_rows
@@ -62,7 +61,7 @@ def _descend(
         row: the weights in one row, of which those of ``net`` are parts.
         factors: (M, 6) of :func:`adam_step`.
         limits: weights of the loss (4,), largest norm of a gradient, largest divergence.
-        held: see :func:`~multigrid_rl.fast.penalty.categorical_penalty`, or ``None``.
+        held: see :func:`categorical_penalty`, or ``None``.
         told: become the loss's statistics (M, 6) and the norms (M,).
     """
     first, central, weights, gradients = net

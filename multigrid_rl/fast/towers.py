@@ -95,8 +95,10 @@ class Towers(Pass):
         kind: ``kernels.TANH`` or ``kernels.RELU``.
     """
 
+    descent = "multigrid_rl.fast.descent:descend"
+
     def __init__(self, flat: Sequence[Tensor | None], kind: int) -> None:
-        self.flat, self.kind, self.descends = flat, kind, True
+        self.flat, self.kind = flat, kind
         # Views of the tensors: an optimiser's step is seen without a copy.
         self.towers = self._gradients = self._split(flat)
         # Gradients lie in one place for a whole run: they are split into towers once, not in every step.
@@ -150,12 +152,6 @@ class Towers(Pass):
         forward = self._forward(0, rows), self._forward(1, rows)
         layers = [arguments[-1] for arguments in forward]
         return forward, tuple(self._backward(k, own[:-1], np.empty_like(own[-1])) for k, own in enumerate(layers))
-
-    def descend(self, rows: Sequence[Array], chosen: Array, *how: Any) -> tuple[Array, Array]:
-        """Take a step with each minibatch ``chosen`` (M, S): see :func:`fast.descent.descend`."""
-        from multigrid_rl.fast.descent import descend  # noqa: PLC0415 - players do not learn
-
-        return descend(self, rows, chosen, *how)
 
     def rows(self, obs: Array) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
         """Return observations (R, D) as ``fast.descent`` reads them, and what it must know beside the towers."""

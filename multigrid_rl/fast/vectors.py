@@ -35,7 +35,7 @@ class VectorTowers(Towers):
         flat = linear_layers(net.policy, net.value)
         super().__init__(flat if self._log_std is None else [*flat, self._log_std], KINDS[net.activation])
         # numpy adds up the spread's gradient in pairs where it has one column, and a run's numbers stay what they were.
-        self.descends = self._log_std is None or len(self._log_std) > 1
+        self.descent = self.descent if self._log_std is None or len(self._log_std) > 1 else ""
 
     def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
         arrays = [tensor.detach().numpy() for tensor in flat if tensor is not None]

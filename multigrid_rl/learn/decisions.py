@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Deciding = Callable[[], dict[str, NDArray[np.bool_]]]
 
 
 class Ends(NamedTuple):
@@ -32,14 +33,15 @@ class Gaps:
     Args:
         rollout: arrays (T + 1, N, ...) by name, as :class:`~multigrid_rl.learn.batches.Rollout` has them.
         cut: (T + 1, N) where an episode was truncated.
-        deciding: where the agent decides next (N,).
+        name: of the agent.
+        deciding: the environment's method.
     """
 
     #: Columns that describe a decision; the others hold its outcome.
     _KEPT = ("obs", "actions", "mask", "logp", "entropy", "values", "rewards", "starts", "terminated")
 
-    def __init__(self, rollout: dict[str, Array], cut: Array, deciding: Callable[[], NDArray[np.bool_]]) -> None:
-        self._rollout, self._cut, self._deciding = rollout, cut, deciding
+    def __init__(self, rollout: dict[str, Array], cut: Array, name: str, deciding: Deciding) -> None:
+        self._rollout, self._cut, self._name, self._deciding = rollout, cut, name, deciding
         # A waiting decision keeps its columns: its log-probability is that of the weights that drew it, and its ratio
         # corrects for the update in between.
         #: The waiting decisions, at most one for each place: its mask is set.
@@ -66,7 +68,7 @@ class Gaps:
         final[cut] = np.arange(len(finals))
         owner = self._gather(final)
         cut[:] = final >= 0
-        places = np.flatnonzero((owner >= 0) & ~self._deciding())
+        places = np.flatnonzero((owner >= 0) & ~self._deciding()[self._name])
         rows = owner[places]
         obs, values = obs.copy(), values.copy()
         obs[places], values[places] = rollout["obs"][rows, places], rollout["values"][rows, places]

@@ -28,6 +28,10 @@ class Rows(NamedTuple):
         """Return the rows with every column changed."""
         return Rows._make(column if column is None else change(column) for column in self)
 
+    def flattened(self, memory: int) -> Rows:
+        """Return steps as rows, of a network with a ``memory`` whose rows are sequences: the loss knows no time."""
+        return self.each(lambda column: column.reshape(-1, *column.shape[2:])) if memory else self
+
 
 class Weighting(NamedTuple):
     """Parts of the loss: ``policy + vf_coef * value - entropy_coef * entropy``, ratios clipped to ``1 +- clip``."""

@@ -1,7 +1,6 @@
 """The sampling path: play ``T`` steps of ``N`` environments."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,7 +79,7 @@ class Collector:
                 self.rollouts[name] = own = rollout._replace(done=self._done.copy())
                 self._cut[name] = np.empty_like(self._done)
                 columns = {column: array for column, array in own._asdict().items() if column != "memory"}
-                self._gaps[name] = decisions.Gaps(columns, self._cut[name], partial(_of, deciding, name))
+                self._gaps[name] = decisions.Gaps(columns, self._cut[name], name, deciding)
         self._last = dict(obs)
 
     def _net(self, name: str) -> Any:
@@ -256,7 +255,3 @@ class Collector:
         self._fresh = {name: column.copy() for name, column in fresh.items()}
         for name, gaps in self._gaps.items():
             gaps.waiting |= {column: rows.copy() for column, rows in state["waiting"][name].items()}
-
-
-def _of(deciding: Callable[[], dict[str, Array]], name: str) -> Array:
-    return deciding()[name]

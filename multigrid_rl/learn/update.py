@@ -6,7 +6,7 @@ where it is done otherwise, a comment says why.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -83,15 +83,12 @@ class Update:
         self._steps: Counter[str] = Counter()
         self._obs: dict[str, Any] = {}
         self._targets: dict[str, Any] = {}
-        if any(hasattr(net, "normaliser") for net in networks.values()):
+        normalisers = {name: net.normaliser for name, net in networks.items() if hasattr(net, "normaliser")}
+        if normalisers:
             from multigrid_rl.models.vector import Moments, Normaliser  # noqa: PLC0415 - nothing is measured of tokens
 
-            normalisers = {name: getattr(net, "normaliser", None) for name, net in networks.items()}
-            self._obs = {
-                name: Moments(len(normaliser.mean))
-                for name, normaliser in normalisers.items()
-                if isinstance(normaliser, Normaliser)
-            }
+            measured = {name: one for name, one in normalisers.items() if isinstance(one, Normaliser)}
+            self._obs = {name: Moments(len(one.mean)) for name, one in measured.items()}
             self._targets = {name: Moments(1) for name in networks} if scale_values else {}
         self._measured = {"obs": self._obs, "targets": self._targets}
         self.schedule(0)
@@ -149,9 +146,8 @@ class Update:
             others of the last one. Under :data:`SECONDS` the seconds spent, by part.
         """
         config = self.config
-        for parts in self._flat.values():
-            for flat in parts:
-                flat.dropped = 0
+        for flat in chain(*self._flat.values()):
+            flat.dropped = 0
         self._stopped.clear()
         self._steps.clear()
         self._of_minibatches = {name: [] for name in batches}
@@ -209,20 +205,15 @@ class Update:
         own = slice(size // learners * index, size // learners * (index + 1))
         while part := list(islice(chosen, max(1, _TOGETHER // size))):
             for name, batch in batches.items():
-                self._take_steps(name, batch, np.stack([numbers[name][own] for numbers in part]), step)
-
-    def _take_steps(
-        self, name: str, batch: Batch, chosen: NDArray[np.int64], step: Callable[[str, Batch], None]
-    ) -> None:
-        """Take a ``step`` with each of the ``chosen`` rows (M, S): in one call, where they are compiled so."""
-        found = self._compiled(name)
-        if found is None or not found.descends or self.config.v_iters is not None or self._share[1] > 1:
-            for numbers in chosen:
-                step(name, batch.rows(numbers))
-        elif name not in self._stopped:
-            self._all_in_one_call(name, found, batch, chosen)
+                found, minibatch_rows = self._compiled(name), np.stack([numbers[name][own] for numbers in part])
+                if found is None or not self._at_once(found):
+                    for numbers in minibatch_rows:
+                        step(name, batch.rows(numbers))
+                elif name not in self._stopped:
+                    self._all_in_one_call(name, found, batch, minibatch_rows)
 
     def _all_in_one_call(self, name: str, found: Any, batch: Batch, chosen: NDArray[np.int64]) -> None:
+        """Take a step with each of the ``chosen`` rows (M, S)."""
         self.clock.lap("minibatch")
         adam, names = self.optimizers[name][0], (*Statistics._fields[:3], "grad_norm")
         columns: Any = [batch.obs, *self._rows(batch), batch.memory, batch.starts]
@@ -256,52 +247,52 @@ class Update:
         """Take one step of the policy; of the values, too, unless they have separate passes."""
         if name in self._stopped:
             return
-        flat, net, distribution = self._flat[name][0], self._networks[name], self._distributions[name]
-        apart, weighting, penalty = self.config.v_iters is not None, self._weighting(name), self._penalties.get(name)
+        flat, found, penalty = self._flat[name][0], self._compiled(name), self._penalties.get(name)
         flat.gradient.zero_()
         self.clock.lap("minibatch")
-        found = self._compiled(name)
-        passed = None if found is None else found.start(batch.obs, batch.memory, batch.starts)
-        columns: Any = self._tensors(batch) if passed is None else batch
-        rows = self._rows(columns)
-        # Whole sequences, flattened to rows: the loss knows no time.
-        if net.state_size:
-            rows = rows.each(lambda column: column.reshape(-1, *column.shape[2:]))
-        if passed is None:
-            if net.state_size:
-                outputs, values = net.sequence(columns.obs, columns.memory, columns.starts)
-            elif apart:
-                outputs, values = net.logits(columns.obs), columns.targets
-            else:
-                outputs, values = net(columns.obs)
-            loss, parts = loss_of(outputs, values, rows, distribution, self._losses, weighting)
-            if penalty is not None:
-                old = columns.outputs.reshape(outputs.shape)
-                divergence = penalty.of(distribution, old, outputs, rows.mask)
-                loss = loss + penalty.coefficient * divergence
-                parts = parts._replace(approx_kl=divergence.detach())
-            torch.autograd.backward(loss)
-            self.clock.lap("network")
-        else:
-            self.clock.lap("network")
-            values = passed.values[:, 0]
-            by_outputs, by_values, sums = ppo_gradient(passed.outputs, values, rows, distribution, weighting)
-            self.clock.lap("loss")
-            passed.add_gradients((by_outputs, by_values[:, None]))
-            self.clock.lap("network")
-            parts = sums.tolist()
-        policy_loss, vf_loss, entropy, kl, *_ = parts
+        parts = self._by_torch(name, batch) if found is None else self._by_kernels(name, batch, found)
+        self._metrics[name] |= dict(zip(Statistics._fields[:3], parts, strict=False))
         self._of_minibatches[name].append(tuple(parts[3:]))
-        self._metrics[name] |= {"policy_loss": policy_loss, "entropy": entropy}
-        if not apart:
-            self._metrics[name]["vf_loss"] = vf_loss
-        shared = float(kl) if self._share[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), float(kl))
+        kl = float(parts[3])
+        shared = kl if self._share[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), kl)
         if penalty is not None:
             penalty.last = shared
         if shared > stop_at(self.config.of(name).target_kl):
             self._stopped.add(name)
-            return
-        self._take(name, 0)
+        else:
+            self._take(name, 0)
+
+    def _by_torch(self, name: str, batch: Batch) -> Sequence[Any]:
+        """Add a minibatch's gradient, as torch computes it, and return the :class:`Statistics`."""
+        net, distribution, penalty = self._networks[name], self._distributions[name], self._penalties.get(name)
+        columns = self._tensors(batch)
+        if net.state_size:
+            outputs, values = net.sequence(columns.obs, columns.memory, columns.starts)
+        elif self.config.v_iters is not None:
+            outputs, values = net.logits(columns.obs), columns.targets
+        else:
+            outputs, values = net(columns.obs)
+        rows = self._rows(columns).flattened(net.state_size)
+        loss, parts = loss_of(outputs, values, rows, distribution, self._losses, self._weighting(name))
+        if penalty is not None:
+            divergence = penalty.of(distribution, columns.outputs.reshape(outputs.shape), outputs, rows.mask)
+            loss = loss + penalty.coefficient * divergence
+            parts = parts._replace(approx_kl=divergence.detach())
+        torch.autograd.backward(loss)
+        self.clock.lap("network")
+        return parts
+
+    def _by_kernels(self, name: str, batch: Batch, found: Pass) -> Sequence[Any]:
+        """Do the same with compiled passes and their compiled loss."""
+        passed = found.start(batch.obs, batch.memory, batch.starts)
+        rows, values = self._rows(batch).flattened(self._networks[name].state_size), passed.values[:, 0]
+        self.clock.lap("network")
+        how = self._distributions[name], self._weighting(name)
+        by_outputs, by_values, sums = ppo_gradient(passed.outputs, values, rows, *how)
+        self.clock.lap("loss")
+        passed.add_gradients((by_outputs, by_values[:, None]))
+        self.clock.lap("network")
+        return list(sums.tolist())
 
     def _value_step(self, name: str, batch: Batch) -> None:
         flat = self._flat[name][1]
@@ -339,9 +330,12 @@ class Update:
         """Return the compiled network, or ``None`` where torch computes it, or its loss."""
         able = self._losses.compiled(self._distributions[name])
         found = compile_network(self._networks[name]) if able else None
-        # All steps in one call know a penalty; single ones, such as several learners take, do not.
-        alone = found is not None and found.descends and self._share[1] == 1 and self.config.v_iters is None
-        return found if alone or name not in self._penalties else None
+        # All steps in one call know a penalty; single ones do not.
+        return found if name not in self._penalties or (found and self._at_once(found)) else None
+
+    def _at_once(self, found: Pass) -> bool:
+        """Return whether all steps are one call: several learners, or the values' own passes, need each by itself."""
+        return bool(found.descent) and self._share[1] == 1 and self.config.v_iters is None
 
     def _recomputed(
         self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]], how: Estimator

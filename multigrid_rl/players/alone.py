@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import ScenarioConfig, env_factory, kind_named, packages, task_of
 from multigrid_rl.envs.grouping import GroupedEnv
+from multigrid_rl.players.cards import Card, PlayerError
+from multigrid_rl.players.frozen import check_agent
+from multigrid_rl.players.match import SeatsEnv
 from multigrid_rl.players.places import SeatByAgent, Words
-from multigrid_rl.players.plain import PlayerError
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec, MultiAgentSpec, Seats
-
-if TYPE_CHECKING:
-    from multigrid_rl.players.cards import Card
-    from multigrid_rl.players.match import SeatsEnv
 
 
 @dataclass(frozen=True)
@@ -127,8 +125,6 @@ class AlonePlace(SeatByAgent):
 
     def fits(self, game: AloneSpec, card: Card, seat: str) -> bool:
         """Return that nothing is mirrored. Raises ``PlayerError``: the player cannot play it."""
-        from multigrid_rl.players.frozen import check_agent  # noqa: PLC0415
-
         trained = "the red/blue-door game" if card.env is None else card.env.env_id
         if task_of(trained) != task_of(game.env_id):
             raise PlayerError(expected(f"player {card.name} does not fit this environment: env", game.env_id, trained))

@@ -1,74 +1,26 @@
-"""The red/blue-door game as a kind of environments, and how players are seated in it."""
+"""How players are seated in the red/blue-door game."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.recipes import scenario_names
-from multigrid_rl.config.scenario import GameConfig
 from multigrid_rl.envs.grouping import agents_of
-from multigrid_rl.players.places import SeatedKind, Words
+from multigrid_rl.players.cards import Card
+from multigrid_rl.players.frozen import check_fits
+from multigrid_rl.players.places import Doors as Doors  # noqa: PLC0414 - checkpoints name it here
+from multigrid_rl.players.places import Words
 from multigrid_rl.trust import import_object
-from multigrid_rl.types import AgentSpec, EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
+from multigrid_rl.types import AgentSpec, GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, other_seat
 from multigrid_rl.world.engine import DoorsEnv, World
-from multigrid_rl.world.events import EventBonus, best_return, check_reward, game_specs
+from multigrid_rl.world.events import EventBonus, check_reward, game_specs
 from multigrid_rl.world.state import token_categories
-
-if TYPE_CHECKING:
-    from multigrid_rl.players.cards import Card
-
-
-class Doors(SeatedKind):
-    """The red/blue-door game: a board, and a player on each seat."""
-
-    board: ClassVar[bool] = True
-    shaped: ClassVar[bool] = True
-    stock: ClassVar[bool] = True
-
-    game: GameConfig
-
-    @property
-    def spec(self) -> GameSpec:
-        """The game."""
-        return self.game.spec()
-
-    def rewards(self) -> list[tuple[str, str, str]]:
-        """Return the weights of its events, and the bound on a team's return."""
-        spec = self.spec
-        pays, teams = spec.reward, list(dict.fromkeys(map(spec.team_of, self.learning)))
-        ball = f"ball {pays.ball_pickup:g} x {pays.ball_discount:g}, squared each time; " if spec.obstacle else ""
-        fights = f"eliminating {pays.eliminated_opponent:g}, eliminated {pays.got_eliminated:g}; "
-        said = (
-            f"key {pays.key_pickup:g}; {ball}{fights if spec.death_match else ''}"
-            f"any other pickup {pays.invalid_pickup:g}; "
-            f"success {pays.success:g} - 0.9 x step / {spec.max_steps}, for one of the team (docs/game.md, section 5)"
-        )
-        bounds = " or ".join(f"below {best_return(spec, team):.2f}" for team in teams)
-        best = "all that a team could earn in one game; what play reaches: docs/game.md, section 9"
-        return [("rewards", "of events", said), ("best return", bounds, best)]
-
-    def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
-        """Return the recipe for a run's matches."""
-        from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it brings torch
-
-        return MatchFactory(
-            spec=self.spec,
-            opponents=self.opponents,
-            checkpoints=config.checkpoint_root(),
-            hashes=hashes,
-            seed=config.seed,
-            scheme=config.scheme,
-            shared=config.shared,
-            shaping=config.train.shaping,
-            bonus=config.train.bonus,
-            league=self.pool_seats,
-        )
 
 
 class DoorsPlace:
-    """How players are seated at red/blue doors; see ``players.places.Place``. What it needs is imported when asked."""
+    """How players are seated at red/blue doors; see ``players.places.Place``."""
 
     protocol = "1"
     built_in = True
@@ -103,8 +55,6 @@ class DoorsPlace:
 
     def fits(self, game: GameSpec, card: Card, seat: str) -> bool:
         """Return whether a player needs mirrored observations on a seat. Raises ``PlayerError``: it cannot play it."""
-        from multigrid_rl.players.frozen import check_fits  # noqa: PLC0415
-
         return check_fits(card, game, seat)
 
     def training_reward(self, game: GameSpec, name: str | None, bonus: dict[str, dict[str, float]]) -> Shaping | None:

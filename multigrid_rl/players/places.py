@@ -8,11 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from multigrid_rl.config.scenario import LEAGUE, LEARN, EnvironmentKind
+from multigrid_rl.config.scenario import LEAGUE, LEARN, EnvironmentKind, GameConfig
 from multigrid_rl.players.plain import PlayerError
 from multigrid_rl.tables import PLACES, find
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.types import AgentSpec, MultiAgentSpec, Policy, RunError, Seats, SeatView, UniformSource
+from multigrid_rl.types import (
+    AgentSpec,
+    EnvFactory,
+    GameSpec,
+    MultiAgentSpec,
+    Policy,
+    RunError,
+    Seats,
+    SeatView,
+    UniformSource,
+)
 
 if TYPE_CHECKING:
     from multigrid_rl.envs.base import OwnReward
@@ -272,3 +282,52 @@ class SeatedKind(EnvironmentKind):
         """Return all seats of a team, in index order, those that do not learn included."""
         found: tuple[str, ...] = self.spec.seats_of(team)
         return found
+
+
+class Doors(SeatedKind):
+    """The red/blue-door game: a board, and a player on each seat."""
+
+    board: ClassVar[bool] = True
+    shaped: ClassVar[bool] = True
+    stock: ClassVar[bool] = True
+
+    game: GameConfig
+
+    @property
+    def spec(self) -> GameSpec:
+        """The game."""
+        return self.game.spec()
+
+    def rewards(self) -> list[tuple[str, str, str]]:
+        """Return the weights of its events, and the bound on a team's return."""
+        from multigrid_rl.world.events import best_return  # noqa: PLC0415 - it brings numba
+
+        spec = self.spec
+        pays, teams = spec.reward, list(dict.fromkeys(map(spec.team_of, self.learning)))
+        ball = f"ball {pays.ball_pickup:g} x {pays.ball_discount:g}, squared each time; " if spec.obstacle else ""
+        fights = f"eliminating {pays.eliminated_opponent:g}, eliminated {pays.got_eliminated:g}; "
+        said = (
+            f"key {pays.key_pickup:g}; {ball}{fights if spec.death_match else ''}"
+            f"any other pickup {pays.invalid_pickup:g}; "
+            f"success {pays.success:g} - 0.9 x step / {spec.max_steps}, for one of the team (docs/game.md, section 5)"
+        )
+        bounds = " or ".join(f"below {best_return(spec, team):.2f}" for team in teams)
+        best = "all that a team could earn in one game; what play reaches: docs/game.md, section 9"
+        return [("rewards", "of events", said), ("best return", bounds, best)]
+
+    def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
+        """Return the recipe for a run's matches."""
+        from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it brings torch
+
+        return MatchFactory(
+            spec=self.spec,
+            opponents=self.opponents,
+            checkpoints=config.checkpoint_root(),
+            hashes=hashes,
+            seed=config.seed,
+            scheme=config.scheme,
+            shared=config.shared,
+            shaping=config.train.shaping,
+            bonus=config.train.bonus,
+            league=self.pool_seats,
+        )

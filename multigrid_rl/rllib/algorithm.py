@@ -1,8 +1,8 @@
 """The one RLlib algorithm of all trainers: its training step is an iteration of the run (``training.run``)."""
 
 import logging
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnWays, put_in_place, without_object_store
 from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns, tell_of_episodes
+from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.runs.divergence import DivergedError
-from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import ended_by
 from multigrid_rl.training.protocols import Sampler
-from multigrid_rl.training.run import Stall, TrainingRun
+from multigrid_rl.training.rehearsal import warm_up
+from multigrid_rl.training.run import build_run
 from multigrid_rl.training.stages import Stage, thread_tuner
 
 LOG = logging.getLogger(__name__)
@@ -54,9 +55,7 @@ class MultigridAlgorithm(OwnWays, PPO):
     def default_resource_request(cls, config: Any) -> Any:
         """Return what a trial of Tune's needs. Raises ``ConfigError``: more than there is, it would wait for ever."""
         made = cls.get_default_config().update_from_dict(config)
-        # What others use at the moment will be free again: not compared with.
-        made.settings = replace(made.settings, driven=True)
-        request = super().default_resource_request(made.to_dict())
+        request = super().default_resource_request(config)
         needed, there = request.required_resources.get("CPU", 0), ray.cluster_resources().get("CPU", 0)
         if needed > there:
             parts = f"one for the trial, {made.num_env_runners} env runners, {made.num_learners} learners"
@@ -68,6 +67,7 @@ class MultigridAlgorithm(OwnWays, PPO):
         """Build env runners and learners, then hand games and the learners' weights to the runners."""
         self.pool: Any = None
         settings: Settings = self.config.settings
+        self.config.check_machine()
         self._threads = thread_tuner(settings.run)
         # Before anything is computed: sums depend on the number of threads, and more of them than cores are far slower.
         torch.set_num_threads(settings.run.learner_threads)
@@ -77,7 +77,7 @@ class MultigridAlgorithm(OwnWays, PPO):
         games = [stage.factory for stage in stages]
         for factory in games:
             factory.load()
-        sampler: Sampler | None = None
+        sampler: Sampler
         if self.env_runner_group.num_remote_workers():
             from multigrid_rl.rllib.env_runner_pool import EnvRunnerPool  # noqa: PLC0415 - most runs have none
 
@@ -88,10 +88,7 @@ class MultigridAlgorithm(OwnWays, PPO):
             networks = {name: self.env_runner.module[name].net for name in self.env_runner.modules}
             sampler = trainer.sampler(settings.run, stages, networks) or LocalSampler(self.env_runner)
         self._learner = GroupLearner(self.learner_group, stages[0].factory.specs)
-        patience = trainer.patience(settings.run)
-        self.run = TrainingRun(stages, games, sampler, self._learner, None if patience is None else Stall(*patience))
-        if settings.run.init is not None and not settings.driven:
-            self.run.begin_with(*find(STARTS, "player")(settings.run, stages[-1].factory.specs))
+        self.run = build_run(settings.run, stages, games, sampler, self._learner)
         self.row: dict[str, float | None] = {}
         self._newest: Any = np.zeros((0, 0))
         self._columns: dict[int, dict[str, None]] = {}
@@ -115,37 +112,30 @@ class MultigridAlgorithm(OwnWays, PPO):
         )
         return [actor for _, actor in sorted(found, key=lambda pair: int(pair[0]))]
 
-    def train(self) -> dict[str, Any]:
-        """Take one iteration; a training loop reads :attr:`row`, and needs no result of RLlib's."""
-        if not self.config.settings.driven:
-            return dict(super().train())
-        self.training_step()  # RLlib's counters and timers, and its result, take a millisecond
-        return {}
+    def iterate(self) -> None:
+        """Sample, learn and set weights once, with no result: RLlib's counters and timers take a millisecond."""
+        self._threads.update()
+        self.run.iterate()
+        self.row = self.run.row()
 
     def training_step(self) -> None:
-        """Sample, learn and set weights once; log what was measured under RLlib's keys."""
-        run = self.run
-        if not self.config.settings.driven:
-            # Others may have set weights, optimisers or torch's threads since the last iteration.
-            torch.set_num_threads(self.config.settings.run.learner_threads)
-            run.advance_stage()
-            run.take_up()
-        self._threads.update()
-        before = run.env_steps
-        run.iterate()
-        self.row = run.row()
-        if not self.config.settings.driven:
-            window, batch = self.config.metrics_num_episodes_for_smoothing, self.config.settings.run.train.minibatch
-            if self.pool is not None and self.pool.recreated:
-                how = {"algorithm": self, "env_runner_group": self.env_runner_group, "is_evaluation": False}
-                how["env_runner_indices"], self.pool.recreated = self.pool.recreated, []
-                functions = self.config.callbacks_on_env_runners_recreated
-                make_callback("on_env_runners_recreated", self.callbacks, functions, kwargs=how)
-            if run.finished is not None:
-                logger = MetricsLogger(stats_cls_lookup=self.config.stats_cls_lookup, root=False)
-                if tell_of_episodes(self.config, self.callbacks, run.finished, run.specs, logger):
-                    self.metrics.aggregate([logger.reduce()], key=ENV_RUNNER_RESULTS)
-            self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window, batch)
+        """Iterate once, as RLlib's ``train()`` asks, and log what was measured under RLlib's keys."""
+        run, before = self.run, self.run.env_steps
+        # Others may have set weights, optimisers or torch's threads since the last iteration.
+        torch.set_num_threads(self.config.settings.run.learner_threads)
+        run.take_up()
+        self.iterate()
+        window, batch = self.config.metrics_num_episodes_for_smoothing, self.config.settings.run.train.minibatch
+        if self.pool is not None and self.pool.recreated:
+            how = {"algorithm": self, "env_runner_group": self.env_runner_group, "is_evaluation": False}
+            how["env_runner_indices"], self.pool.recreated = self.pool.recreated, []
+            functions = self.config.callbacks_on_env_runners_recreated
+            make_callback("on_env_runners_recreated", self.callbacks, functions, kwargs=how)
+        if run.finished is not None:
+            logger = MetricsLogger(stats_cls_lookup=self.config.stats_cls_lookup, root=False)
+            if tell_of_episodes(self.config, self.callbacks, run.finished, run.specs, logger):
+                self.metrics.aggregate([logger.reduce()], key=ENV_RUNNER_RESULTS)
+        self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - before, window, batch)
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
@@ -163,7 +153,7 @@ class MultigridAlgorithm(OwnWays, PPO):
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return what is in every result; outside a trial of Tune without the whole configuration."""
-        whole = self.is_actor() and not self.config.settings.driven
+        whole = self.is_actor()
         kind: Any = super() if whole else super(Algorithm, self)  # RLlib's copies the configuration: a millisecond
         metrics: dict[str, Any] = kind.get_auto_filled_metrics(*args, **kwargs)
         config = {**metrics["config"], "seed": self.config.settings.run.seed} if whole else {}
@@ -172,16 +162,13 @@ class MultigridAlgorithm(OwnWays, PPO):
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state and the run's: counters, gates, games under way."""
         state: dict[str, Any] = super().get_state(*args, **kwargs)
-        if self.config.settings.driven:  # its loop keeps the run beside this
-            return state
         return {**state, "run": self.run.get_state(), "newest_episodes": self._newest}
 
     def save_to_path(self, path: Any = None, **options: Any) -> str:
         """Write RLlib's checkpoint, and beside it what the folder of a run has: its players play as those of runs."""
         folder: str = super().save_to_path(path, **options)
-        whole = options.get("state") is None and options.get("filesystem") is None
-        if whole and not self.config.settings.driven:
-            from multigrid_rl.rllib.checkpoint_players import write_beside  # noqa: PLC0415 - the loop writes its own
+        if options.get("state") is None and options.get("filesystem") is None:
+            from multigrid_rl.rllib.export import write_beside  # noqa: PLC0415 - the loop writes its own
 
             try:
                 write_beside(Path(folder), self.config.settings, self.run)
@@ -192,7 +179,7 @@ class MultigridAlgorithm(OwnWays, PPO):
     def restore_from_path(self, path: Any, *, component: str | None = None, **options: Any) -> None:
         """Continue from a checkpoint. Raises ``ConfigError``: its networks are others, or of another game's agents."""
         if component is None and Path(path, "config.yaml").is_file():  # a training loop compares by itself
-            from multigrid_rl.rllib.checkpoint_players import check_networks  # noqa: PLC0415 - a plain run restores nothing
+            from multigrid_rl.rllib.export import check_networks  # noqa: PLC0415 - a plain run restores nothing
 
             check_networks(Path(path), self.config.settings)
         super().restore_from_path(path, component=component, **options)
@@ -215,9 +202,9 @@ class MultigridAlgorithm(OwnWays, PPO):
         self.set_state({COMPONENT_LEARNER_GROUP: {COMPONENT_LEARNER: {COMPONENT_RL_MODULE: weights}}})
 
     def write(self, folder: Path) -> None:
-        """Write RLlib's checkpoint into a new folder. Raises ``OSError``, ``RunError``."""
+        """Write RLlib's own state alone into a new folder. Raises ``OSError``, ``RunError``."""
         with self._learner.reporting():
-            self.save_to_path(str(folder.resolve()))
+            self.save_to_path(str(folder.resolve()), state=super().get_state())
 
     def read(self, folder: Path) -> None:
         """Continue from RLlib's checkpoint; values of this algorithm's configuration stay its own."""
@@ -249,7 +236,22 @@ class MultigridAlgorithm(OwnWays, PPO):
         super().cleanup()
 
 
-def engine(config: RunConfig, stages: list[Stage] | None = None) -> MultigridAlgorithm:
-    """Build the algorithm of a run; see :func:`~multigrid_rl.rllib.build.algorithm_config`."""
-    algorithm: MultigridAlgorithm = algorithm_config(config, stages).build_algo()
-    return algorithm
+@contextmanager
+def built(config: RunConfig, stages: list[Stage], start: Path | None = None) -> Iterator[MultigridAlgorithm]:
+    """Build the algorithm of a run that a training loop drives, and stop it at the end.
+
+    Args:
+        config: the run.
+        stages: its games.
+        start: a checkpoint that is read next: its weights count, not those of ``init``.
+    """
+    torch.set_num_threads(config.learner_threads)
+    # Compiles: plays and learns once with small networks that are thrown away.
+    warm_up(config, stages[-1].factory, thread_tuner(config).most)
+    with ray_session(config):
+        begun = config if start is None else config.model_copy(update={"init": None})
+        algorithm: MultigridAlgorithm = algorithm_config(begun, stages).build_algo()
+        try:
+            yield algorithm
+        finally:
+            algorithm.stop()

@@ -25,8 +25,7 @@ from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
 from multigrid_rl.rllib.session import check_gpus, free_cpus, learner_cpus
 from multigrid_rl.text import ConfigError, expected, shown
-from multigrid_rl.training.stages import Stage, stages_of
-from multigrid_rl.training.start import load_stages
+from multigrid_rl.training.stages import Stage, load_stages, stages_of
 
 #: Callbacks of env runners that follow a game while it is played; ours play batches of games.
 _OF_EPISODES = ("on_environment_created", "on_episode_created", "on_episode_step", "on_sample_end")
@@ -39,7 +38,6 @@ class Settings:
     Attributes:
         run: the run.
         stages: its games; empty: not loaded yet.
-        driven: a training loop drives the algorithm, and does what is due between iterations.
         words: overrides that the run was composed of.
         seeded: the seed was chosen where the run was named.
         filled: RLlib's settings as they follow from the run: whatever differs from them was set by a user.
@@ -47,7 +45,6 @@ class Settings:
 
     run: RunConfig
     stages: tuple[Stage, ...] = ()
-    driven: bool = False
     words: tuple[str, ...] = ()
     seeded: bool = False
     filled: Mapping[str, Any] = field(default_factory=dict)
@@ -137,14 +134,12 @@ class MultigridConfig(PPOConfig):
             self._check_evaluation()
             values = self._user_values()
             run = changed(self.settings.run, values) if values else self.settings.run
-            if not self.settings.driven:
+            stages = self.settings.stages
+            if values or not stages:
                 allowed = "null with multigrid_rl.rllib.config, as `multigrid-rl train` alone makes the folder of a run"
                 needing = {"league": run.scenario.league, "run_dir": run.run_dir, "tracking": run.tracking}
                 for key, value in needing.items():
                     run.require(value is None, key, allowed, value)
-                self._check_machine(run)
-            stages = self.settings.stages
-            if values or not stages:
                 stages = tuple(load_stages(run, None)[0])
             self._check_opponent(stages[-1].factory)
             self.settings = replace(self.settings, run=run, stages=stages)
@@ -179,10 +174,10 @@ class MultigridConfig(PPOConfig):
                 raise ConfigError(expected(setting, INSTEAD.get(name, default), shown(str(value))))
         return values
 
-    def _check_machine(self, run: RunConfig) -> None:
+    def check_machine(self) -> None:
         """Raise ``ConfigError`` for more processes or GPUs than there are: Ray would wait for them silently."""
-        check_gpus(run)
-        cluster, judges = run.cluster, self.evaluation_num_env_runners
+        check_gpus(self.settings.run)
+        cluster, judges = self.settings.run.cluster, self.evaluation_num_env_runners
         wanted = (cluster.runners + judges) * self.num_cpus_per_env_runner + learner_cpus(cluster)
         there = ray.is_initialized()
         cpus = free_cpus(wanted) if there else available_cpus()
@@ -358,7 +353,7 @@ def is_drawn(value: Any) -> bool:
 
 def algorithm_config(run: RunConfig, stages: list[Stage] | None = None) -> MultigridConfig:
     """Return the configuration of a run that a training loop drives. Raises ``ConfigError``: stages that do not fit."""
-    return MultigridConfig.of(Settings(run, tuple(stages or stages_of(run)), driven=True))
+    return MultigridConfig.of(Settings(run, tuple(stages or stages_of(run))))
 
 
 def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:

@@ -1,10 +1,13 @@
-"""Players of RLlib's own checkpoints: modules of stock ``PPO`` as frozen players, for ``multigrid-rl export``."""
+"""RLlib's checkpoints as players: modules of stock ``PPO`` for ``multigrid-rl export``; ours as the folder of a run."""
 
 from __future__ import annotations
 
+import json
 import pickle
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -17,14 +20,19 @@ from ray.rllib.utils.checkpoints import Checkpointable
 from torch import nn
 
 from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.models.registry import actor_of, build
 from multigrid_rl.players.cards import PlayerError, write_player
 from multigrid_rl.rllib.build import Settings
 from multigrid_rl.rllib.environment import RedBlueDoors
 from multigrid_rl.rllib.learner import MODULES, ActorCriticModule
+from multigrid_rl.runs.players import FREE
 from multigrid_rl.runs.provenance import circumstances
-from multigrid_rl.text import expected, one_line, shown, unknown
-from multigrid_rl.training.stages import card_of, stages_of
+from multigrid_rl.runs.reader import read_config
+from multigrid_rl.text import ConfigError, expected, one_line, shown, unknown
+from multigrid_rl.training.loop import write_players
+from multigrid_rl.training.run import TrainingRun
+from multigrid_rl.training.stages import card_of, seated_in, stages_of
 from multigrid_rl.trust import MISTAKES, check_code
 from multigrid_rl.types import TEAM_ORDER, GameSpec
 from multigrid_rl.world.constants import ACTIONS
@@ -219,3 +227,35 @@ def _bias(layer: nn.Linear) -> torch.Tensor:
 def _refused(source: Path, got: str) -> PlayerError:
     wanted = "RLlib's default MLP, linear layers with tanh or relu between all, or multigrid_rl.rllib.NetworkModule"
     return PlayerError(expected(source, wanted, got))
+
+
+def check_networks(folder: Path, settings: Settings) -> None:
+    """Check that a checkpoint has the networks of a run. Raises ``ConfigError``: it has others, or for other agents."""
+    wanted, model = settings.stages[0].factory.specs.modules, read_config(folder)["model"]
+    there = sorted(home.name for home in (folder / MODULES).iterdir() if home.is_dir())
+    if not {*wanted} <= {*there}:
+        raise ConfigError(expected(f"{folder}: modules", ", ".join(wanted), ", ".join(there)))
+    for key, value in settings.run.model.model_dump(mode="json", exclude={*FREE, "bound"}).items():
+        if model.get(key, value) != value:
+            raise ConfigError(expected(f"model.{key}", f"{model[key]}, as in {folder}", value))
+
+
+def write_beside(path: Path, settings: Settings, run: TrainingRun) -> None:
+    """Write configuration, provenance and players beside what RLlib writes. Raises ``DivergedError``: not finite."""
+    seats, name = seated_in(settings.stages), f"step_{run.env_steps}"
+    opponents = [
+        {"seat": seat, "name": player.name, "weight": player.weight, "sha256": player.sha256}
+        for seat, players in seats.items()
+        for player in players
+    ]
+    provenance = {**circumstances(), "seed": settings.run.seed, "opponents": opponents}
+    folder = SimpleNamespace(path=path, provenance=provenance)
+    shutil.rmtree(path / "checkpoints", ignore_errors=True)  # of an earlier checkpoint in the same folder
+    write_players(path / "checkpoints" / name / "players", run, settings.run, folder)
+    written = {
+        "checkpoints/latest": f"{name}\n",
+        "provenance.json": json.dumps(provenance),
+        "config.yaml": to_yaml(settings.run),
+    }
+    for file, text in written.items():
+        (path / file).write_text(text, encoding="utf-8")

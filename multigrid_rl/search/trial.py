@@ -12,6 +12,7 @@ from typing import Any
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.gates import GateKeeper
+from multigrid_rl.rllib.algorithm import built
 from multigrid_rl.runs.checkpoints import Checkpoint, newest_good
 from multigrid_rl.runs.folder import LOCK, RunFolder, locked
 from multigrid_rl.runs.provenance import facts_of
@@ -93,7 +94,9 @@ def _play(trial: TrialConfig, report: Callable[[dict[str, Any]], None]) -> dict[
     else:
         folder = RunFolder(trial.path, config, seated_in(stages), facts_of(config))
     try:
-        return train(config, folder, observe, interrupted, start.path if start else None, stages)
+        at = start.path if start else None
+        with built(config, stages, at) as algorithm:
+            return train(algorithm, config, folder, observe, interrupted, at)
     finally:
         folder.close()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from multigrid_rl.cli.app import refuse_to_overwrite, write_file
+from multigrid_rl.cli.seeds import read_request, run_path, state_of, told_held
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 from multigrid_rl.evaluation.replays import ReplayError, choose, read_games
 from multigrid_rl.evaluation.seed_statistics import told_median
@@ -22,7 +23,6 @@ from multigrid_rl.show.run_page import run_page
 from multigrid_rl.show.video import write_video
 from multigrid_rl.show.words import metric_title, unit_of
 from multigrid_rl.text import ConfigError, expected, one_line
-from multigrid_rl.training.seeds import read_request, run_path, state_of, told_held
 
 LOG = logging.getLogger(__name__)
 #: A report's name inside its own folder.

@@ -43,8 +43,8 @@ def report(
     ] = True,
 ) -> None:
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
+    from multigrid_rl.cli.seeds import SEEDS_FILE
     from multigrid_rl.show import report as pages
-    from multigrid_rl.training.seeds import SEEDS_FILE
 
     if pages.is_cup(folder):
         if episodes is not None:

@@ -1,11 +1,10 @@
-"""The training loop: build, iterate, record, checkpoint, judge."""
+"""The training loop: iterate, record, checkpoint, judge."""
 
 import logging
 import math
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,12 +17,11 @@ from multigrid_rl.players.cards import write_player
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
-from multigrid_rl.tables import ENGINES, STARTS, find, load
+from multigrid_rl.tables import load
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.protocols import Engine
-from multigrid_rl.training.rehearsal import warm_up
 from multigrid_rl.training.run import TrainingRun
-from multigrid_rl.training.stages import Stage, card_of, stages_of, thread_tuner
+from multigrid_rl.training.stages import card_of
 from multigrid_rl.types import RunError
 
 LOG = logging.getLogger(__name__)
@@ -36,22 +34,22 @@ QUIET_STEPS = 2_000
 
 
 def train(
+    engine: Engine,
     config: RunConfig,
     folder: RunFolder,
-    observe: Callable[[dict[str, Any], GateKeeper], None],
+    observe: Callable[[dict[str, Any], GateKeeper], object],
     interrupted: Callable[[], bool],
     start: Path | None = None,
-    stages: list[Stage] | None = None,
 ) -> dict[str, Any]:
     """Train until the budget is spent, the gates are held, or ``interrupted()``; returns the verdict.
 
     Args:
+        engine: RLlib's algorithm of the run.
         config: the run. Its values count, also where ``start`` was trained with others.
         folder: takes rows, checkpoints and verdict.
-        observe: called after each iteration with its row and the gate keeper.
+        observe: called after each iteration with its row and the gate keeper; a true answer interrupts the run.
         interrupted: asked after every iteration.
         start: own checkpoint to continue from: weights, optimisers, counters, random streams, games and gates.
-        stages: games of the run, with the players that are loaded already; by default as they follow from ``config``.
 
     Raises:
         ConfigError: weights of ``start`` are not finite.
@@ -59,53 +57,38 @@ def train(
         RunError: env runners, a learner or the folder failed, or the run diverged; what was reported and the last
             checkpoint stay.
     """
-    torch.set_num_threads(config.learner_threads)
-    if stages is None:
-        from multigrid_rl.runs.reader import opponent_hashes  # noqa: PLC0415 - whoever starts a run has loaded them
-
-        stages = stages_of(config, opponent_hashes(folder.path))
-    # Compiles: plays and learns once with small networks that are thrown away.
-    warm_up(config, stages[-1].factory, thread_tuner(config).most)
-    with find(ENGINES, "session")(config), ExitStack() as stack:
-        engine: Engine = find(ENGINES, "rllib")(config, stages)
-        stack.callback(engine.stop)
-        run: TrainingRun = engine.run
-        if (league := stages[-1].scenario.league) is not None:
-            run.league = load(league.pool)(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
-        row, ended, divergence = folder.last_row(), None, Divergence(folder.path, config.train.objective)
-        quiet = True
-        if start is not None:
-            restore(engine, start)
-            if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing
-                ended = ended_by(config, run)
-            if ended is None:  # a stage may have ended in the very iteration in which the run did
-                run.advance_stage()
-        elif config.init is not None:
-            weights, rows = find(STARTS, "player")(config, stages[-1].factory.specs)
-            run.begin_with(weights, rows)
-            folder.note("init", {"player": config.init, "weights": run.fingerprints()})
-        last_checkpoint, written = run.env_steps, time.monotonic()
-        while ended is None:
-            engine.train()
-            row = engine.row
-            run.reports.clock.begin()
-            folder.record(row)
-            observe(row, run.reports.keeper)
-            divergence.check(row, run.lost_returns, run.learner.get_weights)
-            advance_league(run, config, folder)
-            run.reports.clock.lap("metrics")
-            ended = ended_by(config, run) or ("interrupted" if interrupted() else None)
-            quiet = quiet and _waits_for_an_end(row, config)
-            if ended is None:
-                run.advance_stage()
-            due = run.env_steps - last_checkpoint >= config.train.checkpoint_every
-            if ended or due or time.monotonic() - written >= CHECKPOINT_S:
-                checkpoint(engine, config, folder)
-                run.reports.clock.lap("checkpoint")
-                last_checkpoint, written = run.env_steps, time.monotonic()
-        assert row is not None
-        verdict = verdict_of(run, config, folder, row, ended)
-        folder.verdict(verdict)
+    run: TrainingRun = engine.run
+    own = run.stages[-1]
+    if (league := own.scenario.league) is not None:
+        run.league = load(league.pool)(own.scenario, own.factory.specs, config.seed, folder.path)
+    row, ended, divergence = folder.last_row(), None, Divergence(folder.path, config.train.objective)
+    quiet = True
+    if start is not None:
+        restore(engine, start)
+        if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing
+            ended = ended_by(config, run)
+    elif config.init is not None:
+        folder.note("init", {"player": config.init, "weights": run.fingerprints()})
+    last_checkpoint, written = run.env_steps, time.monotonic()
+    while ended is None:
+        engine.iterate()
+        row = engine.row
+        run.reports.clock.begin()
+        folder.record(row)
+        asked = observe(row, run.reports.keeper)
+        divergence.check(row, run.lost_returns, run.learner.get_weights)
+        advance_league(run, config, folder)
+        run.reports.clock.lap("metrics")
+        ended = ended_by(config, run) or ("interrupted" if asked or interrupted() else None)
+        quiet = quiet and _waits_for_an_end(row, config)
+        due = run.env_steps - last_checkpoint >= config.train.checkpoint_every
+        if ended or due or time.monotonic() - written >= CHECKPOINT_S:
+            checkpoint(engine, config, folder)
+            run.reports.clock.lap("checkpoint")
+            last_checkpoint, written = run.env_steps, time.monotonic()
+    assert row is not None
+    verdict = verdict_of(run, config, folder, row, ended)
+    folder.verdict(verdict)
     return verdict
 
 
@@ -128,7 +111,7 @@ def verdict_of(
         "policy_updates": row["policy_updates"],
         "seconds": row["seconds"],
         "env_steps_per_s": row["env_steps"] / row["seconds"],
-        "env_runner_restarts": run.env_runner_restarts,
+        "env_runner_restarts": run.sampler.restarts,
         "last_report": {name: value for name, value in report.items() if name.startswith(_REPORTED)},
         "opponents": folder.provenance["opponents"],
         "weights": run.fingerprints(),

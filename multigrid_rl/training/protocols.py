@@ -3,7 +3,7 @@
 An iteration is :meth:`Sampler.sample`, :meth:`Learner.learn`, :meth:`Sampler.set_weights`; see ``training.run``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +14,8 @@ from multigrid_rl.types import EnvFactory, EpisodeTable
 Weights = dict[str, dict[str, Any]]
 #: Numbers by name.
 Metrics = dict[str, float]
+#: What is called with each row of a run; a true answer ends it after this iteration, with a checkpoint.
+RowCallback = Callable[[dict[str, Any]], object]
 
 
 class Sampler(Protocol):
@@ -117,7 +119,7 @@ class Engine(Protocol):
     run: Any  # a ``training.run.TrainingRun``, which knows this module
     row: dict[str, Any]  # metrics of the last iteration, by name
 
-    def train(self) -> Any:
+    def iterate(self) -> None:
         """Take one iteration of ``run``."""
         ...
 
@@ -127,8 +129,4 @@ class Engine(Protocol):
 
     def read(self, folder: Path) -> None:
         """Continue from what :meth:`write` wrote, with values of this run's own configuration."""
-        ...
-
-    def stop(self) -> None:
-        """End all processes."""
         ...

@@ -1,5 +1,7 @@
 """A run while it trains: its iteration, counters, stages, league and metrics."""
 
+from __future__ import annotations
+
 import logging
 import math
 import time
@@ -8,19 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.batches import Experience
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import episode_metrics, explained_variance
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.runs.gating import Reports
+from multigrid_rl.tables import STARTS, find
 from multigrid_rl.training.protocols import Learner, Metrics, Sampler
 from multigrid_rl.training.stages import Stage
 from multigrid_rl.types import EnvFactory, EpisodeTable, RunError
 
 LOG = logging.getLogger(__name__)
-_COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_from", "env_runner_restarts")
-_COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage", "env_runners", "env_runner_restarts")
+_COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage")
+_COUNTERS = (*_COUNTED, "stage_from")
 #: Statistics of a whole update, not of its last minibatch.
 _OF_UPDATE = ("approx_kl", "clip_fraction", "approx_kl_k1", "explained_variance")
 
@@ -49,6 +53,18 @@ class Stall:
             mean = sum(values) / len(values)
             self.since_lowest = 0 if mean < self.lowest else self.since_lowest + 1
             self.lowest = min(mean, self.lowest)
+
+
+def build_run(
+    config: RunConfig, stages: Sequence[Stage], games: Sequence[EnvFactory], sampler: Sampler, learner: Learner
+) -> TrainingRun:
+    """Return the run of a configuration, which begins with the player that its ``init`` names, if any."""
+    patience = trainer_of(config.train.trainer).patience(config)
+    run = TrainingRun(stages, games, sampler, learner, None if patience is None else Stall(*patience))
+    if config.init is not None:
+        learner.begin_with(*find(STARTS, "player")(config, stages[-1].factory.specs))
+        run.send_weights()
+    return run
 
 
 class TrainingRun:
@@ -98,22 +114,9 @@ class TrainingRun:
         sampler.begin(self._games[0], 0)
         self.send_weights()
 
-    @property
-    def env_runners(self) -> int:
-        """Processes that played in the last iteration."""
-        return self.sampler.env_runners
-
-    @property
-    def env_runner_restarts(self) -> int:
-        """Processes that were lost so far, and replaced."""
-        return self.sampler.restarts
-
-    @env_runner_restarts.setter
-    def env_runner_restarts(self, count: int) -> None:
-        self.sampler.restarts = count
-
     def iterate(self) -> None:
-        """Sample, learn and set weights once."""
+        """Sample, learn and set weights once, in the stage that is due."""
+        self._advance_stage()
         # The three lines of an iteration are `sample`, `learn` and `send_weights`; all else here counts and measures.
         marks = [time.perf_counter()]
         experience = self.sampler.sample()
@@ -173,6 +176,7 @@ class TrainingRun:
     def row(self) -> dict[str, float | None]:
         """Return the metrics of the iteration that has just ended, by name."""
         counts = {name: getattr(self, name) for name in _COUNTED}
+        counts |= {"env_runners": self.sampler.env_runners, "env_runner_restarts": self.sampler.restarts}
         return self.reports.row(counts, self.measured, self.finished, self.specs)
 
     def last_report(self) -> dict[str, float]:
@@ -189,7 +193,7 @@ class TrainingRun:
         last = self.stage + 1 == len(self.stages)
         return self.reports.keeper if last else GateKeeper(own.gates, own.scenario.report_episodes)
 
-    def advance_stage(self) -> None:
+    def _advance_stage(self) -> None:
         """Enter the next stage of the curriculum if the current one has ended; the last one has no end."""
         stage, steps = self.stages[self.stage], self.env_steps - self.stage_from
         if (stage.steps is not None and steps >= stage.steps) or (stage.held and self.reports.keeper.held):
@@ -200,11 +204,6 @@ class TrainingRun:
         self.stage, self.stage_from = stage, self.env_steps
         self.reports.set_gates(self.stages[stage].gates, self.stages[stage].scenario.report_episodes)
         self.sampler.begin(self._games[stage], stage)
-
-    def begin_with(self, weights: dict[str, Any], rows: int) -> None:
-        """Begin with a player's weights, by module; ``rows`` observations are behind their normalisers."""
-        self.learner.begin_with(weights, rows)
-        self.send_weights()
 
     def take_up(self) -> None:
         """Go on with the learner's weights as they are now, and with the step sizes of this run's configuration."""
@@ -242,7 +241,8 @@ class TrainingRun:
             state["league"] = self.league.get_state()
         if self.stall is not None:
             state["lowest"] = (self.stall.lowest, self.stall.since_lowest)
-        return {**state, "env_runners": self.sampler.remote, "tracker": self.reports.get_state()}
+        played = {"env_runners": self.sampler.remote, "env_runner_restarts": self.sampler.restarts}
+        return {**state, **played, "tracker": self.reports.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> bool:
         """Continue from a state, when the engine has its own back; logs a warning where the games start afresh.
@@ -254,6 +254,7 @@ class TrainingRun:
             self.enter(state["stage"])
         for name in _COUNTERS:
             setattr(self, name, state[name])
+        self.sampler.restarts = state["env_runner_restarts"]
         self.reports.set_state(state["tracker"])
         if self.stall is not None:
             self.stall.lowest, self.stall.since_lowest = state["lowest"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from gymnasium.spaces import Box
 from torch import nn
 
 from multigrid_rl.config.scenario import ScenarioConfig, env_factory, env_signature
-from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus, cpu_quota, free_memory
 from multigrid_rl.fast.threads import ThreadTuner
 from multigrid_rl.gates import Gate
@@ -21,12 +22,12 @@ from multigrid_rl.learn.update_settings import UpdateConfig
 from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.registry import ArchitectureError, actor_of, network_of
 from multigrid_rl.players.cards import packed, signature
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Seating
+from multigrid_rl.runs.folder import tracker_named
 from multigrid_rl.runs.gating import gates_of, own_metrics
+from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected, shown, unknown
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Schedule
-
-if TYPE_CHECKING:
-    from multigrid_rl.players.catalogue import LoadedPlayer
 
 LOG = logging.getLogger(__name__)
 
@@ -44,6 +45,39 @@ class Stage(NamedTuple):
     gates: list[Gate]
     steps: int | None  # ends after so many environment steps; None: no limit
     held: bool  # ends when its gates are held
+
+
+def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], Seating]:
+    """Load and check all players before Ray starts: a damaged file costs a second, not a minute.
+
+    ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.
+    """
+    for name in config.trackers:
+        kind = tracker_named(name)
+        if hasattr(kind, "check"):
+            kind.check()
+    hashes = None
+    if before is not None:
+        from multigrid_rl.runs.reader import opponent_hashes  # noqa: PLC0415 - a new run reads none
+
+        hashes = opponent_hashes(before)
+    try:
+        stages = stages_of(config, hashes)
+        check_memory(config, stages[-1].factory.specs)
+        seated = seated_in(stages)
+        seats = [seat for seat in config.scenario.seats if seat not in config.scenario.learning]
+        for name in (name for names in config.scenario.held_out.values() for name in names):
+            Catalogue(config.checkpoint_root()).seat(name, config.scenario.kind.spec, seats[0])
+        for stage in stages:
+            if not stage.scenario.kind.built_once:
+                stage.factory.build(1, 0)
+            stage.factory.check_reward()
+        trainer_of(config.train.trainer).load(config, stages[-1].factory.specs, before)
+        if config.init is not None and before is None:
+            find(STARTS, "player")(config, stages[-1].factory.specs)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return stages, seated
 
 
 def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[Stage]:
@@ -142,7 +176,7 @@ def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str
     return network
 
 
-def seated_in(stages: Sequence[Stage]) -> dict[str, tuple[LoadedPlayer, ...]]:
+def seated_in(stages: Sequence[Stage]) -> Seating:
     """Return the background players of all stages, each once, by seat. Raises what ``MatchFactory.load`` raises."""
     seats: dict[str, dict[str, LoadedPlayer]] = {}
     for stage in stages:

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from agents import RECORDER, agent_of
 from bundles import edit
 from commands import call, complaint
+from multigrid_rl.cli.start import run_training
 from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.messages import Asked, SeatsProtocol
@@ -25,7 +26,6 @@ from multigrid_rl.players.cards import PlayerError, write_player
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.places import place_of
 from multigrid_rl.players.pool import OpponentPool
-from multigrid_rl.training.start import run_training
 from multigrid_rl.trust import SAFE, TRUSTED
 
 ROOT = Path(__file__).parents[2]

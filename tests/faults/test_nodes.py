@@ -11,8 +11,10 @@ from ray.cluster_utils import Cluster
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
+from multigrid_rl.rllib.algorithm import built
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.training.loop import train
+from multigrid_rl.training.stages import stages_of
 from processes import PATIENCE_S, SMALL, rows_of
 
 pytestmark = pytest.mark.long
@@ -60,7 +62,8 @@ def test_run_survives_lost_node_and_uses_new_one(cluster, tmp_path, caplog):
     folder = RunFolder(tmp_path / "run", config, env_factory(config).load())
     story = Story(cluster, nodes[1])
     try:
-        verdict = train(config, folder, story.observe, story.over)
+        with built(config, stages_of(config)) as algorithm:
+            verdict = train(algorithm, config, folder, story.observe, story.over)
     finally:
         folder.close()
     assert verdict["ended"] == "interrupted"

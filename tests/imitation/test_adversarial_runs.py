@@ -10,10 +10,10 @@ import pytest
 
 from commands import call, complaint
 from demonstrated import pusher
+from multigrid_rl.cli.start import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.imitation.imitation_trainers import AdversarialOptions
 from multigrid_rl.metrics import glossary, matches
-from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from demonstrated import Shown, pusher
+from multigrid_rl.cli.start import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.imitation.adversarial import AdversarialConfig, Steps
@@ -19,7 +20,6 @@ from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.start import resume_training
 from multigrid_rl.types import RunError
 from tiny_runs import rows_of, tiny_run, without_time
 

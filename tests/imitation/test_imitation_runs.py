@@ -10,9 +10,9 @@ import torch
 
 from commands import call, complaint
 from demonstrated import pusher
+from multigrid_rl.cli.start import resume_training, run_training
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.start import resume_training, run_training
 from tiny_runs import rows_of, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from commands import call
+from multigrid_rl.cli.start import resume_training
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.runs.checkpoints import read_state
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.usefixtures("cores")
@@ -146,7 +146,7 @@ def test_rejects_unknown_anchor():
 
 
 def test_held_out_players_are_played_at_end(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("multigrid_rl.training.start.HELD_OUT_GAMES", 40)
+    monkeypatch.setattr("multigrid_rl.cli.drive.HELD_OUT_GAMES", 40)
     path = tmp_path / "run"
     tiny_run(
         path,

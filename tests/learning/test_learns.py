@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from multigrid_rl.cli.start import run_training
 from multigrid_rl.imitation.demonstrations import Episode, write
-from multigrid_rl.training.start import run_training
 from tiny_runs import rows_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

@@ -8,6 +8,7 @@ import torch
 
 from commands import call
 from hostile_agents import Target
+from multigrid_rl.cli.start import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
@@ -17,7 +18,6 @@ from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.offpolicy.sac import ReplayBuffer, Sac
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -17,6 +17,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.players import catalogue
 from multigrid_rl.rllib import algorithm as algorithms
+from multigrid_rl.rllib.algorithm import built
 from multigrid_rl.runs.checkpoints import newest_good
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.reader import read_run
@@ -26,6 +27,7 @@ from multigrid_rl.search.plans import Outcome
 from multigrid_rl.search.search_folder import SearchFolder
 from multigrid_rl.search.tuning import SearchRun, search
 from multigrid_rl.training.loop import train
+from multigrid_rl.training.stages import stages_of
 from tiny_runs import TINY, rows_of, without_time
 
 #: What trials share: a small task whose reports come soon.
@@ -92,7 +94,8 @@ def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, 
     command = shlex.split(json.loads((first / "provenance.json").read_text())["command"])[2:]
     config = compose(command)
     run = RunFolder(again, config, env_factory(config).load())
-    train(config, run, lambda row, keeper: None, lambda: False)
+    with built(config, stages_of(config)) as algorithm:
+        train(algorithm, config, run, lambda row, keeper: None, lambda: False)
     run.close()
     assert without_time(rows_of(first)) == without_time(rows_of(again))
 
@@ -155,9 +158,9 @@ def test_asha_stops_lagging_trials_and_keeps_run_folders(tmp_path):
 def spied(monkeypatch) -> list[dict]:
     """What acts after each iteration: in the learner, and where games are played and advantages are counted."""
     seen: list[dict] = []
-    original = algorithms.MultigridAlgorithm.training_step
+    original = algorithms.MultigridAlgorithm.iterate
 
-    def training_step(self):
+    def iterate(self):
         original(self)
         learner = self.learner_group._learner
         module = learner.config.get_config_for_module("red_0")
@@ -172,7 +175,7 @@ def spied(monkeypatch) -> list[dict]:
             }
         )
 
-    monkeypatch.setattr(algorithms.MultigridAlgorithm, "training_step", training_step)
+    monkeypatch.setattr(algorithms.MultigridAlgorithm, "iterate", iterate)
     return seen
 
 
@@ -183,7 +186,8 @@ def test_perturbed_values_apply_after_checkpoint_copy(tmp_path, monkeypatch):
     def went(name: str, start: Path | None, until: int, *overrides: str):
         config = compose([*BASE, f"train.until={until}", "experiment=none", *overrides])
         run = RunFolder(tmp_path / name, config, env_factory(config).load())
-        train(config, run, lambda row, keeper: None, lambda: False, start)
+        with built(config, stages_of(config), start) as algorithm:
+            train(algorithm, config, run, lambda row, keeper: None, lambda: False, start)
         run.close()
         return rows_of(tmp_path / name)
 

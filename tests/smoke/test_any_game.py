@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 from commands import call, has_verb
 from multigrid_rl.cli.main import app
+from multigrid_rl.cli.start import run_training
 from multigrid_rl.evaluation.evaluation import evaluate, report
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.players.catalogue import Catalogue, PlayerError
 from multigrid_rl.players.freeze import freeze
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.start import run_training
 from tiny_runs import rows_of, without_time
 
 TINY = [

@@ -42,12 +42,13 @@ def _halted(monkeypatch):
         def discard(self):
             pass
 
-    def halt(config, folder, *_):
+    def halt(engine, config, folder, *_):
         raise PlayerError(f"halted before {folder.path}")
 
     monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)
-    monkeypatch.setattr("multigrid_rl.runs.folder.RunFolder", NoFolder)
-    monkeypatch.setattr("multigrid_rl.training.loop.train", halt)
+    monkeypatch.setattr("multigrid_rl.rllib.algorithm.built", lambda *_: nullcontext())
+    monkeypatch.setattr("multigrid_rl.cli.drive.RunFolder", NoFolder)
+    monkeypatch.setattr("multigrid_rl.cli.drive.train", halt)
 
 
 def train(root: Path, *args: object):

@@ -7,12 +7,12 @@ import shutil
 
 import pytest
 
+from multigrid_rl.cli.start import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.players import catalogue
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.stages import seated_in, stages_of
-from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
 
 STAGES = "curriculum=[{scenario:single-v3,steps:1024},{seats:{blue_0:random},steps:1024}]"
@@ -66,7 +66,7 @@ def test_resumed_curriculum_is_in_right_stage(tmp_path, kept):
     again = resume_training(broken, [])
     assert without_time(rows_of(broken)) == without_time(whole)
     assert again["weights"] == verdict["weights"]
-    assert json.loads((broken / "checkpoints" / "step_000002048" / "manifest.json").read_text())["stage"] == 2
+    assert json.loads((broken / "checkpoints" / "step_000002048" / "manifest.json").read_text())["stage"] == 1
 
 
 def test_run_ended_with_stage_resumes_in_next(tmp_path):

@@ -13,6 +13,7 @@ import pytest
 
 from commands import call, complaint, has_verb
 from multigrid_rl import tables
+from multigrid_rl.cli.start import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.metrics import glossary, matches
@@ -20,7 +21,6 @@ from multigrid_rl.players.cards import MODEL_FILE, read_card
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.players import initial_weights
-from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

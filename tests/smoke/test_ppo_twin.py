@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import ppo_twin as one
+from multigrid_rl.cli.start import run_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.learn.advantages import gae
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams
-from multigrid_rl.training.start import run_training
 from tiny_runs import rows_of
 
 ITERATIONS = 3

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from multigrid_rl.cli.drive import tell_how_to_resume
+from multigrid_rl.cli.start import resume_training
 from multigrid_rl.config.compose import compose, resumed
-from multigrid_rl.rllib.algorithm import engine
+from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.runs.checkpoints import read_state, seal, write_state
 from multigrid_rl.runs.reader import read_config
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.start import resume_training, tell_how_to_resume
 from multigrid_rl.types import RunError
 from tiny_runs import TINY, rows_of, tiny_run, without_time
 
@@ -118,7 +119,7 @@ def test_broken_run_says_how_to_resume_it(copy, left, wanted):
 def test_training_makes_no_folder_in_the_temporary_one(monkeypatch, tmp_path):
     """A killed process would leave it behind."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    algorithm = engine(compose(TINY))
+    algorithm = algorithm_config(compose(TINY)).build_algo()
     assert list(tmp_path.iterdir()) == []
     algorithm.stop()
 
@@ -306,7 +307,7 @@ def test_full_disk_ends_run_with_one_line(tmp_path, monkeypatch):
 def test_configuration_values_override_checkpoint(half):
     # A search goes on from another trial's checkpoint with values of its own (ray issue 62173: they were overwritten).
     config = compose([*TINY, "train.lr=7e-4", "train.lr_final=7e-4", "train.entropy_coef=0.5", "train.clip=0.33"])
-    algorithm = engine(config)
+    algorithm = algorithm_config(config).build_algo()
     try:
         start = half / "checkpoints" / "step_000002048"
         algorithm.read(start / "rllib")

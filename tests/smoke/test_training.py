@@ -17,7 +17,8 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.metrics import STAGES, WORK, glossary, matches
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.rllib.algorithm import MultigridAlgorithm, engine
+from multigrid_rl.rllib.algorithm import MultigridAlgorithm
+from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.private import without_object_store
 from multigrid_rl.types import RunError
 from tiny_runs import TINY, tiny_run, without_time
@@ -147,13 +148,13 @@ def test_team_game_with_eliminations_trains(tmp_path):
 
 
 def iterated(algorithm):
-    algorithm.train()
+    algorithm.iterate()
     return algorithm.row
 
 
 @contextmanager
 def built(*overrides):
-    algorithm = engine(compose([*TINY, "seed=5", *overrides]))
+    algorithm = algorithm_config(compose([*TINY, "seed=5", *overrides])).build_algo()
     try:
         yield algorithm
     finally:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from multigrid_rl.cli.start import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.evaluation.evaluation import evaluate, report
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.models.registry import actor_of, network_of
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.start import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytest.importorskip("mpe2")

@@ -52,7 +52,7 @@ def test_every_scenario_composes_with_fair_rules(name):
     assert scenario.description
     assert scenario.learning
     assert set(scenario.learning) | set(scenario.opponents) == set(scenario.spec.seats)
-    assert scenario.spec.rules == Rules.fair()
+    assert scenario.spec.rules == Rules()
 
 
 def test_classic_rules_are_one_override_away():

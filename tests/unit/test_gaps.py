@@ -144,7 +144,7 @@ def test_who_died_is_dead_though_the_others_play_on_into_the_next_batch():
     columns |= {name: np.zeros(shape, np.float32) for name in ("values", "next_values", "rewards")}
     columns |= {name: np.zeros(shape, bool) for name in ("terminated", "done", "starts")}
     columns["mask"], cut = np.zeros((*shape, 1), bool), np.zeros(shape, bool)
-    gaps = Gaps(columns, cut, lambda: np.zeros(1, bool))
+    gaps = Gaps(columns, cut, "one", lambda: {"one": np.zeros(1, bool)})
     gaps.open()
     columns["mask"][1:, 0, 0], columns["terminated"][1:, 0] = [True, True, False], [False, True, False]
     columns["rewards"][1:, 0] = [0, -1, 0]

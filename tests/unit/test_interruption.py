@@ -15,11 +15,11 @@ import pytest
 from rich.console import Console
 
 from commands import call, complaint
+from multigrid_rl.cli.drive import run_folder
 from multigrid_rl.config.compose import compose, default_run_dir
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training import screen as live
 from multigrid_rl.training.screen import TWICE_S, Output, interruption
-from multigrid_rl.training.start import run_folder
 from tiny_runs import TINY
 
 

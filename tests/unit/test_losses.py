@@ -7,8 +7,8 @@ import pytest
 import torch
 from gymnasium.spaces import Box, MultiDiscrete
 
+from multigrid_rl.fast.descent import categorical_penalty, gaussian_penalty
 from multigrid_rl.fast.loss import ppo_gradient, shapes
-from multigrid_rl.fast.penalty import categorical_penalty, gaussian_penalty
 from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of, reference
 from multigrid_rl.learn.update_settings import KlPenalty
 from multigrid_rl.models.distributions import Categorical, distribution_of

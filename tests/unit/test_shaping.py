@@ -22,10 +22,10 @@ from games import (
     put,
     world,
 )
+from multigrid_rl.cli.start import run_training
 from multigrid_rl.players.factories import MatchFactory, match_of
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.start import run_training
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.events import EventBonus, check_reward

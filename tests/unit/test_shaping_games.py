@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from multigrid_rl.cli.start import run_training
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.start import run_training
 
 OWN = """
 def constant(obs, action, next_obs, reward, info):

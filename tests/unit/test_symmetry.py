@@ -74,7 +74,7 @@ def mirrored_state(world: World) -> World:
     return twin
 
 
-@pytest.mark.parametrize("rules", [Rules.fair(), Rules.classic()], ids=["fair", "classic"])
+@pytest.mark.parametrize("rules", [Rules(), Rules.classic()], ids=["fair", "classic"])
 @pytest.mark.parametrize(
     ("team", "obstacle", "random_keys"), [(1, False, True), (1, True, False), (2, True, True), (2, False, False)]
 )

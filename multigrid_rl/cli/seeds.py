@@ -20,6 +20,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from multigrid_rl.cli.processes import Processes
+from multigrid_rl.cli.start import resume_training, run_training
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.cores import available_cpus, cpu_quota
@@ -29,9 +31,8 @@ from multigrid_rl.runs.folder import locked
 from multigrid_rl.runs.reader import read_verdict
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected, program
-from multigrid_rl.training.processes import Processes
 from multigrid_rl.training.screen import interruption, live_console
-from multigrid_rl.training.start import load_stages, resume_training, run_training
+from multigrid_rl.training.stages import load_stages
 
 #: What a folder of seeds is known by: which seeds, and the overrides of all of them.
 SEEDS_FILE = "seeds.json"
