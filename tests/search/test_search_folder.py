@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import pickle
 from dataclasses import replace
 
 import pytest
@@ -13,13 +12,18 @@ import yaml
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.search import search_command as verb
 from multigrid_rl.search.plans import Outcome, Score, TrialSpec
 from multigrid_rl.search.search_folder import STUDY, SearchFolder
-from multigrid_rl.search.search_results import recipe_of, result_of, winning_command, write_result
+from multigrid_rl.search.search_results import (
+    closing,
+    outcome_line,
+    recipe_of,
+    result_of,
+    winning_command,
+    write_result,
+)
 from multigrid_rl.search.search_settings import SearchRequest, load_settings, sort_overrides
 from multigrid_rl.search.space import Space
-from multigrid_rl.search.tuning import why_failed
 from multigrid_rl.text import ConfigError
 
 BASE = ["scenario=single-obstacle", "train.num_envs=64", "experiment=none"]
@@ -143,7 +147,7 @@ def found(folder, rows=ROWS):
 def test_results_hold_every_trial_and_winner(folder):
     result = found(folder)
     rows = list(csv.DictReader(io.StringIO((folder.path / "trials.csv").read_text())))
-    assert [row["id"] for row in rows] == [row.spec.id for row in ROWS]
+    assert [row["trial"] for row in rows] == [row.spec.id for row in ROWS]
     assert [row["held"] for row in rows] == ["False"] * 3 + ["True"] * 3
     assert (rows[0]["margin"], rows[1]["reason"]) == ("", "no more memory")
     values = folder.request.space.values(result.winner.params)
@@ -193,17 +197,18 @@ def test_winner_includes_starting_recipe(name, tmp_path):
 def test_writes_no_recipe_without_winner(folder):
     result = found(folder, [ROWS[1]])
     assert result.winner is None
-    assert "Every trial failed." in (folder.path / "report.md").read_text()
-    lines = verb.closing(folder, result)
+    page = (folder.path / "report.md").read_text()
+    assert "Every trial failed." in page
+    assert "importance is estimated from 20 on" in page
+    lines = closing(folder, result)
     assert "failed:   s1-001: no more memory" in lines
-    assert any("importance is estimated from 20 on" in line for line in lines)
     assert lines[-1] == f"written:  {folder.path}: report.md, trials.csv"
 
 
 def test_draws_pictures(folder):
     many = [ended(f"s1-{k:03d}", k / 40, Score(100 + k, 0.1) if k > 20 else Score(None, -k)) for k in range(40)]
     result = found(folder, many)
-    assert verb.closing(folder, result)[-1].endswith("winner.yaml, parallel.png, importance.png")
+    assert closing(folder, result)[-1].endswith("winner.yaml, parallel.png, importance.png")
     for name in ("parallel.png", "importance.png"):
         assert (folder.path / name).read_bytes().startswith(b"\x89PNG")
 
@@ -218,29 +223,18 @@ def test_report_holds_winner_importance_and_every_trial(folder):
     assert "![parallel.png](parallel.png)" in page
     rows = [line.split(" | ") for line in page.partition("## All trials")[2].splitlines() if line.startswith("| s")]
     assert [row[0] for row in rows][-3:] == ["| s1-002", "| s1-000", "| s1-001"]
-    assert rows[-1][1] == "failed: no more memory"
-    assert rows[0][3] == "500"
+    assert rows[-1][3] == "failed"
+    assert "s1-001 failed: no more memory" in page
+    assert rows[0][4] == "500"
 
 
 def test_prints_outcomes_in_one_line(folder):
-    lines = [verb.outcome_line(folder, row) for row in ROWS]
+    lines = [outcome_line(folder, row) for row in ROWS]
     assert "FAILED after 12 s: no more memory" in lines[1]
     assert "not held, margin    -0.250" in lines[2]
     assert "HELD at       500 steps" in lines[3]
-    assert "(stopped)" in verb.outcome_line(folder, replace(ROWS[2], status="stopped"))
+    assert "(stopped)" in outcome_line(folder, replace(ROWS[2], status="stopped"))
     assert not any("\n" in line for line in lines)
-
-
-def test_prints_why_trial_failed(tmp_path):
-    class Silent:
-        pickled_error_file = None
-
-    class Lost:
-        pickled_error_file = str(tmp_path / "error.pkl")
-
-    assert why_failed(Silent()) == why_failed(Lost()) == "its process ended without a reason"
-    (tmp_path / "error.pkl").write_bytes(pickle.dumps(RuntimeError("The actor died.\nclass_name: x")))
-    assert why_failed(Lost()) == "The actor died."
 
 
 @pytest.mark.parametrize(
@@ -283,7 +277,7 @@ def test_sorts_overrides():
 )
 def test_rejects_settings_that_would_fail_every_trial(given, message, tmp_path):
     with pytest.raises((ConfigError, PlayerError)) as caught:
-        verb.opened(given, tmp_path / "search", None)
+        SearchFolder.asked(given, tmp_path / "search")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "search").exists()
