@@ -200,7 +200,7 @@ MEASURED: dict[str, str] = {
     "learner": "multigrid_rl.metrics:LEARNER",
     "later": "multigrid_rl.metrics:LATER",
     "own": "multigrid_rl.metrics:OWN",
-    "league": "multigrid_rl.league.league_metrics:LEAGUE",
+    "league": "multigrid_rl.league.settings:LEAGUE_METRICS",
     "imitation": "multigrid_rl.imitation.imitation_metrics:IMITATION",
     "sac": "multigrid_rl.offpolicy.sac_trainer:METRICS",
 }
@@ -298,7 +298,7 @@ VERBS: dict[str, str] = {
     "data": "multigrid_rl.imitation.data_commands:data",
     "import-mlagents": "multigrid_rl.walkers.mlagents_command:import_mlagents",
     "import-policy": "multigrid_rl.imitation.data_commands:import_policy",
-    "doctor": "multigrid_rl.ops.doctor_command:doctor",
+    "doctor": "multigrid_rl.ops.doctor:doctor",
 }
 
 

@@ -38,6 +38,11 @@ _VERBS = {
     "list": "players or config", "plot": "report", "tournament": "cup", "check": "inspect",
     **dict.fromkeys(("overlay", "reference"), "report, which draws a run over its recipe's curves"),
 }  # fmt: skip
+#: Options that another tool serves, and how.
+_OPTIONS = {
+    "--push": "hf upload USER/NAME FOLDER, of what is exported",
+    "--parquet": "pandas.read_csv('episodes.csv').to_parquet('episodes.parquet')",
+}
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
 #: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
@@ -138,8 +143,8 @@ def _usage(error: Any) -> str:
         message = _plain(str(error.format_message()))
         ours = next((hint for verb, hint in _VERBS.items() if message == f"No such command '{verb}'."), "")
         return f"{message} Did you mean {ours}?" if ours else message
-    if option == "--push":  # another tool serves it
-        return expected(option, "no option (did you mean hf upload USER/NAME FOLDER, of what is exported?)", option)
+    if option in _OPTIONS:
+        return expected(option, f"no option (did you mean {_OPTIONS[option]}?)", option)
     key, takes = option.lstrip("-").replace("-", "_"), error.ctx.command.params
     meant = [key] if key in GROUPS else ["seeds"] if key in ("m", "multirun") else named_elsewhere(key)
     with suppress(ConfigError):

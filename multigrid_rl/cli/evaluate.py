@@ -35,7 +35,6 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write; runs/evaluations/... by default.")
     ] = None,
-    parquet: Annotated[bool, typer.Option("--parquet", help="Write episodes.parquet, too.")] = False,
 ) -> None:
     """Play fresh games and say how it did, with intervals; the last line is JSON."""
     from multigrid_rl.config.overrides import parse
@@ -60,7 +59,7 @@ def evaluate(
             result = judge.evaluate(target, episodes=episodes, seed=seed, modes=modes, sides=sides)
             report, games = judge.report(result), None
             if target.rivals:
-                files = judge.write_episodes(judge.episode_columns(result), unfinished, parquet=parquet)
+                files.append(judge.write_episodes(judge.episode_columns(result), unfinished))
                 kept = [game.model_dump() for game in judge.kept_games(result)]
                 games = json_text(kept) if kept else None
             for file, text in (("summary.json", json_text(report, indent=2)), ("games.json", games)):

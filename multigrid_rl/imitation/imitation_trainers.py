@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.network import MAX_LAYERS, MAX_UNITS
-from multigrid_rl.config.scenario import Part, Steps
+from multigrid_rl.config.scenario import Part, Steps, env_signature
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.offpolicy.sac_trainer import SAC, SacTrain
+from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.trainers import Trainer
 
@@ -134,9 +135,7 @@ class Imitation(Trainer):
 
     def load(self, config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
         """Check the recorded play; it must be what the run ``before`` has learned from. Raises ``ConfigError``."""
-        from multigrid_rl.config.scenario import env_signature
         from multigrid_rl.imitation.demonstrations import read_demonstrations
-        from multigrid_rl.runs.reader import read_provenance
 
         if config.data is None:
             return

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.show.captions import ACTION_WORDS
@@ -148,8 +149,6 @@ class Answers:
 
     async def page(self, request: Any) -> Any:
         """Return the page of a seat."""
-        from starlette.responses import HTMLResponse  # noqa: PLC0415 - an extra
-
         seat = self._seat(request)
         about = self._table.about(seat)
         lead = f"{about['goal']} " + ", ".join(
@@ -183,8 +182,6 @@ class Answers:
 
     async def events(self, request: Any) -> Any:
         """Return a stream that says when there is a newer step."""
-        from starlette.responses import StreamingResponse  # noqa: PLC0415 - an extra
-
         return StreamingResponse(self._steps(request), media_type="text/event-stream", headers=HEADERS)
 
     async def _steps(self, request: Any) -> AsyncIterator[str]:
@@ -216,8 +213,6 @@ class Answers:
 
     @staticmethod
     def _answer(content: dict[str, Any], status: int = 200) -> Any:
-        from starlette.responses import JSONResponse  # noqa: PLC0415 - an extra
-
         return JSONResponse(content, status, headers=HEADERS)
 
 

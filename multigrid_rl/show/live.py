@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from starlette.responses import HTMLResponse, StreamingResponse
+
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.checkpoints import checkpoints_in
 from multigrid_rl.runs.reader import read_run
@@ -81,7 +83,6 @@ class LiveRun:
 
 def app_of(run: LiveRun) -> Any:
     """Return the application: the page, and a stream that says when there is a newer one. Raises ``ConfigError``."""
-    from starlette.responses import HTMLResponse, StreamingResponse  # noqa: PLC0415 - an extra
 
     async def page(_: Any) -> Any:
         return HTMLResponse(await asyncio.to_thread(run.page), headers=HEADERS)
@@ -138,16 +139,8 @@ class Web:
         listening = listen(None)
         self.port: int = listening.getsockname()[1]
         listening.close()
-        command = [
-            sys.executable,
-            "-m",
-            "multigrid_rl.cli.main",
-            "watch",
-            str(folder),
-            "--web",
-            "--port",
-            str(self.port),
-        ]
+        watch = ["watch", str(folder), "--web", "--port", str(self.port)]
+        command = [sys.executable, "-m", "multigrid_rl.cli.main", *watch]
         self._server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def row(self, row: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -70,8 +71,6 @@ def address(listening: socket.socket) -> str:
 
 def server_of(app: Any) -> Any:
     """Return a server of an :func:`application`, whose ``state.ending()`` says when streams should end."""
-    import uvicorn  # noqa: PLC0415 - an extra
-
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=5))
     app.state.ending = lambda: server.should_exit
     return server

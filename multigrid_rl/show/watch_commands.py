@@ -38,27 +38,10 @@ def report(
     ] = True,
 ) -> None:
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
-    from multigrid_rl.runs.reader import read_run
-    from multigrid_rl.show.reference import curves_of
-    from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report, write_seeds_report
-    from multigrid_rl.training.screen import warnings_on_screen
-    from multigrid_rl.training.seeds import SEEDS_FILE
+    from multigrid_rl.show.report import write_report
 
-    if is_cup(folder):
-        if episodes is not None:
-            raise refused("--episodes", f"nothing for {folder}, a cup, whose games are played", episodes)
-        written = write_cup_report(folder, output, force=force)
-    elif (folder / SEEDS_FILE).is_file():
-        written = write_seeds_report(folder, output, force=force)
-    else:
-        if not (folder / "metrics.jsonl").is_file():
-            raise refused(
-                folder, "the folder of a run, of seeds or a cup", "none of metrics.jsonl, seeds.json, results.json"
-            )
-        one_thread()
-        reference = curves_of(read_run(folder))
-        with warnings_on_screen():
-            written = write_run_report(folder, output, force=force, games=episodes, reference=reference, films=films)
+    one_thread()
+    written = write_report(folder, output, force=force, games=episodes, films=films)
     typer.echo(f"wrote {written} ({written.stat().st_size / 1000:,.0f} kB)")
 
 
@@ -80,16 +63,10 @@ def watch(
         return
     if port is not None:
         raise refused("--port", "nothing without --web", port)
-    from multigrid_rl.show.run_data import read_report
-    from multigrid_rl.show.run_page import verdict_title
-    from multigrid_rl.show.words import short
+    from multigrid_rl.show.run_page import newest_report
 
-    found = read_report(folder, games=0)
-    typer.echo(verdict_title(found))
-    for gate in found.gates:
-        value = "none" if gate["value"] is None else short(gate["value"])
-        state = "held" if gate["held"] else "met" if gate["met"] else "not met"
-        typer.echo(f"  {gate['metric']:<28}{gate['comparison']} {gate['bound']:<8g}{value:>8}  {state}")
+    for line in newest_report(folder):
+        typer.echo(line)
 
 
 def video(
