@@ -17,7 +17,6 @@ from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.trainers import Trainer
 
 if TYPE_CHECKING:
-    from multigrid_rl.imitation.adversarial import AdversarialConfig
     from multigrid_rl.imitation.demonstrations import Demonstrations
     from multigrid_rl.training.protocols import Sampler, Updater
     from multigrid_rl.types import MultiAgentSpec
@@ -311,9 +310,9 @@ class AdversarialTrainer(Imitation):
         return [("imitation", f"{train.adversarial.kind}, what a discriminator takes for recorded play")]
 
     def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
-        from multigrid_rl.imitation.adversarial import check_horizon
+        from multigrid_rl.imitation.adversarial import AdversarialConfig, check_horizon
 
-        check_horizon("demonstrations", recorded.terminated, self._config(config), ConfigError)
+        check_horizon("demonstrations", recorded.terminated, AdversarialConfig.of(config), ConfigError)
 
     def recomputes(self, config: RunConfig) -> bool:  # noqa: ARG002
         """Return true: rewards of a batch are known after it was played."""
@@ -322,22 +321,8 @@ class AdversarialTrainer(Imitation):
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return an update with learned rewards."""
         from multigrid_rl.imitation.adversarial import AdversarialUpdate
-        from multigrid_rl.imitation.demonstrations import read_demonstrations
-        from multigrid_rl.training.stages import update_config
 
-        settings = self._config(config)
-        options |= {"scale_values": config.model.scale_values}
-        data = read_demonstrations(Path(str(config.data)))
-        return AdversarialUpdate(settings, data, networks, action_spaces, update_config(config), **options)
-
-    def _config(self, config: RunConfig) -> AdversarialConfig:
-        """Return the settings of learning rewards."""
-        from multigrid_rl.imitation.adversarial import AdversarialConfig
-        from multigrid_rl.training.stages import estimator_of
-
-        assert isinstance(config.train, AdversarialTrain)
-        options = config.train.adversarial.model_dump()
-        return AdversarialConfig(**options, estimator=estimator_of(config), seed=config.seed)
+        return AdversarialUpdate.of(config, networks, action_spaces, **options)
 
 
 class DacTrainer(AdversarialTrainer):
@@ -358,10 +343,8 @@ class DacTrainer(AdversarialTrainer):
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from kept steps and recorded ones."""
         from multigrid_rl.imitation.dac import Dac
-        from multigrid_rl.imitation.demonstrations import read_demonstrations
 
-        data, settings = read_demonstrations(Path(str(config.data))), self._config(config)
-        return Dac(settings, data, networks, action_spaces, config.train, config.seed, options["device"])
+        return Dac.of(config, networks, action_spaces, options["device"])
 
 
 CLONING, DAGGER, ADVERSARIAL, DAC = CloningTrainer(), DaggerTrainer(), AdversarialTrainer(), DacTrainer()

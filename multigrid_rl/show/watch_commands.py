@@ -178,9 +178,6 @@ def play(
     delay: Annotated[
         float | None, typer.Option(help="Seconds after which a step is played without a key; waits for keys without.")
     ] = None,
-    whole_board: Annotated[
-        bool, typer.Option("--whole-board", help="Begin with the whole board instead of what your agent sees.")
-    ] = False,
     record: Annotated[Path | None, typer.Option(help="File that keeps the games, for `multigrid-rl video`.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file if it exists.")] = False,
     web: Annotated[
@@ -214,7 +211,7 @@ def play(
             save_games(session.records, record)
 
     options: dict[str, Any] = {"delay": delay, "port": port, "second": second}
-    options |= {"whole_board": whole_board or None, "web": web or None}
+    options["web"] = web or None
     open_games = tables.find(tables.PERSONS, type(spec).__name__)
     session, run, help_shown = open_games(spec, others, game_over, seed=seed, **options)
     typer.echo(", ".join(f"{s} {name}" for s, name in others.names.items()) + f"; {help_shown}")
