@@ -57,8 +57,7 @@ def examine(folder: Path, address: str | None, patience_s: float) -> Iterator[Fi
         address: Ray cluster to look at, too: auto, host:port or ray://host:port.
         patience_s: seconds that Ray has for a task.
 
-    Raises:
-        ConfigError: the address has another form.
+    Raises ``ConfigError``: the address has another form.
     """
     match = None if address is None else ADDRESS.fullmatch(address)
     if address is not None and (match is None or (match["port"] and not 1 <= int(match["port"]) <= 65535)):

@@ -180,8 +180,9 @@ class SearchFolder:
         """Keep other processes from searching in the same folder meanwhile. Raises ``ConfigError``: one does."""
         with locked(self.path / "lock"):
             file = self.path / STUDY
-            if file.exists():  # a kill may have left a line incomplete, and a lock; nobody else writes here now
-                os.truncate(file, file.read_bytes().rfind(b"\n") + 1)
+            # A kill may have left a line incomplete, and a lock.
+            if file.exists() and not (text := file.read_bytes()).endswith(b"\n"):
+                os.truncate(file, text.rfind(b"\n") + 1)
             for left in (file.with_name(f"{STUDY}.lock"), self.path / STOP):
                 left.unlink(missing_ok=True)
             self.__dict__.pop("study", None)  # read anew

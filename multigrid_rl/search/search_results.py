@@ -187,7 +187,8 @@ def closing(folder: SearchFolder, result: SearchResult) -> list[str]:
 
 
 def _table(heads: list[str], rows: list[dict[str, str]]) -> str:
-    return "\n".join(markdown_table(heads, [[row.get(key, "") for key in heads] for row in rows], left=(0, 1, 3)))
+    lines = markdown_table(heads, [[row.get(key, "") for key in heads] for row in rows], left=(0, 1, 3))
+    return "\n".join(lines) if rows else "No trial has ended."
 
 
 def study_of(space: Space, outcomes: Sequence[Outcome]) -> optuna.Study:

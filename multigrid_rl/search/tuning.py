@@ -216,7 +216,7 @@ class SearchRun(Searcher, tune.Stopper):
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence Tune within the block; an experiment of the caller's own, after it, reports as usual."""
-    before, log = {name: os.environ.get(name) for name in _QUIET}, logging.getLogger("ray.tune")
+    log, before = logging.getLogger("ray.tune"), {k: value for k, value in os.environ.items() if k in _QUIET}
     level = log.level
     os.environ.update(_QUIET)
     # A failed trial is one line of the search's own; Tune would print it as pages.
@@ -225,10 +225,9 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         log.setLevel(level)
-        for name, value in before.items():
+        for name in _QUIET:
             os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        os.environ.update(before)
 
 
 def run_on_tune(run: SearchRun) -> None:

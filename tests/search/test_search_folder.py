@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from composing import refusal
 from multigrid_rl.config.compose import compose
-from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.search.plans import Outcome, Score, TrialSpec
 from multigrid_rl.search.search_folder import STUDY, SearchFolder
 from multigrid_rl.search.search_results import (
@@ -112,29 +112,25 @@ def test_searches_on_drives_without_locks(folder, monkeypatch, caplog):
 
 
 def test_locks_folder_and_never_overwrites_it(folder, request_):
-    with pytest.raises(ConfigError, match="exists already, expected a folder that does not, or --resume"):
-        SearchFolder.create(folder.path, request_)
+    assert "exists already, expected a folder that does not" in refusal(SearchFolder.create, folder.path, request_)
     with folder.held(), pytest.raises(ConfigError, match="another process is writing to it"), folder.held():
         pass
     with folder.held():
         assert (folder.path / "lock").exists()
 
 
-def test_rejects_other_folders(folder, tmp_path):
-    with pytest.raises(ConfigError, match=r"expected the folder of a search, got one without search.yaml"):
-        SearchFolder.reopen(tmp_path)
-    text = (folder.path / "search.yaml").read_text()
-    (folder.path / "search.yaml").write_text("seed: 3\n")
-    with pytest.raises(ConfigError, match="expected the file that search wrote, got keys seed"):
-        SearchFolder.reopen(folder.path)
-    (folder.path / "search.yaml").write_text(text)
-    (folder.path / "outcomes.jsonl").touch()
-    with pytest.raises(ConfigError, match="expected a search of this version, got one of an earlier: start anew"):
-        SearchFolder.reopen(folder.path)
-    (folder.path / "outcomes.jsonl").unlink()
-    (folder.path / "provenance.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"provenance.json: expected a yaml mapping"):
-        SearchFolder.reopen(folder.path)
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("search.yaml", None, "expected the folder of a search, got one without search.yaml"),
+        ("search.yaml", "seed: 3\n", "expected the file that search wrote, got keys seed"),
+        ("outcomes.jsonl", "", "expected a search of this version, got one of an earlier: start anew"),
+        ("provenance.json", "{", "provenance.json: expected a yaml mapping"),
+    ],
+)
+def test_rejects_other_folders(folder, name, content, message):
+    (folder.path / name).unlink() if content is None else (folder.path / name).write_text(content)
+    assert message in refusal(SearchFolder.reopen, folder.path)
 
 
 def found(folder, rows=ROWS):
@@ -249,10 +245,7 @@ def test_prints_outcomes_in_one_line(folder):
     ],
 )
 def test_rejects_mistakes_in_overrides_in_one_line(given, message):
-    with pytest.raises(ConfigError) as caught:
-        sort_overrides(given)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(sort_overrides, given)
 
 
 def test_sorts_overrides():
@@ -276,8 +269,12 @@ def test_sorts_overrides():
     ],
 )
 def test_rejects_settings_that_would_fail_every_trial(given, message, tmp_path):
-    with pytest.raises((ConfigError, PlayerError)) as caught:
-        SearchFolder.asked(given, tmp_path / "search")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(SearchFolder.asked, given, tmp_path / "search")
     assert not (tmp_path / "search").exists()
+
+
+def test_recipe_of_winner_composes_what_was_asked(tmp_path):
+    asked = ["scenario=halfcheetah", "experiment=halfcheetah", "train=dagger", "expert=random"]
+    (tmp_path / "winner.yaml").write_text(yaml.safe_dump(recipe_of(asked)))
+    found = compose([f"experiment={tmp_path / 'winner.yaml'}"])
+    assert found.model_copy(update={"experiment": "halfcheetah"}) == compose(asked)
