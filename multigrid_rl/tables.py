@@ -201,7 +201,7 @@ MEASURED: dict[str, str] = {
     "later": "multigrid_rl.metrics:LATER",
     "own": "multigrid_rl.metrics:OWN",
     "league": "multigrid_rl.league.settings:LEAGUE_METRICS",
-    "imitation": "multigrid_rl.imitation.imitation_metrics:IMITATION",
+    "imitation": "multigrid_rl.imitation.imitation_trainers:METRICS",
     "sac": "multigrid_rl.offpolicy.sac_trainer:METRICS",
 }
 

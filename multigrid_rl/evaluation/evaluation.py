@@ -271,9 +271,8 @@ def layout(cells: NDArray[np.uint8]) -> str:
 def write_episodes(columns: dict[str, NDArray[Any]], folder: Path) -> Path:
     """Write ``episodes.csv`` into ``folder``; returns the file."""
     # Imported here: pyarrow takes a third of a second.
-    import pyarrow as pa  # noqa: PLC0415
-    from pyarrow import csv  # noqa: PLC0415
+    import pyarrow.csv  # noqa: PLC0415
 
-    table = pa.table({name: pa.array(values) for name, values in columns.items()})
-    csv.write_csv(table, folder / "episodes.csv", csv.WriteOptions(quoting_style="needed"))
+    table = pyarrow.table({name: pyarrow.array(values) for name, values in columns.items()})
+    pyarrow.csv.write_csv(table, folder / "episodes.csv", pyarrow.csv.WriteOptions(quoting_style="needed"))
     return folder / "episodes.csv"

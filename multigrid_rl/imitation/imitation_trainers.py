@@ -1,4 +1,4 @@
-"""Trainers: behavioural cloning, DAgger, GAIL, AIRL and DAC. Light to import, as they check configurations."""
+"""Trainers: cloning, DAgger, GAIL, AIRL and DAC, and their metrics. Light to import, as they check configurations."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from multigrid_rl.config.network import MAX_LAYERS, MAX_UNITS
 from multigrid_rl.config.scenario import Part, Steps, env_signature
 from multigrid_rl.config.schema import RunConfig, TrainConfig
+from multigrid_rl.metrics import MetricGroup
 from multigrid_rl.offpolicy.sac_trainer import SAC, SacTrain
 from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.text import ConfigError, expected
@@ -347,4 +348,27 @@ class DacTrainer(AdversarialTrainer):
         return Dac.of(config, networks, action_spaces, options["device"])
 
 
+METRICS = MetricGroup(
+    {
+        "dagger/beta": ("probability that the expert acted in a step of this round", "share"),
+        "dagger/labels": (
+            "steps that the expert labelled so far, over all modules, and recorded ones it began with",
+            "count",
+        ),
+        "learner/<module>/cloning_loss": (
+            "what cloning minimises, mean over the iteration: minus the log-probability of what was recorded",
+            "loss",
+        ),
+        "learner/<module>/held_out_loss": (
+            "the same at the end of the iteration, on episodes that are held out",
+            "loss",
+        ),
+        "learner/<module>/discriminator_loss": (
+            "cross entropy of the discriminator between recorded steps and the batch's, last of its gradient steps",
+            "nats",
+        ),
+        "learner/<module>/discriminator_accuracy": ("share of these steps that it classified correctly", "share"),
+        "learner/<module>/learnt_reward": ("mean reward over the batch that the discriminator paid", "reward"),
+    }
+)
 CLONING, DAGGER, ADVERSARIAL, DAC = CloningTrainer(), DaggerTrainer(), AdversarialTrainer(), DacTrainer()

@@ -136,7 +136,6 @@ def _isolated(arguments: list[str], patience_s: float, environment: Mapping[str,
 def run_check(what: str, address: str = "", folder: str = ".") -> dict[str, Any]:
     """Run a task on Ray here (``local``) or a ``cluster``'s preflight and return the result; runs in a subprocess."""
     import ray  # noqa: PLC0415
-    from ray.exceptions import RayError  # noqa: PLC0415
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     try:
@@ -149,7 +148,7 @@ def run_check(what: str, address: str = "", folder: str = ".") -> dict[str, Any]
         return {"lines": preflight(Path(folder))}
     except ConfigError as error:
         return {"refused": str(error)}
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         return {"error": next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))}
     finally:
         ray.shutdown()

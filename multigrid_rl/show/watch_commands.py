@@ -12,7 +12,6 @@ from multigrid_rl.cli.app import one_thread, refuse_to_overwrite, refused
 from multigrid_rl.show import EPISODES, GAMES
 
 if TYPE_CHECKING:
-    from multigrid_rl.evaluation.targets import Sides
     from multigrid_rl.show.video import Written
 
 _SHORT_GIF = 3_000_000  # bytes above which an MP4 is the better choice
@@ -113,12 +112,12 @@ def video(
         check_game(game or "best")
     check_video(output, fps=fps, tile=tile, force=force)
     if file is None:
-        default_side: Any = side or _default_side(source)
         one_thread()
         # Imported here: torch takes a second, and a file of games is shown without it.
         from multigrid_rl.evaluation.targets import find_target
-        from multigrid_rl.show.films import pick, pick_game
+        from multigrid_rl.show.films import pick, pick_game, usual_side
 
+        default_side: Any = side or usual_side(source)
         target = find_target(source, list(overrides or ()), checkpoint, opponent)
         if not target.rivals:
             for option, value in (("--side", side), ("--tile", tile)):
@@ -145,25 +144,6 @@ def _print_written(told: str, output: Path, steps: int, written: Written) -> Non
     )
     if output.suffix.lower() == ".gif" and size > _SHORT_GIF:
         typer.echo("note: an .mp4 of so long a game is a fraction of the size")
-
-
-def _default_side(source: str) -> Sides:
-    """Return the default side of a player: the one that it learned."""
-    from multigrid_rl.players.cards import CARD_FILE
-    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, runs_code
-
-    path = Path(source)
-    if source in BUILT_IN or (path / "config.yaml").is_file() or runs_code(source):
-        return "own"
-    if path.is_dir() and not (path / CARD_FILE).is_file():
-        raise refused(source, "a folder with games.json, results.json, a run or a player", "none of them")
-    if not path.exists() and ("/" in source or path.suffix):
-        raise refused(source, "a file of games, a run folder or a player", "no such file or folder")
-    card = Catalogue().card_of(source)
-    if card and card.env is not None:
-        return "own"
-    seats = card.seats if card else ()
-    return "blue" if seats and all(seat.startswith("blue") for seat in seats) else "red"
 
 
 def play(
