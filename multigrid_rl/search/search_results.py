@@ -5,6 +5,7 @@ import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import matplotlib as mpl
@@ -123,7 +124,7 @@ def verdict_of(folder: SearchFolder, winner: Winner) -> str:
 def as_markdown(folder: SearchFolder, result: SearchResult) -> str:
     """Write the page: what was asked, who won, what mattered, and every trial, held or not."""
     request, origin, rows = folder.request, folder.provenance, {o.spec.id: row_of(folder, o) for o in result.outcomes}
-    heads = [key for key in next(iter(rows.values()), {}) if key not in ("held", "reason")]
+    heads = [key for key in dict.fromkeys(chain(*rows.values())) if key not in ("held", "reason")]
     winner = "## No winner\n\nEvery trial failed."
     if result.winner is not None:
         table = _table(heads, [rows[name] for name in result.winner.trials])

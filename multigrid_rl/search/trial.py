@@ -33,7 +33,7 @@ def run_trial(folder: SearchFolder, spec: TrialSpec) -> None:
     began = time.monotonic()
     try:
         verdict, lags = _played(folder, spec)
-    except Exception as error:
+    except Exception as error:  # rewards and environments of the user's own raise anything; Tune hears of it, too
         reason = f"{type(error).__name__}: {one_line(error)}"
         folder.end(Outcome(spec, "failed", None, seconds=time.monotonic() - began, reason=reason))
         raise
