@@ -194,8 +194,8 @@ MEASURED: dict[str, str] = {
     "learner": "multigrid_rl.metrics:LEARNER",
     "later": "multigrid_rl.metrics:LATER",
     "own": "multigrid_rl.metrics:OWN",
-    "league": "multigrid_rl.league.league_metrics:LEAGUE",
-    "imitation": "multigrid_rl.imitation.imitation_metrics:IMITATION",
+    "league": "multigrid_rl.league.settings:LEAGUE_METRICS",
+    "imitation": "multigrid_rl.imitation.imitation_trainers:METRICS",
     "sac": "multigrid_rl.offpolicy.sac_trainer:METRICS",
 }
 
@@ -292,7 +292,7 @@ VERBS: dict[str, str] = {
     "data": "multigrid_rl.imitation.data_commands:data",
     "data record": "multigrid_rl.imitation.data_commands:record",
     "data import-policy": "multigrid_rl.imitation.data_commands:import_policy",
-    "doctor": "multigrid_rl.ops.doctor_command:doctor",
+    "doctor": "multigrid_rl.ops.doctor:doctor",
 }
 
 

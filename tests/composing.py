@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +17,7 @@ from multigrid_rl.config.scenario import BOARD, env_factory
 from multigrid_rl.files import data_root
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.gating import gates_of
-from multigrid_rl.text import ConfigError
+from multigrid_rl.text import OneLineError
 from multigrid_rl.training.screen import recipe_of
 
 CONFIGS = data_root() / "configs"
@@ -59,14 +61,19 @@ def files(group: str) -> list:
     return [pytest.param(path, id=path.stem) for path in found if available(group, path.stem)]
 
 
-def error_of(*overrides: str) -> str:
-    """The message of the ConfigError; one line, as every mistake must be."""
-    with pytest.raises(ConfigError) as caught:
-        compose(list(overrides))
+def refusal(do: Callable[..., Any], *given: Any, **named: Any) -> str:
+    """The message with which something is refused; one line, as that of every mistake must be."""
+    with pytest.raises((OneLineError, ValueError)) as caught:
+        do(*given, **named)
     text = str(caught.value)
     assert text
     assert "\n" not in text
     return text
+
+
+def error_of(*overrides: str) -> str:
+    """The message that refuses these overrides."""
+    return refusal(compose, list(overrides))
 
 
 def unsaid(overrides: str, *parts: str) -> list[str]:
@@ -89,10 +96,8 @@ def with_gate(overrides: str, metric: str) -> list[str]:
 
 def refused_gate(overrides: str, metric: str, why: str | None) -> None:
     """Assert that a gate on what such a run never reports is refused, and why."""
-    with pytest.raises(ConfigError) as caught:
-        with_gate(overrides, metric)
     text = f"^scenario.gates: metric: expected .*{why or ''}.*, got {metric.partition('/')[0]}"
-    assert re.search(text, str(caught.value))
+    assert re.search(text, refusal(with_gate, overrides, metric))
 
 
 def assert_keeps_sizes(scenario: str, train: str, own: dict[str, float], *needs: str) -> None:

@@ -43,6 +43,12 @@ _EARLIER = {
     "record": "data record", "import-policy": "data import-policy", "import-mlagents": "config import-mlagents",
     "freeze": "players freeze", "rate": "players rate",
 }  # fmt: skip
+#: Options that another tool serves, and how.
+_OPTIONS = {
+    "--push": "hf upload USER/NAME FOLDER, of what is exported",
+    "--whole-board": "V on the page, which turns the view",
+    "--parquet": "pandas.read_csv('episodes.csv').to_parquet('episodes.parquet')",
+}
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
 #: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
@@ -143,8 +149,8 @@ def _usage(error: Any) -> str:
         message = _plain(str(error.format_message()))
         ours = next((hint for verb, hint in _VERBS.items() if message == f"No such command '{verb}'."), "")
         return f"{message} Did you mean {ours}?" if ours else message
-    if option == "--push":  # another tool serves it
-        return expected(option, "no option (did you mean hf upload USER/NAME FOLDER, of what is exported?)", option)
+    if option in _OPTIONS:
+        return expected(option, f"no option (did you mean {_OPTIONS[option]}?)", option)
     key, takes = option.lstrip("-").replace("-", "_"), error.ctx.command.params
     many = ["seeds"] if key in ("m", "multirun") else []
     meant = [key] if key in recipes.GROUPS else many or overrides.named_elsewhere(key)

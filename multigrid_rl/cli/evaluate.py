@@ -36,7 +36,6 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write; runs/evaluations/... by default.")
     ] = None,
-    parquet: Annotated[bool, typer.Option("--parquet", help="Write episodes.parquet, too.")] = False,
 ) -> None:
     """Play fresh games and say how it did, with intervals; the last line is JSON."""
     parse(overrides or ())  # a typing error costs no loading of torch
@@ -58,7 +57,7 @@ def evaluate(
             result = evaluation.evaluate(target, episodes=episodes, seed=seed, modes=modes, sides=sides)
             report, games = evaluation.report(result), None
             if target.rivals:
-                files = evaluation.write_episodes(evaluation.episode_columns(result), unfinished, parquet=parquet)
+                files.append(evaluation.write_episodes(evaluation.episode_columns(result), unfinished))
                 kept = [game.model_dump() for game in evaluation.kept_games(result)]
                 games = json_text(kept) if kept else None
             for file, text in (("summary.json", json_text(report, indent=2)), ("games.json", games)):

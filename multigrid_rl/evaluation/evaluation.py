@@ -268,18 +268,11 @@ def layout(cells: NDArray[np.uint8]) -> str:
     return ", ".join(objects)
 
 
-def write_episodes(columns: dict[str, NDArray[Any]], folder: Path, *, parquet: bool) -> list[Path]:
-    """Write ``episodes.csv``, and ``episodes.parquet`` if asked for, into ``folder``; returns the files."""
+def write_episodes(columns: dict[str, NDArray[Any]], folder: Path) -> Path:
+    """Write ``episodes.csv`` into ``folder``; returns the file."""
     # Imported here: pyarrow takes a third of a second.
-    import pyarrow as pa  # noqa: PLC0415
-    from pyarrow import csv  # noqa: PLC0415
+    import pyarrow.csv  # noqa: PLC0415
 
-    table = pa.table({name: pa.array(values) for name, values in columns.items()})
-    files = [folder / "episodes.csv"]
-    csv.write_csv(table, files[0], csv.WriteOptions(quoting_style="needed"))
-    if parquet:
-        from pyarrow import parquet as pq  # noqa: PLC0415
-
-        files.append(folder / "episodes.parquet")
-        pq.write_table(table, files[1], compression="zstd")
-    return files
+    table = pyarrow.table({name: pyarrow.array(values) for name, values in columns.items()})
+    pyarrow.csv.write_csv(table, folder / "episodes.csv", pyarrow.csv.WriteOptions(quoting_style="needed"))
+    return folder / "episodes.csv"

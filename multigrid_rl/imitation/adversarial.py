@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from multigrid_rl.imitation.demonstrations import Demonstrations, encoded
+from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.imitation.demonstrations import Demonstrations, encoded, read_demonstrations
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.update import Update
@@ -30,6 +32,7 @@ from multigrid_rl.models.distributions import Distribution
 from multigrid_rl.models.mlp import tower
 from multigrid_rl.models.vector import Normaliser
 from multigrid_rl.text import expected
+from multigrid_rl.training.stages import estimator_of, update_config
 from multigrid_rl.types import RunError
 
 Array = NDArray[Any]
@@ -53,6 +56,12 @@ class AdversarialConfig:
     payoff: Literal["softplus", "logit", "f"]
     gradient_penalty: float
     temperature: float = 1.0
+
+    @classmethod
+    def of(cls, config: RunConfig) -> AdversarialConfig:
+        """Return those of a run."""
+        train: Any = config.train
+        return cls(**train.adversarial.model_dump(), estimator=estimator_of(config), seed=config.seed)
 
 
 class Steps(NamedTuple):
@@ -297,6 +306,15 @@ class AdversarialUpdate(Update):
             name: Adversary(net, self._distributions[name], recorded, adversarial, self._device)
             for name, net in networks.items()
         }
+
+    @classmethod
+    def of(
+        cls, config: RunConfig, networks: Mapping[str, Any], action_spaces: Mapping[str, Any], **options: Any
+    ) -> AdversarialUpdate:
+        """Return that of a run, which reads what was recorded."""
+        own, data = AdversarialConfig.of(config), read_demonstrations(Path(str(config.data)))
+        options |= {"scale_values": config.model.scale_values}
+        return cls(own, data, networks, action_spaces, update_config(config), **options)
 
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]] | None = None

@@ -12,14 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.imitation.adversarial import AdversarialConfig, Adversary, Steps
-from multigrid_rl.imitation.demonstrations import Demonstrations
+from multigrid_rl.imitation.demonstrations import Demonstrations, read_demonstrations
 from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.models.distributions import HALF_LOG_2PI
 from multigrid_rl.offpolicy.sac import ReplayBuffer, Sac
@@ -101,6 +103,12 @@ class Dac(Sac):
             kind = KeptAirl if adversarial.kind == "airl" else KeptAdversary
             one = kind(network, network.head, recorded, adversarial, agent.device)
             self.adversaries[name], agent.pays = one, one.pays
+
+    @classmethod
+    def of(cls, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, device: torch.device) -> Dac:
+        """Return that of a run, which reads what was recorded."""
+        own, data = AdversarialConfig.of(config), read_demonstrations(Path(str(config.data)))
+        return cls(own, data, networks, action_spaces, config.train, config.seed, device)
 
     def _kept(self, name: str) -> dict[str, float]:
         return self.adversaries[name].learn_kept(self.agents[name].replay)

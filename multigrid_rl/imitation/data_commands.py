@@ -1,18 +1,11 @@
 """Verbs for recorded play: ``data record`` writes it, ``data`` shows it."""
 
-import shlex
-import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
-from gymnasium.spaces import Box
 
-from multigrid_rl.cli.app import console, one_thread, refused, written_beside
-from multigrid_rl.config.compose import compose
-from multigrid_rl.config.scenario import env_factory, env_signature
-from multigrid_rl.text import ConfigError
-from multigrid_rl.trust import check_code
+from multigrid_rl.cli.app import console, one_thread, refused
 
 
 def record(
@@ -29,49 +22,11 @@ def record(
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
 ) -> None:
     """Let a player play where others learn, and keep every step to learn from (docs/imitation.md)."""
-    from multigrid_rl.imitation import demonstrations, recording
-    from multigrid_rl.players.cards import signature
-    from multigrid_rl.runs import players, provenance
+    from multigrid_rl.imitation.recording import record_play
 
     one_thread()
-    run = players.is_run(who)
-    if checkpoint is not None and not run:
-        raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
-    config = players.config_of(who, overrides or [])
-    if run and not overrides and config.scenario.env_id is None:
-        check_code(f"{who}/config.yaml", players.code_of_run(config), "players of this project")
-    try:
-        factory = env_factory(config.canonical)
-        factory.load()
-        agents = factory.specs.agents
-        greedy = mode == "argmax"
-        loaded = {
-            agent.name: players.player_in_place_of(agent, who, config, greedy=greedy, checkpoint=checkpoint)
-            for agent in agents
-        }
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    game = config.scenario.game
-    kinds = [signature(agent, None if game is None else game.view_size) for agent in agents]
-    if any(kind != kinds[0] for kind in kinds):
-        raise refused("scenario", "one whose agents see and do the same", config.scenario.name)
-    first = loaded[agents[0].name]
-    facts = {
-        "who": first.name if not run else Path(who).resolve().name[:100],
-        "who_sha256": first.sha256,
-        "scenario": config.scenario.name,
-        "env": env_signature(config.scenario),
-        **kinds[0],
-        "seed": seed,
-        "versions": provenance.versions(),
-    }
-    began = time.perf_counter()
-    num_envs = max(1, min(64, steps // 5_000))  # few, so that most episodes are complete
-    with written_beside(output, "folder") as unfinished:
-        playing = {name: row.player for name, row in loaded.items()}
-        episodes = recording.record(factory, playing, steps, num_envs, seed)
-        card = demonstrations.write(unfinished, episodes, facts)
-    typer.echo(f"recorded {output}: {card.summary()}; {card.bytes:,} bytes, {time.perf_counter() - began:.1f} s")
+    how = {"greedy": mode == "argmax", "checkpoint": checkpoint}
+    typer.echo(record_play(who, overrides or [], output, steps, seed, **how))
 
 
 def data(
@@ -105,49 +60,14 @@ def data(
     if output is None:
         raise refused("--output", "where to write", "none")
     if action == "import":
-        _import(source, Path(output), list(overrides or []), who)
+        for line in interchange.import_play(source, Path(output), list(overrides or []), who):
+            typer.echo(line)
         return
     if not output.startswith(interchange.MINARI):
         raise refused("--output", "minari:ID", output)
     recorded = demonstrations.read_demonstrations(Path(source))
     interchange.write_minari(recorded, output.removeprefix(interchange.MINARI))
     typer.echo(f"exported {output}: {recorded.card.summary()}")
-
-
-def _import(source: str, output: Path, overrides: list[str], who: str | None) -> None:
-    from multigrid_rl.imitation import demonstrations, interchange
-    from multigrid_rl.players.cards import signature
-    from multigrid_rl.runs.provenance import versions
-
-    config = compose(overrides)
-    try:
-        agent = env_factory(config).specs.agents[0]
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    game, env = config.scenario.game, env_signature(config.scenario)
-    games = source.endswith(interchange.GAMES)
-    who = who or ("you" if games else "unknown")
-    facts = {"who": who, "scenario": config.scenario.name, "env": env, "versions": versions()}
-    facts |= signature(agent, None if game is None else game.view_size)
-    columns = {"observations": agent.observation_space, "actions": agent.action_space}
-    bounded = interchange.Bounded(agent.action_space)
-    if games:
-        spec = config.scenario.kind.spec if game is not None else None
-        episodes, more = interchange.episodes_of_games(Path(source), agent, spec, who), dict[str, Any]()
-    else:
-        episodes, more = interchange.episodes_of(source, columns)
-        episodes = bounded(episodes) if isinstance(agent.action_space, Box) else episodes
-    with written_beside(output, "folder") as unfinished:
-        try:
-            card = demonstrations.write(unfinished, episodes, {**facts, **more})
-            demonstrations.read_demonstrations(unfinished, agent, env)  # nothing is kept that cannot be learned from
-        except ConfigError as error:  # of what was written, too: the file that it came from has the same rows
-            raise ConfigError(str(error).replace(str(unfinished / demonstrations.DATA_FILE), source)) from error
-        except ValueError as error:
-            raise refused(source, "recorded steps", error) from error
-    typer.echo(f"imported {output}: {card.summary()}; {card.bytes:,} bytes")
-    if str(bounded):
-        typer.echo(bounded)
 
 
 def import_policy(
@@ -160,30 +80,7 @@ def import_policy(
     ] = None,
 ) -> None:
     """Make another library's policy a frozen player, which evaluates, records and is asked (docs/imitation.md)."""
-    from multigrid_rl.imitation import outside
-    from multigrid_rl.players.cards import signature, write_player
+    from multigrid_rl.imitation.outside import import_player
 
-    config = compose(overrides)
-    try:
-        (agent,) = env_factory(config).specs.agents
-    except ValueError as error:
-        raise refused("scenario", "one of one agent", config.scenario.name) from error
-    if config.scenario.kind.board:
-        raise refused("scenario", "an environment of Gymnasium", config.scenario.name)
-    weights = outside.read_weights(source)
-    kind = outside.kind_of(source, weights)
-    architecture, own_weights = outside.policy_of(source, kind, weights, agent, activation)
-    card = {
-        "name": output.name, "architecture": architecture, **signature(agent, None),
-        **({} if agent.own is None else agent.own.taken),
-        "scenario": config.scenario.name, "env": env_signature(config.scenario), "seats": [agent.name],
-        "provenance": {"command": f"import-policy, {kind.name}"},
-    }  # fmt: skip
-    with written_beside(output, "folder") as unfinished:
-        written = write_player(unfinished, own_weights, card)
-    typer.echo(f"imported {output}: {kind.name}, {written.bytes:,} bytes, sha256 {written.sha256}")
-    if kind.name.endswith("PPO"):
-        typer.echo(
-            "its file has no normaliser: if it was trained on normalised observations, it does not play as it did"
-        )
-    typer.echo(f"next:     multigrid-rl evaluate {shlex.quote(str(output))}")
+    for line in import_player(source, overrides, output, activation):
+        typer.echo(line)

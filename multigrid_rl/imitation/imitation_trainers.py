@@ -1,4 +1,4 @@
-"""Trainers: behavioural cloning, DAgger, GAIL, AIRL and DAC. Light to import, as they check configurations."""
+"""Trainers: cloning, DAgger, GAIL, AIRL and DAC, and their metrics. Light to import, as they check configurations."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pydantic import Field, model_validator
 from multigrid_rl.config.network import MAX_LAYERS, MAX_UNITS
 from multigrid_rl.config.scenario import Part, Steps, env_signature
 from multigrid_rl.config.schema import RunConfig, TrainConfig
+from multigrid_rl.metrics import MetricGroup
 from multigrid_rl.offpolicy.sac_trainer import SAC, SacTrain
 from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.trainers import Trainer
 
 if TYPE_CHECKING:
-    from multigrid_rl.imitation.adversarial import AdversarialConfig
     from multigrid_rl.imitation.demonstrations import Demonstrations
     from multigrid_rl.training.protocols import Sampler, Updater
     from multigrid_rl.types import MultiAgentSpec
@@ -312,9 +312,9 @@ class AdversarialTrainer(Imitation):
         return [("imitation", f"{train.adversarial.kind}, what a discriminator takes for recorded play")]
 
     def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
-        from multigrid_rl.imitation.adversarial import check_horizon
+        from multigrid_rl.imitation.adversarial import AdversarialConfig, check_horizon
 
-        check_horizon("demonstrations", recorded.terminated, self._config(config), ConfigError)
+        check_horizon("demonstrations", recorded.terminated, AdversarialConfig.of(config), ConfigError)
 
     def recomputes(self, config: RunConfig) -> bool:  # noqa: ARG002
         """Return true: rewards of a batch are known after it was played."""
@@ -322,22 +322,9 @@ class AdversarialTrainer(Imitation):
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return an update with learned rewards."""
-        from multigrid_rl.imitation import adversarial, demonstrations
-        from multigrid_rl.training.stages import update_config
+        from multigrid_rl.imitation.adversarial import AdversarialUpdate
 
-        settings = self._config(config)
-        options |= {"scale_values": config.model.scale_values}
-        data = demonstrations.read_demonstrations(Path(str(config.data)))
-        return adversarial.AdversarialUpdate(settings, data, networks, action_spaces, update_config(config), **options)
-
-    def _config(self, config: RunConfig) -> AdversarialConfig:
-        """Return the settings of learning rewards."""
-        from multigrid_rl.imitation.adversarial import AdversarialConfig
-        from multigrid_rl.training.stages import estimator_of
-
-        assert isinstance(config.train, AdversarialTrain)
-        options = config.train.adversarial.model_dump()
-        return AdversarialConfig(**options, estimator=estimator_of(config), seed=config.seed)
+        return AdversarialUpdate.of(config, networks, action_spaces, **options)
 
 
 class DacTrainer(AdversarialTrainer):
@@ -357,10 +344,32 @@ class DacTrainer(AdversarialTrainer):
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from kept steps and recorded ones."""
-        from multigrid_rl.imitation import dac, demonstrations
+        from multigrid_rl.imitation.dac import Dac
 
-        data, settings = demonstrations.read_demonstrations(Path(str(config.data))), self._config(config)
-        return dac.Dac(settings, data, networks, action_spaces, config.train, config.seed, options["device"])
+        return Dac.of(config, networks, action_spaces, options["device"])
 
 
+METRICS = MetricGroup(
+    {
+        "dagger/beta": ("probability that the expert acted in a step of this round", "share"),
+        "dagger/labels": (
+            "steps that the expert labelled so far, over all modules, and recorded ones it began with",
+            "count",
+        ),
+        "learner/<module>/cloning_loss": (
+            "what cloning minimises, mean over the iteration: minus the log-probability of what was recorded",
+            "loss",
+        ),
+        "learner/<module>/held_out_loss": (
+            "the same at the end of the iteration, on episodes that are held out",
+            "loss",
+        ),
+        "learner/<module>/discriminator_loss": (
+            "cross entropy of the discriminator between recorded steps and the batch's, last of its gradient steps",
+            "nats",
+        ),
+        "learner/<module>/discriminator_accuracy": ("share of these steps that it classified correctly", "share"),
+        "learner/<module>/learnt_reward": ("mean reward over the batch that the discriminator paid", "reward"),
+    }
+)
 CLONING, DAGGER, ADVERSARIAL, DAC = CloningTrainer(), DaggerTrainer(), AdversarialTrainer(), DacTrainer()

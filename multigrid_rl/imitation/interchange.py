@@ -14,10 +14,14 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from multigrid_rl.cli.app import written_beside
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.evaluation.replays import read_games, replay
 from multigrid_rl.files import installing
-from multigrid_rl.imitation.demonstrations import Demonstrations, Episode
-from multigrid_rl.players.cards import space_of
+from multigrid_rl.imitation.demonstrations import DATA_FILE, Demonstrations, Episode, read_demonstrations, write
+from multigrid_rl.players.cards import signature, space_of
+from multigrid_rl.runs.provenance import versions
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec
 
@@ -30,6 +34,38 @@ _SECONDS, _BYTES = 600, 8 << 30
 _UNKNOWN = (-1, -1, -1)
 #: Numbers so far outside of a bound are rounded ones.
 _ROUNDED = 1e-6
+
+
+def import_play(source: str, output: Path, overrides: list[str], who: str | None) -> Iterator[str]:
+    """Write recorded play of others into a new folder; yields the lines that tell so. Raises ``ConfigError``."""
+    config = compose(overrides)
+    try:
+        agent = env_factory(config).specs.agents[0]
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    game, env = config.scenario.game, env_signature(config.scenario)
+    games = source.endswith(GAMES)
+    who = who or ("you" if games else "unknown")
+    facts = {"who": who, "scenario": config.scenario.name, "env": env, "versions": versions()}
+    facts |= signature(agent, None if game is None else game.view_size)
+    bounded = Bounded(agent.action_space)
+    if games:
+        spec = config.scenario.kind.spec if game is not None else None
+        episodes, more = episodes_of_games(Path(source), agent, spec, who), dict[str, Any]()
+    else:
+        episodes, more = episodes_of(source, {"observations": agent.observation_space, "actions": agent.action_space})
+        episodes = bounded(episodes) if isinstance(agent.action_space, spaces.Box) else episodes
+    with written_beside(output, "folder") as unfinished:
+        try:
+            card = write(unfinished, episodes, {**facts, **more})
+            read_demonstrations(unfinished, agent, env)  # nothing is kept that cannot be learned from
+        except ConfigError as error:  # of what was written, too: the file that it came from has the same rows
+            raise ConfigError(str(error).replace(str(unfinished / DATA_FILE), source)) from error
+        except ValueError as error:
+            raise ConfigError(expected(source, "recorded steps", error)) from error
+    yield f"imported {output}: {card.summary()}; {card.bytes:,} bytes"
+    if str(bounded):
+        yield str(bounded)
 
 
 def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Episode], dict[str, Any]]:

@@ -3,9 +3,10 @@
 Only tensors are read; nothing in a file is executed. What was built is compared with the file's own numbers.
 """
 
+import shlex
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -16,11 +17,15 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
+from multigrid_rl.cli.app import written_beside
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.network import ModelConfig
+from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.imitation.interchange import converted
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.mlp import ACTIVATIONS
 from multigrid_rl.models.registry import network_of
+from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec
 
@@ -29,6 +34,32 @@ Array = NDArray[Any]
 _MOST = 1 << 28
 #: Outputs of the rebuilt policy may differ from the file's by this, in float32.
 _NEAR = 1e-4
+
+
+def import_player(source: Path, overrides: list[str], output: Path, activation: str | None) -> Iterator[str]:
+    """Write another library's policy as a frozen player; yields the lines that tell so. Raises ``ConfigError``."""
+    config = compose(overrides)
+    try:
+        (agent,) = env_factory(config).specs.agents
+    except ValueError as error:
+        raise ConfigError(expected("scenario", "one of one agent", config.scenario.name)) from error
+    if config.scenario.kind.board:
+        raise ConfigError(expected("scenario", "an environment of Gymnasium", config.scenario.name))
+    weights = read_weights(source)
+    kind = kind_of(source, weights)
+    architecture, own_weights = policy_of(source, kind, weights, agent, activation)
+    card = {
+        "name": output.name, "architecture": architecture, **signature(agent, None),
+        **({} if agent.own is None else agent.own.taken),
+        "scenario": config.scenario.name, "env": env_signature(config.scenario), "seats": [agent.name],
+        "provenance": {"command": f"import-policy, {kind.name}"},
+    }  # fmt: skip
+    with written_beside(output, "folder") as unfinished:
+        written = write_player(unfinished, own_weights, card)
+    yield f"imported {output}: {kind.name}, {written.bytes:,} bytes, sha256 {written.sha256}"
+    if kind.name.endswith("PPO"):
+        yield "its file has no normaliser: if it was trained on normalised observations, it does not play as it did"
+    yield f"next:     multigrid-rl evaluate {shlex.quote(str(output))}"
 
 
 class Kind(NamedTuple):

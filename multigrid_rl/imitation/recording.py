@@ -1,17 +1,75 @@
 """Recording of demonstrations: any player acts in place of the learners, and every step is stored."""
 
+import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.imitation.demonstrations import Episode
+from multigrid_rl.cli.app import written_beside
+from multigrid_rl.config.scenario import env_factory, env_signature
+from multigrid_rl.imitation.demonstrations import Episode, write
+from multigrid_rl.players.cards import signature
 from multigrid_rl.players.episodes import turns
+from multigrid_rl.runs.players import code_of_run, config_of, is_run, player_in_place_of
+from multigrid_rl.runs.provenance import versions
+from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import check_code
 from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, Policy
 
 Array = NDArray[Any]
+
+
+def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: int, **how: Any) -> str:
+    """Write a player's steps into a new folder; returns the line that tells so.
+
+    Args:
+        who: a player, its folder or a run folder.
+        overrides: of where it plays; by default its own.
+        output: folder to write.
+        steps: environment steps to keep.
+        seed: of environments and drawn actions.
+        how: whether it acts ``greedy``, and which ``checkpoint`` of a run.
+
+    Raises ``ConfigError``, ``PlayerError``: no such player, or one that cannot play there.
+    """
+    run = is_run(who)
+    if how["checkpoint"] is not None and not run:
+        raise ConfigError(expected("--checkpoint", f"nothing for {who}, which is no run", how["checkpoint"]))
+    config = config_of(who, overrides)
+    if run and not overrides and config.scenario.env_id is None:
+        check_code(f"{who}/config.yaml", code_of_run(config), "players of this project")
+    try:
+        factory = env_factory(config.canonical)
+        factory.load()
+        agents = factory.specs.agents
+        loaded = {agent.name: player_in_place_of(agent, who, config, **how) for agent in agents}
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    game = config.scenario.game
+    kinds = [signature(agent, None if game is None else game.view_size) for agent in agents]
+    if any(kind != kinds[0] for kind in kinds):
+        wanted = "one whose agents see and do the same"
+        raise ConfigError(expected("scenario", wanted, config.scenario.name))
+    first = loaded[agents[0].name]
+    facts = {
+        "who": first.name if not run else Path(who).resolve().name[:100],
+        "who_sha256": first.sha256,
+        "scenario": config.scenario.name,
+        "env": env_signature(config.scenario),
+        **kinds[0],
+        "seed": seed,
+        "versions": versions(),
+    }
+    began = time.perf_counter()
+    num_envs = max(1, min(64, steps // 5_000))  # few, so that most episodes are complete
+    with written_beside(output, "folder") as unfinished:
+        players = {name: row.player for name, row in loaded.items()}
+        card = write(unfinished, record(factory, players, steps, num_envs, seed), facts)
+    return f"recorded {output}: {card.summary()}; {card.bytes:,} bytes, {time.perf_counter() - began:.1f} s"
 
 
 def record(

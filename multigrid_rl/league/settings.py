@@ -1,12 +1,24 @@
-"""Settings of a league: who joins it, and how often each of its players plays."""
+"""Settings of a league: who joins it, and how often each of its players plays; what it measures of itself."""
 
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, Part, Steps
+from multigrid_rl.metrics import MetricGroup
 from multigrid_rl.tables import entries
 from multigrid_rl.text import expected, unknown
+
+LEAGUE_METRICS = MetricGroup(
+    {
+        "league/size": ("players in the league, its anchors included", "count"),
+        "league/min_win": (
+            "smallest win rate over all players of the league, a draw as half a win, older games fading",
+            "share",
+        ),
+    },
+    absent=lambda config, _: {} if config.scenario.league is not None else {"league/*": "there is no league"},
+)
 
 
 class LeagueConfig(Part):

@@ -66,8 +66,7 @@ class RunLeague(League):
         Returns:
             The new share of games of each opponent, with the files of new opponents; ``None``: no change.
 
-        Raises:
-            OSError: a snapshot or the standings cannot be written.
+        Raises ``OSError``: a snapshot or the standings cannot be written.
         """
         if self.due(env_steps):
             self.add(write_snapshot(self._run, f"step_{env_steps:09d}", env_steps, export))
@@ -96,8 +95,7 @@ class RunLeague(League):
     def roster(self, playing: Iterable[int] = ()) -> Roster:
         """Return the current opponents with all files, and those ``playing`` in games that are not over.
 
-        Raises:
-            PlayerError: a file is missing, damaged, or another player's.
+        Raises ``PlayerError``: a file is missing, damaged, or another player's.
         """
         files = {}
         for number in sorted({*self.weights, *playing}):
@@ -116,8 +114,7 @@ class RunLeague(League):
     def resume(run: Path, state: dict[str, Any] | None) -> None:
         """Check the snapshots that ``state`` knows, and move later ones aside: they join once more.
 
-        Raises:
-            PlayerError: one is missing, or not what it was.
+        Raises ``PlayerError``: one is missing, or not what it was.
         """
         rows, lost, games = (state[key] for key in ("snapshots", "lost", "games")) if state else ([], [], [])
         for number, row in enumerate(rows, len(games) - len(rows)):  # behind the anchors
@@ -138,8 +135,7 @@ def write_snapshot(run: Path, name: str, env_steps: int, export: Callable[[Path]
         env_steps: of the run.
         export: writes the networks into a folder, one folder each; returns their sha256 by module.
 
-    Raises:
-        OSError: it cannot be written.
+    Raises ``OSError``: it cannot be written.
     """
     path = run / LEAGUE / name
     if path.exists():
@@ -153,8 +149,7 @@ def write_snapshot(run: Path, name: str, env_steps: int, export: Callable[[Path]
 def read_snapshot(run: Path, snapshot: Snapshot) -> dict[str, PlayerFiles]:
     """Return a snapshot's files, by module, checked against what joined the league.
 
-    Raises:
-        PlayerError: missing, damaged, or another player's.
+    Raises ``PlayerError``: missing, damaged, or another player's.
     """
     files = {}
     for module, sha256 in snapshot.sha256.items():

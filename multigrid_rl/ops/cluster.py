@@ -74,8 +74,7 @@ def fit_to_cluster(config: RunConfig, path: Path, stages: Sequence[Stage]) -> tu
         path: its folder; need not exist yet.
         stages: all games of the run.
 
-    Raises:
-        ClusterError: a node that cannot take part.
+    Raises ``ClusterError``: a node that cannot take part.
     """
     cluster = config.cluster
     if cluster.num_env_runners == "all":
@@ -136,8 +135,7 @@ def preflight(
 def look_around(token: str, factories: Sequence[EnvFactory]) -> Answer:
     """Return what this process sees: its versions, the file ``token``, and the checked players of ``factories``.
 
-    Raises:
-        PlayerError: a player did not arrive as it was sent.
+    Raises ``PlayerError``: a player did not arrive as it was sent.
     """
     try:
         content = Path(token).read_text(encoding="utf-8")

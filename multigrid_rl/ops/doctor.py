@@ -1,4 +1,4 @@
-"""What ``multigrid-rl doctor`` looks at: the machine, whether Ray starts on it, and a cluster by its address."""
+"""The verb ``doctor``: looks at the machine, whether Ray starts on it, and a cluster by its address."""
 
 import json
 import os
@@ -6,9 +6,14 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
 
 from multigrid_rl.ops import machine
 from multigrid_rl.ops.machine import Finding
@@ -16,6 +21,32 @@ from multigrid_rl.rllib.address import ADDRESS, unreachable
 from multigrid_rl.text import ConfigError, expected
 
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+_LEVEL, _CHECK = 9, 11  # columns
+
+
+def doctor(
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster to look at, too: auto, host:port or ray://host:port.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON at the end.")] = False,
+    patience: Annotated[float, typer.Option(min=1, help="Seconds that Ray has for a task.")] = 90.0,
+) -> None:
+    """Check installation, GPUs, shared memory, disk and Ray; suggest fixes. Status 1 for a problem."""
+    console, findings = Console(highlight=False), []
+    for finding in examine(Path.cwd(), address, patience):
+        findings.append(finding)
+        line = Text(f"{finding.level:<{_LEVEL}}", style=STYLES[finding.level])
+        console.print(line.append(f"{finding.check:<{_CHECK}}{finding.found}", style="default"), soft_wrap=True)
+        if finding.change:
+            console.print(Text(f"{'':{_LEVEL + _CHECK}}-> {finding.change}"), soft_wrap=True)
+    counts = Counter(finding.level for finding in findings)
+    console.print(f"{counts['ok']} ok, {counts['warning']} warning(s), {counts['problem']} problem(s)")
+    if as_json:
+        rows = [finding._asdict() for finding in findings]
+        typer.echo(json.dumps({"problems": counts["problem"], "warnings": counts["warning"], "findings": rows}))
+    if counts["problem"]:
+        raise typer.Exit(1)
 
 
 def examine(folder: Path, address: str | None, patience_s: float) -> Iterator[Finding]:
@@ -26,8 +57,7 @@ def examine(folder: Path, address: str | None, patience_s: float) -> Iterator[Fi
         address: Ray cluster to look at, too: auto, host:port or ray://host:port.
         patience_s: seconds that Ray has for a task.
 
-    Raises:
-        ConfigError: the address has another form.
+    Raises ``ConfigError``: the address has another form.
     """
     match = None if address is None else ADDRESS.fullmatch(address)
     if address is not None and (match is None or (match["port"] and not 1 <= int(match["port"]) <= 65535)):

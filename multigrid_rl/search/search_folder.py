@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,17 +33,12 @@ from multigrid_rl.search.space import read_yaml
 from multigrid_rl.text import ConfigError, expected
 
 _REQUEST, STUDY = "search.yaml", "study.log"
-#: Trials end with a checkpoint when they see this file in the search's folder, and one that sees it in its own.
+#: Trials end with a checkpoint when they see this file in the search's folder.
 STOP = "stop"
 _SPEC, _OUTCOME = "spec", "outcome"
 _STATES: dict[Status, TrialState] = {
     "finished": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "failed": TrialState.FAIL,
 }  # fmt: skip
-
-
-def run_path(search: Path | str, trial: str) -> Path:
-    """Return the run folder of a trial."""
-    return Path(search, "trials", trial)
 
 
 class SearchFolder:
@@ -51,6 +47,13 @@ class SearchFolder:
     def __init__(self, path: Path, request: SearchRequest, provenance: dict[str, Any]) -> None:
         self.path, self.request = path, request
         self.provenance = provenance  # command, commit, versions, machine
+
+    @classmethod
+    def asked(cls, overrides: list[str], path: Path | None) -> "SearchFolder":
+        """Make the folder of what a command asks for. Raises ``ConfigError``, ``PlayerError``."""
+        request = SearchRequest.parse(overrides)
+        scenario, now = request.space.config.scenario.name, datetime.now()
+        return cls.create(path or Path("runs", "search", f"{scenario}-{request.name}-{now:%Y%m%d-%H%M%S}"), request)
 
     @classmethod
     def create(cls, path: Path, request: SearchRequest) -> "SearchFolder":
@@ -77,6 +80,10 @@ class SearchFolder:
         if set(content) != {"search", "settings", "space", "variables", "base", "seed"}:
             raise ConfigError(f"{path / _REQUEST}: expected the file that search wrote, got keys {', '.join(content)}")
         return cls(path, SearchRequest.from_data(content), read_yaml(path / "provenance.json"))  # as all JSON is yaml
+
+    def run_path(self, trial: str) -> Path:
+        """Return the run folder of a trial."""
+        return self.path / "trials" / trial
 
     @cached_property
     def study(self) -> optuna.Study:
@@ -134,27 +141,26 @@ class SearchFolder:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, multivariate=True, constant_liar=True)
 
+    def _trial(self, name: str) -> optuna.Trial:
+        # The only way to a trial that another process asked for.
+        return optuna.Trial(self.study, self._rows()[name]._trial_id)
+
     def lags(self, name: str, env_steps: int, number: float) -> bool:
         """Report how a trial goes; returns whether it is to stop."""
-        row = self._rows()[name]
-        # The only way to a trial that an earlier session asked for.
-        trial = optuna.trial.Trial(self.study, row._trial_id)
-        if env_steps not in row.intermediate_values:
+        trial = self._trial(name)
+        if env_steps not in self._rows()[name].intermediate_values:
             trial.report(number, env_steps)
         return trial.should_prune()
 
     def end(self, outcome: Outcome) -> None:
         """Write an outcome down for good, before anything is made of it. Raises ``OSError``."""
-        row, score = self._rows()[outcome.spec.id], outcome.score
+        trial, score = self._trial(outcome.spec.id), outcome.score
         facts: dict[str, Any] = {key: getattr(outcome, key) for key in ("env_steps", "seconds", "reason")}
         if score is not None:
             facts |= {"held": score.env_steps_to_held, "margin": score.margin if math.isfinite(score.margin) else None}
-        trial = optuna.trial.Trial(self.study, row._trial_id)
         trial.set_user_attr(_OUTCOME, facts)
         value = score.number if score is not None and outcome.status == "finished" else None
-        if outcome.status == "stopped" and not row.intermediate_values and score is not None:
-            trial.report(score.number, outcome.env_steps)  # stopped by a file alone
-        self.study.tell(row.number, value, _STATES[outcome.status])
+        self.study.tell(trial, value, _STATES[outcome.status])
 
     def outcomes(self) -> list[Outcome]:
         """Return what came of all trials that have ended, in the order in which they began."""
@@ -174,8 +180,9 @@ class SearchFolder:
         """Keep other processes from searching in the same folder meanwhile. Raises ``ConfigError``: one does."""
         with locked(self.path / "lock"):
             file = self.path / STUDY
-            if file.exists():  # a kill may have left a line incomplete, and a lock; nobody else writes here now
-                os.truncate(file, file.read_bytes().rfind(b"\n") + 1)
+            # A kill may have left a line incomplete, and a lock.
+            if file.exists() and not (text := file.read_bytes()).endswith(b"\n"):
+                os.truncate(file, text.rfind(b"\n") + 1)
             for left in (file.with_name(f"{STUDY}.lock"), self.path / STOP):
                 left.unlink(missing_ok=True)
             self.__dict__.pop("study", None)  # read anew

@@ -4,10 +4,11 @@ import math
 import shlex
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
+import matplotlib as mpl
 import optuna
 import yaml
 from matplotlib import pyplot as plt
@@ -16,10 +17,11 @@ from optuna.trial import create_trial
 from multigrid_rl.config.overrides import put, written
 from multigrid_rl.config.recipes import GROUPS, expand_overrides
 from multigrid_rl.files import csv_text, markdown_table
-from multigrid_rl.search.plans import Outcome, Winner, ranked, winner_of
+from multigrid_rl.search.plans import Outcome, Score, Winner, ranked, winner_of
 from multigrid_rl.search.search_folder import SearchFolder
 from multigrid_rl.search.search_settings import ThreeStageSettings
 from multigrid_rl.search.space import Space
+from multigrid_rl.text import program
 
 REPORT, TRIALS, WINNER = "report.md", "trials.csv", "winner.yaml"
 COORDINATES, IMPORTANCE = "parallel.png", "importance.png"
@@ -28,20 +30,14 @@ FILES = (REPORT, TRIALS, WINNER, COORDINATES, IMPORTANCE)
 FEWEST = 20
 
 
-class Importance(NamedTuple):
-    """Shares of each variable that add up to 1; or why they are not known."""
-
-    shares: dict[str, float]  # by key, largest first; empty if they are not known
-    note: str  # from which trials, or why not
-
-
 @dataclass(frozen=True)
 class SearchResult:
     """What a search knows when it ends or is interrupted."""
 
     outcomes: list[Outcome]  # of all trials that have ended
     winner: Winner | None  # the best configuration so far; None if every trial failed
-    importance: Importance
+    importance: dict[str, float]  # shares of the variables, which add up to 1; empty where they are not known
+    basis: str  # from which trials they are, or why they are not known
     complete: bool  # whether the plan was carried out to its end
     seconds: float  # that searching took, all sessions together
 
@@ -55,34 +51,31 @@ def result_of(folder: SearchFolder, *, complete: bool, seconds: float) -> Search
     """Judge the recorded outcomes of a search."""
     outcomes, settings = folder.outcomes(), folder.request.settings
     seeds = settings.confirm.seeds if isinstance(settings, ThreeStageSettings) else 0
-    importance = importance_of(folder.request.space, outcomes)
-    return SearchResult(outcomes, winner_of(outcomes, seeds), importance, complete, seconds)
+    shares, basis = importance_of(folder.request.space, outcomes)
+    return SearchResult(outcomes, winner_of(outcomes, seeds), shares, basis, complete, seconds)
 
 
 def write_result(folder: SearchFolder, result: SearchResult) -> None:
     """Write the page, the table, the pictures that there is enough for and, if there is a winner, its recipe."""
-    pictures = write_pictures(folder.path, folder.request.space, result.outcomes, result.importance)
-    folder.write_text(REPORT, as_markdown(folder, result, pictures))
-    folder.write_text(TRIALS, as_csv(folder, result.outcomes))
+    write_pictures(folder, result)
+    folder.write_text(REPORT, as_markdown(folder, result))
+    folder.write_text(TRIALS, csv_text([row_of(folder, outcome) for outcome in result.outcomes]))
     if result.winner is not None:
         folder.write_text(WINNER, as_recipe(folder, result.winner))
 
 
-def as_csv(folder: SearchFolder, outcomes: list[Outcome]) -> str:
-    """Write one line a trial, one column a key."""
-    rows = []
-    for outcome in outcomes:
-        spec, score = asdict(outcome.spec), outcome.score
-        values = folder.request.space.values(spec.pop("params"))
-        margin = score.margin if score is not None and math.isfinite(score.margin) else None
-        rows.append(
-            spec
-            | {"status": outcome.status, "held": outcome.held, "env_steps": outcome.env_steps}
-            | {"env_steps_to_held": score and score.env_steps_to_held, "margin": margin}
-            | {"seconds": round(outcome.seconds, 1), "reason": outcome.reason}
-            | {key: written(value) for key, value in values.items()}
-        )
-    return csv_text(rows)
+def row_of(folder: SearchFolder, outcome: Outcome) -> dict[str, str]:
+    """Return what tables say of a trial; empty what it has not."""
+    spec, score, space = outcome.spec, outcome.score or Score(None, math.nan), folder.request.space
+    values = space.values(spec.params or {})
+    facts = {
+        "trial": spec.id, "origin": spec.origin, "seed": spec.seed, "status": outcome.status, "held": score.held,
+        "env_steps_to_held": score.env_steps_to_held,
+        "margin": round(score.margin, 6) if math.isfinite(score.margin) else None,
+        "env_steps": outcome.env_steps, "seconds": round(outcome.seconds), "reason": outcome.reason,
+    }  # fmt: skip
+    row = {key: "" if fact is None else str(fact) for key, fact in facts.items()}
+    return row | {key: written(value) for key, value in values.items()}
 
 
 def winning_command(folder: SearchFolder, winner: Winner) -> str:
@@ -128,74 +121,89 @@ def verdict_of(folder: SearchFolder, winner: Winner) -> str:
     return f"Held all gates {how}; {steps:,} environment steps at most."
 
 
-def cells(outcome: Outcome) -> list[str]:
-    """Write what tables show of a trial: seed, steps to held, smallest margin, steps played, seconds."""
-    score, margin = outcome.score, "-"
-    held_at = f"{score.env_steps_to_held:,}" if score and score.env_steps_to_held is not None else "-"
-    if score and math.isfinite(score.margin):
-        margin = f"{score.margin:.3f}"
-    return [str(outcome.spec.seed), held_at, margin, f"{outcome.env_steps:,}", f"{outcome.seconds:.0f}"]
-
-
-def as_markdown(folder: SearchFolder, result: SearchResult, pictures: list[str]) -> str:
-    """Write the page: what was asked, who won, and every trial, held or not; ``pictures`` are file names beside it."""
-    request, origin = folder.request, folder.provenance
-    machine, space, note = origin["machine"], request.space, result.importance.note
-    held = sum(outcome.held for outcome in result.outcomes)
-    versions = ", ".join(f"{name} {number}" for name, number in origin["versions"].items())
-    columns = ["seed", "steps to held", "smallest margin", "steps played", "seconds"]
+def as_markdown(folder: SearchFolder, result: SearchResult) -> str:
+    """Write the page: what was asked, who won, what mattered, and every trial, held or not."""
+    request, origin, rows = folder.request, folder.provenance, {o.spec.id: row_of(folder, o) for o in result.outcomes}
+    heads = [key for key in dict.fromkeys(chain(*rows.values())) if key not in ("held", "reason")]
     winner = "## No winner\n\nEvery trial failed."
     if result.winner is not None:
-        runs = {outcome.spec.id: outcome for outcome in result.outcomes}
-        table = markdown_table(["trial", *columns], [[name, *cells(runs[name])] for name in result.winner.trials])
-        winner = "\n".join(["## The winner", "", verdict_of(folder, result.winner), "", *table])
-        winner += f"\n\n```\n{winning_command(folder, result.winner)}\n```"
-    shares = [[f"`{key}`", f"{share:.1%}"] for key, share in result.importance.shares.items()]
-    mattered = ["", *markdown_table(["variable", "share"], shares)] if shares else []
-    mattered += [line for name in pictures for line in ("", f"![{name}]({name})")]
-    matters = "\n".join([f"{note[0].upper()}{note[1:]}.", *mattered])
-    rows = []
-    for outcome in [*ranked(result.outcomes), *result.failed]:
-        status = outcome.status if outcome.reason is None else f"failed: {outcome.reason}"
-        rows.append([outcome.spec.id, status, *cells(outcome), *space.in_short(outcome.spec.params or {})])
-    names = [variable.name for variable in space.variables]
-    trials = "\n".join(markdown_table(["trial", "status", *columns, *names], rows, left=(0, 1)))
-    return f"""# A search: {request.name} on {space.config.scenario.name}
+        table = _table(heads, [rows[name] for name in result.winner.trials])
+        command = winning_command(folder, result.winner)
+        winner = f"## The winner\n\n{verdict_of(folder, result.winner)}\n\n{table}\n\n```\n{command}\n```"
+    pictures = [f"![{name}]({name})" for name in (IMPORTANCE, COORDINATES) if (folder.path / name).exists()]
+    order = [rows[outcome.spec.id] for outcome in [*ranked(result.outcomes), *result.failed]]
+    failures = [f"* {outcome.spec.id} failed: {outcome.reason}" for outcome in result.failed]
+    return f"""# A search: {request.name} on {request.space.config.scenario.name}
 
 Command: `{origin["command"]}`
 
-Shared by all trials: `{" ".join(space.base)}`; space `{space.name}`, seed {request.seed}.
-{machine["cores"]} cores ({machine["system"]}), {result.seconds:,.0f} seconds; \
-{"carried out to its end" if result.complete else "interrupted"}. \
-{len(result.outcomes)} trials, {held} held all gates, {len(result.failed)} failed.
-Commit {origin["commit"]}. Versions: {versions}.
+Shared by all trials: `{" ".join(request.space.base)}`; space `{request.space.name}`, seed {request.seed}.
+{origin["machine"]["cores"]} cores, {result.seconds:,.0f} seconds; \
+{"carried out to its end" if result.complete else "interrupted"}. {len(result.outcomes)} trials, \
+{sum(outcome.held for outcome in result.outcomes)} held all gates, {len(result.failed)} failed.
+Commit {origin["commit"]}; versions are in provenance.json.
 
 {winner}
 
 ## What mattered
 
-{matters}
+{result.basis[0].upper()}{result.basis[1:]}.
+
+{chr(10).join(pictures)}
 
 ## All trials
 
-Best first; margins are the smallest of a trial's gates over its last window, in units of the gate's bound.
+Best first; a margin is the smallest of a trial's gates over its last window, in units of the gate's bound.
 
-{trials}
+{_table(heads, order)}
+
+{chr(10).join(failures)}
 """
 
 
-def _study_of(space: Space, outcomes: Sequence[Outcome], labels: dict[str, str]) -> optuna.Study:
-    """Return a study of the outcomes that have a score, in memory, with its parameters named by ``labels``."""
-    study = optuna.create_study(direction="maximize")
+def outcome_line(folder: SearchFolder, outcome: Outcome) -> str:
+    """Describe the outcome of a trial in one line."""
+    spec, score = outcome.spec, outcome.score
+    if score is None:
+        return f"{spec.id:<14} FAILED after {outcome.seconds:.0f} s: {outcome.reason}"
+    verdict = f"HELD at {score.env_steps_to_held:>9,} steps" if score.held else f"not held, margin {score.margin:>9.3f}"
+    stopped = " (stopped)" if outcome.status == "stopped" else ""
+    space = folder.request.space
+    values = space.values(spec.params or {})
+    drawn = ", ".join(f"{v.name} {values[v.key] if v.choices else f'{values[v.key]:.4g}'}" for v in space.variables)
+    return f"{spec.id:<14} {verdict} | {outcome.env_steps:>9,} steps, {outcome.seconds:>4.0f} s{stopped} | {drawn}"
+
+
+def closing(folder: SearchFolder, result: SearchResult) -> list[str]:
+    """Return the closing lines: the winner, and the files."""
+    lines = [f"failed:   {outcome.spec.id}: {outcome.reason}" for outcome in result.failed]
+    if not result.complete:
+        lines.append(f"interrupted: go on with {program()} search --resume {shlex.quote(str(folder.path))}")
+    lines.append(f"searched: {len(result.outcomes)} trials in {result.seconds:,.0f} s")
+    if result.winner is not None:
+        lines.append(f"winner:   {', '.join(result.winner.trials)}. {verdict_of(folder, result.winner)}")
+        lines.append(f"train it: {winning_command(folder, result.winner)}")
+    files = ", ".join(name for name in FILES if (folder.path / name).exists())
+    return [*lines, f"written:  {folder.path}: {files}"]
+
+
+def _table(heads: list[str], rows: list[dict[str, str]]) -> str:
+    lines = markdown_table(heads, [[row.get(key, "") for key in heads] for row in rows], left=(0, 1, 3))
+    return "\n".join(lines) if rows else "No trial has ended."
+
+
+def study_of(space: Space, outcomes: Sequence[Outcome]) -> optuna.Study:
+    """Return a study of outcomes that have a score, in memory, for Optuna's pictures and measures."""
+    study, labels = optuna.create_study(direction="maximize"), {v.key: v.label for v in space.variables}
     known = {labels[key]: distribution for key, distribution in space.distributions.items()}
-    for outcome in outcomes:
-        if outcome.score is not None and outcome.spec.params is not None:
-            params = {labels[key]: value for key, value in outcome.spec.params.items()}
-            study.add_trial(create_trial(params=params, distributions=known, value=outcome.score.number))
+    for outcome in ranked(outcomes):
+        params = {labels[key]: value for key, value in (outcome.spec.params or {}).items()}
+        value = outcome.score.number if outcome.score else None
+        study.add_trial(create_trial(params=params, distributions=known, value=value))
     return study
 
 
-def importance_of(space: Space, outcomes: Sequence[Outcome]) -> Importance:
+def importance_of(space: Space, outcomes: Sequence[Outcome]) -> tuple[dict[str, float], str]:
     """Measure how far the best quarter of the trials differs from all of them, along each variable.
 
     PED-ANOVA (Watanabe, Bansal and Hutter 2023, https://arxiv.org/abs/2304.10255), by Optuna. Only trials that a plan
@@ -203,38 +211,32 @@ def importance_of(space: Space, outcomes: Sequence[Outcome]) -> Importance:
     """
     drawn = [row for row in ranked(outcomes) if row.spec.stage in ("broad", "asha", "generation 0")]
     if len(drawn) < FEWEST:
-        return Importance(
-            {}, f"{len(drawn)} trials were drawn over the whole space: importance is estimated from {FEWEST} on"
-        )
+        return {}, f"{len(drawn)} trials were drawn over the whole space: importance is estimated from {FEWEST} on"
     if len({row.score.number for row in drawn if row.score}) < 2:
-        return Importance({}, f"all {len(drawn)} trials were equally good")
+        return {}, f"all {len(drawn)} trials were equally good"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
-        study = _study_of(space, drawn, {key: key for key in space.distributions})
-        shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return Importance(dict(shares), f"the best quarter of {len(drawn)} trials against all of them (PED-ANOVA)")
+        shares = optuna.importance.get_param_importances(study_of(space, drawn), evaluator=evaluator)
+    return dict(shares), f"the best quarter of {len(drawn)} trials against all of them (PED-ANOVA)"
 
 
-def write_pictures(folder: Path, space: Space, outcomes: Sequence[Outcome], importance: Importance) -> list[str]:
-    """Draw what there is to draw into ``folder``; returns the names of the files."""
-    plt.switch_backend("agg")
-    drawn, labels = {}, {variable.key: variable.label for variable in space.variables}
-    if len(ranked(outcomes)) > 1:
-        study = _study_of(space, outcomes, labels)
+def write_pictures(folder: SearchFolder, result: SearchResult) -> None:
+    """Draw what there is to draw."""
+    mpl.use("agg")
+    labels = [variable.label for variable in folder.request.space.variables]
+    if len(ranked(result.outcomes)) > 1:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # matplotlib's pictures of Optuna are marked experimental
+            study = study_of(folder.request.space, result.outcomes)
             axes: Any = optuna.visualization.matplotlib.plot_parallel_coordinate(study, target_name="score")
-        axes.figure.set_size_inches(1.6 * len(space.variables) + 4, 6)
+        axes.figure.set_size_inches(1.6 * len(labels) + 4, 6)
         axes.set_title(f"{len(study.trials)} trials; scores above 1 held all gates")
-        drawn[COORDINATES] = axes.figure
-    if importance.shares:
-        drawn[IMPORTANCE], bars = plt.subplots(figsize=(8.0, 0.42 * len(labels) + 1.6))
-        keys = list(importance.shares)[::-1]  # largest on top
-        bars.barh([labels[key] for key in keys], [importance.shares[key] for key in keys])
-        bars.set_xlabel("share of the difference between the best trials and all")
-        bars.set_title(importance.note)
-    for name, figure in drawn.items():
-        figure.savefig(folder / name, dpi=120, bbox_inches="tight")
+        axes.figure.savefig(folder.path / COORDINATES, dpi=120, bbox_inches="tight")
+        plt.close(axes.figure)
+    if result.importance:
+        figure, bars = plt.subplots(figsize=(8.0, 0.42 * len(labels) + 1.6))
+        bars.barh(list(result.importance)[::-1], list(result.importance.values())[::-1])  # largest on top
+        bars.set_title(f"shares of {result.basis}")
+        figure.savefig(folder.path / IMPORTANCE, dpi=120, bbox_inches="tight")
         plt.close(figure)
-    return list(drawn)

@@ -104,8 +104,7 @@ def load_settings(name: str, changes: dict[str, Any]) -> SearchPart:
         name: file of ``configs/search/``.
         changes: dotted key -> value, for example ``broad.trials`` -> 8.
 
-    Raises:
-        ConfigError: an unknown name or key, or a value that is not allowed.
+    Raises ``ConfigError``: an unknown name or key, or a value that is not allowed.
     """
     if name not in names_in("search"):
         raise ConfigError(unknown("search", name, names_in("search")))

@@ -177,12 +177,6 @@ class Space:
         """Return the overrides of ``train`` for what was drawn."""
         return [*self.base, *(f"{key}={written(value)}" for key, value in self.values(params).items())]
 
-    def in_short(self, params: Params) -> list[str]:
-        """Return the variables' values, rounded for reading; trials.csv has them in full."""
-        values = self.values(params)
-        row = [values[variable.key] for variable in self.variables]
-        return [f"{value:.4g}" if isinstance(value, float) else written(value) for value in row]
-
     def check(self) -> None:
         """Compose configurations that hold every choice and both ends of every number. Raises ``ConfigError``."""
         for turn in range(max(2, *(len(variable.choices) for variable in self.variables))):

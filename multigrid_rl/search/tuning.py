@@ -5,22 +5,27 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import ray
-from ray import cloudpickle, tune
+from ray import tune
 from ray.tune.search import Searcher
 
-from multigrid_rl.rllib.session import ray_session, reason_of
-from multigrid_rl.search.plans import Outcome, Score, Status, TrialSpec, plan_of
-from multigrid_rl.search.search_folder import STOP, SearchFolder, run_path
-from multigrid_rl.search.search_results import SearchResult, result_of, write_result
+from multigrid_rl.cores import available_cpus
+from multigrid_rl.rllib.session import RayError, ray_session, reason_of
+from multigrid_rl.search.plans import Outcome, TrialSpec, plan_of
+from multigrid_rl.search.search_folder import STOP, SearchFolder
+from multigrid_rl.search.search_results import SearchResult, closing, outcome_line, result_of, write_result
 from multigrid_rl.search.search_settings import AshaSettings
-from multigrid_rl.search.trial import ENDED, INTERRUPTED, METRIC, STOPPED, TIME, TRIAL, TrialConfig, run_trial
+from multigrid_rl.search.trial import run_trial
 from multigrid_rl.tables import PREFLIGHTS, find
+from multigrid_rl.text import program, reason
+from multigrid_rl.training.screen import interruption, live_console
 from multigrid_rl.training.stages import stages_of
+from multigrid_rl.types import RunError
 
 #: Seconds that a trial gets to end its iteration and to write its checkpoint and verdict when it is stopped.
 PATIENCE_S = 60
@@ -32,10 +37,11 @@ _QUIET = {
     "TUNE_FUNCTION_THREAD_TIMEOUT_S": str(PATIENCE_S),
     "RAY_AIR_NEW_OUTPUT": "0",
 }
-OnOutcome = Callable[[Outcome], None]
 
 
-def search(folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> SearchResult:
+def search(
+    folder: SearchFolder, on_outcome: Callable[[Outcome], None], interrupted: Callable[[], bool]
+) -> SearchResult:
     """Carry out a search, or go on with one, and write its result; after an interruption, the result so far.
 
     Args:
@@ -50,18 +56,56 @@ def search(folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[]
     with folder.held():
         began = time.monotonic()
         # An interrupted search has written how long it took so far; a killed one has not: that session is not counted.
-        study = folder.study
-        before = study.user_attrs.get("seconds", 0.0)
+        before = folder.study.user_attrs.get("seconds", 0.0)
         run = SearchRun(folder, on_outcome, interrupted)
         try:
             run_on_tune(run)
         finally:
             result = result_of(folder, complete=run.round is None, seconds=before + time.monotonic() - began)
-            study.set_user_attr("seconds", result.seconds)
+            folder.study.set_user_attr("seconds", result.seconds)
             write_result(folder, result)
     if run.broken is not None:
         raise run.broken
     return result
+
+
+def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult, bool]:
+    """Search and print; returns the result, and whether it was interrupted.
+
+    Raises:
+        ConfigError: the folder is in use, or damaged, or the cluster cannot search in it.
+        RunError: the folder cannot be written, or Ray failed; finished trials are recorded.
+    """
+    screen, request, space = live_console(), folder.request, folder.request.space
+    try:
+        with ExitStack() as stack:
+            # Ray before the signals: it takes one of them.
+            lines = stack.enter_context(on_cluster(folder, address)) if address else []
+            stack.enter_context(ray_session())
+            cpus = "as many as the cluster has CPUs" if address else available_cpus()
+            head = [
+                f"multigrid-rl search {request.name} on {space.config.scenario.name}: {' '.join(space.base)}",
+                f"space:    {space.name}: {', '.join(variable.name for variable in space.variables)}",
+                f"trials:   {request.settings.max_concurrent or cpus} at a time, one core each; seed {request.seed}",
+                f"folder:   {folder.path}",
+                *([f"resumes:  {len(known)} trials have ended already"] if (known := folder.outcomes()) else []),
+            ]
+            for line in [*head, *lines]:
+                screen.print(line, markup=False)
+            interrupted = stack.enter_context(interruption(screen))
+            result = search(folder, lambda o: screen.print(outcome_line(folder, o), markup=False), interrupted)
+            stopped = interrupted() and not result.complete
+    except (RayError, OSError, RunError) as error:
+        # RayError before OSError: a timeout of Ray's is one, too.
+        message = f"Ray: {reason_of(error)}" if isinstance(error, RayError) else str(error)
+        if isinstance(error, OSError) and not isinstance(error, RayError):
+            message = reason(error, folder.path)
+        failure = RunError(message)
+        failure.hint = f"trials that have ended stay; go on: {program()} search --resume {quote(str(folder.path))}"
+        raise failure from error
+    for line in closing(folder, result):
+        screen.print(line, markup=False)
+    return result, stopped
 
 
 @contextmanager
@@ -76,22 +120,23 @@ def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
         yield find(PREFLIGHTS, "nodes")(folder.path, stages_of(config), trials=True)
 
 
-class SearchRun(tune.Callback, tune.Stopper):
-    """A running search: says which trial is next, takes outcomes from Tune; ends on request or on an error.
+class SearchRun(Searcher, tune.Stopper):
+    """A running search: says which trial Tune runs next, reads what came of it; ends on request or on an error.
 
     Raises ``ConfigError``: what is recorded does not fit the plan.
     """
 
-    def __init__(self, folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> None:
+    def __init__(
+        self, folder: SearchFolder, on_outcome: Callable[[Outcome], None], interrupted: Callable[[], bool]
+    ) -> None:
+        super().__init__()
         self.folder = folder
         self._on_outcome, self._interrupted = on_outcome, interrupted
-        request = folder.request
-        self._in_order = not isinstance(request.settings, AshaSettings)
-        self._outcomes = {outcome.spec.id: outcome for outcome in folder.outcomes()}
-        self.running: dict[str, tuple[TrialSpec, float]] = {}  # trials that have not ended, and when they began
+        self._ended = {outcome.spec.id: outcome for outcome in folder.outcomes()}
+        self.running: dict[str, TrialSpec] = {}  # by Tune's names
         self.broken: OSError | None = None  # why the folder could not be written
         self._ends_at: float | None = None
-        self._rounds = plan_of(request.settings, request.space, request.seed)
+        self._rounds = plan_of(folder.request.settings, folder.request.space, folder.request.seed)
         #: Trials of the round that the plan is at; ``None``: it is carried out.
         self.round = next(self._rounds, None)
         self._advance()
@@ -100,10 +145,13 @@ class SearchRun(tune.Callback, tune.Stopper):
         """Return nothing: Tune writes its objects down to go on from them; a search goes on from its own record."""
         return {}
 
+    def save_to_dir(self, checkpoint_dir: str, session_str: str) -> None:
+        """Do nothing, for the same reason."""
+
     def _advance(self) -> None:
         """Go on to the first round of which not all trials have ended."""
-        while self.round is not None and all(spec.id in self._outcomes for spec in self.round):
-            ended = [self._outcomes[self.folder.begin(spec).id] for spec in self.round]
+        while self.round is not None and all(spec.id in self._ended for spec in self.round):
+            ended = [self._ended[self.folder.begin(spec).id] for spec in self.round]
             try:
                 self.round = self._rounds.send(ended)
             except StopIteration:
@@ -130,99 +178,45 @@ class SearchRun(tune.Callback, tune.Stopper):
         return not self.running or time.monotonic() > self._ends_at
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
-        """Ask a trial that lags behind to end by itself; it plays on only once it has been asked."""
-        name = result[TRIAL]
-        try:
-            if ENDED not in result and self.folder.lags(name, result[TIME], result[METRIC]):
-                (run_path(self.folder.path, name) / STOP).touch()
-        except OSError as error:
-            self.broken = self.broken or error
+        """Return false: a trial ends by itself."""
         return False
 
-    def start_next(self) -> TrialConfig | None:
+    def suggest(self, trial_id: str) -> Any:
         """Record the beginning of the next trial that is to be run, if there is one now. Raises ``ConfigError``."""
-        known = self._outcomes.keys() | self.running.keys()
+        known = self._ended.keys() | {spec.id for spec in self.running.values()}
         waiting = [] if self.ending else [spec for spec in self.round or () if spec.id not in known]
-        if not waiting:
-            return None
+        # What a round tries hangs on earlier rounds, and not on which of its own trials ended first: all its values
+        # are drawn at once. Those of asha, which has one round, hang on what has ended.
+        at_once = 1 if isinstance(self.folder.request.settings, AshaSettings) else len(waiting)
         try:
-            # What a round tries hangs on earlier rounds, and not on which of its own trials ended first: all its values
-            # are drawn at once. Those of asha, which has one round, hang on what has ended.
-            spec, *_ = [self.folder.begin(each) for each in (waiting if self._in_order else waiting[:1])]
+            begun = [self.folder.begin(spec) for spec in waiting[:at_once]]
         except OSError as error:
-            self.broken = error
-            return None
-        self.running[spec.id] = (spec, time.monotonic())
-        request, place = self.folder.request, str(self.folder.path.resolve())
-        overrides = tuple(request.space.overrides(spec.params or {}))
-        return TrialConfig(spec, overrides, request.settings.report_every, place, str(Path.cwd()))
+            self.broken, begun = error, []
+        if not begun:
+            return self.FINISHED if self.ending or self.round is None else None
+        self.running[trial_id] = begun[0]
+        return {"spec": begun[0]}
 
-    def complete(self, trial: str, status: Status, score: Score | None = None, **rest: Any) -> None:
-        """Record the outcome of a trial and pass it on; ``rest``: further values of the outcome."""
-        spec, began = self.running.pop(trial)
-        outcome = Outcome(spec, status, score, seconds=time.monotonic() - began, **rest)
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:  # noqa: ARG002
+        """Read what a trial recorded, pass it on, and go on; one that was interrupted goes on with the search."""
+        spec = self.running.pop(trial_id)
         try:
-            self.folder.end(outcome)
-            self._on_outcome(outcome)
-        except OSError as error:
-            self.broken = self.broken or error
-        else:
-            self._outcomes[trial] = outcome
-            self._advance()
-
-    def take(self, trial: str, report: dict[str, Any]) -> None:
-        """Take a trial's last report."""
-        ended = report.get(ENDED, INTERRUPTED)  # Tune ended it, as it did not end in time
-        if ended == INTERRUPTED:  # it goes on with the search
-            self.running.pop(trial)
-        else:
-            score = Score(report["env_steps_to_held"], report["margin"])
-            self.complete(trial, "stopped" if ended == STOPPED else "finished", score, env_steps=report[TIME])
-
-    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
-        """Take from Tune what came of a trial that ended without an error."""
-        self.take(trial.config[TRIAL].spec.id, trial.last_result or {})
-
-    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
-        """Take from Tune that a trial failed."""
-        env_steps = (trial.last_result or {}).get(TIME, 0)
-        self.complete(trial.config[TRIAL].spec.id, "failed", env_steps=env_steps, reason=why_failed(trial))
-
-
-class _Proposals(Searcher):
-    """Hands the trials of a search to Tune."""
-
-    def __init__(self, run: SearchRun) -> None:
-        super().__init__(metric=METRIC, mode="max")
-        self._run = run
-
-    def suggest(self, trial_id: str) -> Any:  # noqa: ARG002
-        trial = self._run.start_next()
-        if trial is not None:
-            return {TRIAL: trial}
-        return Searcher.FINISHED if self._run.ending or self._run.round is None else None
-
-    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        """Do nothing: outcomes come by :class:`SearchRun`, which gets reasons, too."""
-
-    def save_to_dir(self, checkpoint_dir: str, session_str: str) -> None:
-        """Do nothing: a search goes on from its own record."""
-
-
-def why_failed(trial: Any) -> str:
-    """Return why a trial failed, in one line."""
-    # Tune's own reader looks where files arrive later.
-    file = Path(trial.pickled_error_file) if trial.pickled_error_file else None
-    if file is None or not file.exists():
-        return "its process ended without a reason"
-    error: BaseException = cloudpickle.loads(file.read_bytes())
-    return reason_of(error)
+            outcome = next((row for row in self.folder.outcomes() if row.spec.id == spec.id), None)
+            if outcome is None and error:
+                outcome = Outcome(spec, "failed", None, reason="its process ended without a reason")
+                self.folder.end(outcome)
+            if outcome is not None:
+                self._on_outcome(outcome)
+                self._ended[spec.id] = outcome
+                self._advance()
+        except OSError as failure:
+            self.broken = self.broken or failure
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence Tune within the block; an experiment of the caller's own, after it, reports as usual."""
-    before, log = {name: os.environ.get(name) for name in _QUIET}, logging.getLogger("ray.tune")
+    log, before = logging.getLogger("ray.tune"), {k: value for k, value in os.environ.items() if k in _QUIET}
     level = log.level
     os.environ.update(_QUIET)
     # A failed trial is one line of the search's own; Tune would print it as pages.
@@ -231,27 +225,32 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         log.setLevel(level)
-        for name, value in before.items():
+        for name in _QUIET:
             os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        os.environ.update(before)
 
 
 def run_on_tune(run: SearchRun) -> None:
     """Run a plan's trials until it is finished or interrupted. A Ray session that was started here is ended."""
+    # Names in overrides are meant from here; a copy without an open study travels.
+    working, folder = Path.cwd(), SearchFolder(run.folder.path.resolve(), run.folder.request, run.folder.provenance)
+
+    def play(config: dict[str, Any]) -> None:
+        os.chdir(working)
+        run_trial(folder, config["spec"])
+        tune.report({"ended": True})  # Tune prints a line of a trial that reports nothing
+
     with _quiet(), ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
         limit = run.folder.request.settings.max_concurrent or int(ray.cluster_resources().get("CPU", 1))
         tune.Tuner(
-            tune.with_resources(lambda config: run_trial(config[TRIAL], tune.report), {"cpu": 1}),
+            tune.with_resources(play, {"cpu": 1}),
             tune_config=tune.TuneConfig(
-                search_alg=_Proposals(run),
+                search_alg=run,
                 num_samples=-1,
                 max_concurrent_trials=limit,
                 # A process that has loaded everything plays the next trial, too.
                 reuse_actors=True,
-                trial_dirname_creator=lambda trial: trial.config[TRIAL].spec.id,
+                trial_dirname_creator=lambda trial: trial.config["spec"].id,
             ),
-            run_config=tune.RunConfig(
-                name="search", storage_path=str(Path(scratch).resolve()), stop=run, callbacks=[run], verbose=0
-            ),
+            run_config=tune.RunConfig(name="search", storage_path=str(Path(scratch).resolve()), stop=run, verbose=0),
         ).fit()

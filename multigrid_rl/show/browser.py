@@ -35,14 +35,12 @@ class Table:
     Args:
         session: the games.
         game_over: called after each.
-        whole_board: everybody is shown everything.
         delay: seconds after which a step is played in which who has not chosen waits; ``None``: it waits for all.
     """
 
-    def __init__(
-        self, session: Session, game_over: Callable[[], None], *, whole_board: bool = False, delay: float | None = None
-    ) -> None:
-        self._session, self._game_over, self._whole = session, game_over, whole_board
+    def __init__(self, session: Session, game_over: Callable[[], None], *, delay: float | None = None) -> None:
+        self._session, self._game_over = session, game_over
+        self._whole = False  # whether the one person is shown the whole board
         #: Seconds between two looks whether a step is due.
         self.look = LOOK if delay is None else min(LOOK, delay)
         self._delay, self._played = delay, time.monotonic()
@@ -230,8 +228,7 @@ def browser(
     Raises ``ConfigError``: a port in use.
     """
     session = Session(spec, others, seed=seed)
-    whole, delay = bool(options["whole_board"]), options["delay"]
-    table = Table(session, lambda: game_over(session), whole_board=whole, delay=delay)
+    table = Table(session, lambda: game_over(session), delay=options["delay"])
     app, listening = app_of(table), listen(options["port"])
 
     def run() -> None:

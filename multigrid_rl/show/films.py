@@ -7,6 +7,7 @@ from contextlib import closing
 from ctypes.util import find_library
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -17,6 +18,8 @@ from multigrid_rl.envs.gymnasium import GymnasiumFactory, make_env
 from multigrid_rl.evaluation.evaluation import Mode, PlayedPart, evaluate, kept_games
 from multigrid_rl.evaluation.replays import check_game, choose, record
 from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Sides, Target
+from multigrid_rl.players.cards import CARD_FILE
+from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, runs_code
 from multigrid_rl.show.pictures import Picture
 from multigrid_rl.text import ConfigError, expected
 
@@ -93,6 +96,23 @@ def pick_game(target: Target, which: str | None, episodes: int, *, seed: int, mo
         return record(target.spec, played, 0, seed=seed, players=lineup.names, label=label)
     evaluation = evaluate(target, episodes=episodes, seed=seed, modes=(mode,), sides=side)
     return choose(kept_games(evaluation), which, f"{episodes} games of {target.name}")
+
+
+def usual_side(source: str) -> Sides:
+    """Return the side that a player learned, or a run. Raises ``ConfigError``: it is neither."""
+    path = Path(source)
+    if source in BUILT_IN or (path / "config.yaml").is_file() or runs_code(source):
+        return "own"
+    if path.is_dir() and not (path / CARD_FILE).is_file():
+        wanted = "a folder with games.json, results.json, a run or a player"
+        raise ConfigError(expected(source, wanted, "none of them"))
+    if not path.exists() and ("/" in source or path.suffix):
+        raise ConfigError(expected(source, "a file of games, a run folder or a player", "no such file or folder"))
+    card = Catalogue().card_of(source)
+    if card and card.env is not None:
+        return "own"
+    seats = card.seats if card else ()
+    return "blue" if seats and all(seat.startswith("blue") for seat in seats) else "red"
 
 
 @dataclass(frozen=True)

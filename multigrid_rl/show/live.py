@@ -139,16 +139,8 @@ class Web:
         listening = listen(None)
         self.port: int = listening.getsockname()[1]
         listening.close()
-        command = [
-            sys.executable,
-            "-m",
-            "multigrid_rl.cli.main",
-            "watch",
-            str(folder),
-            "--web",
-            "--port",
-            str(self.port),
-        ]
+        watch = ["watch", str(folder), "--web", "--port", str(self.port)]
+        command = [sys.executable, "-m", "multigrid_rl.cli.main", *watch]
         self._server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def row(self, row: dict[str, Any]) -> None:

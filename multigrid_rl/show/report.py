@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from multigrid_rl.cli.app import refuse_to_overwrite, write_file
-from multigrid_rl.cli.seeds import read_request, run_path, state_of, told_held
+from multigrid_rl.cli.seeds import SEEDS_FILE, read_request, run_path, state_of, told_held
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 from multigrid_rl.evaluation.replays import ReplayError, choose, read_games
 from multigrid_rl.evaluation.seed_statistics import told_median
@@ -17,12 +17,13 @@ from multigrid_rl.runs.reader import RunRecord, read_run
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.figures import Chart, Line, save_best_responses
 from multigrid_rl.show.page import GENERATOR, render
-from multigrid_rl.show.reference import build_reference
+from multigrid_rl.show.reference import build_reference, curves_of
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
 from multigrid_rl.show.video import write_video
 from multigrid_rl.show.words import metric_title, unit_of
 from multigrid_rl.text import ConfigError, expected, one_line
+from multigrid_rl.training.screen import warnings_on_screen
 
 LOG = logging.getLogger(__name__)
 #: A report's name inside its own folder.
@@ -32,6 +33,24 @@ REPORT_FILE = "report.html"
 def is_cup(folder: Path) -> bool:
     """Return whether ``folder`` holds a cup's results."""
     return (folder / RESULTS_FILE).is_file()
+
+
+def write_report(
+    folder: Path, output: Path | None, *, force: bool = False, games: int | None = None, films: bool = True
+) -> Path:
+    """Write the page of a run, of seeds or of a cup; arguments as below. Raises ``ConfigError``, also for neither."""
+    if is_cup(folder):
+        if games is not None:
+            raise ConfigError(expected("--episodes", f"nothing for {folder}, a cup, whose games are played", games))
+        return write_cup_report(folder, output, force=force)
+    if (folder / SEEDS_FILE).is_file():
+        return write_seeds_report(folder, output, force=force)
+    if not (folder / "metrics.jsonl").is_file():
+        wanted = "the folder of a run, of seeds or a cup"
+        raise ConfigError(expected(folder, wanted, "none of metrics.jsonl, seeds.json, results.json"))
+    with warnings_on_screen():
+        reference = curves_of(read_run(folder))
+        return write_run_report(folder, output, force=force, games=games, reference=reference, films=films)
 
 
 def write_run_report(

@@ -1,6 +1,8 @@
 """The page of a training run: its verdict in one line, then tables and curves."""
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from multigrid_rl.gates import Gate
@@ -8,8 +10,8 @@ from multigrid_rl.metrics import STAGES, glossary
 from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import replays
-from multigrid_rl.show.run_data import RunReport, opponent_words, origin, standings
-from multigrid_rl.show.words import OUTCOMES, metric_title, spoken, unit_of
+from multigrid_rl.show.run_data import RunReport, opponent_words, origin, read_report, standings
+from multigrid_rl.show.words import OUTCOMES, metric_title, short, spoken, unit_of
 from multigrid_rl.text import one_line
 from multigrid_rl.world.events import BEHAVIOUR
 
@@ -40,6 +42,16 @@ def run_page(report: RunReport, *, live: bool = False) -> str:
         opponents=[opponent_words(row) for row in run.provenance.get("opponents") or []],
         **replays(report.played.games if report.rivals and report.played else []),
     )
+
+
+def newest_report(folder: Path) -> Iterator[str]:
+    """Yield the lines that tell a run's newest report. Raises ``ConfigError``: see ``run_data.read_report``."""
+    found = read_report(folder, games=0)
+    yield verdict_title(found)
+    for gate in found.gates:
+        value = "none" if gate["value"] is None else short(gate["value"])
+        state = "held" if gate["held"] else "met" if gate["met"] else "not met"
+        yield f"  {gate['metric']:<28}{gate['comparison']} {gate['bound']:<8g}{value:>8}  {state}"
 
 
 # --- gates

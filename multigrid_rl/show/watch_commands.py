@@ -10,14 +10,9 @@ import typer
 from multigrid_rl import tables
 from multigrid_rl.cli.app import one_thread, refuse_to_overwrite, refused
 from multigrid_rl.config.compose import compose
-from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show import EPISODES, GAMES
-from multigrid_rl.show.reference import curves_of
-from multigrid_rl.show.words import short
-from multigrid_rl.training.screen import warnings_on_screen
 
 if TYPE_CHECKING:
-    from multigrid_rl.evaluation.targets import Sides
     from multigrid_rl.show.video import Written
 
 _SHORT_GIF = 3_000_000  # bytes above which an MP4 is the better choice
@@ -43,26 +38,10 @@ def report(
     ] = True,
 ) -> None:
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
-    from multigrid_rl.cli.seeds import SEEDS_FILE
-    from multigrid_rl.show import report as pages
+    from multigrid_rl.show.report import write_report
 
-    if pages.is_cup(folder):
-        if episodes is not None:
-            raise refused("--episodes", f"nothing for {folder}, a cup, whose games are played", episodes)
-        written = pages.write_cup_report(folder, output, force=force)
-    elif (folder / SEEDS_FILE).is_file():
-        written = pages.write_seeds_report(folder, output, force=force)
-    else:
-        if not (folder / "metrics.jsonl").is_file():
-            raise refused(
-                folder, "the folder of a run, of seeds or a cup", "none of metrics.jsonl, seeds.json, results.json"
-            )
-        one_thread()
-        reference = curves_of(read_run(folder))
-        with warnings_on_screen():
-            written = pages.write_run_report(
-                folder, output, force=force, games=episodes, reference=reference, films=films
-            )
+    one_thread()
+    written = write_report(folder, output, force=force, games=episodes, films=films)
     typer.echo(f"wrote {written} ({written.stat().st_size / 1000:,.0f} kB)")
 
 
@@ -76,7 +55,7 @@ def watch(
     ] = None,
 ) -> None:
     """Look at a run while it runs: its newest report as text, or a page that follows it (``--web``)."""
-    from multigrid_rl.show import live, run_data, run_page
+    from multigrid_rl.show import live
 
     if web:
         one_thread()
@@ -84,12 +63,10 @@ def watch(
         return
     if port is not None:
         raise refused("--port", "nothing without --web", port)
-    found = run_data.read_report(folder, games=0)
-    typer.echo(run_page.verdict_title(found))
-    for gate in found.gates:
-        value = "none" if gate["value"] is None else short(gate["value"])
-        state = "held" if gate["held"] else "met" if gate["met"] else "not met"
-        typer.echo(f"  {gate['metric']:<28}{gate['comparison']} {gate['bound']:<8g}{value:>8}  {state}")
+    from multigrid_rl.show.run_page import newest_report
+
+    for line in newest_report(folder):
+        typer.echo(line)
 
 
 def video(
@@ -124,7 +101,7 @@ def video(
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
 ) -> None:
     """Show one game, or one episode of Gymnasium, as a GIF or MP4, with captions. Never overwrites."""
-    from multigrid_rl.evaluation import replays, targets
+    from multigrid_rl.evaluation import replays
     from multigrid_rl.show import films, video
 
     file = video.find_games(Path(source))
@@ -136,9 +113,13 @@ def video(
         replays.check_game(game or "best")
     video.check_video(output, fps=fps, tile=tile, force=force)
     if file is None:
-        default_side: Any = side or _default_side(source)
         one_thread()
-        target = targets.find_target(source, list(overrides or ()), checkpoint, opponent)
+        # Imported here: torch takes a second, and a file of games is shown without it.
+        from multigrid_rl.evaluation.targets import find_target
+        from multigrid_rl.show.films import usual_side
+
+        default_side: Any = side or usual_side(source)
+        target = find_target(source, list(overrides or ()), checkpoint, opponent)
         if not target.rivals:
             for option, value in (("--side", side), ("--tile", tile)):
                 if value is not None:
@@ -166,24 +147,6 @@ def _print_written(told: str, output: Path, steps: int, written: Written) -> Non
         typer.echo("note: an .mp4 of so long a game is a fraction of the size")
 
 
-def _default_side(source: str) -> Sides:
-    """Return the default side of a player: the one that it learned."""
-    from multigrid_rl.players import cards, catalogue
-
-    path = Path(source)
-    if source in catalogue.BUILT_IN or (path / "config.yaml").is_file() or catalogue.runs_code(source):
-        return "own"
-    if path.is_dir() and not (path / cards.CARD_FILE).is_file():
-        raise refused(source, "a folder with games.json, results.json, a run or a player", "none of them")
-    if not path.exists() and ("/" in source or path.suffix):
-        raise refused(source, "a file of games, a run folder or a player", "no such file or folder")
-    card = catalogue.Catalogue().card_of(source)
-    if card and card.env is not None:
-        return "own"
-    seats = card.seats if card else ()
-    return "blue" if seats and all(seat.startswith("blue") for seat in seats) else "red"
-
-
 def play(
     overrides: Annotated[list[str] | None, typer.Argument(help="Overrides, as for train: scenario=1v1")] = None,
     opponent: Annotated[
@@ -196,9 +159,6 @@ def play(
     delay: Annotated[
         float | None, typer.Option(help="Seconds after which a step is played without a key; waits for keys without.")
     ] = None,
-    whole_board: Annotated[
-        bool, typer.Option("--whole-board", help="Begin with the whole board instead of what your agent sees.")
-    ] = False,
     record: Annotated[Path | None, typer.Option(help="File that keeps the games, for `multigrid-rl video`.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file if it exists.")] = False,
     web: Annotated[
@@ -230,7 +190,7 @@ def play(
             save_games(session.records, record)
 
     options: dict[str, Any] = {"delay": delay, "port": port, "second": second}
-    options |= {"whole_board": whole_board or None, "web": web or None}
+    options["web"] = web or None
     open_games = tables.find(tables.PERSONS, type(spec).__name__)
     session, run, help_shown = open_games(spec, others, game_over, seed=seed, **options)
     typer.echo(", ".join(f"{s} {name}" for s, name in others.names.items()) + f"; {help_shown}")

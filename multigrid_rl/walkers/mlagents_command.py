@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterator
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -9,7 +11,7 @@ import typer
 import yaml
 
 from multigrid_rl.cli.app import console, refused, written_beside
-from multigrid_rl.config.overrides import put
+from multigrid_rl.config.overrides import put, written
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
 
@@ -21,7 +23,7 @@ class _Rule(NamedTuple):
     kind: Any = None  # float, int, or the words that it may be; None: anything
     least: float = 0
     most: float = math.inf
-    into: str = ""  # our key, where the value is taken as it is
+    into: str = ""  # our keys that it decides; one alone takes the value as it is, if nothing below says otherwise
     typical: tuple[float, float] | None = None  # range that ML-Agents' page of its configuration file tells
     why: str = ""  # why it has no counterpart
 
@@ -48,33 +50,36 @@ class _Rule(NamedTuple):
 
 
 _FLAG, _SCHEDULE = (True, False), ("linear", "constant")
+_LAYERS = ("network_settings.hidden_units", "network_settings.num_layers")
 #: Values, defaults and typical ranges of ML-Agents' release 19.
 _RULES: dict[str, _Rule] = {
-    "trainer_type": _Rule("ppo", ("ppo",)),
-    "hyperparameters.batch_size": _Rule(1024, int, 1, typical=(32, 5120)),
-    "hyperparameters.buffer_size": _Rule(10240, int, 1, typical=(2048, 409_600)),
-    "hyperparameters.learning_rate": _Rule(3e-4, float, 1e-12, 1, typical=(1e-5, 1e-3)),
-    "hyperparameters.beta": _Rule(5e-3, float, 0, typical=(1e-4, 1e-2)),
-    "hyperparameters.epsilon": _Rule(0.2, float, 1e-6, typical=(0.1, 0.3)),
+    "trainer_type": _Rule("ppo", ("ppo",), into="train.objective"),
+    "hyperparameters.batch_size": _Rule(1024, int, 1, into="train.minibatch_size", typical=(32, 5120)),
+    "hyperparameters.buffer_size": _Rule(10240, int, 1, into="train.num_envs train.num_steps", typical=(2048, 409_600)),
+    "hyperparameters.learning_rate": _Rule(3e-4, float, 1e-12, 1, into="train.lr", typical=(1e-5, 1e-3)),
+    "hyperparameters.beta": _Rule(5e-3, float, 0, into="train.entropy_coef", typical=(1e-4, 1e-2)),
+    "hyperparameters.epsilon": _Rule(0.2, float, 1e-6, into="train.clip", typical=(0.1, 0.3)),
     "hyperparameters.lambd": _Rule(0.95, float, 0, 1, into="train.lam", typical=(0.9, 0.95)),
     "hyperparameters.num_epoch": _Rule(3, int, 1, into="train.epochs", typical=(3, 10)),
-    "hyperparameters.learning_rate_schedule": _Rule("linear", _SCHEDULE),
-    "hyperparameters.beta_schedule": _Rule(None, _SCHEDULE),
-    "hyperparameters.epsilon_schedule": _Rule(None, _SCHEDULE),
+    "hyperparameters.learning_rate_schedule": _Rule("linear", _SCHEDULE, into="train.lr_final"),
+    "hyperparameters.beta_schedule": _Rule(None, _SCHEDULE, into="train.entropy_final"),
+    "hyperparameters.epsilon_schedule": _Rule(None, _SCHEDULE, into="train.clip_final"),
     "hyperparameters.shared_critic": _Rule(False, _FLAG, why="policy and values have towers of their own"),
-    "network_settings.normalize": _Rule(False, _FLAG),
-    "network_settings.hidden_units": _Rule(128, int, 1, 4096, typical=(32, 512)),
-    "network_settings.num_layers": _Rule(2, int, 1, 8, typical=(1, 3)),
+    "network_settings.normalize": _Rule(False, _FLAG, into="model.normalise"),
+    "network_settings.hidden_units": _Rule(128, int, 1, 4096, into="model.hidden", typical=(32, 512)),
+    "network_settings.num_layers": _Rule(2, int, 1, 8, into="model.hidden", typical=(1, 3)),
     "network_settings.vis_encode_type": _Rule("simple", ("simple",), why="only vectors are seen"),
-    "network_settings.memory.sequence_length": _Rule(64, int, 1, typical=(4, 128)),
-    "network_settings.memory.memory_size": _Rule(128, int, 2, 8192, typical=(32, 256)),
+    "network_settings.memory.sequence_length": _Rule(64, int, 1, into="train.num_steps", typical=(4, 128)),
+    "network_settings.memory.memory_size": _Rule(128, int, 2, 8192, into="model.hidden", typical=(32, 256)),
     "network_settings.goal_conditioning_type": _Rule("hyper", ("hyper", "none"), why="goals are numbers among others"),
     "network_settings.deterministic": _Rule(False, _FLAG, why="evaluate plays drawn and likeliest actions"),
     "reward_signals.extrinsic.gamma": _Rule(0.99, float, 1e-6, 1, into="train.gamma", typical=(0.8, 0.995)),
-    "reward_signals.extrinsic.strength": _Rule(1.0, float, 0),
+    "reward_signals.extrinsic.strength": _Rule(
+        1.0, float, 0, why="its weights are standardised: one reward needs none"
+    ),
     "reward_signals.extrinsic.network_settings": _Rule(None, why="the value network is as large as the policy"),
     "max_steps": _Rule(500_000, int, 1, into="train.until"),
-    "time_horizon": _Rule(64, int, 1, typical=(32, 2048)),
+    "time_horizon": _Rule(64, int, 1, into="train.num_steps", typical=(32, 2048)),
     "keep_checkpoints": _Rule(5, int, 1, into="train.keep_checkpoints"),
     "checkpoint_interval": _Rule(500_000, int, 1, into="train.checkpoint_every"),
     "summary_freq": _Rule(50_000, int, 1, why="every iteration is reported"),
@@ -172,11 +177,8 @@ def translate(
             values[key] = _RULES[key].read(value)
         except (TypeError, ValueError) as error:
             raise ConfigError(expected(f"{file}: {name}.{key}", _RULES[key].wanted, value)) from error
-    recipe, outcomes = _recipe(values, agents)
-    for key in settings:
-        if key in values:
-            status, words = outcomes.get(key, ("left out", _RULES[key].why))
-            lines[key] = TranslatedLine(key, settings[key], status, words)
+    recipe = _recipe(values, agents)
+    lines |= {key: _translated(key, settings[key], values, recipe) for key in settings if key in values}
     lines |= {key: TranslatedLine(key, "...", "left out", _BESIDE[key]) for key in others}
     return name, list(lines.values()), recipe
 
@@ -221,49 +223,44 @@ def _unknown(place: str, key: str, known: tuple[str, ...] = tuple(_RULES)) -> st
     return expected(place, "a key of ML-Agents' PPO settings", f"{key}{suggestion(key, known)}")
 
 
-def _recipe(settings: dict[str, Any], agents: int | None) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
-    """Return the recipe, and status and words by ML-Agents' key, for checked settings."""
+def _translated(key: str, given: Any, values: dict[str, Any], recipe: dict[str, Any]) -> TranslatedLine:
+    """Return what became of a key: it is taken if what it decides follows from it alone."""
+    rule = _RULES[key]
+    if not rule.into:
+        return TranslatedLine(key, given, "left out", rule.why)
+    made = {name: reduce(getitem, name.split("."), recipe) for name in rule.into.split()}
+    whole: Any = next(iter(made.values())) if len(made) == 1 else math.prod(made.values())  # a buffer is a product
+    # A schedule is a word, and layers are a list where there is no memory, whose size is all there is.
+    free = key.endswith("_schedule") or (key in _LAYERS and recipe["model"].get("activation") == "silu")
+    words = ", ".join(f"{name}: {written(value)}" for name, value in made.items())
+    return TranslatedLine(key, given, "taken" if free or whole == values[key] else "changed", words)
+
+
+def _recipe(settings: dict[str, Any], agents: int | None) -> dict[str, Any]:
+    """Return the recipe for checked settings."""
     values = {key: settings.get(key, rule.default) for key, rule in _RULES.items()}
-    outcomes: dict[str, tuple[str, str]] = {"trainer_type": ("taken", "train.objective: ppo")}
     memory = any(key.startswith("network_settings.memory.") for key in settings)
     league = any(key.startswith("self_play.") for key in settings)
     recipe: dict[str, Any] = {"defaults": [{"override /model": "lstm" if memory else "mlp"}]}
     for key, rule in _RULES.items():
-        if rule.into and (league or not key.startswith("self_play.")):
+        if rule.into and " " not in rule.into and (league or not key.startswith("self_play.")):
             put(recipe, rule.into, values[key])
-            outcomes[key] = ("taken", f"{rule.into}: {values[key]}")
     if league:
         recipe["scenario"]["league"] |= {"weighting": "uniform", "win": None, "anchor_share": 0.0}
-    recipe["train"] |= {**_sizes(values, agents, outcomes, memory=memory), **_schedules(values, outcomes)}
+    recipe["train"] |= {**_sizes(values, agents, memory=memory), **_finals(values)}
     # Its loss: half the squared error of the values, their change clipped as ratios are, gradients of any size.
     recipe["train"] |= {
         "entropy_decay": values["max_steps"], "vf_coef": 0.5, "value_loss": "clipped", "grad_clip": 1e6,
     }  # fmt: skip
-    strength = values["reward_signals.extrinsic.strength"]
-    words = "weights are standardised: the one reward needs no strength"
-    outcomes["reward_signals.extrinsic.strength"] = ("taken" if strength == 1 else "changed", words)
-    recipe["model"] = _model(values, outcomes, memory=memory)
-    return recipe, outcomes
+    layers = [values["network_settings.hidden_units"]] * values["network_settings.num_layers"]
+    body = {"hidden": layers, "activation": "silu"}
+    if memory:  # half of what it calls its size
+        body = {"hidden": [values["network_settings.memory.memory_size"] // 2]}
+    recipe["model"] = {**body, "normalise": recipe["model"]["normalise"], "bound": "clip3", "log_std": 0.0}
+    return recipe
 
 
-def _model(values: dict[str, Any], outcomes: dict[str, tuple[str, str]], *, memory: bool) -> dict[str, Any]:
-    units, layers = values["network_settings.hidden_units"], values["network_settings.num_layers"]
-    model: dict[str, Any] = {"hidden": [units] * layers, "activation": "silu"}
-    if memory:
-        size = values["network_settings.memory.memory_size"] // 2
-        model = {"hidden": [size]}
-        outcomes["network_settings.memory.memory_size"] = ("changed", f"model: lstm, hidden: [{size}], half of it")
-    for key in ("network_settings.hidden_units", "network_settings.num_layers"):
-        status = "changed" if memory else "taken"
-        outcomes[key] = (status, f"model.hidden: {model['hidden']}" + " (memory alone)" * memory)
-    normalise = values["network_settings.normalize"]
-    outcomes["network_settings.normalize"] = ("taken", f"model.normalise: {str(normalise).lower()}")
-    return {**model, "normalise": normalise, "bound": "clip3", "log_std": 0.0}
-
-
-def _sizes(
-    values: dict[str, Any], agents: int | None, outcomes: dict[str, tuple[str, str]], *, memory: bool
-) -> dict[str, int]:
+def _sizes(values: dict[str, Any], agents: int | None, *, memory: bool) -> dict[str, int]:
     """Return batch sizes: a buffer is a number of agents times one horizon, or times one sequence of a memory."""
     buffer, batch = values["hyperparameters.buffer_size"], values["hyperparameters.batch_size"]
     length = values["network_settings.memory.sequence_length" if memory else "time_horizon"]
@@ -275,27 +272,14 @@ def _sizes(
     rows = min(batch, envs * steps)
     if memory:
         rows = max(1, rows // steps) * steps
-        outcomes["network_settings.memory.sequence_length"] = ("taken", f"train.num_steps: {steps}")
-    status = "taken" if envs * steps == buffer else "changed"
-    outcomes["hyperparameters.buffer_size"] = (status, f"train.num_envs: {envs}, num_steps: {steps}")
-    outcomes["time_horizon"] = ("taken" if steps == values["time_horizon"] else "changed", f"train.num_steps: {steps}")
-    outcomes["hyperparameters.batch_size"] = ("taken" if rows == batch else "changed", f"train.minibatch_size: {rows}")
     return {"num_envs": envs, "num_steps": steps, "minibatch_size": rows}
 
 
-def _schedules(values: dict[str, Any], outcomes: dict[str, tuple[str, str]]) -> dict[str, Any]:
-    """Return step size, clip and entropy bonus; their default schedule is that of the step size."""
-    train: dict[str, Any] = {}
-    hyper = {key.partition(".")[2]: value for key, value in values.items() if key.startswith("hyperparameters.")}
-    for setting, name, schedule, last in (
-        ("learning_rate", "lr", "learning_rate_schedule", 1e-10),
-        ("beta", "entropy_coef", "beta_schedule", 1e-5),
-        ("epsilon", "clip", "epsilon_schedule", 0.1),
-    ):
-        linear = (hyper[schedule] or hyper["learning_rate_schedule"]) == "linear"
-        final = "entropy_final" if name == "entropy_coef" else f"{name}_final"
-        train[name] = hyper[setting]
-        train[final] = last if linear else None
-        outcomes[f"hyperparameters.{setting}"] = ("taken", f"train.{name}: {hyper[setting]:g}")
-        outcomes[f"hyperparameters.{schedule}"] = ("taken", f"train.{final}: {f'{last:g}' if linear else 'null'}")
-    return train
+def _finals(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the last step size, entropy bonus and clip; their default schedule is that of the step size."""
+    usual = values["hyperparameters.learning_rate_schedule"]
+    finals = (("learning_rate", "lr", 1e-10), ("beta", "entropy", 1e-5), ("epsilon", "clip", 0.1))
+    return {
+        f"{name}_final": last if (values[f"hyperparameters.{setting}_schedule"] or usual) == "linear" else None
+        for setting, name, last in finals
+    }

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
+from composing import refusal
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.imitation.demonstrations import CARD_FILE, DATA_FILE, Episode, read_demonstrations, write
@@ -35,11 +36,7 @@ def folder(tmp_path):
 
 
 def error_of(folder, **arguments) -> str:
-    with pytest.raises(ConfigError) as caught:
-        read_demonstrations(folder, **arguments)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    return refusal(read_demonstrations, folder, **arguments)
 
 
 def test_written_data_reads_back(folder):

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,6 @@ from multigrid_rl.rllib.algorithm import built
 from multigrid_rl.runs.checkpoints import newest_good
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.reader import read_run
-from multigrid_rl.search import search_command as verb
 from multigrid_rl.search import trial, tuning
 from multigrid_rl.search.plans import Outcome
 from multigrid_rl.search.search_folder import SearchFolder
@@ -63,7 +62,7 @@ def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, 
         tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}", train__lr="{loguniform: [3e-4, 3e-3]}"
     )
     folder = tmp_path / "search"
-    place = verb.opened([*BASE, *THREE.split(), space, "seed=1"], folder, None)
+    place = SearchFolder.asked([*BASE, *THREE.split(), space, "seed=1"], folder)
     heard: list[Outcome] = []
     half = search(place, heard.append, lambda: bool(heard))
     assert not half.complete
@@ -102,10 +101,11 @@ def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, 
 
 def test_ends_with_status_1_when_all_trials_fail(tmp_path, monkeypatch):
     def all_fail(run: SearchRun) -> None:
-        while (started := run.start_next()) is not None:
-            run.complete(started.spec.id, "failed", reason="RunError: no luck")
+        while isinstance(run.suggest("t"), dict):
+            run.folder.end(Outcome(run.running["t"], "failed", None, reason="RunError: no luck"))
+            run.on_trial_complete("t", error=True)
 
-    monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)
+    monkeypatch.setattr(tuning, "ray_session", nullcontext)
     monkeypatch.setattr(tuning, "run_on_tune", all_fail)
     result = invoke(*BASE, *THREE.split(), "--folder", str(tmp_path / "all"))
     assert result.exit_code == 1
@@ -222,17 +222,13 @@ def here(monkeypatch) -> None:
     """Run trials in this process, without Tune: quicker, and the trials are the same."""
 
     def run_here(run: SearchRun) -> None:
-        while not run.ending and (started := run.start_next()) is not None:
-            reports = []
-            try:
-                trial.run_trial(started, reports.append)
-            except TypeError as error:
-                run.complete(started.spec.id, "failed", reason=f"TypeError: {error}")
-            else:
-                run.take(started.spec.id, reports[-1])
+        while isinstance(config := run.suggest("t"), dict):
+            with suppress(TypeError):
+                trial.run_trial(run.folder, config["spec"])
+            run.on_trial_complete("t")
 
     monkeypatch.setattr(sys, "argv", sys.argv)  # trials put their own command there
-    monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)  # none is needed
+    monkeypatch.setattr(tuning, "ray_session", nullcontext)  # none is needed
     monkeypatch.setattr(tuning, "run_on_tune", run_here)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from composing import refusal
 from multigrid_rl.search.plans import Outcome, Score, TrialSpec, perturbed, winner_of
 from multigrid_rl.search.search_folder import STOP, SearchFolder
 from multigrid_rl.search.search_results import FEWEST, importance_of
@@ -54,20 +55,40 @@ def not_held(spec):
     return replace(score(spec), env_steps_to_held=None)
 
 
+def begun(run: SearchRun, name: str = "t") -> TrialSpec | None:
+    """The trial that Tune gets next, by Tune's name for it."""
+    config = run.suggest(name)
+    return config["spec"] if isinstance(config, dict) else None
+
+
+def ended(run: SearchRun, name: str, got: Score | None, status: str = "finished", **more) -> None:
+    """What a trial's process records, and Tune then says."""
+    more = more if got else {"reason": "no luck"}
+    run.folder.end(Outcome(run.running[name], status if got else "failed", got, **more))
+    run.on_trial_complete(name, error=got is None)
+
+
 def carried_out(run: SearchRun, at_once: int = 1, seed: int = 0, judge=score, until: int = 10**9) -> list[TrialSpec]:
     """Run made-up trials, some at a time, ended in an order of chance; returns them in the order of their start."""
     chance, specs, going = random.Random(seed), [], []
     while len(specs) < until:
-        while len(going) < at_once and (trial := run.start_next()) is not None:
-            going.append(trial.spec)
-            specs.append(trial.spec)
+        while len(going) < at_once and (spec := begun(run, f"t{len(specs)}")) is not None:
+            going.append((f"t{len(specs)}", spec))
+            specs.append(spec)
         if not going:
             assert run.round is None
             break
-        spec = going.pop(chance.randrange(len(going)))
-        got = judge(spec)
-        run.complete(spec.id, "finished" if got else "failed", got, reason=None if got else "no luck")
+        name, spec = going.pop(chance.randrange(len(going)))
+        ended(run, name, judge(spec))
     return specs
+
+
+def test_trial_whose_process_ends_without_a_record_has_failed(started):
+    run = started("three-stage")
+    spec = begun(run)
+    run.on_trial_complete("t", error=True)
+    (row,) = run.folder.outcomes()
+    assert (row.spec, row.status, row.reason) == (spec, "failed", "its process ended without a reason")
 
 
 @pytest.mark.parametrize("kind", ["three-stage", "pbt"])
@@ -78,14 +99,14 @@ def test_draws_are_independent_of_finish_order_and_follow_seed(started, kind):
 
 
 @pytest.mark.parametrize("kind", SMALL)
-@pytest.mark.parametrize("ended", [1, 6])
-def test_interrupted_search_equals_an_unbroken_one(started, kind, ended):
+@pytest.mark.parametrize("before", [1, 6])
+def test_interrupted_search_equals_an_unbroken_one(started, kind, before):
     whole = carried_out(started(kind, "whole"))
-    first = carried_out(started(kind, "parts"), until=ended)
-    begun = started(kind, "parts").start_next()  # killed while this one played
+    first = carried_out(started(kind, "parts"), until=before)
+    killed = begun(started(kind, "parts"))  # the search, while this one played
     rest = carried_out(started(kind, "parts"))
-    assert begun.spec == rest[0]
-    assert first[:ended] + rest == whole
+    assert killed == rest[0]
+    assert first[:before] + rest == whole
     ids = [outcome.spec for outcome in started(kind, "parts").folder.outcomes()]
     assert sorted(ids, key=lambda spec: spec.id) == sorted(whole, key=lambda spec: spec.id)
 
@@ -127,8 +148,7 @@ def test_ends_when_all_trials_fail(started, kind, count):
 def test_rejects_records_of_another_version(started):
     run = started("three-stage")
     run.folder.begin(TrialSpec("s1-000", "broad", None, 4, until=77))
-    with pytest.raises(ConfigError, match="trial s1-000: expected the values that this version draws"):
-        run.start_next()
+    assert "trial s1-000: expected the values that this version draws" in refusal(begun, run)
 
 
 @pytest.mark.parametrize("what", ["begin", "end"])
@@ -139,10 +159,10 @@ def test_ends_when_folder_cannot_be_written(started, monkeypatch, what):
     run = started("three-stage")
     monkeypatch.setattr(run.folder, what, refused)
     assert not run.ending
-    trial = run.start_next()
-    if trial is not None:
-        run.complete(trial.spec.id, "finished", score(trial.spec))
-    assert (trial is None) == (what == "begin")
+    spec = begun(run)
+    if spec is not None:
+        run.on_trial_complete("t", error=True)  # its process could not write its end either
+    assert (spec is None) == (what == "begin")
     assert run.ending
     assert run.broken.errno == 28
 
@@ -150,7 +170,7 @@ def test_ends_when_folder_cannot_be_written(started, monkeypatch, what):
 def test_asks_trials_to_stop_and_waits(started):
     asked = []
     run = started("three-stage", interrupted=lambda: bool(asked))
-    run.start_next()
+    begun(run)
     stop = run.folder.path / STOP
     assert (run.stop_all(), stop.exists()) == (False, False)
     asked.append(True)
@@ -196,13 +216,11 @@ def test_tpe_learns_from_outcomes(started):
 def test_halving_compares_with_trials_of_earlier_sessions(started):
     run = started("asha")
     for margin, stops in ((0.9, False), (0.1, True), (0.95, False), (0.5, True)):
-        run.start_next()
-        name = next(iter(run.running))
-        record = run.folder
+        name, record = begun(run).id, run.folder
         assert record.lags(name, 500, margin) is False  # every trial may play its grace
         assert record.lags(name, 1000, margin) is stops
         record.lags(name, 1000, margin)  # as a trial that goes on from before this report does: no warning
-        run.complete(name, "stopped" if stops else "finished", Score(None, margin), env_steps=1000)
+        ended(run, "t", Score(None, margin), "stopped" if stops else "finished", env_steps=1000)
         run = started("asha")
     assert [row.status for row in run.folder.outcomes()] == ["finished", "stopped", "finished", "stopped"]
 
@@ -269,13 +287,12 @@ def outcomes(space, count, judge):
 
 def test_importance_finds_deciding_variable_or_says_why_not(spaces):
     space = spaces["asha"]
-    found = importance_of(space, outcomes(space, 80, not_held))
-    assert next(iter(found.shares)) == "train.lr"
-    assert found.shares["train.lr"] > 0.4
-    assert sum(found.shares.values()) == pytest.approx(1)
-    assert "80 trials" in found.note
+    shares, basis = importance_of(space, outcomes(space, 80, not_held))
+    assert next(iter(shares)) == "lr"
+    assert shares["lr"] > 0.4
+    assert sum(shares.values()) == pytest.approx(1)
+    assert "80 trials" in basis
     few = importance_of(space, outcomes(space, FEWEST - 1, not_held))
-    assert few.shares == {}
-    assert few.note == "19 trials were drawn over the whole space: importance is estimated from 20 on"
+    assert few == ({}, "19 trials were drawn over the whole space: importance is estimated from 20 on")
     alike = importance_of(space, outcomes(space, 30, lambda spec: Score(None, -1.0)))
-    assert (alike.shares, alike.note) == ({}, "all 30 trials were equally good")
+    assert alike == ({}, "all 30 trials were equally good")

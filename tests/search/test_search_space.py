@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from composing import CONFIGS, read
+from composing import CONFIGS, read, refusal
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.search.plans import plan_of
 from multigrid_rl.search.search_settings import load_settings
 from multigrid_rl.search.space import Space, Variable, fitted, load_space
-from multigrid_rl.text import ConfigError
 
 DRAWS = 2000
 BASE = ["scenario=single-obstacle", "experiment=none"]
@@ -96,10 +95,7 @@ def test_every_level_can_be_drawn(name):
     ],
 )
 def test_rejects_mistakes_in_variables_in_one_line(given, message):
-    with pytest.raises(ConfigError) as caught:
-        Variable.parse("train.x", given)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(Variable.parse, "train.x", given)
 
 
 @pytest.mark.parametrize("value", [3, 0.000012345, "gru", True, None, [64, 64], {"all": {"step": -0.01}}])
@@ -171,10 +167,7 @@ def test_also_sets_several_keys_to_one_value():
     ],
 )
 def test_rejects_mistakes_in_spaces_in_one_line(content, message):
-    with pytest.raises(ConfigError) as caught:
-        Space.build("mine", content, [*BASE, "train.vf_coef=0.5"])
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(Space.build, "mine", content, [*BASE, "train.vf_coef=0.5"])
 
 
 def test_loads_spaces_from_files_and_rejects_unknown_names(tmp_path):
@@ -182,11 +175,9 @@ def test_loads_spaces_from_files_and_rejects_unknown_names(tmp_path):
     file.write_text("train.lr: {loguniform: [1e-4, 1e-3]}\n")
     space = load_space(str(file), BASE)
     assert (space.name, space.content) == ("mine", {"train.lr": {"loguniform": ["1e-4", "1e-3"]}})
-    with pytest.raises(ConfigError, match=r"search.space: expected control, default, pbt or a yaml file, got wide"):
-        load_space("wide", BASE)
+    assert "search.space: expected control, default, pbt or a yaml file, got wide" in refusal(load_space, "wide", BASE)
     file.write_text("- 1\n")
-    with pytest.raises(ConfigError, match="expected a yaml mapping"):
-        load_space(str(file), BASE)
+    assert "expected a yaml mapping" in refusal(load_space, str(file), BASE)
 
 
 CONFIG = compose([*BASE, "train.num_envs=8", "train.num_steps=24", "train.minibatch_size=96"])
@@ -256,10 +247,7 @@ def test_draws_satisfy_rules_between_keys():
     ],
 )
 def test_rejects_mistakes_in_settings_in_one_line(name, changes, message):
-    with pytest.raises(ConfigError) as caught:
-        load_settings(name, changes)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(load_settings, name, changes)
 
 
 def test_changes_values_of_settings():

@@ -83,7 +83,7 @@ def test_actions_have_names_and_secrets_stay_secret():
     [
         (["scenario=simple-spread"], "expected a game that draws a text, got picture: it cannot be played in"),
         (["env_id=pettingzoo:strange_games:relay"], "expected a game that draws a text, got none"),
-        ([TICTACTOE, "--whole-board"], "--whole-board: expected nothing for pettingzoo:classic/tictactoe-v3"),
+        ([TICTACTOE, "--delay", "1"], "--delay: expected nothing for pettingzoo:classic/tictactoe-v3"),
         ([TICTACTOE, "--seat", "player_3"], "--seat: expected player_1, player_2, got player_3"),
         ([TICTACTOE, "--side", "blue"], "--side: expected a side of player_1, player_2, got blue"),
         ([TICTACTOE, "--opponent", "blue-master"], "player blue-master does not fit seat player_2: env"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from composing import refusal
 from multigrid_rl.evaluation.cup_results import CupResults, read_results
 from multigrid_rl.show.cup_page import (
     Cell,
@@ -196,8 +197,7 @@ def test_writes_report_into_cup_folder(cup, tmp_path):
     written = write_cup_report(tmp_path)
     assert written == tmp_path / "report.html"
     assert written.read_text(encoding="utf-8") == cup_page(cup)
-    with pytest.raises(ConfigError, match=r"results\.json"):
-        write_cup_report(tmp_path, tmp_path / "results.json")
+    assert "results.json" in refusal(write_cup_report, tmp_path, tmp_path / "results.json")
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,7 @@ def test_rejects_damaged_results(cup, tmp_path, change, message):
     for key, value in change.items():
         data[key] = [{**data[key][0], **value[0]}] if key in ("pairs", "sides") else value
     (tmp_path / "results.json").write_text(json.dumps(data))
-    with pytest.raises(ConfigError, match=message) as caught:
-        write_cup_report(tmp_path)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(write_cup_report, tmp_path)
 
 
 def test_rejects_unfinished_game(cup, tmp_path):

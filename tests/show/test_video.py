@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from commands import call, complaint
+from composing import refusal
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import GameRecord, choose, read_games, record
 from multigrid_rl.players.episodes import play_games
@@ -177,22 +178,19 @@ def test_record_of_part_of_game_leaves_no_file(name, change, games, tmp_path):
     actions = {seat: change(text) for seat, text in games[0].actions.items()}
     broken = games[0].model_copy(update={"actions": actions})
     # Without its last step the game would go on; with one more it is over before.
-    with pytest.raises(ConfigError, match="game 0 of seed 5"):
-        write_video(broken, tmp_path / name)
+    assert "game 0 of seed 5" in refusal(write_video, broken, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_overwrites_only_with_force(games, tmp_path):
     path = tmp_path / "game.gif"
     path.write_text("mine")
-    with pytest.raises(ConfigError, match="--output: expected a new file"):
-        write_video(games[0], path)
+    assert "--output: expected a new file" in refusal(write_video, games[0], path)
     assert path.read_text() == "mine"
     write_video(games[0], path, force=True)
     assert path.read_bytes().startswith(b"GIF89a")
     (tmp_path / "folder.gif").mkdir()
-    with pytest.raises(ConfigError, match="--output: expected a new file"):
-        write_video(games[0], tmp_path / "folder.gif", force=True)
+    assert "--output: expected a new file" in refusal(write_video, games[0], tmp_path / "folder.gif", force=True)
 
 
 @pytest.mark.parametrize(
@@ -235,8 +233,7 @@ def test_choice_is_judged_before_anything_is_played(tmp_path, monkeypatch):
 
 def test_rejects_gif_too_large_for_memory(games, tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.show.video._MOST_GIF_PIXELS", 10_000)
-    with pytest.raises(ConfigError, match=r"--output: expected an \.mp4"):
-        write_video(games[0], tmp_path / "game.gif")
+    assert "--output: expected an .mp4" in refusal(write_video, games[0], tmp_path / "game.gif")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -35,9 +35,7 @@ def rows_of(folder):
 @pytest.fixture(scope="module")
 def master(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluations") / "master"
-    result = run(
-        "blue-master", "scenario=1v1", "--episodes", 200, "--opponent", "blue-rookie", "-o", folder, "--parquet"
-    )
+    result = run("blue-master", "scenario=1v1", "--episodes", 200, "--opponent", "blue-rookie", "-o", folder)
     assert result.exit_code == 0, result.output
     return folder, result.output
 
@@ -97,15 +95,6 @@ def test_table_follows_from_seed(master, tmp_path):
             == 0
         )
         assert ((folder / "episodes.csv").read_bytes() == (master[0] / "episodes.csv").read_bytes()) is same
-
-
-def test_parquet_has_same_rows(master):
-    from pyarrow import parquet  # noqa: PLC0415
-
-    table = parquet.read_table(master[0] / "episodes.parquet").to_pylist()
-    rows = rows_of(master[0])
-    assert len(table) == len(rows) == 400
-    assert [row["length"] for row in table] == [int(row["length"]) for row in rows]
 
 
 def test_result_is_independent_of_batches(monkeypatch):

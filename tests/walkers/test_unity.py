@@ -15,6 +15,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from composing import refusal
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.base import AGENT, BrokenEnvError
@@ -174,10 +175,7 @@ def test_state_is_empty_and_resuming_starts_fresh(scene):
 )
 def test_rejects_incompatible_unity_version(scene, script, message):
     factory, _ = scene(**script)
-    with pytest.raises(RunError) as caught:
-        _ = factory.specs
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(lambda: factory.specs)
 
 
 def test_selects_one_of_several_behaviours(scene):
@@ -252,10 +250,8 @@ def test_exited_program_is_reported_at_once(tmp_path):
     ],
 )  # fmt: skip
 def test_rejects_mistakes_before_listening(overrides, message):
-    with pytest.raises((ConfigError, ValueError)) as caught:
-        env_factory(compose(["scenario=unity", "experiment=none", *overrides])).load()
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    asked = ["scenario=unity", "experiment=none", *overrides]
+    assert message in refusal(lambda: env_factory(compose(asked)).load())
 
 
 def test_rejects_playing_unity_episodes(tmp_path):
@@ -270,5 +266,4 @@ def test_recipe_may_not_start_program_where_code_is_refused(tmp_path, monkeypatc
     monkeypatch.setenv("MULTIGRID_RL_SAFE", "1")
     path = tmp_path / "recipe.yaml"
     path.write_text("defaults: [{override /scenario: unity}]\nscenario: {env_path: /bin/true}\n")
-    with pytest.raises(ConfigError, match=r"neither interpolates, nor imports code"):
-        compose([f"experiment={path}"])
+    assert "neither interpolates, nor imports code" in refusal(compose, [f"experiment={path}"])
