@@ -25,7 +25,7 @@ endef
 SCENARIO ?= $(or $(scenario),1v1)
 ARGS ?=
 # key=value as the program takes them, typed after the verb: make train scenario=coop seed=3
-OWN := PYTHON NUMBER VENV BENCH_VENV JAX_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
+OWN := PYTHON NUMBER ADDRESS VENV BENCH_VENV JAX_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
 TYPED = $(sort $(filter-out $(OWN),$(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))))
 KEYS = $(foreach name,$(TYPED),'$(name)=$($(name))')
 OTHER_KEYS = $(filter-out 'scenario=%,$(KEYS))
@@ -173,8 +173,8 @@ results: $(DEV)  ## every recipe over seeds, hours; one of them: make results AR
 study: $(DEV)  ## make study NAME=policy-gradients [ARGS="--seeds 3 --arms gae td"]: arms x seeds and a page in runs/pages
 	$(BIN)/python -m benchmarks.study $(NAME) $(ARGS)
 
-handout:  ## make handout NUMBER=1 [FOLDER=hw1]: what students are given, without solutions
-	$(PYTHON) tools/handout.py $(NUMBER) $(if $(filter command,$(origin FOLDER)),$(FOLDER),build/handout-$(NUMBER))
+handout:  ## make handout NUMBER=1 [FOLDER=hw1 ADDRESS=https://github.com/you/multigrid_rl]: what students are given, without solutions
+	$(PYTHON) tools/handout.py $(NUMBER) $(if $(filter command,$(origin FOLDER)),$(FOLDER),build/handout-$(NUMBER)) $(ADDRESS)
 
 fingerprints: $(DEV)  ## does a change of the code change what a run computes? ARGS="--quick --save FILE" before it, "--quick --against FILE" after it
 	$(BIN)/python -m benchmarks.fingerprints $(ARGS)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import typer
 
 from multigrid_rl.cli.app import refused
+from multigrid_rl.show.words import rounded
 from multigrid_rl.text import ConfigError, expected, printable, shown
 
 #: Where a token is looked for: the whole content of a file, as its page gives it.
@@ -165,4 +166,5 @@ def submit(
         if now["state"] == "refused":
             raise typer.Exit(1)
         if now.get("rating") is not None:
-            typer.echo(f"rating {now['rating']:.0f} ({now['low']:.0f} to {now['high']:.0f}, 95%)")
+            rating, low, high = (rounded(now[key]) for key in ("rating", "low", "high"))
+            typer.echo(f"rating {rating} ({low} to {high}, 95%)")
