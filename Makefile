@@ -44,7 +44,7 @@ RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/
 # Each start would compile Ray's and torch's sources again, 8 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-control bench-world bench-faces docs pictures explain results study handout fingerprints players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-control bench-device bench-world bench-faces docs pictures explain results study handout fingerprints players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -148,6 +148,9 @@ bench-world: $(DEV)  ## speed of the game engine, 4 minutes; the last line is JS
 
 bench-control: $(VENV)/.ready-control $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of MuJoCo, Box2D and CartPole against Gymnasium, of training against Stable-Baselines3; ARGS="--skip-peers"
 	$(BIN)/python -m benchmarks.control --peers $(BENCH_VENV) $(ARGS)
+
+bench-device: $(DEV)  ## what 16 cores and a GPU bring, in six minutes (make setup TORCH=gpu before); ARGS="--device cpu --budget 120" on any machine
+	$(BIN)/python -m benchmarks.device $(ARGS)
 
 docs: $(DOCS_READY)  ## the site of README and docs/ in build/site, its links checked
 	rm -rf build/docs

@@ -61,7 +61,9 @@ def page_of(address: str) -> str:
 
 def address_of(typed: str | None) -> str:
     """Return where students install the project from: what was typed, or pyproject.toml's page, or git's origin."""
-    (homepage,) = re.findall(r'^Homepage = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    (homepage,) = re.findall(
+        r'^Homepage = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
+    )
     asked = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
     origin = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     for page in map(page_of, [typed] if typed else [homepage, origin]):

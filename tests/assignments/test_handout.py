@@ -78,18 +78,19 @@ def test_nothing_handed_out_names_a_placeholder_or_a_place_of_the_project_s_chec
 
 
 @pytest.mark.parametrize(
-    ("typed", "homepage", "origin", "page"),
+    ("typed", "known", "page"),
     [
-        ("https://a.org/x/", "https://github.com/me/x", "", "https://a.org/x"),
-        (None, "https://github.com/me/x", "https://a.org/x", "https://github.com/me/x"),
-        (None, "https://github.com/OWNER/x", "git@github.com:me/x.git", "https://github.com/me/x"),
-        (None, "https://github.com/OWNER/x", "https://me:secret@a.org/x.git", "https://a.org/x"),
-        (None, "https://github.com/OWNER/x", "/home/me/x", None),
-        (None, "https://github.com/OWNER/x", "", None),
-        ("../x", "https://github.com/me/x", "", None),
+        ("https://a.org/x/", ("https://github.com/me/x", ""), "https://a.org/x"),
+        (None, ("https://github.com/me/x", "https://a.org/x"), "https://github.com/me/x"),
+        (None, ("https://github.com/OWNER/x", "git@github.com:me/x.git"), "https://github.com/me/x"),
+        (None, ("https://github.com/OWNER/x", "https://me:secret@a.org/x.git"), "https://a.org/x"),
+        (None, ("https://github.com/OWNER/x", "/home/me/x"), None),
+        (None, ("https://github.com/OWNER/x", ""), None),
+        ("../x", ("https://github.com/me/x", ""), None),
     ],
 )
-def test_an_address_from_which_no_student_can_install_is_refused(tool, tmp_path, monkeypatch, typed, homepage, origin, page):
+def test_an_address_from_which_no_student_can_install_is_refused(tool, tmp_path, monkeypatch, typed, known, page):
+    homepage, origin = known
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     (tmp_path / "pyproject.toml").write_text(f'Homepage = "{homepage}"\n')
     for words in (["init", "-q"], *([["remote", "add", "origin", origin]] if origin else [])):
