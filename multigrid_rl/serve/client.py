@@ -159,12 +159,10 @@ def submit(
     told = ""
     for now in course.follow(number) if wait else ():
         log = str(now.get("log") or "")
-        for line in (now["state"], now.get("reason"), *(log.splitlines() if log != told else ())):
-            if line:
-                typer.echo(printable(line))
+        for line in filter(None, (now["state"], now.get("reason"), *(log.splitlines() if log != told else ()))):
+            typer.echo(printable(line))
         told = log
         if now["state"] == "refused":
             raise typer.Exit(1)
         if now.get("rating") is not None:
-            rating, low, high = (rounded(now[key]) for key in ("rating", "low", "high"))
-            typer.echo(f"rating {rating} ({low} to {high}, 95%)")
+            typer.echo("rating {} ({} to {}, 95%)".format(*map(rounded, (now["rating"], now["low"], now["high"]))))
