@@ -125,7 +125,7 @@ def learner(report: Report, budget: Budget, device: str) -> None:
             name: budget.measured(f"width {width}, {name}", partial(updated, width, *how), least=2 * took)
             for name, how in paths.items()
         }
-        took = time.monotonic() - began  # each is not broken off; twice the units take up to four times as long
+        took = max(took, time.monotonic() - began)  # none is broken off; twice the units take up to four times as long
         weights = [one[0] for one in found.values() if one is not None]
         off = max((float((other - weights[0]).abs().max()) for other in weights[1:]), default=None)
         near = [torch.allclose(other, weights[0], rtol=RTOL, atol=ATOL) for other in weights[1:]]
