@@ -26,7 +26,7 @@ def played(env: Any, seed: int) -> Iterator[tuple[dict[str, Any], dict[str, floa
 
 
 def check_spaces(make: Callable[[], Any]) -> None:
-    """Find that everything that is seen lies in its space."""
+    """Check that everything that is seen lies in its space."""
     env = make()
     for seed in range(GAMES):
         for seen, _, _ in played(env, seed):
@@ -36,14 +36,14 @@ def check_spaces(make: Callable[[], Any]) -> None:
 
 
 def check_seeds(make: Callable[[], Any]) -> None:
-    """Find that the same seed and the same actions are the same game, in another instance, too."""
+    """Check that the same seed and the same actions are the same game, in another instance, too."""
     for seed in range(GAMES):
         one, other = ([{k: v.tolist() for k, v in seen.items()} for seen, *_ in played(make(), seed)] for _ in range(2))
         assert one == other, f"seed {seed}: expected the same game twice, got {one[0]} and {other[0]} at the start"
 
 
 def check_rewards(make: Callable[[], Any]) -> None:
-    """Find that who meets is paid 1, and that every other step costs 0.01."""
+    """Check that who meets is paid 1, and that every other step costs 0.01."""
     env = make()
     for seed in range(GAMES):
         for _, paid, ended in played(env, seed):
