@@ -25,7 +25,7 @@ endef
 SCENARIO ?= $(or $(scenario),1v1)
 ARGS ?=
 # key=value as the program takes them, typed after the verb: make train scenario=coop seed=3
-OWN := PYTHON NUMBER VENV BENCH_VENV JAX_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
+OWN := PYTHON NUMBER ADDRESS VENV BENCH_VENV JAX_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
 TYPED = $(sort $(filter-out $(OWN),$(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))))
 KEYS = $(foreach name,$(TYPED),'$(name)=$($(name))')
 OTHER_KEYS = $(filter-out 'scenario=%,$(KEYS))
@@ -44,7 +44,7 @@ RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/
 # Each start would compile Ray's and torch's sources again, 8 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-control bench-world docs pictures explain results study handout fingerprints players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-control bench-device bench-world docs pictures explain results study handout fingerprints players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -146,6 +146,9 @@ bench-world: $(DEV)  ## speed of the game engine, 4 minutes; the last line is JS
 bench-control: $(VENV)/.ready-control $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of MuJoCo, Box2D and CartPole against Gymnasium, of training against Stable-Baselines3; ARGS="--skip-peers"
 	$(BIN)/python -m benchmarks.control --peers $(BENCH_VENV) $(ARGS)
 
+bench-device: $(DEV)  ## what 16 cores and a GPU bring, in six minutes (make setup TORCH=gpu before); ARGS="--device cpu --budget 120" on any machine
+	$(BIN)/python -m benchmarks.device $(ARGS)
+
 docs: $(DOCS_READY)  ## the site of README and docs/ in build/site, its links checked
 	rm -rf build/docs
 	mkdir -p build/docs
@@ -170,8 +173,8 @@ results: $(DEV)  ## every recipe over seeds, hours; one of them: make results AR
 study: $(DEV)  ## make study NAME=policy-gradients [ARGS="--seeds 3 --arms gae td"]: arms x seeds and a page in runs/pages
 	$(BIN)/python -m benchmarks.study $(NAME) $(ARGS)
 
-handout:  ## make handout NUMBER=1 [FOLDER=hw1]: what students are given, without solutions
-	$(PYTHON) tools/handout.py $(NUMBER) $(if $(filter command,$(origin FOLDER)),$(FOLDER),build/handout-$(NUMBER))
+handout:  ## make handout NUMBER=1 [FOLDER=hw1 ADDRESS=https://github.com/you/multigrid_rl]: what students are given, without solutions
+	$(PYTHON) tools/handout.py $(NUMBER) $(if $(filter command,$(origin FOLDER)),$(FOLDER),build/handout-$(NUMBER)) $(ADDRESS)
 
 fingerprints: $(DEV)  ## does a change of the code change what a run computes? ARGS="--quick --save FILE" before it, "--quick --against FILE" after it
 	$(BIN)/python -m tools.fingerprints $(ARGS)

@@ -196,12 +196,12 @@ def train_once(
     command = list(program) or [str(Path(sys.executable).parent / "multigrid-rl"), "train"]
     with tempfile.TemporaryDirectory(prefix="multigrid-rl-bench-") as folder:
         path = Path(folder) / "run"
-        _, peak, seconds = _run_process([*command, *overrides, f"run_dir={path}"], whole_tree, limit)
+        _, peak, seconds = run_process([*command, *overrides, f"run_dir={path}"], whole_tree=whole_tree, limit=limit)
         verdict: dict[str, Any] = json.loads((path / "verdict.json").read_text(encoding="utf-8"))
         return Run(read_rows(path / "metrics.jsonl"), verdict, seconds, peak)
 
 
-def _run_process(command: list[str], whole_tree: bool, limit: float) -> tuple[str, Peak, float]:
+def run_process(command: list[str], *, whole_tree: bool = False, limit: float = RUN_LIMIT_S) -> tuple[str, Peak, float]:
     """Return what a process printed, its memory and its seconds. Raises ``BenchmarkError``: it failed, or took long."""
     began = time.perf_counter()
     text = " ".join(part for part in command[1:] if not part.startswith("run_dir="))  # it may stand in a report
@@ -287,5 +287,5 @@ class Peers:
             BenchmarkError: it failed, or took too long.
         """
         command = [str(self.python), "-m", f"benchmarks.peers.{module}", *arguments]
-        result: dict[str, Any] = json.loads(_run_process(command, False, limit)[0].splitlines()[-1])
+        result: dict[str, Any] = json.loads(run_process(command, limit=limit)[0].splitlines()[-1])
         return result

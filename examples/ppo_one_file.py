@@ -295,10 +295,10 @@ def train(args: argparse.Namespace) -> Iterator[dict[str, float]]:
             row["held"] = gates.held(steps, row)
         yield row
     if args.export is not None:
-        export(agent, games.envs.game, args)
+        export(agent, games.envs.game, steps, args)
 
 
-def export(agent: Agent, game: Any, args: argparse.Namespace) -> None:
+def export(agent: Agent, game: Any, steps: int, args: argparse.Namespace) -> None:
     """Write the agent as a folder that ``grade``, ``cup``, ``submit`` and ``evaluate`` take."""
     # The package reads a token's code where we read its one-hot vector: a linear layer on that is a row of a table.
     first = agent.actor[0], agent.critic[0]
@@ -317,7 +317,7 @@ def export(agent: Agent, game: Any, args: argparse.Namespace) -> None:
         "actions": int(agent.actor[-1].out_features),
         "scenario": args.env_id,
         "seats": [SEAT],
-        "provenance": {"command": " ".join(["python", *sys.argv])},
+        "provenance": {"command": " ".join(["python", *sys.argv]), "env_steps": steps},
     }
     write_player(args.export, {name: value.detach() for name, value in weights.items()}, card)
 

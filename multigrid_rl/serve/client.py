@@ -19,6 +19,7 @@ import typer
 from multigrid_rl.cli.app import refused
 from multigrid_rl.competition.folders import read_parts
 from multigrid_rl.players.plain import PlayerError
+from multigrid_rl.show.words import rounded
 from multigrid_rl.text import ConfigError, expected, printable, shown
 from multigrid_rl.types import RunError
 
@@ -156,11 +157,10 @@ def submit(
     told = ""
     for now in course.follow(number) if wait else ():
         log = str(now.get("log") or "")
-        for line in (now["state"], now.get("reason"), *(log.splitlines() if log != told else ())):
-            if line:
-                typer.echo(printable(line))
+        for line in filter(None, (now["state"], now.get("reason"), *(log.splitlines() if log != told else ()))):
+            typer.echo(printable(line))
         told = log
         if now["state"] == "refused":
             raise typer.Exit(1)
         if now.get("rating") is not None:
-            typer.echo(f"rating {now['rating']:.0f} ({now['low']:.0f} to {now['high']:.0f}, 95%)")
+            typer.echo("rating {} ({} to {}, 95%)".format(*map(rounded, (now["rating"], now["low"], now["high"]))))

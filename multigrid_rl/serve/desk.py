@@ -130,7 +130,7 @@ def results(store: People, deadline: str | None = None) -> list[dict[str, Any]]:
         if its.late is not None:
             hand_in, rating, grade = its.late
             told |= {"late_hand_in": hand_in.id, "late_by": its.days}
-            told |= {"late_rating": round(rating.rating, 1)} if rating else {}
+            told |= {"late_rating": round(rating.rating, 2)} if rating else {}
             told |= {"late_points": grade.points} if grade else {}
         found.append(told)
     rated = sorted((one for one in found if "rating" in one), key=lambda one: (-one["rating"], one["hand_in"]))
@@ -142,7 +142,7 @@ def results(store: People, deadline: str | None = None) -> list[dict[str, Any]]:
 def _table(name: str, found: list[dict[str, Any]]) -> str:
     rows = [{column: safe_cell(one.get(key, "")) for column, key in EXPORTS[name].items()} for one in found]
     for row in rows if name == "ladder.csv" else ():
-        row.update({key: round(row[key], 1) for key in _ROUNDED if row[key] != ""})
+        row.update({key: round(row[key], 2) for key in _ROUNDED if row[key] != ""})
     if name == "canvas.csv":
         head = {"Student": "Points Possible", "Ladder": max((one["of"] for one in found if "of" in one), default=0)}
         rows = [dict.fromkeys(EXPORTS[name], "") | head, *rows]
@@ -157,7 +157,7 @@ def gradescope(one: dict[str, Any]) -> dict[str, Any]:
     if "late_by" in one:
         told["extra_data"] = {key: one.get(key) for key in ("late_days", *_LATE)}
     if "rating" in one:
-        told["leaderboard"] = [{"name": "Rating", "value": round(one["rating"])}]
+        told["leaderboard"] = [{"name": "Rating", "value": round(one["rating"], 2)}]
     return told
 
 

@@ -52,8 +52,8 @@ def short(value: float) -> str:
 
 
 def rounded(value: float) -> str:
-    """Return a whole number, with a real minus."""
-    return f"{value:,.0f}".replace("-", "\u2212")
+    """Return a rating: a whole number or, of a small one such as a return, two decimals; with a real minus."""
+    return f"{value:,.{0 if abs(value) >= 100 else 2}f}".replace("-", "\u2212")
 
 
 def signed(value: float) -> str:

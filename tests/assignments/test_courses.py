@@ -133,6 +133,19 @@ def test_a_rubric_separates_what_the_sheet_says(sheet):
     assert points(rubric, -1000) == 0
 
 
+@pytest.mark.parametrize("sheet", SHEETS, ids=lambda path: path.stem)
+def test_a_rubric_tells_right_mediocre_and_broken_hand_ins_apart(sheet):
+    table = sheet.read_text(encoding="utf-8").split("## Rubric")[1]
+    cells = re.findall(r"^\|.* ([\d.,; ]+) \|$", table, re.MULTILINE)
+    told = [float(points) for cell in cells for points in re.split("[,;] ", cell)]
+    (linked,) = re.findall(r"\]\((\S+\.yaml)\)", table)
+    rubric = Rubric.model_validate(yaml.safe_load((ASSIGNMENTS / linked).read_text(encoding="utf-8")))
+    assert max(told) >= 90
+    assert any(0.1 * rubric.pass_points < points < 90 for points in told)
+    assert min(told) < 0.5 * rubric.pass_points
+    assert sum(check.points for exam in rubric.exams for check in exam.checks) == 100
+
+
 def loaded(name):
     spec = importlib.util.spec_from_file_location(name, WORKED / f"{name}.py")
     module = importlib.util.module_from_spec(spec)

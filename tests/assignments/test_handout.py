@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import yaml
 from tools.templates import SOURCES
 
 ROOT = Path(__file__).parents[2]
+HOME = "https://git.example.org/lab/multigrid_rl"
 NUMBERS = sorted(int(path.name[0]) for path in (ROOT / "docs" / "assignments").glob("[0-9]-*.md"))
 #: What stands between the marks of a program, or of a notebook's cell.
 BLOCK = re.compile(r"# TODO-BEGIN (\w+): .+\n((?:.*\n)*?) *# TODO-END \1\b")
@@ -30,7 +32,7 @@ def tool():
 @pytest.fixture(scope="module", params=NUMBERS)
 def handed(request, tool, tmp_path_factory):
     folder = tmp_path_factory.mktemp("handout") / "new"
-    tool.write(request.param, folder)
+    tool.write(request.param, folder, HOME)
     return request.param, folder
 
 
@@ -61,11 +63,43 @@ def test_links_and_programs_of_a_handed_sheet_are_beside_it_or_on_the_project_s_
     _, folder = handed
     text = (folder / "README.md").read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)]+)\)", text):
-        place = re.fullmatch(r"https://github.com/\w+/multigrid_rl/blob/main/([^#]+)(#.*)?", link)
+        place = re.fullmatch(rf"{re.escape(HOME)}/blob/main/([^#]+)(#.*)?", link)
         assert (ROOT / place[1] if place else folder / link).is_file(), link
     named = {word for line in re.findall("^python .*$", text, re.MULTILINE) for word in line.split() if ".py" in word}
     assert [name for name in named if not (folder / name).is_file()] == []
     assert re.search("^make ", text, re.MULTILINE) is None
+
+
+def test_nothing_handed_out_names_a_placeholder_or_a_place_of_the_project_s_checkout(handed):
+    _, folder = handed
+    for path in filter(Path.is_file, folder.rglob("*")):
+        found = re.findall(r"OWNER|make setup|\.venv|(?<!main/)docs/assignments", path.read_text(encoding="utf-8"))
+        assert found == [], path
+
+
+@pytest.mark.parametrize(
+    ("typed", "known", "page"),
+    [
+        ("https://a.org/x/", ("https://github.com/me/x", ""), "https://a.org/x"),
+        (None, ("https://github.com/me/x", "https://a.org/x"), "https://github.com/me/x"),
+        (None, ("https://github.com/OWNER/x", "git@github.com:me/x.git"), "https://github.com/me/x"),
+        (None, ("https://github.com/OWNER/x", "https://me:secret@a.org/x.git"), "https://a.org/x"),
+        (None, ("https://github.com/OWNER/x", "/home/me/x"), None),
+        (None, ("https://github.com/OWNER/x", ""), None),
+        ("../x", ("https://github.com/me/x", ""), None),
+    ],
+)
+def test_an_address_from_which_no_student_can_install_is_refused(tool, tmp_path, monkeypatch, typed, known, page):
+    homepage, origin = known
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    (tmp_path / "pyproject.toml").write_text(f'Homepage = "{homepage}"\n')
+    for words in (["init", "-q"], *([["remote", "add", "origin", origin]] if origin else [])):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    if page:
+        assert tool.address_of(typed) == page
+    else:
+        with pytest.raises(SystemExit, match="ADDRESS: expected where students install from"):
+            tool.address_of(typed)
 
 
 def test_its_notebook_has_a_cell_for_each_answer_and_no_outputs(handed):

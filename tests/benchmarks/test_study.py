@@ -39,6 +39,13 @@ def test_arms_name_runs_of_same_seed(tmp_path):
     assert begun == [f"init={tmp_path}/gaussian/{seed}" for seed in range(3)]
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("imitation")])
+def test_figures_of_imitation_say_which_kind_of_steps(name):
+    kinds = ("recorded", "labelled", "played")
+    groups = read_study(name).groups
+    assert [group["name"] for group in groups if not any(kind in group.get("axis", "") for kind in kinds)] == []
+
+
 def test_rejects_unknown_study():
     with pytest.raises(SystemExit, match=f"^NAME: expected {', '.join(NAMES)}, got gradients$"):
         read_study("gradients")

@@ -157,6 +157,7 @@ def test_number_formats():
         "17.9", "0.205", "1,280", "0", "\u22120.5",
     ]  # fmt: skip
     assert [words.signed(v) for v in (0.214, -0.2, 0.001)] == ["+0.21", "\u22120.20", "0.00"]
+    assert [words.rounded(v) for v in (1252.6, 2.714, -0.5)] == ["1,253", "2.71", "\u22120.50"]
     assert [words.duration(s) for s in (6.36, 200, 7500)] == ["6.4 s", "3 min 20 s", "2 h 5 min"]
     assert [words.thousands(v) for v in (0, 500, 450_000, 1.2e6)] == ["0", "500", "450k", "1.2M"]
     assert words.listed(["a", "b", "c"]) == "a, b and c"

@@ -32,9 +32,11 @@ NOT_RUN = {
     r"import-(policy|mlagents)|experts/cheetah|walker\.yaml": "needs a file of the reader's: "
     "tests/imitation/test_outside.py, tests/walkers/test_mlagents.py",
     r"my-program": "needs a run with a network of the reader's: tests/competition/test_export_agent.py",
+    r"ppo_one_file_todo|=my_estimates:gae": "needs the reader's work: tests/smoke/test_one_file.py",
     r"central_critic_todo": "needs the reader's work: tests/assignments/test_templates.py",
     r"walker_reward_todo": "needs the reader's work: tests/assignments/test_templates.py",
     r"^python examples": "takes minutes: tests/smoke/test_one_file.py, tests/smoke/test_rllib_examples.py",
+    r"check_environment|pettingzoo:meet\b": "needs the file beside the page: tests/assignments/test_environment.py",
     r"make study": "takes hours: tests/benchmarks",
     r"(make|rl) search": "takes hours: tests/search/test_search.py, test_search_plans.py",
     r"cup submissions (-o|.*june|env_id|--scenario half)|my-rubric": "needs hand-ins of a class: tests/competition",
@@ -61,6 +63,9 @@ GIVEN = {
     "multigrid-rl export runs/four --seat player_0 -o four/one",
     "league": "multigrid-rl train scenario=1v1-league run_dir=runs/1v1-league/NAME scenario.league.every=4096",
     "rllib": "multigrid-rl train scenario=1v1 run_dir=CHECKPOINT",
+    "1-single-agent": f"{MINE}multigrid-rl export runs/mine --seat red_0 -o my-red\n"
+    "multigrid-rl train scenario=single-obstacle run_dir=runs/one\n"
+    "multigrid-rl export runs/one --seat red_0 -o my-agent",
     "2-1v1-rllib": MINE,
     "3-policy-gradients": "for k in {a,b}/{0,1,2}; do multigrid-rl train scenario=cartpole run_dir=runs/$k; done",
     "4-imitation": "multigrid-rl train scenario=halfcheetah run_dir=runs/mine",
