@@ -58,13 +58,6 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def read_learner_state(run: Path) -> dict[str, Any]:
-    """Read the state of the learner in a run's newest whole checkpoint; see :func:`read_state`, :func:`newest_good`."""
-    path = newest_good(run).path / "rllib" / "learner_group" / "learner" / "state.pkl"
-    state: dict[str, Any] = pickle.loads(path.read_bytes())
-    return state
-
-
 def seal(folder: Path, facts: dict[str, Any]) -> None:
     """Write the manifest of all files that are in ``folder`` and force everything to the disk."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
