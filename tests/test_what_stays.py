@@ -62,7 +62,7 @@ VERBS = {
     "cup-verify": "cup verify cup",
     "cup-report": "report cup",
     "freeze": "players freeze mine --seat red_0 --name red-mine --episodes 100 --checkpoints frozen",
-    "exploit": "exploit random scenario=1v1 --budget 32768 --seeds 1 --games 100 --folder exploited",
+    "exploit": "exploit random scenario=1v1 --budget 131072 --seeds 1 --games 100 --folder exploited",
     "record": "data record key-runner scenario=1v1 --steps 1000 -o played",
     "data": "data show played",
     "data-pt": "data import pusher.pt env_id=Pendulum-v1 -o taken",

@@ -6,6 +6,8 @@ run's last value is **held forward**, and the reference counts at each grid poin
 The grid begins where all have reported.
 """
 
+import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,12 @@ class Reference(_Drawn):
     def gate_of(self, metric: str) -> Gate | None:
         """Return the gate on a metric, if there is one."""
         return next((gate for gate in self.gates if gate.metric == metric), None)
+
+    def median_to_held(self, what: str) -> float | None:
+        """Return median environment steps until ``what`` was held, "never" as later than all; ``None``: never."""
+        steps = [math.inf if (held := run.steps_to_held.get(what)) is None else held for run in self.runs]
+        middle = statistics.median(steps)
+        return None if math.isinf(middle) else middle
 
 
 # --- building a reference
