@@ -25,11 +25,11 @@ TRAINS = {
     "fair-rules": f"scenario=1v1 {SMALL}",
     "classic-rules": f"scenario=1v1 scenario.game.rules=classic {SMALL}",
     "gymnasium": f"env_id=CartPole-v1 {SMALL}",
-    "mixture": f"scenario=1v1 scenario.seats.blue_0=random*3+key-runner {SMALL}",
+    "mixture": f"scenario=1v1 scenario.seats.blue_0=random:3,key-runner:1 {SMALL}",
     "self-play": f"scenario=1v1-selfplay {SMALL}",
     "league": f"scenario=1v1-league {SMALL}",
     "centralised-critic": f"scenario=coop scheme=ctde {SMALL}",
-    "vpg": f"scenario=1v1 experiment=none train=vpg train.until=4096 {SMALL}",
+    "vpg": f"scenario=cartpole experiment=none train=vpg {SMALL}",
     "a2c": f"scenario=1v1 experiment=none train=a2c {SMALL}",
     "gru": f"scenario=1v1 model=gru {SMALL}",
     "env-runners": f"scenario=1v1 cluster.num_env_runners=1 {SMALL}",
@@ -38,7 +38,7 @@ TRAINS = {
     "gail": f"train=gail data=pusher {PENDULUM}",
     "airl": f"train=airl data=pusher {PENDULUM}",
     **{
-        f"clone-{head}": f"train=bc data=pusher model.head={head} {PENDULUM}"
+        f"clone-{head}": f"train=bc data=pusher train.cloning.held_out=0 model.head={head} {PENDULUM}"
         for head in HEADS
         if not head.endswith("clamped")
     },
@@ -62,7 +62,7 @@ VERBS = {
     "cup-verify": "cup verify cup",
     "cup-report": "report cup",
     "freeze": "players freeze mine --seat red_0 --name red-mine --episodes 100 --checkpoints frozen",
-    "exploit": "exploit random scenario=1v1 --budget 32768 --seeds 1 --games 100 --folder exploited",
+    "exploit": "exploit random scenario=1v1 --budget 131072 --seeds 1 --games 100 --folder exploited",
     "record": "data record key-runner scenario=1v1 --steps 1000 -o played",
     "data": "data show played",
     "data-pt": "data import pusher.pt env_id=Pendulum-v1 -o taken",

@@ -181,8 +181,9 @@ def _defaults(known: dict[str, FieldInfo]) -> dict[str, str]:
         found = [value for content in plain for value in _at(content, key)] + default
         value = next(iter(found or [value for content in others for value in _at(content, key)]), "")
         above = value and any(other.startswith((f"{key}.", f"{key}[]")) for other in known)
-        shown = f"{value:_}" if type(value) is int else written(value)
-        result[key] = "" if above and key not in first else shown
+        if above and key not in first:
+            value = ""
+        result[key] = f"{value:_}" if type(value) is int else written(value)
     return result
 
 

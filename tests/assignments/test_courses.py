@@ -81,7 +81,7 @@ def test_there_are_commands_of_every_kind():
     assert len(TYPED) > 70
     assert len(SHEETS) == 6
     assert {line.split()[1] for _, line in TYPED if line.startswith("multigrid-rl ")} >= {
-        "train", "explain", "evaluate", "grade", "record", "report", "export", "import-mlagents",
+        "train", "explain", "evaluate", "grade", "data", "report", "export", "config",
     }  # fmt: skip
 
 
