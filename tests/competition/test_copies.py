@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import weakref
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
