@@ -174,16 +174,18 @@ def _begin(connection: Connection) -> None:
 def make_tables(url: str) -> None:
     """Make the tables of a new database. Raises ``ConfigError``: it has those of another version."""
     engine = engine_of(url)
-    with engine.execution_options(writes=True).begin() as connection:
-        found = inspect(connection)
-        if not found.has_table(Setting.__tablename__):
-            Base.metadata.create_all(connection)
-            connection.execute(insert(Setting).values(key=VERSION_KEY, value=VERSION))
-        elif found.has_table("alembic_version"):  # which kept the version before
-            _check_version(connection.scalar(text("SELECT version_num FROM alembic_version")))
-        else:
-            _check_version(connection.scalar(select(Setting.value).where(Setting.key == VERSION_KEY)))
-    engine.dispose()
+    try:
+        with engine.execution_options(writes=True).begin() as connection:
+            found = inspect(connection)
+            if not found.has_table(Setting.__tablename__):
+                Base.metadata.create_all(connection)
+                connection.execute(insert(Setting).values(key=VERSION_KEY, value=VERSION))
+            elif found.has_table("alembic_version"):  # which kept the version before
+                _check_version(connection.scalar(text("SELECT version_num FROM alembic_version")))
+            else:
+                _check_version(connection.scalar(select(Setting.value).where(Setting.key == VERSION_KEY)))
+    finally:
+        engine.dispose()
 
 
 def is_version(row: dict[str, Any]) -> bool:
