@@ -6,9 +6,10 @@ docs/instructors.md explains the bounds and what they were measured on.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -229,20 +230,26 @@ class Originals:
         return Fingerprint(weights, choices=choices, scores=tuple(map(_standardised, rows)), teams=teams)
 
     def similar(
-        self, own: Fingerprint, others: Mapping[str, Fingerprint] = {}, watched: Mapping[str, ProbeAnswers | None] = {}
-    ) -> list[Similar]:
+        self, own: Fingerprint, others: Mapping[str, Fingerprint] = {},
+        watched: Mapping[str, ProbeAnswers | None] = {}, load: Callable[[str], Fingerprint] | None = None,
+    ) -> list[Similar]:  # fmt: skip
         """Return the players that this one is a copy of, or a near copy, the closest first.
 
         Args:
             own: the fingerprint.
             others: players that it is compared with, besides these originals.
             watched: what the agent whose fingerprint it is answered, by the team that it played.
+            load: returns one of ``others`` with its networks, where these would be too large to be kept together.
         """
         pairs = {**others, **self.players}
+
+        def teams_of(name: str) -> Teams | None:
+            return (load(name) if load and name not in self.players else pairs[name]).teams
+
         found = [Similar(name, 0.0) for name, other in pairs.items() if same_content(own, other)]
         found += self._near(own, pairs)
         for team, answers in watched.items():
-            found += [] if answers is None else self._answered_like(team, *answers, pairs)
+            found += [] if answers is None else self._answered_like(team, *answers, pairs, teams_of)
         best: dict[str, Similar] = {}
         for player in sorted(found, key=lambda player: (player.apart, -player.alike, player.name)):
             best.setdefault(player.name, player)
@@ -276,20 +283,25 @@ class Originals:
         return found
 
     def _answered_like(
-        self, team: str, seen: Seen, actions: NDArray[np.int8], pairs: Mapping[str, Fingerprint]
-    ) -> list[Similar]:
+        self, team: str, seen: Seen, actions: NDArray[np.int8], names: Iterable[str],
+        teams_of: Callable[[str], Teams | None],
+    ) -> list[Similar]:  # fmt: skip
         """Compare networks with an agent's answers in its own games: those of this project together, others alone."""
         seats = self.spec.seats_of(team)
-        scores = {name: _asked(its.teams[team], seats, seen) for name, its in pairs.items() if its.teams is not None}
-        rows = seen.living & _contested([_choices(scores[name]) for name in self._ladder], seen.living)
+
+        def asked(names: Iterable[str]) -> dict[str, NDArray[np.float32]]:
+            return {name: _asked(its[team], seats, seen) for name in names if (its := teams_of(name)) is not None}
+
+        known = asked(name for name in names if name in self.known)
+        rows = seen.living & _contested([_choices(known[name]) for name in self._ladder], seen.living)
         if rows.sum() < _FEWEST:
             return []
         groups = [seen.tokens[rows][:, -2].astype(np.intp), np.nonzero(rows)[0]]  # headings, steps
-        known, found = [name for name in scores if name in self.known], []
-        for names in filter(None, [known, *([name] for name in scores if name not in self.known)]):
-            its = explained(actions[rows], [scores[name][rows] for name in names], groups if names is known else [])
+        alone, found = (asked([name]) for name in names if name not in self.known), []
+        for scores in filter(None, chain([known], alone)):
+            its = explained(actions[rows], [each[rows] for each in scores.values()], groups if scores is known else [])
             if its.apart < APART and its.shares.sum() >= EXPLAINED:
-                told = zip(names, its.shares.tolist(), strict=True)
+                told = zip(scores, its.shares.tolist(), strict=True)
                 found += [Similar(name, max(its.apart, 1e-6), share) for name, share in told if share >= _ADDS]
         return found
 

@@ -4,8 +4,9 @@ import csv
 import io
 import re
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AwareDatetime, Field, ValidationError, field_validator, model_validator
@@ -52,6 +53,7 @@ class Public(Strict):
     top: int = Field(default=3, ge=0)  # rows of the ladder that everybody sees
     above: int = Field(default=3, ge=0)  # rows above their own that students see
     names: Literal["pseudonyms", "names"] = "pseudonyms"
+    points: Literal["at once", "after the deadline"] = "at once"  # a student's own, and the feedback
     replays: bool = True  # games of others
 
 
@@ -86,7 +88,8 @@ class Course(Strict):
     roster: str = "roster.csv"
     earlier: str | None = None  # folder beside this file, with earlier years' hand-ins, to find copies of
     deadlines: list[Deadline] = Field(default=[])
-    teams: dict[str, list[str]] = Field(default={})  # ids of the roster, by the team's name
+    #: Ids of the roster, by the team's name: what one hands in counts for all.
+    teams: dict[Annotated[str, Field(pattern=r"^\w[\w -]{0,59}$")], list[str]] = Field(default={})
     extensions: list[Extension] = Field(default=[])
     #: What comes after the last deadline: it is not taken; or counts where it has more points than what was on time,
     #: without the percent of ``penalty`` for each begun day; or is shown beside what was on time, and does not count.
@@ -120,6 +123,9 @@ class Course(Strict):
         names = [deadline.name for deadline in self.deadlines]
         if len({*names}) < len(names):
             raise ValueError(expected("deadlines", "each name once", ", ".join(names)))
+        members = [*chain(*self.teams.values())]
+        if len({*members}) < len(members):
+            raise ValueError(expected("teams", "each id once", ", ".join(members)))
         for one in self.extensions:
             if one.deadline is not None and one.deadline not in names:
                 raise ValueError(unknown("extensions: deadline", one.deadline, names))
@@ -153,8 +159,8 @@ class Course(Strict):
         return ZoneInfo(self.time_zone)
 
     def _given(self, deadline: Deadline, code: str) -> float:
-        """Return the seconds by which a deadline was extended for the student with this id: the most that fits."""
-        whose = {code, *(team for team, members in self.teams.items() if code in members)}
+        """Return the seconds by which a deadline was extended for the student with this id or the team: the most."""
+        whose = {code}.union(*({team, *members} for team, members in self.teams.items() if code in members))
         fits = [one.days for one in self.extensions if one.of in whose and one.deadline in (None, deadline.name)]
         return DAY_S * max(fits, default=0.0)
 
@@ -166,6 +172,11 @@ class Course(Strict):
         """Return how many days a hand-in at ``at`` is late, begun ones counted; 0: on time."""
         late = at - deadline.at.timestamp() - self._given(deadline, code)
         return 0 if late <= 3600 * deadline.grace_h else int(-(-late // DAY_S))
+
+    def points_shown(self, at: float, now: float, code: str) -> bool:
+        """Return whether a student sees the points of a hand-in: perhaps not before the deadline that it was for."""
+        ends = [self.end(each, code) for each in self.deadlines]
+        return self.public.points == "at once" or now >= min((end for end in ends if end >= at), default=at)
 
     def missed(self, at: float, code: str) -> tuple[Deadline, int] | None:
         """Return the last deadline that was over at ``at``, and by how many days; ``None``: none was."""

@@ -1,12 +1,30 @@
 """Tables of a class server, for SQLite and Postgres. Times are seconds since 1970; 0 stands for "none"."""
 
-from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    Engine,
+    ForeignKey,
+    Index,
+    String,
+    Text,
+    UniqueConstraint,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    select,
+    text,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from multigrid_rl.text import ConfigError, expected
 
 #: States of a hand-in, in their order; ``refused`` may follow each but ``rated``.
 STATES = ("received", "checking", "placing", "rated", "refused")
-#: Games of the ladder; those of the anchors among each other have this number, too.
-LADDER = 0
+#: Of these tables: whoever changes one raises it; where it is kept.
+VERSION, VERSION_KEY = "0002", "version"
 
 
 class Base(DeclarativeBase):
@@ -63,7 +81,7 @@ class StoredPairing(Base):
     __tablename__ = "games"
     __table_args__ = (UniqueConstraint("series", "red_id", "blue_id", "side"),)  # nothing is counted twice
     id: Mapped[int] = mapped_column(primary_key=True)
-    series: Mapped[int] = mapped_column(default=LADDER)
+    series: Mapped[int] = mapped_column(default=0)  # all are the ladder's
     red_id: Mapped[int] = mapped_column(ForeignKey("hand_ins.id"), index=True)
     blue_id: Mapped[int] = mapped_column(default=0, index=True)  # 0: nobody meets
     side: Mapped[str] = mapped_column(String(60), default="")
@@ -126,3 +144,58 @@ class Event(Base):
     hand_in_id: Mapped[int] = mapped_column(default=0, index=True)
     person_id: Mapped[int] = mapped_column(default=0)
     text: Mapped[str] = mapped_column(Text, default="")
+
+
+def engine_of(url: str) -> Engine:
+    """Return an engine for SQLite, with a write-ahead log, or Postgres. Make it after a fork, not before."""
+    engine = create_engine(url, pool_pre_ping=True)
+    pragmas = ("journal_mode=WAL", "busy_timeout=30000", "foreign_keys=ON")
+
+    def prepare(connection: Any, _: object) -> None:
+        connection.isolation_level = None  # transactions begin where we say, see _begin
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", prepare)
+        event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    # Who reads first and writes then would fail where another has written meanwhile (https://sqlite.org/isolation.html).
+    writes = connection.get_execution_options().get("writes", "")
+    # After a power cut the last results may be gone, and are found again; what was acknowledged to a person is not. A
+    # killed process loses neither (https://sqlite.org/pragma.html#pragma_synchronous).
+    connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if writes == 'durable' else 'NORMAL'}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def make_tables(url: str) -> None:
+    """Make the tables of a new database. Raises ``ConfigError``: it has those of another version."""
+    engine = engine_of(url)
+    try:
+        with engine.execution_options(writes=True).begin() as connection:
+            found = inspect(connection)
+            if not found.has_table(Setting.__tablename__):
+                Base.metadata.create_all(connection)
+                connection.execute(insert(Setting).values(key=VERSION_KEY, value=VERSION))
+            elif found.has_table("alembic_version"):  # which kept the version before
+                _check_version(connection.scalar(text("SELECT version_num FROM alembic_version")))
+            else:
+                _check_version(connection.scalar(select(Setting.value).where(Setting.key == VERSION_KEY)))
+    finally:
+        engine.dispose()
+
+
+def is_version(row: dict[str, Any]) -> bool:
+    """Return whether a row of a backup is the version of its tables. Raises ``ConfigError``: it is another one."""
+    if row.get("key") == VERSION_KEY:
+        _check_version(row["value"])
+    return row.get("key") == VERSION_KEY
+
+
+def _check_version(found: str | None) -> None:
+    if found != VERSION:
+        wanted = f"version {VERSION} (use the version of multigrid-rl that made it)"
+        raise ConfigError(expected("database", wanted, found or "none"))

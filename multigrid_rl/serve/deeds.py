@@ -27,11 +27,10 @@ from multigrid_rl.files import csv_text, unfinished
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.serve.course import DAY_S, Course
-from multigrid_rl.serve.database import LADDER, Base, HandIn, Person, Rating, StoredPairing
+from multigrid_rl.serve.database import Base, HandIn, Person, Rating, StoredPairing, is_version, make_tables
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue, called
 from multigrid_rl.serve.rating import ladder_of
-from multigrid_rl.serve.store import VERSION_KEY, check_version, make_tables
 from multigrid_rl.serve.supervisor import ServedFolder, links_of, prepared
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected
@@ -67,7 +66,7 @@ def verify(asked: AdminContext) -> dict[str, Any]:
     with queue.reading() as session:
         kept = {r.hand_in_id: (r.rating, r.low, r.high, r.games) for r in session.scalars(select(Rating))}
         rows = {row.id: row for row in session.scalars(select(HandIn))}
-        games = list(session.scalars(select(StoredPairing).where(StoredPairing.series == LADDER)))
+        games = list(session.scalars(select(StoredPairing)))
     now = {number: tuple(found.get(number, ())) for number in kept}
     wrong = [f"rating of {called(rows[n])}: {kept[n]} kept, {now[n]} computed" for n in kept if now[n] != kept[n]]
     damaged, gone = _damaged(queue, list(rows.values()))
@@ -219,8 +218,7 @@ def restore(asked: AdminContext) -> dict[str, Any]:
                 with (Path(folder) / _DATABASE).open(encoding="utf-8") as lines:
                     for name, row in map(json.loads, lines):
                         rows += 1
-                        if row.get("key") == VERSION_KEY:  # the new database has its own
-                            check_version(row["value"])
+                        if is_version(row):  # the new database has its own
                             continue
                         table = Base.metadata.tables[name]  # an older version may have had more columns
                         session.execute(insert(table), {key: row[key] for key in row.keys() & table.columns.keys()})

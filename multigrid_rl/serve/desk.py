@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import zipfile
 from typing import Any
 
@@ -12,7 +13,8 @@ from starlette.responses import RedirectResponse, Response
 from multigrid_rl.files import csv_text, safe_cell
 from multigrid_rl.serve.course import Deadline
 from multigrid_rl.serve.database import Event, HandIn, Person, StoredPairing
-from multigrid_rl.serve.people import People
+from multigrid_rl.serve.pages import called
+from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.site import Ask, Page
 from multigrid_rl.serve.store import counted
 from multigrid_rl.text import ConfigError, expected, unknown
@@ -28,7 +30,7 @@ _ROUNDED = ("rating", "low", "high")
 _LATE = ("late_hand_in", "late_by", "late_rating", "late_points")
 #: Tables for other systems: what stands in each of their columns.
 EXPORTS = {
-    "ladder.csv": {key: key for key in (*_FIRST, *_ROUNDED, "points", "of", "sha256", *_LATE)},
+    "ladder.csv": {key: key for key in (*_FIRST, *_ROUNDED, "points", "of", "sha256", *_LATE, "team", "by_anchors")},
     "moodle.csv": {
         "ID number": "id", "Full name": "name", "Email address": "email", "Grade": "points", "Late days": "late_days",
         "Feedback comments": "feedback", "Late grade": "late_points", "Late by days": "late_by",
@@ -57,6 +59,7 @@ def desk(ask: Ask) -> Response:
         "desk.html", "Desk", health=store.health(), queue=queue[:_MOST], waiting=len(queue), copies=copies,
         surprises=store.surprises(), refused=refused, overdue=overdue, events=events, people=people,
         to_forget=[(who, due[who.id]) for who in people if who.id in due],
+        named=lambda text: re.sub(r"(?<![\w/])h(\d+)\b", lambda one: called(ask, int(one[1])), text),
         frozen=bool(store.setting("frozen")), exports=[*EXPORTS, GRADESCOPE],
         deadlines=[each.name for each in store.course.deadlines] or [""],
     )  # fmt: skip
@@ -105,7 +108,7 @@ def link(ask: Ask) -> Response:
 # --- tables for other systems
 
 
-def results(store: People, deadline: str | None = None) -> list[dict[str, Any]]:
+def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
     """Return everybody's result: of what counts, and apart of what was late; what there is not lacks.
 
     ``deadline``: its name, the last one by default. Raises ``ConfigError``: there is no such deadline.
@@ -113,12 +116,12 @@ def results(store: People, deadline: str | None = None) -> list[dict[str, Any]]:
     names: dict[str, Deadline] = {each.name: each for each in store.course.deadlines}
     if deadline and deadline not in names:
         raise ConfigError(unknown("deadline", deadline, names))
-    due, found = names.get(deadline or next(reversed(names), "")), []
+    due, found, alone = names.get(deadline or next(reversed(names), "")), [], store.by_anchors()
     for person in store.people():
         if person.role != "student" or person.forgotten:
             continue
         told: dict[str, Any] = {"id": person.code, "name": person.name}
-        told |= {"email": person.email, "pseudonym": person.pseudonym}
+        told |= {"email": person.email, "pseudonym": person.pseudonym, "team": store.team(person.id).name}
         its = counted(store.history(person.id), store.course, due, person.code)
         if its.own is not None:
             hand_in, rating, grade = its.own
@@ -126,17 +129,18 @@ def results(store: People, deadline: str | None = None) -> list[dict[str, Any]]:
             told |= {"late_days": its.days if its.own is its.late else 0}
             told |= {key: getattr(grade, key) for key in _OF_GRADE if grade}
             told |= {"points": its.points} if grade else {}
-            told |= {key: getattr(rating, key) for key in _ROUNDED if rating and hand_in.state == "rated"}
+            if rating and hand_in.state == "rated":
+                told |= {key: getattr(rating, key) for key in _ROUNDED}
+                told |= {"by_anchors": round(alone[hand_in.id][0], 1)} if hand_in.id in alone else {}
         if its.late is not None:
             hand_in, rating, grade = its.late
             told |= {"late_hand_in": hand_in.id, "late_by": its.days}
             told |= {"late_rating": round(rating.rating, 2)} if rating else {}
             told |= {"late_points": grade.points} if grade else {}
         found.append(told)
-    rated = sorted((one for one in found if "rating" in one), key=lambda one: (-one["rating"], one["hand_in"]))
-    for rank, one in enumerate(rated, 1):
-        one["rank"] = rank
-    return found
+    rated = [(-one["rating"], one["hand_in"]) for one in found if "rating" in one]
+    ranks = {number: rank for rank, (_, number) in enumerate(sorted({*rated}), 1)}  # a team has one
+    return [one | ({"rank": ranks[one["hand_in"]]} if "rating" in one else {}) for one in found]
 
 
 def _table(name: str, found: list[dict[str, Any]]) -> str:
@@ -161,7 +165,7 @@ def gradescope(one: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-def exported(store: People, name: str, deadline: str | None = None) -> bytes:
+def exported(store: Queue, name: str, deadline: str | None = None) -> bytes:
     """Return a table of :data:`EXPORTS`, or for Gradescope a zip file with ``ID/results.json``, for a deadline."""
     found = results(store, deadline)
     if name != GRADESCOPE:

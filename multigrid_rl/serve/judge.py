@@ -242,9 +242,8 @@ class Judge:
         entry, watched = self.entry(name), {}
         if entry.kind == "external" and self.originals.watches and not agents_trusted():
             watched = watched_in(entry, self.config)
-        # What a program answered is compared with networks themselves, which are too large to be kept.
-        prints = {other: (self._whole_print if watched else self.print_of)(other) for other in others}
-        return "; ".join(map(str, self.originals.similar(self._whole_print(name), prints, watched)))
+        prints = {other: self.print_of(other) for other in others}
+        return "; ".join(map(str, self.originals.similar(self._whole_print(name), prints, watched, self._whole_print)))
 
     def _print(self, name: str) -> Fingerprint:
         found = self._whole_print(name)

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 
+from multigrid_rl.serve.client import packed
 from multigrid_rl.serve.database import STATES, Grade, HandIn, Person, Rating, StoredPairing
 from multigrid_rl.serve.signing import KINDS
-from multigrid_rl.serve.site import Ask, KeptPage, Page, kept_page
+from multigrid_rl.serve.site import Ask, KeptPage, Page, kept_page, unless_same
 from multigrid_rl.serve.store import GameSummary, RefusedError, Row, counted, seen_by
 from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
 from multigrid_rl.show.words import plural
@@ -44,22 +45,26 @@ def ladder_of(ask: Ask) -> Ladder:
 
     def make() -> Ladder:
         rows: list[Row] = ask.site.kept("rows", ask.site.store.ladder)
-        seen = rows if ask.teaches else seen_by(rows, who, course)
+        ours = ask.site.store.team(who).ids
+        seen = rows if ask.teaches else seen_by(rows, ours, course)
         ids, hidden, behind = {row.hand_in.id for row in seen}, dict[int, int](), 0
         for row in rows:
             if row.hand_in.id in ids:
                 hidden[row.hand_in.id], behind = behind, 0
             else:
                 behind += 1
-        own = next((row.hand_in.id for row in seen if row.person and row.person.id == who), 0)
-        by_name = ask.teaches or course.public.names == "names"
-        names = {row.hand_in.id: row.person.name if by_name and row.person else row.title for row in seen}
+        own = next((row.hand_in.id for row in seen if row.hand_in.person_id in ours), 0)
+        names = {row.hand_in.id: row.name if _by_name(ask) else row.title for row in seen}
         told = [(row.hand_in.id, names[row.hand_in.id], *row[3:]) for row in seen]
         mark = hashlib.sha256(json.dumps([told, sorted(hidden.items())]).encode()).hexdigest()[:12]
         return Ladder(seen, hidden, names, own, mark)
 
     found: Ladder = ask.site.kept(("ladder", who), make)
     return found
+
+
+def _by_name(ask: Ask) -> bool:
+    return ask.teaches or ask.site.store.course.public.names == "names"
 
 
 def ladder(ask: Ask) -> Response:
@@ -92,16 +97,17 @@ def _author(ask: Ask, hand_in_id: int) -> tuple[str, Person | None]:
     return found
 
 
-def _called(ask: Ask, hand_in_id: int) -> str:
+def called(ask: Ask, hand_in_id: int) -> str:
     """Return what a hand-in is called for who asks; one that is hidden has a number and no name."""
     if (name := ladder_of(ask).names.get(hand_in_id)) is not None:
         return name
-    called, person = _author(ask, hand_in_id)
+    name, person = _author(ask, hand_in_id)
     if person is None:
-        return called
-    if not (ask.teaches or ask.is_me(person.id)):
+        return name
+    if not (ask.teaches or ask.is_ours(person.id)):
         return "an entry that is not shown"
-    return f"{person.name if ask.teaches else person.pseudonym} (hand-in {hand_in_id})"
+    name = ask.site.store.team(person.id).name or (person.name if _by_name(ask) else person.pseudonym)
+    return f"{name} (hand-in {hand_in_id})"
 
 
 class Matchup(NamedTuple):
@@ -120,7 +126,7 @@ def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
         first = game.red_id == hand_in.id
         other = game.blue_id if first else game.red_id
         if other not in found:
-            found[other] = Matchup(_called(ask, other), Counter(), Counter(), [])
+            found[other] = Matchup(called(ask, other), Counter(), Counter(), [])
         outcomes = game.letters if first else game.letters.translate(_TURNED)
         counts = {name: sum(map(outcomes.count, letters)) for name, letters in _LETTERS.items()}
         (found[other].first if first else found[other].second).update(counts)
@@ -137,20 +143,21 @@ def _may_watch(ask: Ask, game: StoredPairing | GameSummary) -> bool:
 
 def _is_mine(ask: Ask, hand_in_id: int) -> bool:
     _, person = _author(ask, hand_in_id)
-    return person is not None and ask.is_me(person.id)
+    return person is not None and ask.is_ours(person.id)
 
 
 def entry(ask: Ask) -> Response:
     """Show one entry: rating, history, opponents."""
     hand_in = ask.found(HandIn)
-    if not (ask.teaches or ask.is_me(hand_in.person_id) or hand_in.id in ladder_of(ask).names):
+    if not (ask.teaches or ask.is_ours(hand_in.person_id) or hand_in.id in ladder_of(ask).names):
         raise HTTPException(404)
     rated = [row for row in ask.site.store.history(hand_in.person_id) if row[1]] if hand_in.person_id else []
     row = next((each for each in ladder_of(ask).rows if each.hand_in.id == hand_in.id), None)
     return ask.page(
-        "entry.html", _called(ask, hand_in.id), hand_in=hand_in, row=row, matchups=matchups(ask, hand_in),
+        "entry.html", called(ask, hand_in.id), hand_in=hand_in, row=row, matchups=matchups(ask, hand_in),
         history=drawn_history([(own.at, its) for own, its, _ in reversed(rated)]),
-        mine=ask.teaches or ask.is_me(hand_in.person_id),
+        mine=ask.teaches or ask.is_ours(hand_in.person_id),
+        alone=ask.site.store.by_anchors().get(hand_in.id) if ask.teaches else None,
     )  # fmt: skip
 
 
@@ -176,7 +183,7 @@ def match(ask: Ask) -> Response:
     game = ask.found(StoredPairing)
     if not _may_watch(ask, game):
         raise HTTPException(404)
-    names = {f"h{each}": _called(ask, each) for each in (game.red_id, game.blue_id) if each}
+    names = {f"h{each}": called(ask, each) for each in (game.red_id, game.blue_id) if each}
     pairing = Pairing.model_validate_json(game.pairing)
     ours = {who for who in names if ask.teaches or _is_mine(ask, int(who[1:]))}
     kept = []
@@ -199,9 +206,19 @@ def match(ask: Ask) -> Response:
 
 
 def mine(ask: Ask) -> Response:
-    """Show somebody's hand-ins, and where to hand in."""
+    """Show one's own hand-ins, and where to hand in."""
+    return _hand_ins(ask, ask.me, "My hand-ins")
+
+
+def student(ask: Ask) -> Response:
+    """Show the hand-ins of somebody."""
+    person = ask.found(Person)
+    return _hand_ins(ask, person, person.name)
+
+
+def _hand_ins(ask: Ask, who: Person, title: str) -> Response:
     store, now = ask.site.store, ask.site.store.now()
-    rows, course, code = store.history(ask.me.id), store.course, ask.me.code
+    rows, course, code = store.history(who.id), store.course, who.code
     used = sum(own.counts and own.at > now - 3600 * course.quota.per_h for own, _, _ in rows)
     missed = {own.id: course.missed(own.at, code) for own, _, _ in rows}
     stands: dict[int, list[str]] = {}
@@ -210,36 +227,68 @@ def mine(ask: Ask) -> Response:
         if found.own is not None:
             stands.setdefault(found.own[0].id, []).append(each.name)
     return ask.page(
-        "mine.html", "My hand-ins", rows=rows, left=max(course.quota.hand_ins - used, 0), quota=course.quota,
-        due=[(each, course.end(each, code)) for each in course.deadlines], missed=missed, stands=stands,
-        url=ask.site.url, frozen=bool(store.setting("frozen")), late=course.late, penalty=course.penalty,
-        on_ladder=ladder_of(ask).own,
+        "mine.html", title, who=who, team=store.team(who.id).name, rows=rows, missed=missed, stands=stands,
+        left=max(course.quota.hand_ins - used, 0), quota=course.quota, url=ask.site.url,
+        due=[(each, course.end(each, code)) for each in course.deadlines], late=course.late, penalty=course.penalty,
+        frozen=bool(store.setting("frozen")), on_ladder=_on_ladder(ask, who.id),
+        graded={own.id for own, _, grade in rows if grade and _graded(ask, own, code)},
     )  # fmt: skip
 
 
-def hand_in(ask: Ask) -> Response:
-    """Show where a hand-in stands, as a page, a part of it, or JSON."""
+def _on_ladder(ask: Ask, person_id: int) -> int:
+    """Return which hand-in of somebody, or of the team, stands on the ladder; 0: none that who asks may see."""
+    ours = ask.site.store.team(person_id).ids
+    return next((row.hand_in.id for row in ladder_of(ask).rows if row.hand_in.person_id in ours), 0)
+
+
+def _graded(ask: Ask, row: HandIn, code: str) -> bool:
+    """Return whether who asks may read the points of a hand-in by now."""
+    return ask.teaches or ask.site.store.course.points_shown(row.at, ask.site.store.now(), code)
+
+
+def _to_read(ask: Ask) -> tuple[HandIn, str]:
+    """Return the hand-in that is asked for, and its author's id. Raises ``HTTPException`` 404: another's."""
     row = ask.found(HandIn)
-    if not (ask.teaches or ask.is_me(row.person_id)):
+    if not (ask.teaches or ask.is_ours(row.person_id)):
         raise HTTPException(404)
+    author = ask.site.store.get(Person, row.person_id) if row.person_id else None
+    return row, author.code if author else ""
+
+
+def files(ask: Ask) -> Response:
+    """Send what was handed in, as a zip file."""
+    row, _ = _to_read(ask)
+    place = next(iter(ask.site.store.upload_folder(row.id).glob("*")), None)
+    if place is None:  # an anchor's, or a forgotten one's
+        raise HTTPException(404)
+    name = {"content-disposition": f'attachment; filename="hand-in-{row.id}.zip"', "content-type": "application/zip"}
+    return FileResponse(place, headers=name) if place.is_file() else Response(packed(place), headers=name)
+
+
+def hand_in(ask: Ask) -> Response:
+    """Show where a hand-in stands, as a page, JSON, or a part of the page where that has changed."""
+    row, code = _to_read(ask)
     rating, grade = ask.site.store.get(Rating, row.id), ask.site.store.get(Grade, row.id)
+    grade = grade if _graded(ask, row, code) else None
     done = row.state in DONE
     if ask.by_program:
         told = {key: getattr(row, key) for key in _TOLD}
-        author = ask.site.store.get(Person, row.person_id) if row.person_id else None
-        missed = ask.site.store.course.missed(row.at, author.code) if author else None
+        missed = ask.site.store.course.missed(row.at, code) if code else None
         told |= {"late_days": missed[1] if missed else 0}
         told |= {"hand_in": row.id, "done": done and (rating is not None or row.state == "refused")}
-        told |= {"on_ladder": row.id == ladder_of(ask).own}
+        told |= {"on_ladder": row.id in ladder_of(ask).names}
         told |= {key: getattr(rating, key) for key in ("rating", "low", "high", "games")} if rating else {}
         return JSONResponse(told)
     steps = [each for each in ask.site.store.events(row.id) if each.kind in STATES]
     ahead = [] if done else [state for state in STATES[1:4] if state not in {each.kind for each in steps}]
-    return ask.page(
-        "state.html" if "part" in ask.request.query_params else "hand_in.html", f"{row.name}: {row.state}",
+    part, late = ask.request.query_params.get("part"), 0 < row.deadline < ask.site.store.now()
+    mark = f"{len(steps)}.{rating and rating.games}.{grade and grade.at}.{late}"
+    page = ask.page(
+        "hand_in.html" if part is None else "state.html", f"{row.name}: {row.state}", mark=mark, late=late,
         row=row, rating=rating, grade=grade, steps=steps, ahead=ahead, done=done,
-        on_ladder=ladder_of(ask).own if ask.is_me(row.person_id) else 0,
+        on_ladder=_on_ladder(ask, row.person_id) if row.person_id else 0,
     )  # fmt: skip
+    return unless_same((mark, bytes(page.body)), part)
 
 
 # --- signing in, signing out, being forgotten
@@ -324,6 +373,8 @@ PAGES = [
     Page("/match/{id}", match, pace="replay"),
     Page("/mine", mine, "student"),
     Page("/hand-in/{id}", hand_in, "student"),
+    Page("/hand-in/{id}/files", files, "student", pace="replay"),
+    Page("/student/{id}", student, "instructor"),
     Page("/enter/{token}", enter_page, pace="enter"),
     Page("/enter", enter, "", "POST", "enter"),
     Page("/leave", leave, "student", "POST", "change"),

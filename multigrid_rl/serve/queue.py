@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
-from multigrid_rl.serve.database import LADDER, Event, Grade, HandIn, Job, Rating, Setting, StoredPairing
+from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Rating, Setting, StoredPairing
 from multigrid_rl.serve.people import People
 from multigrid_rl.serve.rating import Met
 from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row
@@ -215,12 +215,12 @@ class Queue(People):
             for other in [0] if self.meets_nobody else anchors:
                 self.want(session, "pair", row.id, other, lane=_lane(row, SLOW_CHECK_S), priority=FIRST)
 
-    def refused(self, job: Job, reason: str, log: str = "", kind: str = "", *, counts: bool = True) -> None:
-        """Note that a hand-in does not play, by its own fault; ``counts``: it uses its author's quota."""
+    def refused(self, job: Job, reason: str, log: str = "", kind: str = "") -> None:
+        """Note that a hand-in does not play, by its own fault."""
         with self.finishing(job) as session:
             row = session.get_one(HandIn, job.hand_in_id)
             if row.state not in ("rated", "refused"):
-                row.kind, row.counts = kind or row.kind, row.counts and counts
+                row.kind = kind or row.kind
                 self._refuse(session, row, reason, log)
 
     def paired(self, job: Job, played: list[tuple[int, int, Pairing]]) -> None:
@@ -229,7 +229,7 @@ class Queue(People):
             # One after the other: of two that end at the same moment the second is to see the first.
             session.get(Setting, "fixed", with_for_update=True)
             for red, blue, pairing in played:
-                what = {"series": LADDER, "red_id": red, "blue_id": blue, "side": pairing.side}
+                what = {"red_id": red, "blue_id": blue, "side": pairing.side}
                 if session.scalar(select(StoredPairing.id).filter_by(**what)) is not None:
                     continue
                 session.add(StoredPairing(**what, at=self.now(), pairing=pairing.model_dump_json()))
@@ -261,7 +261,7 @@ class Queue(People):
             rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(plays))
             placed = [] if anchors_play else list(session.scalars(rows))
             # Last: who has played all first games by now has them among these, also where others write meanwhile.
-            ids = list(session.scalars(select(StoredPairing.id).where(StoredPairing.series == LADDER)))
+            ids = list(session.scalars(select(StoredPairing.id)))
             for number, red, blue, told in self.pairings(session, [n for n in ids if n not in self._met]):
                 self._met[number] = Met.of(red, blue, told, rated=rated)
         return QueueSnapshot([self._met[number] for number in ids], anchors, placed)
@@ -273,8 +273,7 @@ class Queue(People):
 
         def more(session: Session) -> bool:
             session.get(Setting, "fixed", with_for_update=True)  # no games are added meanwhile, see `paired`
-            count = select(func.count(StoredPairing.id)).where(StoredPairing.series == LADDER)
-            return session.scalar(count) != len(of.games)
+            return session.scalar(select(func.count(StoredPairing.id))) != len(of.games)
 
         with self.finishing(job, keep=more) as session:
             session.merge(Setting(key=BY_ANCHORS, value=json.dumps(by_anchors or {})))
@@ -297,10 +296,14 @@ class Queue(People):
             session.merge(Grade(hand_in_id=job.hand_in_id, **values))
             self.note(session, "graded", hand_in=job.hand_in_id)
 
+    def by_anchors(self) -> dict[int, list[float]]:
+        """Return ratings from games against anchors alone with the ends of their intervals, by hand-in."""
+        return {int(number): row for number, row in json.loads(self.setting(BY_ANCHORS) or "{}").items()}
+
     def surprises(self) -> list[tuple[Row, list[float]]]:
         """Return who is rated beyond the interval from games against anchors alone, and that rating with its ends."""
-        alone = json.loads(self.setting(BY_ANCHORS) or "{}")
-        found = [(row, alone.get(str(row.hand_in.id))) for row in self.ladder() if row.person is not None]
+        alone = self.by_anchors()
+        found = [(row, alone.get(row.hand_in.id)) for row in self.ladder() if row.person is not None]
         return [(row, its) for row, its in found if its and not its[1] <= row.rating <= its[2]]
 
     def compared(self, job: Job, same_as: str) -> None:

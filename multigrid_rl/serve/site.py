@@ -146,9 +146,9 @@ class Ask(NamedTuple):
     form: FormData | Mapping[str, Any]
     body: bytes
 
-    def is_me(self, person_id: int | None) -> bool:
-        """Return whether it is the number of who asks."""
-        return self.person is not None and person_id == self.person.id
+    def is_ours(self, person_id: int | None) -> bool:
+        """Return whether it is the number of who asks, or of somebody of the same team."""
+        return self.person is not None and person_id in self.site.store.team(self.person.id).ids
 
     @property
     def teaches(self) -> bool:
@@ -265,7 +265,7 @@ def _who(site: Site, page: Page, request: Request) -> Ask:
     return Ask(site, request, person, session if person else "", {}, b"")
 
 
-def _answer(kept: KeptPage, part: str | None) -> Response:
+def unless_same(kept: KeptPage, part: str | None) -> Response:
     """Answer with a page; nothing to who has the ``part`` that has the same mark."""
     mark, text = kept
     return Response(status_code=204) if part == mark else HTMLResponse(text)
@@ -275,9 +275,9 @@ def kept_page(ask: Ask, make: Callable[[], KeptPage]) -> Response:
     """Answer with a page that ``make`` returns, which is made once for everybody's session until something happens."""
     part = ask.request.query_params.get("part")
     if ask.person is not None and not ask.session:  # a program's view is not that of browsers without a session
-        return _answer(make(), part)
+        return unless_same(make(), part)
     key = (ask.request.url.path, part is None, ask.session)  # nothing that who asks may invent
-    return _answer(ask.site.kept(key, make), part)
+    return unless_same(ask.site.kept(key, make), part)
 
 
 async def _kept(site: Site, page: Page, request: Request) -> Response:
@@ -286,10 +286,10 @@ async def _kept(site: Site, page: Page, request: Request) -> Response:
     readable = "authorization" not in request.headers and (not session or site.signer.read("session", session))
     key = (request.url.path, part is None, session)
     if readable and (found := site.page(key, stale=site.making.locked())) is not None:
-        return _answer(found, part)
+        return unless_same(found, part)
     async with site.making:
         if readable and (found := site.page(key)) is not None:  # another one has made it meanwhile
-            return _answer(found, part)
+            return unless_same(found, part)
         return await run_in_threadpool(lambda: page.answer(_who(site, page, request)))
 
 

@@ -9,30 +9,20 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from itertools import accumulate, combinations
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import (
-    Connection,
-    Engine,
-    Select,
-    create_engine,
-    event,
-    func,
-    insert,
-    inspect,
-    select,
-    text,
-)
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, defer, sessionmaker
 
 from multigrid_rl.competition.folders import read_parts, remove_tree, write_parts
 from multigrid_rl.serve.course import Course, Deadline
-from multigrid_rl.serve.database import LADDER, Base, Event, Grade, HandIn, Job, Person, Rating, Setting, StoredPairing
-from multigrid_rl.text import ConfigError, expected, printable
+from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Rating, Setting, StoredPairing, engine_of
+from multigrid_rl.text import expected, printable
 
 #: Seconds in which a state should be over; the pages show what is overdue.
 STATE_S = {"received": 60.0, "checking": 60.0, "placing": 600.0}
@@ -40,13 +30,11 @@ STATE_S = {"received": 60.0, "checking": 60.0, "placing": 600.0}
 LANES = BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
 #: What comes first: games of anchors; checks, first games and ratings; games beyond those; what takes long.
 ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
-FROZEN, VERSION_KEY = "frozen", "version"
+FROZEN = "frozen"
 #: What happens to hand-ins that are not on the ladder yet, which changes no page that is kept.
 _UNSEEN = ("checking", "placing", "played", "fault")
 #: Pairings that are read at once.
 _AT_ONCE = 100
-#: Of the tables in ``serve.database``: whoever changes one raises it.
-VERSION = "0002"
 #: A table's row.
 Kept = TypeVar("Kept")
 
@@ -61,6 +49,7 @@ class Row(NamedTuple):
     rank: int  # among hand-ins, from 1; of an anchor that of the next below it
     hand_in: HandIn
     person: Person | None  # ``None`` for an anchor
+    team: str  # its name, if the author has one
     rating: float
     low: float  # 95 % interval
     high: float
@@ -69,7 +58,12 @@ class Row(NamedTuple):
     @property
     def title(self) -> str:
         """What everybody may read."""
-        return self.hand_in.name if self.person is None else self.person.pseudonym
+        return self.hand_in.name if self.person is None else self.team or self.person.pseudonym
+
+    @property
+    def name(self) -> str:
+        """What instructors read."""
+        return self.title if self.person is None else self.team or self.person.name
 
     @property
     def plays(self) -> bool:
@@ -87,6 +81,13 @@ class GameSummary(NamedTuple):
     kept: bool  # there are games to look at
 
 
+class Team(NamedTuple):
+    """Who hands in together; who has no team is alone, without a name."""
+
+    name: str
+    ids: list[int]
+
+
 #: A hand-in with its rating and grade, if it has them.
 Own = tuple[HandIn, Rating | None, Grade | None]
 
@@ -98,53 +99,6 @@ class Counted(NamedTuple):
     late: Own | None  # it may be the one that counts
     days: int  # by which that one is late
     points: float | None  # of the one that counts, without the penalty; ``None``: it was not graded
-
-
-def engine_of(url: str) -> Engine:
-    """Return an engine for SQLite, with a write-ahead log, or Postgres. Make it after a fork, not before."""
-    engine = create_engine(url, pool_pre_ping=True)
-    pragmas = ("journal_mode=WAL", "busy_timeout=30000", "foreign_keys=ON")
-
-    def prepare(connection: Any, _: object) -> None:
-        connection.isolation_level = None  # transactions begin where we say, see _begin
-        for pragma in pragmas:
-            connection.execute(f"PRAGMA {pragma}")
-
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", prepare)
-        event.listen(engine, "begin", _begin)
-    return engine
-
-
-def _begin(connection: Connection) -> None:
-    # Who reads first and writes then would fail where another has written meanwhile (https://sqlite.org/isolation.html).
-    writes = connection.get_execution_options().get("writes", "")
-    # After a power cut the last results may be gone, and are found again; what was acknowledged to a person is not. A
-    # killed process loses neither (https://sqlite.org/pragma.html#pragma_synchronous).
-    connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if writes == 'durable' else 'NORMAL'}")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def make_tables(url: str) -> None:
-    """Make the tables of a new database. Raises ``ConfigError``: it has those of another version."""
-    engine = engine_of(url)
-    with engine.execution_options(writes=True).begin() as connection:
-        found = inspect(connection)
-        if not found.has_table(Setting.__tablename__):
-            Base.metadata.create_all(connection)
-            connection.execute(insert(Setting).values(key=VERSION_KEY, value=VERSION))
-        elif found.has_table("alembic_version"):  # which kept the version before
-            check_version(connection.scalar(text("SELECT version_num FROM alembic_version")))
-        else:
-            check_version(connection.scalar(select(Setting.value).where(Setting.key == VERSION_KEY)))
-    engine.dispose()
-
-
-def check_version(found: str | None) -> None:
-    """Raise ``ConfigError`` unless a database or a backup is of this version."""
-    if found != VERSION:
-        wanted = f"version {VERSION} (use the version of multigrid-rl that made it)"
-        raise ConfigError(expected("database", wanted, found or "none"))
 
 
 class Store:
@@ -224,6 +178,18 @@ class Store:
             if len(ids) == 1:
                 self.want(session, "rate", lane=BUNDLE, priority=FIRST)
 
+    @cached_property
+    def _teams(self) -> dict[int, Team]:
+        with self.reading() as session:
+            ids = {person.code: person.id for person in session.scalars(select(Person))}
+        teams = self.course.teams.items()
+        found = [Team(name, [ids[code] for code in codes if code in ids]) for name, codes in teams]
+        return {number: team for team in found for number in team.ids}
+
+    def team(self, person_id: int) -> Team:
+        """Return the team of a person, as it was when the server started."""
+        return self._teams.get(person_id) or Team("", [person_id])
+
     # --- handing in
 
     def hand_in(self, person_id: int, upload: Path, name: str = "") -> HandIn:
@@ -266,7 +232,7 @@ class Store:
         deadlines = self.course.deadlines
         if self.course.late == "refuse" and deadlines and self.course.late_days(now, deadlines[-1], person.code):
             raise RefusedError(f"{deadlines[-1].name} is over: nothing is taken any more")
-        mine = (HandIn.person_id == person_id, HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
+        mine = (HandIn.person_id.in_(self.team(person_id).ids), HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
         used = session.scalar(select(func.count(HandIn.id)).where(*mine)) or 0
         if used >= quota.hand_ins:
             raise RefusedError(expected("hand-ins", f"at most {quota.hand_ins} in {quota.per_h:g} hours", used + 1))
@@ -295,8 +261,8 @@ class Store:
     # --- what pages show
 
     def history(self, person_id: int) -> list[Own]:
-        """Return all hand-ins of a person, the newest first, with rating and grade if there are any."""
-        return [own for own, _ in self._owned(HandIn.person_id == person_id)]
+        """Return all hand-ins of a person or the team, the newest first, with rating and grade if there are any."""
+        return [own for own, _ in self._owned(HandIn.person_id.in_(self.team(person_id).ids))]
 
     def _owned(self, *which: Any, but: Sequence[Any] = ()) -> list[tuple[Own, Person | None]]:
         """Return hand-ins with rating, grade and author, the newest first; without the columns ``but``."""
@@ -311,17 +277,21 @@ class Store:
 
         Where nothing was on time for the last deadline, what was late stands there.
         """
-        everybody: dict[int, tuple[list[Own], Person | None]] = {}
+        everybody: dict[int, list[tuple[Own, Person | None]]] = {}
         # Not who has met some anchors alone.
         rated = HandIn.state == "rated", Rating.hand_in_id.is_not(None)
         for own, person in self._owned(*rated, but=(HandIn.log, Grade.result, Grade.feedback)):
-            everybody.setdefault(own[0].person_id or -own[0].id, ([], person))[0].append(own)
+            first = -own[0].id if person is None else self.team(person.id).ids[0]
+            everybody.setdefault(first, []).append((own, person))
         last, rows = self.course.deadlines[-1] if self.course.deadlines else None, list[Row]()
-        for owned, person in everybody.values():
-            found = counted(owned, self.course, last, person.code if person else "")
-            hand_in, its, _ = found.own or found.late or owned[0]
+        for owned in everybody.values():
+            author = owned[0][1]
+            found = counted([own for own, _ in owned], self.course, last, author.code if author else "")
+            hand_in, its, _ = found.own or found.late or owned[0][0]
             if its is not None:
-                rows.append(Row(1, hand_in, person, its.rating, its.low, its.high, its.games))
+                author = next(person for own, person in owned if own[0] is hand_in)
+                team = self.team(author.id).name if author else ""
+                rows.append(Row(1, hand_in, author, team, its.rating, its.low, its.high, its.games))
         rows.sort(key=lambda row: (-row.rating, row.hand_in.id))
         people = accumulate((row.person is not None for row in rows), initial=1)
         return [row._replace(rank=rank) for row, rank in zip(rows, people, strict=False)]
@@ -334,7 +304,7 @@ class Store:
         """Return the pairings of a hand-in on the ladder, in the order in which they were played."""
         own = (StoredPairing.red_id == hand_in_id) | (StoredPairing.blue_id == hand_in_id)
         with self.reading() as session:
-            ids = list(session.scalars(select(StoredPairing.id).where(own, StoredPairing.series == LADDER)))
+            ids = list(session.scalars(select(StoredPairing.id).where(own)))
             for number, red, blue, told in self.pairings(session, [n for n in ids if n not in self._outcomes]):
                 self._outcomes[number] = GameSummary(number, red, blue, told["outcomes"], bool(told["kept"]))
         return [self._outcomes[number] for number in sorted(ids)]
@@ -375,10 +345,10 @@ def counted(owned: list[Own], course: Course, deadline: Deadline | None, code: s
     return Counted(on_time, late, days_late, points)
 
 
-def seen_by(rows: list[Row], person_id: int, course: Course) -> list[Row]:
-    """Return what a student sees of the ladder: the top, the anchors, themselves, and some above."""
+def seen_by(rows: list[Row], whose: Container[int], course: Course) -> list[Row]:
+    """Return what a student, or a team, sees of the ladder: the top, the anchors, their own row, and some above."""
     ranked = [row for row in rows if row.person is not None]
-    own = next((k for k, row in enumerate(ranked) if row.person is not None and row.person.id == person_id), None)
+    own = next((k for k, row in enumerate(ranked) if row.hand_in.person_id in whose), None)
     near = [] if own is None else ranked[max(own - course.public.above, 0) : own + 1]
     kept = {row.hand_in.id for row in [*ranked[: course.public.top], *near]}
     return [row for row in rows if row.person is None or row.hand_in.id in kept]

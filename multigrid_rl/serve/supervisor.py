@@ -22,10 +22,10 @@ from multigrid_rl.cli.app import one_thread
 from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.rllib.address import ADDRESS, unreachable
 from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster
-from multigrid_rl.serve.database import Person
+from multigrid_rl.serve.database import Person, make_tables
 from multigrid_rl.serve.queue import Queue, log
 from multigrid_rl.serve.signing import Signer
-from multigrid_rl.serve.store import BUNDLE, PROGRAM, SLOW, make_tables
+from multigrid_rl.serve.store import BUNDLE, PROGRAM, SLOW
 from multigrid_rl.text import ConfigError, expected, printable
 
 #: Of ``prctl``, Linux alone: a signal for this process when its parent dies.

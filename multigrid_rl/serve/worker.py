@@ -147,7 +147,8 @@ class Worker:
         own = self._row(job.hand_in_id)
         # What was handed in again since, too: somebody else may have the old one.
         query = select(HandIn).join(Person, Person.id == HandIn.person_id).where(HandIn.state == "rated")
-        query = query.where(HandIn.person_id != own.person_id, ~Person.forgotten)
+        ours = self.queue.team(own.person_id).ids if own.person_id else []
+        query = query.where(HandIn.person_id.not_in(ours), ~Person.forgotten)
         names = [called(row) for row in self.queue.all(query)]
         self.queue.compared(job, self.judge.like(called(own), sorted(names)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -205,6 +206,25 @@ def test_example_agents_are_no_copies_of_networks(example, team, originals):
     with AgentPlayer(read_agent(data_root() / "examples/agents" / example), SPEC, SPEC.seats_of(team)) as agent:
         watched = {team: watch(SPEC, team, agent, 100, 7)}
     assert originals.similar(agent_fingerprint([]), watched=watched) == []
+
+
+def test_networks_that_an_agent_is_compared_with_are_loaded_one_at_a_time(originals):
+    class Held(dict):
+        """A dictionary that can be seen to be gone."""
+
+    mine, held = originals.players["blue-adept"], []
+
+    def load(name):
+        assert not any(one() for one in held)
+        teams = Held(mine.teams)
+        held.append(weakref.ref(teams))
+        return mine._replace(teams=teams)
+
+    (player,) = load_team(CATALOGUE.folder("blue-adept"), SPEC, "red").values()
+    others = {name: mine._replace(teams=None) for name in ("h1", "h2", "h3")}
+    found = originals.similar(agent_fingerprint([]), others, {"red": watch(SPEC, "red", player, 200, 7)}, load)
+    assert {one.name for one in found} == {*others, "blue-adept"}
+    assert len(held) == 3
 
 
 def test_agent_that_fails_is_compared_by_what_it_answered_before(originals):

@@ -13,8 +13,8 @@ from sqlalchemy import text
 
 from databases import LACKS, postgres
 from multigrid_rl.serve.course import Course, Enrolled
+from multigrid_rl.serve.database import engine_of, make_tables
 from multigrid_rl.serve.queue import Queue
-from multigrid_rl.serve.store import engine_of, make_tables
 
 ROSTER = [Enrolled("s1", "Ada"), Enrolled("s2", "Ben"), Enrolled("i1", "Ines", role="instructor")]
 COURSE = Course(anchors=["random", "blue-rookie"], games=10, program_games=4)

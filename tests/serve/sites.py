@@ -20,9 +20,9 @@ from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.places import place_of
 from multigrid_rl.serve import desk, pages, upload
 from multigrid_rl.serve.course import Course, Enrolled
+from multigrid_rl.serve.database import make_tables
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.site import Site, application, server_of
-from multigrid_rl.serve.store import make_tables
 
 #: What a page must never take for its own words.
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}</textarea></title>=cmd()"

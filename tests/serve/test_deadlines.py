@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from multigrid_rl.serve import desk
 from multigrid_rl.serve.course import Course, Enrolled
+from multigrid_rl.serve.database import make_tables
 from multigrid_rl.serve.queue import Queue
-from multigrid_rl.serve.store import RefusedError, make_tables
+from multigrid_rl.serve.store import RefusedError
 from sites import AGENT, Client, served, work
 
 HOUR = 3600.0
@@ -133,6 +134,54 @@ def test_extension_given_later_counts_for_what_came_before(of, extension):
     assert mine.store.course.end(mine.store.course.deadlines[0], "s2") == at(FIRST) + HOUR
 
 
+def test_what_a_team_is_given_all_its_members_have(of):
+    mine = of(deadlines=TWO, teams={"owls": ["s1", "s2"]}, extensions=[{"of": "s2", "days": 2}])
+    (late,) = mine.hand_in(30)
+    assert mine.told("milestone")["hand_in"] == mine.told("milestone", "s2")["hand_in"] == late
+
+
+def test_what_one_of_a_team_hands_in_counts_for_all_and_takes_one_place(of):
+    mine = of(teams={"owls": ["s1", "s2"]}, quota={"hand_ins": 2})
+    first, second = mine.hand_in(-3), mine.hand_in(-2, code="s2")
+    assert mine.stands() == second
+    told = [mine.told(code=code) for code in ("s1", "s2")]
+    assert [(row["hand_in"], row["rank"], row["team"], row["points"]) for row in told] == [
+        (*second, 1, "owls", 7.5)
+    ] * 2
+    with pytest.raises(RefusedError, match="at most 2 in 24 hours"):
+        mine.hand_in(-1)
+    with served(mine.store) as site:
+        ada, ines = Client(site, "s1"), Client(site, "i1")
+        assert ">owls</a>" in ada.get("/")[1]
+        assert ">owls</a>" in ines.get("/")[1]
+        assert "In team owls" in ada.get("/mine")[1]
+        assert ada.get(f"/hand-in/{second[0]}")[0] == 200
+        assert "owls (hand-in" in ada.get(f"/entry/{first[0]}")[1]
+
+
+def test_points_are_hidden_from_students_until_the_deadline_that_a_hand_in_was_for(of):
+    mine = of(deadlines=TWO, public={"points": "after the deadline"}, extensions=[{"of": "s2", "days": 1}])
+    (first,), (other,) = mine.hand_in(-2), mine.hand_in(-1, code="s2")
+
+    def reads(code: str, number: int) -> bool:
+        with served(mine.store) as site:
+            ask = Client(site, code)
+            seen = {"7.5 of 10 points" in ask.get(f"/hand-in/{number}")[1]}
+            seen.add("7.5 of 10<" in ask.get("/mine" if code != "i1" else "/student/1")[1])
+        assert len(seen) == 1
+        return seen.pop()
+
+    assert (reads("s1", first), reads("i1", first)) == (False, True)
+    mine.now = at(FIRST) + 2 * HOUR  # with an hour of grace
+    assert (reads("s1", first), reads("s2", other)) == (True, False)
+    mine.now += 24 * HOUR
+    assert reads("s2", other)
+    (second,) = mine.hand_in(30)
+    with served(mine.store) as site:
+        assert "of 10 points" not in Client(site, "s1").get(f"/hand-in/{second}")[1]
+        assert "after the deadline" in Client(site, "s1").get("/mine")[1]
+
+
 def test_best_counts_among_what_was_on_time(of):
     mine = of(counts="best")
     rows = mine.hand_in(-3, -2, 40)
@@ -162,6 +211,9 @@ def test_times_are_shown_in_the_classes_own_zone_and_utc(of):
         ({"late": "penalty", "rubric": None}, "late: expected refuse or beside"),
         ({"extensions": [{"of": "s1", "deadline": "mile", "days": 1}]}, "extensions: deadline"),
         ({"deadlines": [*ONE, *ONE]}, "each name once"),
+        ({"teams": {"owls": ["s1"], "elks": ["s2", "s1"]}}, "teams: expected each id once"),
+        ({"teams": {"../owls": ["s1"]}}, "teams"),
+        ({"public": {"points": "never"}}, "points"),
     ],
 )
 def test_deadlines_that_mean_nothing_are_refused(settings, says):

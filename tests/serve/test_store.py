@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import select, text
 
 from multigrid_rl.competition.cup.cup_folder import Pairing
-from multigrid_rl.serve.database import Base, HandIn, Job, Rating, StoredPairing
+from multigrid_rl.serve.database import Base, HandIn, Job, Rating, StoredPairing, make_tables
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
-from multigrid_rl.serve.store import FIRST, RefusedError, make_tables, seen_by
+from multigrid_rl.serve.store import FIRST, RefusedError, seen_by
 from multigrid_rl.text import ConfigError
 
 LANES = ("bundle", "program", "slow")
@@ -232,7 +232,7 @@ def test_what_students_see(store, bundle):
     work(store)
     public = store.course.public.model_copy(update={"top": 0, "above": 0})
     course = store.course.model_copy(update={"public": public})
-    seen = seen_by(store.ladder(), ada(store), course)
+    seen = seen_by(store.ladder(), [ada(store)], course)
     assert [row.person.code for row in seen if row.person] == ["s1"]
     assert len(seen) == 3
 

@@ -1,0 +1,72 @@
+"""False alarms of the search for copies, and its time: ``python -m benchmarks.copies FOLDER``.
+
+``FOLDER`` has bundles that were trained apart, one a folder. Each is compared with this project's players and with all
+others, as a network and, with ``--agents``, as a program that answers by it.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from multigrid_rl.competition.copies import Fingerprint, Originals, agent_fingerprint, watch
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.files import data_root
+from multigrid_rl.players.catalogue import Catalogue
+
+#: Entries whose comparison is timed; games that a program is watched in from each side.
+ENTRIES, GAMES = 300, 400
+
+
+def alarms(originals: Originals, prints: Mapping[str, Fingerprint]) -> dict[str, str]:
+    """Return whom each network is said to be like, for those that are."""
+    found = {}
+    for name, its in prints.items():
+        others = {other: each for other, each in prints.items() if other != name}
+        found[name] = "; ".join(map(str, originals.similar(its, others)))
+    return {name: told for name, told in found.items() if told}
+
+
+def agent_alarms(originals: Originals, prints: Mapping[str, Fingerprint]) -> dict[str, str]:
+    """Return whom a program is said to be like that answers by each network, for those that are."""
+    found = {}
+    for k, (name, its) in enumerate(prints.items()):
+        others = {other: each for other, each in prints.items() if other != name}
+        watched = {
+            team: watch(originals.spec, team, next(iter(players.values())), GAMES, 1_000 + k)
+            for team, players in (its.teams or {}).items()
+            if players
+        }
+        found[name] = "; ".join(map(str, originals.similar(agent_fingerprint([]), others, watched)))
+    return {name: told for name, told in found.items() if told}
+
+
+def seconds_of_all(originals: Originals, folders: list[Path]) -> float:
+    """Return processor seconds in which :data:`ENTRIES` entries are read and compared with each other."""
+    began = time.process_time()
+    prints = {f"h{k}": originals.fingerprint(folders[k % len(folders)]) for k in range(ENTRIES)}
+    alarms(originals, prints)
+    return time.process_time() - began
+
+
+def main() -> None:
+    """Measure, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--scenario", default="1v1")
+    parser.add_argument("--agents", action="store_true", help="as programs, too")
+    asked = parser.parse_args()
+    folders = sorted(path for path in asked.folder.iterdir() if (path / "card.json").exists())
+    originals = Originals(load_scenario(asked.scenario).spec, Catalogue(data_root() / "checkpoints"))
+    prints = {path.name: originals.fingerprint(path) for path in folders}
+    told: dict[str, Any] = {"honest": len(prints), "named": alarms(originals, prints)}
+    if asked.agents:
+        told["named_as_agents"] = agent_alarms(originals, prints)
+    told[f"cpu_s_of_{ENTRIES}"] = round(seconds_of_all(originals, folders), 1)
+    print(json.dumps(told, indent=1))
+
+
+if __name__ == "__main__":
+    main()
