@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
+pytest.importorskip("onnx", reason="the extra onnx is not installed")
+pytest.importorskip("sqlalchemy", reason="the extra serve is not installed")
+
 from commands import call
 from demonstrated import pusher
+from multigrid_rl.serve.supervisor import place_of, prepared
 from multigrid_rl.tables import HEADS
 from tiny_runs import TINY
 
@@ -70,8 +73,6 @@ VERBS = {
     "asha": f"search scenario=1v1 {ASHA} search.report_every=512 --folder asha",
     "serve": "serve links course.yaml",
 }
-#: Libraries of extras.
-NEEDS = {"asha": "optuna", "onnx": "onnx", "serve": "sqlalchemy"}
 RUBRIC = """
 scenario: 1v1
 team: red
@@ -96,10 +97,7 @@ def folder(tmp_path_factory):
     for name, text in (("quick.yaml", RUBRIC), ("course.yaml", COURSE), ("walker.yaml", MLAGENTS)):
         (path / name).write_text(text, encoding="utf-8")
     (path / "roster.csv").write_text("id,name\ns1,Ada\n", encoding="utf-8")
-    if find_spec("sqlalchemy"):
-        from multigrid_rl.serve.supervisor import place_of, prepared  # noqa: PLC0415 - an extra
-
-        prepared(place_of(path / "course.yaml")).engine.dispose()
+    prepared(place_of(path / "course.yaml")).engine.dispose()
     (path / "frozen").mkdir()
     (path / "entries").mkdir()
     return path
@@ -115,7 +113,6 @@ def test_it_still_trains(name, folder, monkeypatch):
 
 @pytest.mark.parametrize("name", VERBS)
 def test_verb_still_works(name, folder, monkeypatch):
-    pytest.importorskip(NEEDS.get(name, "typer"))
     monkeypatch.chdir(folder)
     done = call(*shlex.split(VERBS[name]))
     assert done.exit_code == 0, (done.output, done.exception)

@@ -21,13 +21,13 @@ def ended(*words):
 
 import multigrid_rl
 none_of("numpy", *(name for name in sys.modules if name.startswith("multigrid_rl.")))
-from multigrid_rl.cli.main import app
-assert ended("--help") == 0
-none_of("multigrid_rl.config.compose", "numpy", "pydantic", "torch", "ray")
 import gymnasium
 import multigrid_rl.gym
 gymnasium.spec("multigrid_rl/1v1-red-v0")
 none_of("torch", "pydantic", "numba", "ray")
+from multigrid_rl.cli.main import app
+assert ended("--help") == 0
+none_of("torch", "numba", "scipy", "ray", "matplotlib", "hydra")
 from multigrid_rl.players.gymnasium_env import SeatEnv
 from multigrid_rl.world.pettingzoo_env import parallel_env
 env = parallel_env("1v1", render_mode="rgb_array")
