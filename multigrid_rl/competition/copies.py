@@ -42,7 +42,7 @@ KNOWN, HAND_IN, TWO = 0.53, 0.8, 0.85
 _NEAR, _ADDS = 0.95, 0.1
 #: How far an agent may be from draws of players that explain at least so many of its decisions, see ``explained.py``;
 #: of another hand-in, how many times as far as such draws are, as networks trained by one recipe are alike.
-APART, EXPLAINED, AS_DRAWN = 0.05, 0.7, 1.5
+APART, EXPLAINED, AS_DRAWN = 0.05, 0.7, 1.2
 #: What a student is told; whose player it is like is the instructor's to know.
 NOT_ORIGINAL = "not original: talk to your instructor"
 #: Share of one action from which a player has learned nothing that could be copied.
