@@ -40,8 +40,9 @@ KNOWN, HAND_IN, TWO = 0.53, 0.8, 0.85
 #: Correlation of log-probabilities from which a decision is nearly the same; share of decisions that a player adds to
 #: those of others to be named.
 _NEAR, _ADDS = 0.95, 0.1
-#: How far an agent may be from draws of players that explain at least so many of its decisions, see ``explained.py``.
-APART, EXPLAINED = 0.05, 0.7
+#: How far an agent may be from draws of players that explain at least so many of its decisions, see ``explained.py``;
+#: of another hand-in, how many times as far as such draws are, as networks trained by one recipe are alike.
+APART, EXPLAINED, AS_DRAWN = 0.05, 0.7, 1.2
 #: What a student is told; whose player it is like is the instructor's to know.
 NOT_ORIGINAL = "not original: talk to your instructor"
 #: Share of one action from which a player has learned nothing that could be copied.
@@ -300,7 +301,8 @@ class Originals:
         alone, found = (asked([name]) for name in names if name not in self.known), []
         for scores in filter(None, chain([known], alone)):
             its = explained(actions[rows], [each[rows] for each in scores.values()], groups if scores is known else [])
-            if its.apart < APART and its.shares.sum() >= EXPLAINED:
+            bound = APART if scores is known else min(APART, AS_DRAWN * its.drawn)
+            if its.apart < bound and its.shares.sum() >= EXPLAINED:
                 told = zip(scores, its.shares.tolist(), strict=True)
                 found += [Similar(name, max(its.apart, 1e-6), share) for name, share in told if share >= _ADDS]
         return found

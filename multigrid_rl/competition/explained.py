@@ -21,6 +21,7 @@ class Explained(NamedTuple):
 
     apart: float
     shares: NDArray[np.float64]  # (K,); the rest is noise
+    drawn: float  # how far draws of the mixture itself would be, on average
 
 
 def explained(actions: NDArray[Any], scores: Sequence[NDArray[Any]], groups: Sequence[NDArray[Any]]) -> Explained:
@@ -43,7 +44,8 @@ def explained(actions: NDArray[Any], scores: Sequence[NDArray[Any]], groups: Seq
     models += [(probs, share[0] * each) for (probs, share), each in zip(found, of, strict=True)]
     plain = [np.exp(each) for each in scores]
     return min(
-        (Explained(_apart(actions, probs, plain), shares) for probs, shares in models), key=lambda one: one.apart
+        (Explained(_apart(actions, probs, plain), shares, _drawn(probs)) for probs, shares in models),
+        key=lambda one: one.apart,
     )
 
 
@@ -67,6 +69,16 @@ def _fitted(parts: NDArray[np.float64], actions: NDArray[Any]) -> tuple[NDArray[
         caused = weights[:, None] * taken
         weights = (caused / caused.sum(axis=0)).mean(axis=1)
     return np.tensordot(weights, every, 1), weights[:-1]
+
+
+def _drawn(probs: NDArray[np.float64]) -> float:
+    """Return the mean of :func:`_apart` for draws of these probabilities themselves, in bins of their own."""
+    spread = [
+        np.sqrt(2 / np.pi * np.clip(each[rows] * (1 - each[rows]), 0, 1).sum())
+        for each in probs.T
+        for rows in np.array_split(np.argsort(each, kind="stable"), _BINS)
+    ]
+    return float(sum(spread) / (2 * max(len(probs), 1)))
 
 
 def _apart(actions: NDArray[Any], probs: NDArray[np.float64], players: Sequence[NDArray[Any]]) -> float:

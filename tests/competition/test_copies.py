@@ -212,7 +212,7 @@ def test_networks_that_an_agent_is_compared_with_are_loaded_one_at_a_time(origin
     class Held(dict):
         """A dictionary that can be seen to be gone."""
 
-    mine, held = originals.players["blue-adept"], []
+    mine, held = originals.players["blue-master"], []
 
     def load(name):
         assert not any(one() for one in held)
@@ -220,10 +220,10 @@ def test_networks_that_an_agent_is_compared_with_are_loaded_one_at_a_time(origin
         held.append(weakref.ref(teams))
         return mine._replace(teams=teams)
 
-    (player,) = load_team(CATALOGUE.folder("blue-adept"), SPEC, "red").values()
+    (player,) = load_team(CATALOGUE.folder("blue-master"), SPEC, "red").values()
     others = {name: mine._replace(teams=None) for name in ("h1", "h2", "h3")}
     found = originals.similar(agent_fingerprint([]), others, {"red": watch(SPEC, "red", player, 200, 7)}, load)
-    assert {one.name for one in found} == {*others, "blue-adept"}
+    assert {one.name for one in found} == {*others, "blue-master"}
     assert len(held) == 3
 
 

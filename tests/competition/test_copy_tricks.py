@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from multigrid_rl.competition.bundle import load_team
-from multigrid_rl.competition.copies import Originals, agent_fingerprint, watch
+from multigrid_rl.competition.copies import AS_DRAWN, Originals, agent_fingerprint, watch
+from multigrid_rl.competition.explained import explained
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
@@ -116,3 +117,18 @@ def test_programs_that_are_nobodys_are_not_named(program, team, originals):
     player = BUILT_IN[program](SPEC)
     player.members = 1
     assert originals.similar(agent_fingerprint([]), watched={team: watch(SPEC, team, player, 200, 7)}) == []
+
+
+@pytest.mark.parametrize("sure", [1.0, 3.0])
+def test_draws_of_a_network_are_as_far_from_it_as_draws_are_and_those_of_one_alike_farther(sure):
+    random = np.random.default_rng(5)
+    mine = sure * random.normal(size=(2000, 7))
+    alike = mine + np.array([0.6, -0.6, 0, 0, 0, 0, 0])
+
+    def told(logits):
+        scores = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        drawn = (np.exp(mine).cumsum(1) / np.exp(mine).sum(1, keepdims=True) > random.random((2000, 1))).argmax(1)
+        its = explained(drawn, [scores], [])
+        return its.apart / its.drawn
+
+    assert told(mine) < AS_DRAWN < told(alike)

@@ -166,7 +166,7 @@ def test_program_is_compared_on_the_server_by_what_it_answers_and_with_earlier_y
     from multigrid_rl.competition.bundle import load_team  # noqa: PLC0415
     from multigrid_rl.competition.copies import watch  # noqa: PLC0415
 
-    shutil.copytree(data_root() / "checkpoints" / "blue-adept", tmp_path / "last-year" / "anna")
+    shutil.copytree(data_root() / "checkpoints" / "blue-master", tmp_path / "last-year" / "anna")
     course = store.course.model_copy(update={"earlier": "last-year"})
     judge = Judge(course, tmp_path, store.home, store.secrets())
     assert "last-year/anna" in judge.originals.players
@@ -174,10 +174,10 @@ def test_program_is_compared_on_the_server_by_what_it_answers_and_with_earlier_y
     shutil.copytree(data_root() / "examples" / "agents" / "python", folder)
     (folder / "agent.py").write_text("# nobody's words")
     spec = judge.config.spec
-    (player,) = load_team(data_root() / "checkpoints" / "blue-adept", spec, "red").values()
+    (player,) = load_team(data_root() / "checkpoints" / "blue-master", spec, "red").values()
     answers = {"red": watch(spec, "red", player, 200, 7)}
     monkeypatch.setattr("multigrid_rl.serve.judge.watched_in", lambda entry, config: answers)
     monkeypatch.setattr("multigrid_rl.serve.judge.agents_trusted", lambda: False)
     found = judge.like("h7", [])
-    assert "blue-adept" in found
+    assert "blue-master" in found
     assert "last-year/anna" in found
