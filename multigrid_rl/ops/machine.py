@@ -14,10 +14,8 @@ from typing import Any, Literal, NamedTuple
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from multigrid_rl import jit
 from multigrid_rl.files import data_root
 from multigrid_rl.text import expected
-from multigrid_rl.world import kernels
 
 Level = Literal["ok", "warning", "problem"]
 DISTRIBUTION = "multigrid-rl"
@@ -84,6 +82,10 @@ def check_kernels(folder: Path | None = None) -> Finding:
     Args:
         folder: where they are put; by default what was found for this package.
     """
+    # Imported here: numba takes half a second.
+    from multigrid_rl import jit  # noqa: PLC0415
+    from multigrid_rl.world import kernels  # noqa: PLC0415
+
     change = "set NUMBA_CACHE_DIR to a folder that can be written, on a disk with room"
     cached: Any = kernels.step_games
     folder = folder or cached._cache.cache_path

@@ -26,7 +26,7 @@ def loaded(path):
     return module
 
 
-@pytest.mark.parametrize("left", [{*FAULTS}, set(), *({name} for name in FAULTS)], ids=" ".join)
+@pytest.mark.parametrize("left", [[*FAULTS], [], *([name] for name in FAULTS)], ids=" ".join)
 def test_the_suite_finds_the_faults_that_are_left(left, tmp_path, monkeypatch, capsys):
     text = (FOLDER / "meet.py").read_text(encoding="utf-8")
     for name, (wrong, right) in FAULTS.items():

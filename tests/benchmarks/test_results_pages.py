@@ -42,7 +42,7 @@ def test_misses_are_told():
         "seed": 1, "held": False, "env_steps_to_held": None, "policy_updates_to_held": 1, "seconds": 3.0,
         "env_steps": 900, "policy": None, "gates": {"entropy/red_0 <= 0.3": 0.25},
     }  # fmt: skip
-    assert cells(row(0, 100), row(1, None), row(2, None))[2:4] == ["1/3", "-"]
+    assert cells(row(0, 100), row(1, None), row(2, None))[2:4] == ["1/3 (6% to 79%)", "-"]
 
 
 def test_seeds_commit_and_processor_are_told():
