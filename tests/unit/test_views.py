@@ -162,13 +162,13 @@ def test_mission_and_heading_are_last_two_tokens():
     assert tokens.shape == (1, 4, 5 * 5 + 2)
 
 
-@pytest.mark.parametrize("rules", ["fair", "classic"])
+@pytest.mark.parametrize("rules", [Rules(), Rules.classic()], ids=["fair", "classic"])
 @pytest.mark.parametrize(
     ("name", "seen"), [("single", False), ("single-obstacle", False), ("single-obstacle-v3", True)]
 )
 def test_a_hidden_mission_reaches_no_reader(name, seen, rules):
     """At the start, in play and at the end, in tokens and in the number that faces show."""
-    scenario = replace(load_scenario(name).spec, rules=getattr(Rules, rules)(), max_steps=40)
+    scenario = replace(load_scenario(name).spec, rules=rules, max_steps=40)
     assert scenario.mission_observed == seen
     w, rng = World(scenario, 64, seed=0), np.random.default_rng(0)
     w.state.mission[:], w.state.mission_value[:] = 3, 3
