@@ -317,6 +317,7 @@ def save_curves(runs: list[RunRecord], recipe: str) -> None:
     command = [word for word in str(first.provenance["command"]).split() if not word.startswith(("seed=", "run_dir="))]
     origin = {
         "scenario": first.config["scenario"]["name"],
+        "scheme": first.config["scheme"],
         "command": " ".join([*command, "seed=SEED"]),
         # "+changes" if any run had changes.
         "commit": max((str(run.provenance["commit"]) for run in runs), key=len),
