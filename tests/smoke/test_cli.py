@@ -186,7 +186,7 @@ def test_closing_says_how_good_the_policy_is():
     unmet = "episode_len_mean <= 20 (now 43.910), entropy/red_0 <= 0.3 (not measured)"
     assert lines[0].replace("[bold yellow]", "").replace("[/]", "") == f"NOT HELD: {unmet}"
     assert lines[1].startswith(
-        "hint:     the recipe's median seed holds its gates at 573,440 steps; this run played less"
+        "hint:     the recipe's median seed holds its gates at 497,664 steps; this run played less"
     )
     assert lines[2] == "result:   mean return red_0 1.23; 43.9 steps an episode (112 episodes)"
     assert lines[3].startswith("played:   4,096 environment steps")
@@ -200,11 +200,11 @@ def gate(metric: str, *, met: bool = False):
     ("gates", "steps", "changed", "said"),
     [
         ([gate("entropy/red_0", met=True)], 2e6, [], "every gate is met now, and not yet long enough"),
-        ([gate("entropy/red_0")], 2e6, ["train.lr=1"], "held on 10 of 10 seeds, median 573,440 steps, with the recipe"),
+        ([gate("entropy/red_0")], 2e6, ["train.lr=1"], "held on 30 of 30 seeds, median 497,664 steps, with the recipe"),
         ([gate("entropy/red_0")], 2e6, [], "train.entropy_decay"),
         ([gate("return_mean/red_0")], 2e6, [], "it loses too often"),
         ([gate("return_mean/red_0"), gate("episode_len_mean")], 2e6, [], "report run` draws where"),
-        ([gate("episode_len_mean")], 2e4, [], "573,440 steps; this run played less"),
+        ([gate("episode_len_mean")], 2e4, [], "497,664 steps; this run played less"),
     ],
 )
 def test_a_run_that_misses_its_gates_gets_one_hint(gates, steps, changed, said):
@@ -214,8 +214,8 @@ def test_a_run_that_misses_its_gates_gets_one_hint(gates, steps, changed, said):
 
 def test_a_recipe_says_what_to_expect():
     known = advice.expectation(compose(["scenario=1v1"]))
-    assert (known.held, known.seeds, known.steps) == (10, 10, 573_440)
-    assert "expect:   held on 10 of 10 seeds, median 573,440 steps, with the recipe as it is" in preflight_of()
+    assert (known.held, known.seeds, known.steps) == (30, 30, 497_664)
+    assert "expect:   held on 30 of 30 seeds, median 497,664 steps, with the recipe as it is" in preflight_of()
     for other in ("experiment=none", "experiment=1v1-selfplay"):
         assert advice.expectation(compose([other])) is None, other
     assert str(advice.expectation(compose(["experiment=1v1-vs-adept"]))).startswith("held on 10 of ")
