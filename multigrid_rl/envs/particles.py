@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.envs.base import Episodes
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs
 from multigrid_rl.envs.zoo import LIMIT, Happened, How
 from multigrid_rl.jit import inlined, kernel
 
 Array = NDArray[Any]
-#: Whose numbers these are.
-_VERSION = "1.1."
 SPREAD, TAG = "pettingzoo:mpe2.simple_spread_v3", "pettingzoo:mpe2.simple_tag_v3"
 #: Arguments that mean the same here, with the game's own values; a game with others is played by ``mpe2``.
 _ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -44,12 +44,9 @@ class Bodies(NamedTuple):
 
 def plays(env_id: str, env_args: Mapping[str, Any]) -> bool:
     """Return whether a game with these arguments is one of the two, in the version that is known."""
-    if not env_args.keys() <= _ARGUMENTS.get(env_id, {}).keys() | {LIMIT} or env_id not in _ARGUMENTS:
-        return False
-    try:
-        return version("mpe2").startswith(_VERSION)
-    except PackageNotFoundError:
-        return False
+    with suppress(KeyError, PackageNotFoundError):
+        return env_args.keys() <= {*_ARGUMENTS[env_id], LIMIT} and version("mpe2").startswith("1.1.")
+    return False
 
 
 def bodies_of(env_id: str, env_args: Mapping[str, Any]) -> Bodies:
@@ -81,17 +78,14 @@ class ParticleEnvs(PettingZooEnvs):
     def _play(self, chosen: dict[str, Array], ended: Array, done: Array, cut: Array) -> None:  # noqa: ARG002
         active = np.asarray(self.turn.any(axis=1))
         choices = np.stack([chosen[seat] for seat in self.seats], axis=1)
-        for n, row in enumerate(choices):
-            if active[n]:
-                self.played[n].append(dict(zip(self.seats, row, strict=True)))
-        done[:] = active & (self._length + 1 >= min(self._last, self._most))
-        cut[:] = done
+        if not self._auto_reset:  # replays tell what was played
+            for n in np.flatnonzero(active):
+                self.played[n].append(dict(zip(self.seats, choices[n], strict=True)))
+        done[:] = cut[:] = active & (self._length + 1 >= min(self._last, self._most))
         self._step(active, choices)
 
     def _step(self, which: Array, choices: Array) -> None:
-        """Move the bodies of the games in ``which`` (N,), by a choice of each agent (N, A)."""
-        step_worlds(self._bodies, which, choices, self._place, self._velocity, self._force)
-        pay_agents(self._bodies, which, self._place, self._paid)
+        step_worlds(self._bodies, which, choices, self._place, self._velocity, self._force, self._paid)
         self._show(which)
 
     def _show(self, which: Array) -> None:
@@ -99,10 +93,25 @@ class ParticleEnvs(PettingZooEnvs):
         for a, obs in enumerate(self._obs.values()):
             obs[which] = self._shown[which, a, : obs.shape[1]]
 
+    def get_state(self) -> dict[str, Any]:
+        """Return where the bodies are, with what all games have."""
+        return {**Episodes.get_state(self), "bodies": [self._place.copy(), self._velocity.copy()]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`get_state` was asked, as its base does; games that ``mpe2`` stepped are played again."""
+        if "bodies" in state:
+            Episodes.set_state(self, state)
+            self._place[...], self._velocity[...] = state["bodies"]
+        else:
+            super().set_state(state)
+
+    def _begin(self, which: Array) -> None:
+        super()._begin(which)
+        self._show(which)
+
     def _call(self, n: int, what: str, given: Any) -> Happened:
-        which = np.zeros(self.num_envs, np.bool_)
-        which[n] = True
         if what == "step":
+            which = np.arange(self.num_envs) == n
             self._step(which, np.tile([given[seat] for seat in self.seats], (self.num_envs, 1)))
             return Happened({}, self.seats)
         generator, agents = np.random.Generator(np.random.PCG64(given)), len(self.seats)
@@ -110,7 +119,6 @@ class ParticleEnvs(PettingZooEnvs):
         self._place[n, :agents] = generator.uniform(-1.0, 1.0, (agents, 2))
         self._place[n, agents:] = generator.uniform(-reach, reach, self._place[n, agents:].shape)
         self._velocity[n] = 0.0
-        self._show(which)
         self.turn[n] = True
         return Happened({}, self.seats)
 
@@ -121,14 +129,11 @@ def _distance(place: Array, a: int, b: int) -> Any:
     return math.sqrt(across * across + up * up)
 
 
-@inlined
-def _touch(world: Bodies, place: Array, a: int, b: int) -> Any:
-    return _distance(place, a, b) < world.size[a] + world.size[b]
-
-
 @kernel
-def step_worlds(world: Bodies, which: Array, choices: Array, place: Array, velocity: Array, force: Array) -> None:
-    """Move the bodies (N, E, 2) of the games in ``which`` (N,) by a choice of each agent (N, A)."""
+def step_worlds(  # noqa: PLR0913, PLR0917 - arrays of one batch
+    world: Bodies, which: Array, choices: Array, place: Array, velocity: Array, force: Array, paid: Array
+) -> None:
+    """Move the bodies (N, E, 2) of the games in ``which`` (N,) by a choice of each agent (N, A), and pay these."""
     for n in range(len(which)):
         if which[n]:
             for a in range(velocity.shape[1]):
@@ -136,6 +141,11 @@ def step_worlds(world: Bodies, which: Array, choices: Array, place: Array, veloc
                 force[n, a, 1] = world.accel[a] * ((choices[n, a] == 4) - (choices[n, a] == 3))
             _push_apart(world, place[n], force[n])
             _integrate(world, place[n], velocity[n], force[n])
+            paid[n] = 0.0
+            if world.hunters < 0:
+                _pay_spread(world, place[n], paid[n])
+            else:
+                _pay_tag(world, place[n], paid[n])
 
 
 @inlined
@@ -167,18 +177,6 @@ def _integrate(world: Bodies, place: Array, velocity: Array, force: Array) -> No
                 velocity[a, axis] = velocity[a, axis] / speed * world.speed[a]
 
 
-@kernel
-def pay_agents(world: Bodies, which: Array, place: Array, paid: Array) -> None:
-    """Write what each agent is paid (N, A) as the bodies lie now."""
-    for n in range(len(which)):
-        if which[n]:
-            paid[n] = 0.0
-            if world.hunters < 0:
-                _pay_spread(world, place[n], paid[n])
-            else:
-                _pay_tag(world, place[n], paid[n])
-
-
 @inlined
 def _pay_spread(world: Bodies, place: Array, paid: Array) -> None:
     """Pay what lies between landmarks and their nearest agents, for all together, and collisions to each."""
@@ -190,7 +188,7 @@ def _pay_spread(world: Bodies, place: Array, paid: Array) -> None:
         apart -= nearest
     for a in range(len(paid)):
         for b in range(len(paid)):
-            paid[a] -= b != a and _touch(world, place, a, b)
+            paid[a] -= b != a and _distance(place, a, b) < world.size[a] + world.size[b]
         paid[a] = apart * (1 - world.local) + paid[a] * world.local
 
 
@@ -200,7 +198,7 @@ def _pay_tag(world: Bodies, place: Array, paid: Array) -> None:
     caught = 0.0
     for prey in range(world.hunters, len(paid)):
         for hunter in range(world.hunters):
-            if _touch(world, place, prey, hunter):
+            if _distance(place, prey, hunter) < world.size[prey] + world.size[hunter]:
                 caught += 10.0
                 paid[prey] -= 10.0
         for axis in range(2):

@@ -11,7 +11,10 @@ import threading
 import zipfile
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 from urllib.parse import urlencode
+
+import pytest
 
 from multigrid_rl.competition.cup.cup_folder import Pairing
 from multigrid_rl.config.compose import load_scenario
@@ -158,3 +161,20 @@ class Client:
         body = b"".join(b"--%s\r\nContent-Disposition: %s\r\n\r\n%s\r\n" % (edge.encode(), *one) for one in fields)
         kind = f"multipart/form-data; boundary={edge}"
         return self.ask("POST", path, body + f"--{edge}--\r\n".encode(), Content_Type=kind, **headers)
+
+
+def course_fixtures() -> tuple[Any, Any]:
+    """Return a module's fixtures ``store``, a course that its tests look at and may add to, and ``site``, its pages."""
+
+    @pytest.fixture(scope="module")
+    def store(tmp_path_factory):
+        found = course_of(tmp_path_factory.mktemp("course"))
+        yield found
+        found.engine.dispose()
+
+    @pytest.fixture(scope="module")
+    def site(store):
+        with served(store) as found:
+            yield found
+
+    return store, site

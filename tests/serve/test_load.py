@@ -7,7 +7,6 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 from sqlalchemy import event
 
 from multigrid_rl.serve import supervisor
@@ -15,20 +14,9 @@ from multigrid_rl.serve.database import StoredPairing
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.site import _EACH
 from multigrid_rl.serve.worker import Worker
-from sites import Client, course_of, served, work
+from sites import Client, course_fixtures, work
 
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    found = course_of(tmp_path_factory.mktemp("course"))
-    yield found
-    found.engine.dispose()
-
-
-@pytest.fixture(scope="module")
-def site(store):
-    with served(store) as found:
-        yield found
+store, site = course_fixtures()
 
 
 def test_one_person_has_few_uploads_in_memory_at_once_and_all_others_theirs(site):

@@ -185,9 +185,8 @@ def test_closing_says_how_good_the_policy_is():
     lines = live.closing({**VERDICT, "last_report": report, "gates": gates}, Path("run"), compose([]))
     unmet = "episode_len_mean <= 20 (now 43.910), entropy/red_0 <= 0.3 (not measured)"
     assert lines[0].replace("[bold yellow]", "").replace("[/]", "") == f"NOT HELD: {unmet}"
-    assert lines[1].startswith(
-        "hint:     the recipe's median seed holds its gates at 497,664 steps; this run played less"
-    )
+    hint = "hint:     the recipe's median seed holds its gates at 497,664 steps; this run played less"
+    assert lines[1].startswith(hint)
     assert lines[2] == "result:   mean return red_0 1.23; 43.9 steps an episode (112 episodes)"
     assert lines[3].startswith("played:   4,096 environment steps")
 
@@ -243,8 +242,7 @@ def test_what_is_set_is_told():
 )  # fmt: skip
 def test_a_scenario_may_be_written_either_way(verb, typed, ran):
     group = typer.main.get_command(app)
-    words = group.resolve_command(typer.Context(group), [verb, *typed.split()])[2]
-    assert words == ran.split()
+    assert group.resolve_command(typer.Context(group), [verb, *typed.split()])[2] == ran.split()
 
 
 @pytest.mark.parametrize(("ended", "more"), [("until", " --until 8192"), ("interrupted", "")])
