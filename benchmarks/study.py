@@ -27,6 +27,8 @@ from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.show.figures import add_legend, fill, format_axes, panel_grid, save_figure
 
 PAGES = Path("runs/pages")
+#: Runs that took long, so that further seeds may come from another machine or day.
+KEPT = Path("docs/results/studies")
 #: Reports behind one mean return where it is asked whether a run recovers.
 _STRETCH = 5
 #: What a claim compares.
@@ -41,13 +43,15 @@ _UPDATES = (
 )
 #: Points of a curve.
 _POINTS = 40
+_KEPT_POINTS = 150
 _RESAMPLES = 2000
 _DEALS = 10_000
 #: What a run must have lost to be asked whether it regains it.
 _FALL = 100
 _RETURN = "return_mean/agent_0"
 _TITLES = {_RETURN: "Mean return of the episodes played", "entropy/agent_0": "Entropy of the policy",
-           "approx_kl/agent_0": "KL of an update, mean of its minibatches"}  # fmt: skip
+           "approx_kl/agent_0": "KL of an update, mean of its minibatches",
+           "learner/agent_0/policy_loss": "Policy loss", "learner/agent_0/vf_loss": "Value loss"}  # fmt: skip
 _UNITS = {_RETURN: "reward", "approx_kl/agent_0": "nats", "entropy/agent_0": "nats"}
 #: The last section of a page.
 _CLAIMS = "Which is better"
@@ -92,22 +96,60 @@ def recovery(returns: NDArray[Any]) -> list[float]:
     return [float(means[best]), float(means[best:].min()), float(means[-1])]
 
 
-def read_arms(jobs: Sequence[Job], metrics: Iterable[str] = ()) -> dict[str, Arm]:
-    """Read what finished."""
-    arms: dict[str, Arm] = {}
+def read_arms(
+    jobs: Sequence[Job], metrics: Iterable[str] = (), kept: Sequence[dict[str, Any]] = ()
+) -> tuple[dict[str, Arm], list[dict[str, Any]]]:
+    """Read what finished; returns arms, and a record of each run that they are made of.
+
+    Args:
+        jobs: runs here; those that are not done are left out.
+        metrics: names of metrics whose curves are read, beside returns.
+        kept: records of runs that finished elsewhere; a run here stands before them.
+    """
+    known = {(record["arm"], record["seed"]): record for record in kept}
     for job in jobs:
-        result = job.folder / "study.json"
-        if result.is_file():
-            arm = arms.setdefault(job.arm, Arm([], [], [], {}, []))
-            arm.results.append(json.loads(result.read_text(encoding="utf-8")))
-            with (job.folder / "metrics.jsonl").open(encoding="utf-8") as file:
-                rows = [json.loads(line) for line in file]
-            arm.curves.append(_curve(rows, _RETURN))
-            arm.made.append(read_provenance(job.folder))
-            for metric in metrics:
-                arm.others.setdefault(metric, []).append(_curve(rows, metric))
-            arm.updates.append([_summarise(rows, metric, last=last) for _, metric, last in _UPDATES])
-    return arms
+        if (job.folder / "study.json").is_file():
+            known[job.arm, job.seed] = _record(job, metrics)
+    records = sorted(known.values(), key=lambda record: record["seed"])
+    arms: dict[str, Arm] = {}
+    for record in records:
+        arm = arms.setdefault(record["arm"], Arm([], [], [], {}, []))
+        curves = {metric: (np.array(steps), np.array(values)) for metric, (steps, values) in record["curves"].items()}
+        arm.results.append(record["result"])
+        arm.curves.append(curves.pop(_RETURN))
+        arm.made.append(record["made"])
+        arm.updates.append(record["updates"])
+        for metric, curve in curves.items():
+            arm.others.setdefault(metric, []).append(curve)
+    return arms, records
+
+
+def _record(job: Job, metrics: Iterable[str]) -> dict[str, Any]:
+    """Return what pages and figures need of a run that finished."""
+    with (job.folder / "metrics.jsonl").open(encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    curves = {metric: [column.tolist() for column in _curve(rows, metric)] for metric in (_RETURN, *sorted(metrics))}
+    return {
+        "arm": job.arm,
+        "seed": job.seed,
+        "result": json.loads((job.folder / "study.json").read_text(encoding="utf-8")),
+        "curves": curves,
+        "updates": [_summarise(rows, metric, last=last) for _, metric, last in _UPDATES],
+        "made": read_provenance(job.folder),
+    }
+
+
+def keep(records: Sequence[dict[str, Any]], file: Path) -> None:
+    """Write records, a line a run, with at most ``_KEPT_POINTS`` points of each curve."""
+    lines = []
+    for record in records:
+        curves = {}
+        for metric, (steps, values) in record["curves"].items():
+            which = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _KEPT_POINTS)).astype(int))
+            curves[metric] = [[steps[k] for k in which], [float(f"{values[k]:.5g}") for k in which]]
+        lines.append(json.dumps(record | {"curves": curves}))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _curve(rows: list[dict[str, Any]], metric: str) -> Curve:
@@ -271,6 +313,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", help="train these alone; the page shows all that were trained")
     parser.add_argument("--jobs", type=int, default=available_cpus())
     parser.add_argument("--folder", type=Path, default=Path("runs/studies"))
+    parser.add_argument("--keep", action="store_true", help=f"write finished runs to {KEPT}/NAME.jsonl, too")
     parser.add_argument("--page-only", action="store_true", help="write the page of what was trained already")
     options = parser.parse_args()
     study = read_study(options.name)
@@ -280,7 +323,11 @@ def main() -> None:
     if not options.page_only:
         prepare(study, options.folder / study.name)
     failed = [] if options.page_only else run_study(chosen, options.jobs, options.folder / study.name / "processes.log")
-    arms = read_arms(jobs, study.metrics)
+    file = KEPT / f"{study.name}.jsonl"
+    kept = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    arms, records = read_arms(jobs, study.metrics, [json.loads(line) for line in kept])
+    if options.keep:
+        keep(records, file)
     PAGES.mkdir(parents=True, exist_ok=True)
     for group in study.groups:
         if arms.keys() & group["arms"].keys():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from benchmarks.study import Arm, draw_group, lines_of, recovery
+from benchmarks.study import Arm, draw_group, keep, lines_of, read_arms, recovery
 from benchmarks.study_runs import STUDIES, jobs_of, prepare, read_study
 from multigrid_rl.config.compose import compose
 
@@ -44,6 +46,25 @@ def test_figures_of_imitation_say_which_kind_of_steps(name):
     kinds = ("recorded", "labelled", "played")
     groups = read_study(name).groups
     assert [group["name"] for group in groups if not any(kind in group.get("axis", "") for kind in kinds)] == []
+
+
+def test_runs_of_another_machine_count_beside_those_here(tmp_path):
+    jobs = jobs_of(read_study("control"), range(2), tmp_path / "runs")[:1]
+    jobs[0].folder.mkdir(parents=True)
+    rows = [{"env_steps": 10 * k, "return_mean/agent_0": k / 3, "entropy/agent_0": 1.0} for k in range(1, 401)]
+    (jobs[0].folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (jobs[0].folder / "study.json").write_text('{"draw": 7.0}')
+    (jobs[0].folder / "provenance.json").write_text("{}")
+    _, records = read_arms(jobs, ["entropy/agent_0"])
+    others = [records[0] | {"seed": seed, "result": {"draw": 8.0}} for seed in (jobs[0].seed, 9)]
+    keep(others, tmp_path / "kept.jsonl")
+    kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
+    arms, _ = read_arms(jobs, ["entropy/agent_0"], kept)
+    assert arms[jobs[0].arm].scores().tolist() == [7, 8]  # the run here stands before its record
+    whole, thinned = arms[jobs[0].arm].curves
+    assert (len(whole[0]), len(thinned[0])) == (400, 150)
+    np.testing.assert_allclose(thinned[1], np.interp(thinned[0], *whole), rtol=1e-4)
+    assert thinned[0][[0, -1]].tolist() == [10, 4000]
 
 
 def test_rejects_unknown_study():
