@@ -4,8 +4,8 @@
     python -m benchmarks.training --only stock held        # some of the sections; other values are null
 
 Every run is a process of its own with the command line that users have. Both sides of a pair use the same scenario,
-network, batch, epochs and minibatch, and are measured alternately. Peers have the best settings of an earlier sweep;
-with --sweep they are tuned first, which takes an hour, and the sweep is part of the report. Numbers measured elsewhere
+network, batch, epochs and minibatch, and are measured alternately. Peers have the best settings of a
+sweep on two cores. Numbers measured elsewhere
 are quoted as such and stand in no ratio of the last line.
 """
 
@@ -22,8 +22,6 @@ from typing import Any
 
 import torch
 
-from benchmarks import jaxmarl
-from benchmarks.jaxmarl import BOTH_SEATS
 from benchmarks.measure import (
     RUN_LIMIT_S,
     BenchmarkError,
@@ -37,25 +35,23 @@ from benchmarks.measure import (
     train_once,
 )
 from benchmarks.tables import Report, add_common, describe, measure_all, range_of, spread_rows, table
-from benchmarks.tuning import BATCH, EPOCHS, MINIBATCH, Setting, fixed, label, tuned, versus
 
 ONE_SEAT = ["scenario=1v1"]
+BOTH_SEATS = ["scenario=1v1", "scenario.seats.blue_0=learn"]
 ALONE = ["scenario=single"]
 MEMORY = ["scenario=single-obstacle"]
 WARMUP = 5
 #: What of a run is not measured: compilation, first allocations.
 PEER_WARMUP = 2
-STOCK_RUNNERS = (0, 1, 2)
-STOCK_ENVS = (8, 16, 32, 64, 128)
-SB3_ENVS = (8, 16, 32, 64, 128, 256)
+BATCH, MINIBATCH, EPOCHS = 4096, 1024, 4
+Setting = dict[str, Any]
 #: Found by a sweep on two cores.
-BEST_STOCK: dict[str, Any] = {"num_env_runners": 2, "num_envs": 128, "threads": 1}
-BEST_SB3: dict[str, Any] = {"num_envs": 128, "workers": "dummy", "encoding": "one-hot", "threads": 2}
+BEST_STOCK: Setting = {"num_env_runners": 2, "num_envs": 128, "threads": 1}
+BEST_SB3: Setting = {"num_envs": 128, "workers": "dummy", "encoding": "one-hot", "threads": 2}
 KEYS = (
     "env_steps_per_s",
     "ratio_to_stock_rllib",
     "ratio_to_sb3",
-    "ratio_to_jaxmarl",
     "agent_steps_per_s_both_learning",
     "update_2_threads_ratio",
     "gru_env_steps_per_s",
@@ -76,11 +72,32 @@ ELSEWHERE = (
 PEAK_TARGET_MIB = 1536
 
 
-def stock_settings(*, quick: bool) -> list[Setting]:
-    """Of RLlib's own PPO: env runners, and games over all of them."""
-    if quick:
-        return [{"num_env_runners": 0, "num_envs": 64}]
-    return [{"num_env_runners": runners, "num_envs": envs} for runners in STOCK_RUNNERS for envs in STOCK_ENVS]
+def label(setting: Setting) -> str:
+    """``num_envs 64, workers dummy``."""
+    return ", ".join(f"{name} {value}" for name, value in setting.items())
+
+
+def fixed(iterations: int) -> list[str]:
+    """Return overrides of a run that is exactly so long and writes one checkpoint, at its end."""
+    until = iterations * BATCH
+    return [f"train.until={until}", "train.stop_when_held=false", f"train.checkpoint_every={until}"]
+
+
+def versus(
+    report: Report, options: argparse.Namespace, peer: str, ours: list[str], theirs: Callable[[], float], how: str
+) -> float:
+    """One pair, measured alternately; returns the median ratio."""
+    overrides = [*ours, *fixed(options.iterations)]
+    rows = alternate({"ours": lambda: train_once(overrides).speed(options.warmup), "theirs": theirs}, options.rounds)
+    rounds = ratios(rows["ours"], rows["theirs"])
+    lines = spread_rows({"multigrid-rl": rows["ours"], peer: rows["theirs"], "ratio, round by round": rounds})
+    note = (
+        f"{' '.join(ours)}, {BATCH} steps a batch, {EPOCHS} epochs, minibatches of {MINIBATCH}, tanh 64-64 in two "
+        f"towers on one-hot tokens, {options.rounds} alternating rounds. Ours: the default recipe, the driver samples "
+        f"256 games, threads as many as are free. {peer}: {how}."
+    )
+    report.section(f"Against {peer}", [*table(["", "env steps/s", "min to max"], lines), "", note], rows)
+    return round(spread(rounds).median, 2)
 
 
 def stock_speed(setting: Setting, iterations: int) -> float:
@@ -93,16 +110,6 @@ def stock_speed(setting: Setting, iterations: int) -> float:
     if done.returncode:
         raise BenchmarkError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no message")
     return float(json.loads(done.stdout.splitlines()[-1])["env_steps_per_s"])
-
-
-def sb3_settings(*, quick: bool) -> list[Setting]:
-    """Return settings of Stable-Baselines3: games, vector environment classes and encodings."""
-    if quick:
-        return [{"num_envs": 64, "workers": "dummy", "encoding": "one-hot"}]
-    kinds = [("dummy", "multidiscrete"), ("dummy", "one-hot"), ("subproc", "one-hot")]
-    return [
-        {"num_envs": envs, "workers": workers, "encoding": encoding} for workers, encoding in kinds for envs in SB3_ENVS
-    ]
 
 
 def sb3_speed(peers: Peers, arguments: Sequence[str], setting: Setting, limit: float = RUN_LIMIT_S) -> float:
@@ -195,11 +202,8 @@ def matrix_limit(threads: int, width: int = 64) -> float:
 
 def stock(report: Report, options: argparse.Namespace) -> None:
     """Against RLlib's own PPO on a plain MultiAgentEnv, 1v1."""
-    measure = partial(stock_speed, iterations=options.peer_iterations)
-    settings = stock_settings(quick=options.quick)
-    best = tuned(report, "RLlib's own PPO", settings, measure) if options.sweep else BEST_STOCK
-    how = f"`benchmarks.stock`, the best of a sweep ({label(best)}; env runners have one thread each)"
-    peer = partial(measure, best)
+    how = f"`benchmarks.stock`, the best of a sweep ({label(BEST_STOCK)}; env runners have one thread each)"
+    peer = partial(stock_speed, BEST_STOCK, options.peer_iterations)
     report.result["ratio_to_stock_rllib"] = versus(report, options, "RLlib's own PPO", ONE_SEAT, peer, how)
 
 
@@ -209,11 +213,8 @@ def sb3(report: Report, options: argparse.Namespace) -> None:
         return
     arguments = ["--scenario=single", f"--iterations={options.peer_iterations}", f"--warmup={PEER_WARMUP}"]
     arguments += [f"--batch={BATCH}", f"--minibatch={MINIBATCH}", f"--epochs={EPOCHS}"]
-    measure = partial(sb3_speed, Peers(options.peers), arguments)
-    settings = sb3_settings(quick=options.quick)
-    best = tuned(report, "Stable-Baselines3", settings, measure) if options.sweep else BEST_SB3
-    how = f"in its own environment, the best of a sweep ({label(best)}), its monitor and vector environments"
-    peer = partial(measure, best)
+    how = f"in its own environment, the best of a sweep ({label(BEST_SB3)}), its monitor and vector environments"
+    peer = partial(sb3_speed, Peers(options.peers), arguments, BEST_SB3)
     report.result["ratio_to_sb3"] = versus(report, options, "Stable-Baselines3", ALONE, peer, how)
 
 
@@ -267,7 +268,6 @@ SECTIONS: dict[str, Callable[[Report, argparse.Namespace], None]] = {
     "threads": threads,
     "stock": stock,
     "sb3": sb3,
-    "jaxmarl": jaxmarl.against,
     "held": held,
     "memory": memory,
 }
@@ -283,9 +283,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--iterations", type=int, default=100, help="of our runs; those of peers are slower and fewer")
     parser.add_argument("--peer-iterations", type=int, default=8)
     parser.add_argument("--peers", type=Path, default=Path(".venv-bench"), help="what make bench-setup made")
-    parser.add_argument("--jaxmarl", type=Path, default=Path(".venv-jax"), help="what make bench-jaxmarl made")
     parser.add_argument("--skip-peers", action="store_true", help="leave out what is not RLlib; its ratio is null")
-    parser.add_argument("--sweep", action="store_true", help="tune the peers, an hour, in place of the settings found")
     options = parser.parse_args()
     options.warmup = WARMUP
     if options.quick:

@@ -76,7 +76,7 @@ def pytest_collection():
 
 
 def pytest_addoption(parser) -> None:
-    parser.addoption("--learning-seed", type=int, default=0, help="seed of the tests that train (make robustness)")
+    parser.addoption("--learning-seed", type=int, default=0, help="seed of the tests that train")
 
 
 class Learning(NamedTuple):
@@ -86,7 +86,7 @@ class Learning(NamedTuple):
     record: Callable[[str, object], None]
 
     def check(self, name: str, value: float, *, above: float = -math.inf, below: float = math.inf) -> None:
-        """Assert a bound that any seed keeps on any processor; ``make robustness`` reads how far away it was."""
+        """Assert a bound that any seed keeps on any processor; a report keeps how far away it was."""
         self.record(name, json.dumps([float(value), above, below]))
         assert above < value < below, f"{name}: expected between {above} and {below}, got {value}"
 

@@ -40,7 +40,7 @@ IDLE = {
 }  # fmt: skip
 #: Versions of Python that some packages have no wheels for, and what is missing there.
 LACKING = {
-    (3, 10): "no OpenSpiel and no Minari, which ask for 3.11; other versions than those that were tested",
+    (3, 10): "no OpenSpiel, which asks for 3.11; other versions than those that were tested",
     (3, 14): "no Box2D (lunarlander, bipedalwalker), which has no wheel; pygame-ce in place of pygame",
 }
 

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.jit import float_dot, float_inlined, float_kernel
-from multigrid_rl.lanes import LANES, load, store
-from multigrid_rl.models.tokens import Floats, gather, scatter
+from multigrid_rl.models.tokens import LANES, Floats, gather, load, scatter, store
 
 #: Rows that pass through all layers together.
 BLOCK = 32

@@ -22,7 +22,7 @@ def record(
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
 ) -> None:
     """Let a player play where others learn, and keep every step to learn from (docs/imitation.md)."""
-    from multigrid_rl.imitation.recording import record_play
+    from multigrid_rl.imitation.interchange import record_play
 
     one_thread()
     how = {"greedy": mode == "argmax", "checkpoint": checkpoint}
@@ -31,23 +31,19 @@ def record(
 
 def data(
     action: Annotated[
-        Literal["show", "import", "export"],
-        typer.Argument(help="show: check everything and tell what is in it; import: from others; export: for others."),
+        Literal["show", "import"],
+        typer.Argument(help="show: check everything and tell what is in it; import: from others."),
     ],
-    source: Annotated[
-        str, typer.Argument(help="Folder with recorded play; to import a .pt, .pth or .json file or minari:ID.")
-    ],
+    source: Annotated[str, typer.Argument(help="Folder with recorded play; to import a .pt, .pth or .json file.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Where imported play was recorded: scenario=halfcheetah.")
     ] = None,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Folder to import to; minari:ID to export to.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder to import to.")] = None,
     who: Annotated[
         str | None, typer.Option(help='Who plays in what is imported; of games whose steps are ("you" by default).')
     ] = None,
 ) -> None:
-    """Check recorded play and show what is in it, or exchange it with others (docs/imitation.md)."""
+    """Check recorded play and show what is in it, or import that of others (docs/imitation.md)."""
     from multigrid_rl.imitation import demonstrations, interchange
 
     if action == "show":
@@ -59,15 +55,8 @@ def data(
         return
     if output is None:
         raise refused("--output", "where to write", "none")
-    if action == "import":
-        for line in interchange.import_play(source, Path(output), list(overrides or []), who):
-            typer.echo(line)
-        return
-    if not output.startswith(interchange.MINARI):
-        raise refused("--output", "minari:ID", output)
-    recorded = demonstrations.read_demonstrations(Path(source))
-    interchange.write_minari(recorded, output.removeprefix(interchange.MINARI))
-    typer.echo(f"exported {output}: {recorded.card.summary()}")
+    for line in interchange.import_play(source, output, list(overrides or []), who):
+        typer.echo(line)
 
 
 def import_policy(

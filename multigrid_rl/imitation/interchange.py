@@ -1,11 +1,12 @@
-"""Import and export of recorded play: torch files, games, Minari."""
+"""Recorded play: of our players, of others' torch files, of games that persons played."""
 
 import json
 import subprocess
 import sys
-import warnings
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
@@ -18,17 +19,18 @@ from multigrid_rl.cli.app import written_beside
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.evaluation.replays import read_games, replay
-from multigrid_rl.files import installing
-from multigrid_rl.imitation.demonstrations import DATA_FILE, Demonstrations, Episode, read_demonstrations, write
-from multigrid_rl.players.cards import signature, space_of
+from multigrid_rl.imitation.demonstrations import DATA_FILE, Episode, read_demonstrations, write
+from multigrid_rl.players.cards import signature
+from multigrid_rl.players.episodes import turns
+from multigrid_rl.runs.players import code_of_run, config_of, is_run, player_in_place_of
 from multigrid_rl.runs.provenance import versions
 from multigrid_rl.text import ConfigError, expected, shown
-from multigrid_rl.types import AgentSpec
+from multigrid_rl.trust import check_code
+from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, Policy
 
 Array = NDArray[Any]
 Space: TypeAlias = spaces.Space[Any]
-TORCH, MINARI, GAMES = (".pt", ".pth"), "minari:", ".json"
-SOURCES = "a torch file (.pt, .pth), games (.json) or minari:DATASET_ID"
+TORCH, GAMES = (".pt", ".pth"), ".json"
 #: Seconds of processor time, and bytes of memory beside three times the file's, for reading an untrusted torch file.
 _SECONDS, _BYTES = 600, 8 << 30
 _UNKNOWN = (-1, -1, -1)
@@ -53,7 +55,10 @@ def import_play(source: str, output: Path, overrides: list[str], who: str | None
         spec = config.scenario.kind.spec if game is not None else None
         episodes, more = episodes_of_games(Path(source), agent, spec, who), dict[str, Any]()
     else:
-        episodes, more = episodes_of(source, {"observations": agent.observation_space, "actions": agent.action_space})
+        columns = {"observations": agent.observation_space, "actions": agent.action_space}
+        if not source.endswith(TORCH) or not Path(source).is_file():
+            raise ConfigError(expected("data import", "a torch file (.pt, .pth) or games (.json) that exists", source))
+        episodes, more = _from_torch(Path(source), columns)
         episodes = bounded(episodes) if isinstance(agent.action_space, spaces.Box) else episodes
     with written_beside(output, "folder") as unfinished:
         try:
@@ -66,25 +71,6 @@ def import_play(source: str, output: Path, overrides: list[str], who: str | None
     yield f"imported {output}: {card.summary()}; {card.bytes:,} bytes"
     if str(bounded):
         yield str(bounded)
-
-
-def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Episode], dict[str, Any]]:
-    """Return the episodes of an external source, and facts for their card.
-
-    Args:
-        source: a file, or ``minari:`` and the id of an installed data set.
-        columns: what an agent sees and does, for ``observations`` and ``actions``.
-
-    Raises ``ConfigError``: no such source, or a damaged one.
-    """
-    if source.startswith(MINARI):
-        return _from_minari(source.removeprefix(MINARI), columns), {}
-    path = Path(source)
-    if not path.is_file():
-        raise ConfigError(expected("data import", f"{SOURCES} that exists", source))
-    if path.suffix in TORCH:
-        return _from_torch(path, columns)
-    raise ConfigError(expected("data import", SOURCES, source))
 
 
 def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iterator[Episode]:
@@ -139,15 +125,7 @@ def _column(key: str, values: Any, space: Space) -> Array:
     return found
 
 
-def _episode(
-    key: str,
-    given: Mapping[str, Any],
-    columns: Mapping[str, Space],
-    *,
-    rewards: Any = None,
-    ends: tuple[bool, bool] = (False, False),
-    seed: tuple[int, int, int] = _UNKNOWN,
-) -> Episode:
+def _episode(key: str, given: Mapping[str, Any], columns: Mapping[str, Space]) -> Episode:
     """Return one episode of ``given`` observations and actions; one observation more is what was seen at last.
 
     Raises as :func:`_column`, and for observations without their actions.
@@ -160,8 +138,8 @@ def _episode(
     if len(obs) - len(actions) not in (0, 1) or not len(actions):
         wanted = "steps, as many actions as observations or one less in each episode"
         raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
-    paid = np.zeros(len(actions), np.float32) if rewards is None else rewards
-    return Episode(obs[: len(actions)], actions, paid, *ends, obs[-1], seed)
+    paid = np.zeros(len(actions), np.float32)
+    return Episode(obs[: len(actions)], actions, paid, False, False, obs[-1], _UNKNOWN)
 
 
 class Bounded:
@@ -230,59 +208,133 @@ def _from_torch(path: Path, columns: Mapping[str, Space]) -> tuple[Iterator[Epis
     return iter([_episode(key, arrays, columns)]), {"bounds": False, **facts}
 
 
-# --- Minari (https://minari.farama.org), an extra
+# --- recording: any player acts in place of the learners, and every step is stored
 
 
-def _minari() -> Any:
-    try:
-        import minari  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigError(expected("minari", "an installed package", f"none: {installing('minari')}")) from error
-    return minari
+def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: int, **how: Any) -> str:
+    """Write a player's steps into a new folder; returns the line that tells so.
 
+    Args:
+        who: a player, its folder or a run folder.
+        overrides: of where it plays; by default its own.
+        output: folder to write.
+        steps: environment steps to keep.
+        seed: of environments and drawn actions.
+        how: whether it acts ``greedy``, and which ``checkpoint`` of a run.
 
-def _from_minari(dataset_id: str, columns: Mapping[str, Space]) -> Iterator[Episode]:
-    minari = _minari()
-    try:
-        dataset = minari.load_dataset(dataset_id)
-    except (FileNotFoundError, ValueError, ImportError) as error:  # the last: h5py is missing
-        raise ConfigError(expected(f"minari:{dataset_id}", "an installed data set", error)) from error
-    for episode in dataset.iterate_episodes():
-        if not isinstance(episode.observations, np.ndarray) or not isinstance(episode.actions, np.ndarray):
-            raise ConfigError(expected(f"minari:{dataset_id}", "arrays of observations and actions", "other spaces"))
-        # Recorded play counts choices from 0.
-        taken = episode.actions - getattr(dataset.action_space, "start", 0)
-        given = {"observations": episode.observations, "actions": taken}
-        ends = bool(episode.terminations[-1]), bool(episode.truncations[-1])
-        yield _episode(f"minari:{dataset_id}", given, columns, rewards=episode.rewards, ends=ends)
-
-
-def write_minari(data: Demonstrations, dataset_id: str) -> None:
-    """Install recorded play as a Minari data set.
-
-    Raises ``ConfigError``: Minari is not installed, or the data set exists.
+    Raises ``ConfigError``, ``PlayerError``: no such player, or one that cannot play there.
     """
-    minari = _minari()
-    action_space, tokens = space_of(data.card.actions, data.card.members), data.card.observation.categories
-    vector = spaces.Box(-np.inf, np.inf, data.observations.shape[1:])
-    obs_space = vector if tokens is None else spaces.MultiDiscrete(tokens)
-
-    def buffers() -> Iterator[Any]:
-        first = 0
-        for number, behind in enumerate(data.episode_ends.tolist()):
-            rows = slice(first, behind)
-            obs = np.concatenate([data.observations[rows], data.final_observations[number][None]])
-            steps = obs.astype(obs_space.dtype), data.actions[rows].astype(action_space.dtype)
-            columns = (*steps, data.rewards[rows], data.terminated[rows], data.truncated[rows])
-            yield minari.data_collector.EpisodeBuffer(number, None, None, *map(list, columns))
-            first = behind
-
+    run = is_run(who)
+    if how["checkpoint"] is not None and not run:
+        raise ConfigError(expected("--checkpoint", f"nothing for {who}, which is no run", how["checkpoint"]))
+    config = config_of(who, overrides)
+    if run and not overrides and config.scenario.env_id is None:
+        check_code(f"{who}/config.yaml", code_of_run(config), "players of this project")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about missing authors and links
-            minari.create_dataset_from_buffers(
-                dataset_id, list(buffers()), observation_space=obs_space, action_space=action_space,
-                algorithm_name=data.card.who, description=data.card.summary(), data_format="arrow",
-            )  # fmt: skip
+        factory = env_factory(config.canonical)
+        factory.load()
+        agents = factory.specs.agents
+        loaded = {agent.name: player_in_place_of(agent, who, config, **how) for agent in agents}
     except ValueError as error:
-        raise ConfigError(expected(f"minari:{dataset_id}", "a new data set that Minari can store", error)) from error
+        raise ConfigError(str(error)) from error
+    game = config.scenario.game
+    kinds = [signature(agent, None if game is None else game.view_size) for agent in agents]
+    if any(kind != kinds[0] for kind in kinds):
+        wanted = "one whose agents see and do the same"
+        raise ConfigError(expected("scenario", wanted, config.scenario.name))
+    first = loaded[agents[0].name]
+    facts = {
+        "who": first.name if not run else Path(who).resolve().name[:100],
+        "who_sha256": first.sha256,
+        "scenario": config.scenario.name,
+        "env": env_signature(config.scenario),
+        **kinds[0],
+        "seed": seed,
+        "versions": versions(),
+    }
+    began = time.perf_counter()
+    num_envs = max(1, min(64, steps // 5_000))  # few, so that most episodes are complete
+    with written_beside(output, "folder") as unfinished:
+        players = {name: row.player for name, row in loaded.items()}
+        card = write(unfinished, record(factory, players, steps, num_envs, seed), facts)
+    return f"recorded {output}: {card.summary()}; {card.bytes:,} bytes, {time.perf_counter() - began:.1f} s"
+
+
+def record(
+    factory: EnvFactory, players: Mapping[str, Policy], steps: int, num_envs: int, seed: int
+) -> Iterator[Episode]:
+    """Yield episodes in which ``players`` act in place of all agents, as they end.
+
+    ``num_envs`` environments play equally many steps, to avoid a bias towards short episodes; unfinished episodes are
+    cut at the end. Steps in which an agent is out of its game are not part of its episode; where agents decide now and
+    then (``learn.rollout.Gaps``), a decision is paid all that comes before the next one, as in training.
+
+    Args:
+        factory: recipe of the environments.
+        players: by agent.
+        steps: environment steps, at least ``num_envs``, rounded up to equally many in each environment.
+        num_envs: parallel environments.
+        seed: of environments and action sampling.
+    """
+    agents, rounds, env = factory.specs.agents, -(-steps // num_envs), factory.build(num_envs, 0)
+    gaps = hasattr(env, "deciding")
+    buffers = {agent.name: _EpisodeBuffer(agent, num_envs, seed, gaps=gaps) for agent in agents}
+    played = turns(env, agents, players, seed=seed)
+    for number, turn in enumerate(islice(played, rounds), 1):
+        for name, buffer in buffers.items():
+            buffer.add(turn.observations[name], turn.actions[name], turn.step)
+            yield from buffer.close(turn.step.done if number < rounds else np.ones(num_envs, np.bool_), turn.step)
+
+
+class _EpisodeBuffer:
+    """Steps of one agent in ``N`` environments since the start of the oldest unfinished episode."""
+
+    def __init__(self, agent: AgentSpec, num_envs: int, seed: int, *, gaps: bool) -> None:
+        self._agent, self._seed, self._gaps = agent, seed, gaps
+        self._width = int(np.prod(agent.observation_space.shape or (1,)))
+        self._columns: list[Array] = []
+        self._steps = 0
+        self._start, self._number = np.zeros((2, num_envs), np.int64)
+
+    def add(self, obs: Array, actions: Array, step: BatchedStep) -> None:
+        """Add one step of all environments."""
+        name = self._agent.name
+        row = (obs[:, : self._width], actions, step.rewards[name], step.mask[name].any(axis=1), step.terminated[name])
+        if not self._columns:
+            self._columns = [np.empty((256, *part.shape), part.dtype) for part in row]
+        if self._steps == len(self._columns[0]):
+            unused = int(self._start.min())
+            growth = self._steps if unused < self._steps // 2 else 0
+            self._columns = [
+                np.concatenate([part[unused:], np.empty((growth + unused, *part.shape[1:]), part.dtype)])
+                for part in self._columns
+            ]
+            self._steps -= unused
+            self._start -= unused
+        for column, part in zip(self._columns, row, strict=True):
+            column[self._steps] = part
+        self._steps += 1
+
+    def close(self, which: NDArray[np.bool_], step: BatchedStep) -> Iterator[Episode]:
+        """Yield the episodes of the environments ``which`` (N,), which end with this step."""
+        final, after = (observations[self._agent.name] for observations in (step.final_observations, step.observations))
+        for k in np.flatnonzero(which).tolist():
+            obs, actions, rewards, active, terminated = (
+                column[self._start[k] : self._steps, k] for column in self._columns
+            )
+            paid, ended = rewards[active], terminated[active]
+            if self._gaps:
+                owner = np.cumsum(active) - 1  # of each step, the decision before it
+                paid = np.bincount(owner[owner >= 0], rewards[owner >= 0], minlength=int(active.sum()))
+                ended = np.array([terminated.any()])
+            if active.any():  # an episode may end before it is an agent's turn
+                yield Episode(
+                    observations=obs[active],
+                    actions=actions[active],
+                    rewards=paid,
+                    terminated=bool(ended[-1]),
+                    truncated=bool(step.truncated[k] and not ended[-1]),
+                    final_observation=(final if step.done[k] else after)[k, : self._width],
+                    seed=(self._seed, k, int(self._number[k])),
+                )
+            self._start[k], self._number[k] = self._steps, self._number[k] + 1

@@ -22,8 +22,8 @@ from multigrid_rl.imitation.adversarial import (
 )
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Paths, estimate
+from multigrid_rl.learn.losses import UpdateConfig
 from multigrid_rl.learn.rollout import Collector
-from multigrid_rl.learn.update_settings import UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.types import RunError, Schedule

@@ -73,7 +73,7 @@ def test_rejects_files_of_something_else(tmp_path):
     file.write_bytes(pickle.dumps(Bomb()))
     assert "a torch file of tensors" in complaint(call("data", "import", file, *PENDULUM, "-o", out))
     message = complaint(call("data", "import", tmp_path / "nowhere.pt", *PENDULUM, "-o", out))
-    assert message.endswith(f"games (.json) or minari:DATASET_ID that exists, got {tmp_path / 'nowhere.pt'}")
+    assert message.endswith(f"games (.json) that exists, got {tmp_path / 'nowhere.pt'}")
     assert not out.exists()
 
 
@@ -160,28 +160,3 @@ def test_actions_beyond_their_bounds_are_clipped_and_said(tmp_path, monkeypatch)
     result, out = imported(tmp_path, monkeypatch, content)
     assert "clipped:  25.0% of the numbers in actions lay up to 1.5 outside of their bounds" in result.output
     np.testing.assert_allclose(read_demonstrations(out).actions, np.clip(content["actions"], -2, 2), rtol=1e-6)
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    out = tmp_path_factory.mktemp("demos") / "hunter"
-    assert call("data", "record", "hunter", "scenario=1v1", "--steps", 300, "-o", out).exit_code == 0
-    return out
-
-
-@pytest.mark.parametrize("name", ["z.csv", "z.parquet"])
-def test_exports_to_minari_alone(demo, tmp_path, name):
-    message = complaint(call("data", "export", demo, "-o", tmp_path / name))
-    assert message.endswith(f"--output: expected minari:ID, got {tmp_path / name}")
-
-
-def test_minari_round_trip(demo, tmp_path, monkeypatch):
-    pytest.importorskip("minari")
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    result = call("data", "export", demo, "-o", "minari:doors/hunter-v0")
-    assert result.exit_code == 0, (result.output, result.exception)
-    result = call("data", "import", "minari:doors/hunter-v0", "scenario=1v1", "-o", tmp_path / "back")
-    assert result.exit_code == 0, (result.output, result.exception)
-    mine, theirs = read_demonstrations(demo), read_demonstrations(tmp_path / "back")
-    for name in ("observations", "actions", "rewards", "terminated", "truncated", "episode_ends", "final_observations"):
-        assert (getattr(mine, name) == getattr(theirs, name)).all(), name

@@ -5,7 +5,7 @@ import pytest
 from numba.core.errors import TypingError
 
 from multigrid_rl.jit import float_kernel
-from multigrid_rl.lanes import LANES, load, store
+from multigrid_rl.models.tokens import LANES, load, store
 
 
 @float_kernel
