@@ -4,7 +4,7 @@
 
 MuJoCo's bodies over simulations and threads (and the physics alone, in `mujoco.rollout`), then the environments that
 Gymnasium steps one by one. Beside wall time stands the processor time of all threads: on a busy machine that alone can
-be compared. A row without it is of processes of its own. Training is HalfCheetah's recipe against Stable-Baselines3's
+be compared. Training is HalfCheetah's recipe against Stable-Baselines3's
 PPO with the same network, batch, minibatches and epochs, in each of its settings, of which the best one counts.
 Cloning is HalfCheetah's expert, recorded first, against a loop over torch's DataLoader with the same network.
 """
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -43,7 +43,7 @@ TRAINING, CLONING = "training", "cloning"
 RECORDED, CLONED = 400_000, 2_400_000
 PARTS = [*BODIES, *OTHERS, TRAINING, CLONING]
 SIMULATIONS, THREADS = (64, 256), (1, 2)
-#: Environments of Gymnasium's vectors; each of an ``AsyncVectorEnv`` is a process.
+#: Environments of Gymnasium's vectors.
 VECTOR = 8
 ACTION_SETS = 16
 #: Two threads of torch's on a busy machine may take for ever: such a setting is not the best.
@@ -55,7 +55,7 @@ ALIKE = ("scenario=halfcheetah", "train.num_envs=32", "model.hidden=[64,64]")
 
 
 class Speed(NamedTuple):
-    """One round: environment steps a second of wall time, and of processor time over all threads (0: not known)."""
+    """One round: environment steps a second of wall time, and of processor time over all threads."""
 
     wall: float
     processor: float
@@ -88,10 +88,9 @@ def engine_round(envs: SingleAgentEnvs, seconds: float, threads: int = 1) -> Spe
 
 
 def vector_round(env: gymnasium.vector.VectorEnv[Any, Any, Any], seconds: float) -> Speed:
-    """Step one of Gymnasium's vectors; of one of processes, their processor time is not known."""
+    """Step one of Gymnasium's vectors."""
     env.reset(seed=0)
-    speed = timed(env.step, random_actions(env.single_action_space, env.num_envs), env.num_envs, seconds)
-    return speed._replace(processor=0.0) if isinstance(env, AsyncVectorEnv) else speed
+    return timed(env.step, random_actions(env.single_action_space, env.num_envs), env.num_envs, seconds)
 
 
 def rollout_round(env_id: str, count: int, threads: int, seconds: float) -> Speed:
@@ -133,30 +132,21 @@ def measures_of(env_id: str, options: argparse.Namespace) -> dict[str, Callable[
                 )
     measures[f"ours, one by one, {VECTOR}"] = partial(engine_round, GymnasiumEnvs(env_id, VECTOR), seconds)
     measures[f"SyncVectorEnv, {VECTOR}"] = partial(vector_round, SyncVectorEnv([make] * VECTOR), seconds)
-    if not options.quick:
-        # Not forked: threads of ours may hold locks.
-        processes = AsyncVectorEnv([make] * VECTOR, context="forkserver")
-        measures[f"AsyncVectorEnv, {VECTOR} processes"] = partial(vector_round, processes, seconds)
     return measures
 
 
 def engines(report: Report, env_id: str, options: argparse.Namespace) -> None:
     """Measure one environment and add its table."""
-    measures = measures_of(env_id, options)
-    rows = alternate(measures, options.rounds)
+    rows = alternate(measures_of(env_id, options), options.rounds)
     lines: list[list[Any]] = []
     for name, speeds in rows.items():
         wall = spread([speed.wall for speed in speeds])
         worked = spread([speed.processor for speed in speeds]).median
-        lines.append([name, wall.median, range_of(wall), worked or None])
+        lines.append([name, wall.median, range_of(wall), worked])
     best = max(lines, key=lambda line: float(line[1]))
     report.result[env_id] = {"steps_per_s": round(best[1]), "by": best[0]}
     heads = ["environment steps a second", "median", "min to max", "a second of processor time"]
     report.section(env_id, table(heads, lines), rows)
-    for measure in measures.values():
-        env = getattr(measure, "args", (None,))[0]
-        if isinstance(env, AsyncVectorEnv):
-            env.close()
 
 
 def sb3_settings(*, quick: bool) -> list[Setting]:

@@ -5,22 +5,17 @@
 
 Every run is a process of its own with the command line that users have. Both sides of a pair use the same scenario,
 network, batch, epochs and minibatch, and are measured alternately. Peers have the best settings of a
-sweep on two cores. Numbers measured elsewhere
-are quoted as such and stand in no ratio of the last line.
+sweep on two cores.
 """
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from benchmarks.measure import (
     RUN_LIMIT_S,
@@ -47,7 +42,7 @@ BATCH, MINIBATCH, EPOCHS = 4096, 1024, 4
 Setting = dict[str, Any]
 #: Found by a sweep on two cores.
 BEST_STOCK: Setting = {"num_env_runners": 2, "num_envs": 128, "threads": 1}
-BEST_SB3: Setting = {"num_envs": 128, "workers": "dummy", "encoding": "one-hot", "threads": 2}
+BEST_SB3: Setting = {"num_envs": 128, "workers": "dummy", "threads": 2}
 KEYS = (
     "env_steps_per_s",
     "ratio_to_stock_rllib",
@@ -60,14 +55,6 @@ KEYS = (
     "peak_rss_mib",
     "peak_rss_driver_mib",
     "overhead_share",
-)
-#: Measured elsewhere, on other machines: no ratio of ours is made of them.
-ELSEWHERE = (
-    ("CleanRL PPO, 8 games", "3,200 env steps/s"),
-    ("CleanRL PPO, 64 games", "8,300 env steps/s"),
-    ("Stable-Baselines3 PPO", "4,700 to 8,600 env steps/s"),
-    ("RLlib's own PPO, default to best", "420 to 2,600 env steps/s"),
-    ("JaxMARL IPPO, jitted, Overcooked, both agents learn", "28,000 env steps/s = 56,000 trained agent steps/s"),
 )
 PEAK_TARGET_MIB = 1536
 
@@ -139,9 +126,7 @@ def speed(report: Report, options: argparse.Namespace) -> None:
         ["both seats learn", both.median, range_of(both), 2 * both.median],
         ["alone, a network with memory", gru.median, range_of(gru), gru.median],
     ]
-    elsewhere = table(["measured elsewhere", "speed"], ELSEWHERE)
-    lines = [*table(heads, rows), "", "Measured elsewhere, on other machines:", "", *elsewhere]
-    report.section("Speed of training", lines, speeds)
+    report.section("Speed of training", table(heads, rows), speeds)
     where_time_goes(report, runs["one seat learns"], options.warmup)
 
 
@@ -172,32 +157,7 @@ def threads(report: Report, options: argparse.Namespace) -> None:
     report.result["update_2_threads_ratio"] = round(spread(rows["ratio, round by round"]).median, 2)
     note = "The machine's line above says whether a second core was free; results do not depend on it."
     heads = ["1v1", "an update, ms", "min to max"]
-    lines = [*table(heads, spread_rows(rows)), "", note, ""]
-    limits = [matrix_limit(n) for n in (1, 2)]
-    reached = [EPOCHS * BATCH * row_flop(64) / spread(values).median / 1e9 for values in updates.values()]
-    shares = [[n, r, limit, f"{r / limit:.0%}"] for n, r, limit in zip(updates, reached, limits, strict=True)]
-    note = (
-        "Limit: torch's product of 1024 x 64 by 64 x 64. An update counts rows that look alike, which it computes once."
-    )
-    heads = ["threads", "an update, GFLOP/s", "the processor's limit", "share"]
-    report.section("Two threads", [*lines, *table(heads, shares), "", note], updates)
-
-
-def row_flop(width: int) -> int:
-    """Multiplications and additions for a row of 1v1: two towers of two layers over 27 tokens, forward, back twice."""
-    return 6 * (2 * width * width + width * 8) + 4 * 27 * width
-
-
-def matrix_limit(threads: int, width: int = 64) -> float:
-    """Return how many thousand millions of multiplications and additions a second torch's product reaches."""
-    torch.set_num_threads(threads)
-    left, right = torch.ones(1024, width), torch.ones(width, width)
-    took = []
-    for _ in range(2000 * 64 // width):
-        began = time.perf_counter()
-        left @ right
-        took.append(time.perf_counter() - began)
-    return 2 * 1024 * width * width / statistics.median(took) / 1e9
+    report.section("Two threads", [*table(heads, spread_rows(rows)), "", note], updates)
 
 
 def stock(report: Report, options: argparse.Namespace) -> None:

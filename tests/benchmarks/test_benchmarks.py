@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,6 @@ from benchmarks import control, measure, results, tables, training, world
 from benchmarks.measure import BenchmarkError, Peers
 from multigrid_rl.config.compose import compose
 from tools import fingerprints
-
-ROOT = Path(__file__).parents[2]
 
 
 def row(iteration, seconds, **more):
@@ -68,7 +65,7 @@ class TestProcesses:
     def test_failing_run_is_reported_with_last_output(self):
         program = [sys.executable, "-c", "import sys; print('x'); sys.exit('no such thing')"]
         with pytest.raises(BenchmarkError, match=r"status 1: no such thing$"):
-            measure.train_once([], program=program)
+            measure.run_process(program)
 
     def test_hanging_run_is_ended(self, tmp_path):
         self.stuck(tmp_path, "pass")
@@ -82,7 +79,7 @@ class TestProcesses:
         tell = f"pathlib.Path({str(note)!r}).write_text(str(os.getpid()))"
         code = f"import os, pathlib, signal, time; {first}; {tell}; time.sleep(60)"
         with pytest.raises(BenchmarkError, match="took longer than 2 s"):
-            measure.train_once([], program=[sys.executable, "-c", code], limit=2.0)
+            measure.run_process([sys.executable, "-c", code], limit=2.0)
         with pytest.raises(ProcessLookupError):
             os.kill(int(note.read_text()), 0)
 
