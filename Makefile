@@ -6,9 +6,6 @@ READY := $(VENV)/.ready
 # What the benchmarks measure against never enters the environment that trains.
 BENCH_VENV ?= .venv-bench
 BENCH_READY := $(BENCH_VENV)/.ready
-# This one needs versions that no other environment shares.
-JAX_VENV ?= .venv-jax
-JAX_READY := $(JAX_VENV)/.ready
 # Nor does what makes the site.
 DOCS_VENV ?= .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
@@ -25,7 +22,7 @@ endef
 SCENARIO ?= $(or $(scenario),1v1)
 ARGS ?=
 # key=value as the program takes them, typed after the verb: make train scenario=coop seed=3
-OWN := PYTHON NUMBER ADDRESS VENV BENCH_VENV JAX_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
+OWN := PYTHON NUMBER ADDRESS VENV BENCH_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
 TYPED = $(sort $(filter-out $(OWN),$(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))))
 KEYS = $(foreach name,$(TYPED),'$(name)=$($(name))')
 OTHER_KEYS = $(filter-out 'scenario=%,$(KEYS))
@@ -44,7 +41,7 @@ RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/
 # Each start would compile Ray's and torch's sources again, 8 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-control bench-device bench-world docs pictures explain results study handout fingerprints players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-control bench-device bench-world docs pictures explain results study handout fingerprints players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -129,16 +126,8 @@ $(BENCH_READY): pyproject.toml constraints.txt
 	$(BENCH_VENV)/bin/python $(INSTALL) torch '.[bench]'
 	@touch $@
 
-bench: $(DEV) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of training against peers, about 10 minutes; ARGS="--skip-peers" without them, "--sweep" tunes them first
-	$(BIN)/python -m benchmarks.training --peers $(BENCH_VENV) --jaxmarl $(JAX_VENV) $(ARGS)
-
-bench-jaxmarl: $(DEV) $(JAX_READY)  ## speed of training against JaxMARL's IPPO alone (Python 3.11 or 3.12); once its .venv-jax is there, `make bench` has it
-	$(BIN)/python -m benchmarks.training --only jaxmarl --jaxmarl $(JAX_VENV) $(ARGS)
-
-$(JAX_READY): benchmarks/peers/jaxmarl.txt
-	$(PYTHON) -m venv $(JAX_VENV)
-	$(JAX_VENV)/bin/pip install --quiet --disable-pip-version-check --requirement benchmarks/peers/jaxmarl.txt
-	@touch $@
+bench: $(DEV) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of training against peers, about 10 minutes; ARGS="--skip-peers" without them
+	$(BIN)/python -m benchmarks.training --peers $(BENCH_VENV) $(ARGS)
 
 bench-world: $(DEV)  ## speed of the game engine, 4 minutes; the last line is JSON
 	$(BIN)/python -m benchmarks.world $(ARGS)
@@ -161,7 +150,7 @@ $(DOCS_READY): pyproject.toml
 	$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5,<10' 'mkdocstrings[python]>=0.26,<2' ruff
 	@touch $@
 
-pictures: $(DEV)  ## the pictures of README and docs from this checkout, 2 minutes; ARGS="--only boards terminal"
+pictures: $(DEV)  ## the pictures of README and docs from this checkout, 2 minutes; ARGS="--only boards report"
 	$(BIN)/python -m tools.pictures $(ARGS)
 
 explain: $(READY)  ## make explain SCENARIO=coop: what the sizes of a run are and mean

@@ -1,7 +1,7 @@
 """False alarms of the search for copies, and its time: ``python -m benchmarks.copies FOLDER``.
 
 ``FOLDER`` has bundles that were trained apart, one a folder. Each is compared with this project's players and with all
-others, as a network and, with ``--agents``, as a program that answers by it.
+others.
 """
 
 import argparse
@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.competition.copies import Fingerprint, Originals, agent_fingerprint, watch
+from multigrid_rl.competition.copies import Fingerprint, Originals
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
 from multigrid_rl.players.catalogue import Catalogue
 
-#: Entries whose comparison is timed; games that a program is watched in from each side.
-ENTRIES, GAMES = 300, 400
+#: Entries whose comparison is timed.
+ENTRIES = 300
 
 
 def alarms(originals: Originals, prints: Mapping[str, Fingerprint]) -> dict[str, str]:
@@ -26,20 +26,6 @@ def alarms(originals: Originals, prints: Mapping[str, Fingerprint]) -> dict[str,
     for name, its in prints.items():
         others = {other: each for other, each in prints.items() if other != name}
         found[name] = "; ".join(map(str, originals.similar(its, others)))
-    return {name: told for name, told in found.items() if told}
-
-
-def agent_alarms(originals: Originals, prints: Mapping[str, Fingerprint]) -> dict[str, str]:
-    """Return whom a program is said to be like that answers by each network, for those that are."""
-    found = {}
-    for k, (name, its) in enumerate(prints.items()):
-        others = {other: each for other, each in prints.items() if other != name}
-        watched = {
-            team: watch(originals.spec, team, next(iter(players.values())), GAMES, 1_000 + k)
-            for team, players in (its.teams or {}).items()
-            if players
-        }
-        found[name] = "; ".join(map(str, originals.similar(agent_fingerprint([]), others, watched)))
     return {name: told for name, told in found.items() if told}
 
 
@@ -56,14 +42,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--scenario", default="1v1")
-    parser.add_argument("--agents", action="store_true", help="as programs, too")
     asked = parser.parse_args()
     folders = sorted(path for path in asked.folder.iterdir() if (path / "card.json").exists())
     originals = Originals(load_scenario(asked.scenario).spec, Catalogue(data_root() / "checkpoints"))
     prints = {path.name: originals.fingerprint(path) for path in folders}
     told: dict[str, Any] = {"honest": len(prints), "named": alarms(originals, prints)}
-    if asked.agents:
-        told["named_as_agents"] = agent_alarms(originals, prints)
     told[f"cpu_s_of_{ENTRIES}"] = round(seconds_of_all(originals, folders), 1)
     print(json.dumps(told, indent=1))
 

@@ -25,8 +25,8 @@ from benchmarks.measure import BenchmarkError, run_process
 from benchmarks.tables import Report, describe, table
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.learn.batches import Batch
+from multigrid_rl.learn.losses import UpdateConfig
 from multigrid_rl.learn.update import Update
-from multigrid_rl.learn.update_settings import UpdateConfig
 from multigrid_rl.models.registry import build
 from multigrid_rl.runs.reader import read_rows
 from multigrid_rl.types import Schedule

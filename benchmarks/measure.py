@@ -21,8 +21,6 @@ from multigrid_rl.text import expected
 T = TypeVar("T")
 #: Seconds after which a run is ended.
 RUN_LIMIT_S = 1800.0
-#: Shown where the peers are not installed.
-SET_UP = "run make bench-setup, or leave it out: --skip-peers"
 #: How long a run may take to end itself once it was asked to.
 GRACE_S = 30.0
 
@@ -179,24 +177,20 @@ class Run(NamedTuple):
         return float(last["env_steps"] - first["env_steps"]) / float(last["seconds"] - first["seconds"])
 
 
-def train_once(
-    overrides: Sequence[str], *, program: Sequence[str] = (), whole_tree: bool = False, limit: float = RUN_LIMIT_S
-) -> Run:
-    """Run ``multigrid-rl train`` (or ``program``, which takes the same overrides) to its end.
+def train_once(overrides: Sequence[str], *, whole_tree: bool = False) -> Run:
+    """Run ``multigrid-rl train`` to its end.
 
     Args:
         overrides: of the configuration, without ``run_dir``.
-        program: command line in place of ``multigrid-rl train``.
         whole_tree: watch the memory of all its processes, not of the driver alone; costs it a little speed.
-        limit: seconds after which it is ended.
 
     Raises:
         BenchmarkError: the run failed, or took too long.
     """
-    command = list(program) or [str(Path(sys.executable).parent / "multigrid-rl"), "train"]
+    command = [str(Path(sys.executable).parent / "multigrid-rl"), "train"]
     with tempfile.TemporaryDirectory(prefix="multigrid-rl-bench-") as folder:
         path = Path(folder) / "run"
-        _, peak, seconds = run_process([*command, *overrides, f"run_dir={path}"], whole_tree=whole_tree, limit=limit)
+        _, peak, seconds = run_process([*command, *overrides, f"run_dir={path}"], whole_tree=whole_tree)
         verdict: dict[str, Any] = json.loads((path / "verdict.json").read_text(encoding="utf-8"))
         return Run(read_rows(path / "metrics.jsonl"), verdict, seconds, peak)
 
@@ -267,18 +261,14 @@ def overhead_share(rows: Sequence[Mapping[str, Any]], warmup: int) -> float | No
 
 
 class Peers:
-    """The environment of ``make bench-setup``, or another one, which holds what we compare with.
+    """The environment of ``make bench-setup``. Raises ``BenchmarkError``: it is not there, or lacks the peer."""
 
-    Raises:
-        BenchmarkError: it is not there, or lacks the package that is measured; with the ``remedy``.
-    """
-
-    def __init__(self, venv: Path, package: str = "stable_baselines3", remedy: str = SET_UP) -> None:
+    def __init__(self, venv: Path) -> None:
         self.python = venv / "bin" / "python"
-        probe = f"import importlib.util as u, sys; sys.exit(0 if u.find_spec('{package}') else 1)"
+        probe = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('stable_baselines3') else 1)"
         there = self.python.exists() and subprocess.run([self.python, "-c", probe], check=False).returncode == 0
         if not there:
-            raise BenchmarkError(f"no {package} in {venv}: {remedy}")
+            raise BenchmarkError(f"no stable_baselines3 in {venv}: run make bench-setup, or leave it out: --skip-peers")
 
     def run(self, module: str, arguments: Sequence[str], limit: float = RUN_LIMIT_S) -> dict[str, Any]:
         """Run a module of ``benchmarks.peers`` there and return the JSON of its last line.

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from itertools import combinations
 from multiprocessing import Pipe, Process
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.measure import descendants, kib_of, processes, text_of
 from multigrid_rl.competition.cup.entries import entry_in
 from multigrid_rl.files import data_root
 from multigrid_rl.serve.course import Course
@@ -110,32 +110,20 @@ class Served:
                 took.append(time.monotonic() - began)
         return took
 
-    def pids(self) -> list[int]:
-        """Return all its processes."""
-        pids = [self.process.pid]
-        for pid in pids:
-            tasks = Path(f"/proc/{pid}/task/{pid}/children")
-            pids += [int(child) for child in tasks.read_text().split()] if tasks.exists() else []
-        return pids
+    def processes(self) -> dict[int, list[str]]:
+        """Return all its processes: fields of each one's ``stat``, by its number."""
+        running = {pid: fields for pid, (_, fields) in processes().items()}
+        pids = descendants({pid: int(fields[1]) for pid, fields in running.items()}, self.process.pid)
+        return {pid: running[pid] for pid in pids if pid in running}
 
     def cpu_s(self) -> float:
         """Return the seconds of processors that it has taken, with those of children that have ended."""
-        total = 0
-        for pid in self.pids():
-            with suppress(OSError):
-                total += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
-        return total / os.sysconf("SC_CLK_TCK")
+        ticks = sum(sum(map(int, fields[11:15])) for fields in self.processes().values())
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def megabytes(self) -> float:
         """Return the memory of all its processes, what they share counted once."""
-        total = 0
-        for pid in self.pids():
-            try:
-                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-            except OSError:
-                continue
-            total += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
-        return total / 1024
+        return sum(kib_of(text_of(pid, "smaps_rollup"), "Pss") for pid in self.processes()) / 1024
 
 
 def waits(queue: Queue, ids: list[int], patience_s: float) -> list[float]:
@@ -178,10 +166,8 @@ class Readers:
         self.its.send(self.took)
 
     def _ask(self, k: int, ways: int) -> None:
-        connection, due = (
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=30),
-            time.monotonic() + k / self.rate,
-        )
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        due = time.monotonic() + k / self.rate
         while not self.over.is_set():
             time.sleep(max(due - time.monotonic(), 0))
             try:

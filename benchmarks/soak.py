@@ -140,7 +140,7 @@ def summary(rows: list[tuple[float, dict[str, Any]]], kills: list[float], memory
     when = np.array([at for at, _ in rows])
     steps = np.array([row["env_steps"] for _, row in rows], np.float64)
     there = np.array([row["env_runners"] for _, row in rows])
-    away, ratios, speeds, alike = [], [], [], []
+    away, ratios = list[float](), list[float]()
     #: A speed is measured while all are there: a kill may follow closely on the return from the one before.
     whole_since = 0.0
     for k, at in enumerate(kills):
@@ -157,15 +157,6 @@ def summary(rows: list[tuple[float, dict[str, Any]]], kills: list[float], memory
         away.append(float(when[back[0]] - at))
         if all(speed):
             ratios.append(speed[1] / speed[0])
-            speeds.append(speed[1])
-        # The same comparison where nothing happened between the two: what the machine itself does to it.
-        middle = (when[back[0]] + until) / 2
-        halves = [
-            _speed(when[part], steps[part])
-            for part in ((when >= when[back[0]]) & (when < middle), (when >= middle) & (when < until))
-        ]
-        if all(halves):
-            alike.append(halves[1] / halves[0])
     # The first minute loads and compiles; of a soak that is hardly longer, there is nothing else.
     late = [row for row in memory if row[0] > 60]
     late = late if len(late) > 2 else memory
@@ -176,7 +167,6 @@ def summary(rows: list[tuple[float, dict[str, Any]]], kills: list[float], memory
 
     kinds = sorted({name for row in late for name in row[2]})
     grown = {name: round(slope([row[2].get(name, 0) for row in late]), 3) for name in kinds}
-    tenth = max(len(speeds) // 10, 1)
     return {
         "minutes": when[-1] / 60,
         "env_steps": steps[-1] - steps[0],
@@ -186,10 +176,6 @@ def summary(rows: list[tuple[float, dict[str, Any]]], kills: list[float], memory
         "losses_in_metrics": rows[-1][1]["env_runner_restarts"],
         "away_s": _quantiles(away),
         "speed_after_over_before": _quantiles(ratios),
-        "speed_without_a_kill": _quantiles(alike),
-        "speeds_compared": len(ratios),
-        "within_a_tenth": sum(ratio >= 0.9 for ratio in ratios),
-        "speed_first_and_last_tenth": [float(np.median(part)) for part in (speeds[:tenth], speeds[-tenth:]) if part],
         "driver_mib": [late[0][1] / 2**20, late[-1][1] / 2**20],
         "driver_mib_a_minute": slope([row[1] for row in late]),
         "mib_a_minute_by_process": dict(sorted(grown.items(), key=lambda pair: -abs(pair[1]))),

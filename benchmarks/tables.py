@@ -145,15 +145,14 @@ def describe() -> dict[str, Any]:
     return facts
 
 
-def cores_used(seconds: float = 1.0) -> float:
-    """Cores that were busy while this process slept for ``seconds``; 0 where the system does not report it."""
+def cores_used() -> float:
+    """Cores that were busy while this process slept for a second; 0 where the system does not report it."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0
     before = busy_ticks(stat.read_text(encoding="utf-8"))
-    time.sleep(seconds)
-    ticks = busy_ticks(stat.read_text(encoding="utf-8")) - before
-    return ticks / os.sysconf("SC_CLK_TCK") / seconds
+    time.sleep(1)
+    return (busy_ticks(stat.read_text(encoding="utf-8")) - before) / os.sysconf("SC_CLK_TCK")
 
 
 def busy_ticks(text: str) -> int:

@@ -4,26 +4,19 @@
     python -m benchmarks.training --only stock held        # some of the sections; other values are null
 
 Every run is a process of its own with the command line that users have. Both sides of a pair use the same scenario,
-network, batch, epochs and minibatch, and are measured alternately. Peers have the best settings of an earlier sweep;
-with --sweep they are tuned first, which takes an hour, and the sweep is part of the report. Numbers measured elsewhere
-are quoted as such and stand in no ratio of the last line.
+network, batch, epochs and minibatch, and are measured alternately. Peers have the best settings of a
+sweep on two cores.
 """
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks import jaxmarl
-from benchmarks.jaxmarl import BOTH_SEATS
 from benchmarks.measure import (
     RUN_LIMIT_S,
     BenchmarkError,
@@ -37,25 +30,23 @@ from benchmarks.measure import (
     train_once,
 )
 from benchmarks.tables import Report, add_common, describe, measure_all, range_of, spread_rows, table
-from benchmarks.tuning import BATCH, EPOCHS, MINIBATCH, Setting, fixed, label, tuned, versus
 
 ONE_SEAT = ["scenario=1v1"]
+BOTH_SEATS = ["scenario=1v1", "scenario.seats.blue_0=learn"]
 ALONE = ["scenario=single"]
 MEMORY = ["scenario=single-obstacle"]
 WARMUP = 5
 #: What of a run is not measured: compilation, first allocations.
 PEER_WARMUP = 2
-STOCK_RUNNERS = (0, 1, 2)
-STOCK_ENVS = (8, 16, 32, 64, 128)
-SB3_ENVS = (8, 16, 32, 64, 128, 256)
+BATCH, MINIBATCH, EPOCHS = 4096, 1024, 4
+Setting = dict[str, Any]
 #: Found by a sweep on two cores.
-BEST_STOCK: dict[str, Any] = {"num_env_runners": 2, "num_envs": 128, "threads": 1}
-BEST_SB3: dict[str, Any] = {"num_envs": 128, "workers": "dummy", "encoding": "one-hot", "threads": 2}
+BEST_STOCK: Setting = {"num_env_runners": 2, "num_envs": 128, "threads": 1}
+BEST_SB3: Setting = {"num_envs": 128, "workers": "dummy", "threads": 2}
 KEYS = (
     "env_steps_per_s",
     "ratio_to_stock_rllib",
     "ratio_to_sb3",
-    "ratio_to_jaxmarl",
     "agent_steps_per_s_both_learning",
     "update_2_threads_ratio",
     "gru_env_steps_per_s",
@@ -65,22 +56,35 @@ KEYS = (
     "peak_rss_driver_mib",
     "overhead_share",
 )
-#: Measured elsewhere, on other machines: no ratio of ours is made of them.
-ELSEWHERE = (
-    ("CleanRL PPO, 8 games", "3,200 env steps/s"),
-    ("CleanRL PPO, 64 games", "8,300 env steps/s"),
-    ("Stable-Baselines3 PPO", "4,700 to 8,600 env steps/s"),
-    ("RLlib's own PPO, default to best", "420 to 2,600 env steps/s"),
-    ("JaxMARL IPPO, jitted, Overcooked, both agents learn", "28,000 env steps/s = 56,000 trained agent steps/s"),
-)
 PEAK_TARGET_MIB = 1536
 
 
-def stock_settings(*, quick: bool) -> list[Setting]:
-    """Of RLlib's own PPO: env runners, and games over all of them."""
-    if quick:
-        return [{"num_env_runners": 0, "num_envs": 64}]
-    return [{"num_env_runners": runners, "num_envs": envs} for runners in STOCK_RUNNERS for envs in STOCK_ENVS]
+def label(setting: Setting) -> str:
+    """``num_envs 64, workers dummy``."""
+    return ", ".join(f"{name} {value}" for name, value in setting.items())
+
+
+def fixed(iterations: int) -> list[str]:
+    """Return overrides of a run that is exactly so long and writes one checkpoint, at its end."""
+    until = iterations * BATCH
+    return [f"train.until={until}", "train.stop_when_held=false", f"train.checkpoint_every={until}"]
+
+
+def versus(
+    report: Report, options: argparse.Namespace, peer: str, ours: list[str], theirs: Callable[[], float], how: str
+) -> float:
+    """One pair, measured alternately; returns the median ratio."""
+    overrides = [*ours, *fixed(options.iterations)]
+    rows = alternate({"ours": lambda: train_once(overrides).speed(options.warmup), "theirs": theirs}, options.rounds)
+    rounds = ratios(rows["ours"], rows["theirs"])
+    lines = spread_rows({"multigrid-rl": rows["ours"], peer: rows["theirs"], "ratio, round by round": rounds})
+    note = (
+        f"{' '.join(ours)}, {BATCH} steps a batch, {EPOCHS} epochs, minibatches of {MINIBATCH}, tanh 64-64 in two "
+        f"towers on one-hot tokens, {options.rounds} alternating rounds. Ours: the default recipe, the driver samples "
+        f"256 games, threads as many as are free. {peer}: {how}."
+    )
+    report.section(f"Against {peer}", [*table(["", "env steps/s", "min to max"], lines), "", note], rows)
+    return round(spread(rounds).median, 2)
 
 
 def stock_speed(setting: Setting, iterations: int) -> float:
@@ -93,16 +97,6 @@ def stock_speed(setting: Setting, iterations: int) -> float:
     if done.returncode:
         raise BenchmarkError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no message")
     return float(json.loads(done.stdout.splitlines()[-1])["env_steps_per_s"])
-
-
-def sb3_settings(*, quick: bool) -> list[Setting]:
-    """Return settings of Stable-Baselines3: games, vector environment classes and encodings."""
-    if quick:
-        return [{"num_envs": 64, "workers": "dummy", "encoding": "one-hot"}]
-    kinds = [("dummy", "multidiscrete"), ("dummy", "one-hot"), ("subproc", "one-hot")]
-    return [
-        {"num_envs": envs, "workers": workers, "encoding": encoding} for workers, encoding in kinds for envs in SB3_ENVS
-    ]
 
 
 def sb3_speed(peers: Peers, arguments: Sequence[str], setting: Setting, limit: float = RUN_LIMIT_S) -> float:
@@ -132,9 +126,7 @@ def speed(report: Report, options: argparse.Namespace) -> None:
         ["both seats learn", both.median, range_of(both), 2 * both.median],
         ["alone, a network with memory", gru.median, range_of(gru), gru.median],
     ]
-    elsewhere = table(["measured elsewhere", "speed"], ELSEWHERE)
-    lines = [*table(heads, rows), "", "Measured elsewhere, on other machines:", "", *elsewhere]
-    report.section("Speed of training", lines, speeds)
+    report.section("Speed of training", table(heads, rows), speeds)
     where_time_goes(report, runs["one seat learns"], options.warmup)
 
 
@@ -165,41 +157,13 @@ def threads(report: Report, options: argparse.Namespace) -> None:
     report.result["update_2_threads_ratio"] = round(spread(rows["ratio, round by round"]).median, 2)
     note = "The machine's line above says whether a second core was free; results do not depend on it."
     heads = ["1v1", "an update, ms", "min to max"]
-    lines = [*table(heads, spread_rows(rows)), "", note, ""]
-    limits = [matrix_limit(n) for n in (1, 2)]
-    reached = [EPOCHS * BATCH * row_flop(64) / spread(values).median / 1e9 for values in updates.values()]
-    shares = [[n, r, limit, f"{r / limit:.0%}"] for n, r, limit in zip(updates, reached, limits, strict=True)]
-    note = (
-        "Limit: torch's product of 1024 x 64 by 64 x 64. An update counts rows that look alike, which it computes once."
-    )
-    heads = ["threads", "an update, GFLOP/s", "the processor's limit", "share"]
-    report.section("Two threads", [*lines, *table(heads, shares), "", note], updates)
-
-
-def row_flop(width: int) -> int:
-    """Multiplications and additions for a row of 1v1: two towers of two layers over 27 tokens, forward, back twice."""
-    return 6 * (2 * width * width + width * 8) + 4 * 27 * width
-
-
-def matrix_limit(threads: int, width: int = 64) -> float:
-    """Return how many thousand millions of multiplications and additions a second torch's product reaches."""
-    torch.set_num_threads(threads)
-    left, right = torch.ones(1024, width), torch.ones(width, width)
-    took = []
-    for _ in range(2000 * 64 // width):
-        began = time.perf_counter()
-        left @ right
-        took.append(time.perf_counter() - began)
-    return 2 * 1024 * width * width / statistics.median(took) / 1e9
+    report.section("Two threads", [*table(heads, spread_rows(rows)), "", note], updates)
 
 
 def stock(report: Report, options: argparse.Namespace) -> None:
     """Against RLlib's own PPO on a plain MultiAgentEnv, 1v1."""
-    measure = partial(stock_speed, iterations=options.peer_iterations)
-    settings = stock_settings(quick=options.quick)
-    best = tuned(report, "RLlib's own PPO", settings, measure) if options.sweep else BEST_STOCK
-    how = f"`benchmarks.stock`, the best of a sweep ({label(best)}; env runners have one thread each)"
-    peer = partial(measure, best)
+    how = f"`benchmarks.stock`, the best of a sweep ({label(BEST_STOCK)}; env runners have one thread each)"
+    peer = partial(stock_speed, BEST_STOCK, options.peer_iterations)
     report.result["ratio_to_stock_rllib"] = versus(report, options, "RLlib's own PPO", ONE_SEAT, peer, how)
 
 
@@ -209,11 +173,8 @@ def sb3(report: Report, options: argparse.Namespace) -> None:
         return
     arguments = ["--scenario=single", f"--iterations={options.peer_iterations}", f"--warmup={PEER_WARMUP}"]
     arguments += [f"--batch={BATCH}", f"--minibatch={MINIBATCH}", f"--epochs={EPOCHS}"]
-    measure = partial(sb3_speed, Peers(options.peers), arguments)
-    settings = sb3_settings(quick=options.quick)
-    best = tuned(report, "Stable-Baselines3", settings, measure) if options.sweep else BEST_SB3
-    how = f"in its own environment, the best of a sweep ({label(best)}), its monitor and vector environments"
-    peer = partial(measure, best)
+    how = f"in its own environment, the best of a sweep ({label(BEST_SB3)}), its monitor and vector environments"
+    peer = partial(sb3_speed, Peers(options.peers), arguments, BEST_SB3)
     report.result["ratio_to_sb3"] = versus(report, options, "Stable-Baselines3", ALONE, peer, how)
 
 
@@ -267,7 +228,6 @@ SECTIONS: dict[str, Callable[[Report, argparse.Namespace], None]] = {
     "threads": threads,
     "stock": stock,
     "sb3": sb3,
-    "jaxmarl": jaxmarl.against,
     "held": held,
     "memory": memory,
 }
@@ -283,9 +243,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--iterations", type=int, default=100, help="of our runs; those of peers are slower and fewer")
     parser.add_argument("--peer-iterations", type=int, default=8)
     parser.add_argument("--peers", type=Path, default=Path(".venv-bench"), help="what make bench-setup made")
-    parser.add_argument("--jaxmarl", type=Path, default=Path(".venv-jax"), help="what make bench-jaxmarl made")
     parser.add_argument("--skip-peers", action="store_true", help="leave out what is not RLlib; its ratio is null")
-    parser.add_argument("--sweep", action="store_true", help="tune the peers, an hour, in place of the settings found")
     options = parser.parse_args()
     options.warmup = WARMUP
     if options.quick:

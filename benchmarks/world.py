@@ -2,8 +2,8 @@
 
     python -m benchmarks.world --out runs/pages/bench-world
 
-First 1v1 with view 5 and 1024 games on one core, alternately with the `multigrid` package. Then against the package
-over views and agents, then over the number of games, views and agents. The figure for the original is the one
+First 1v1 with view 5 and 1024 games on one core, alternately with the `multigrid` package. Then over the number of
+games, views and agents. The figure for the original is the one
 it was measured at elsewhere: about 11,500 game steps a second for 1v1 with random actions on one core.
 
 Both have a red and a blue door in a room of 16 x 8 cells, where agents see the same window: the package's RedBlueDoors,
@@ -22,9 +22,7 @@ import numpy as np
 
 from benchmarks.measure import alternate, ratios, spread
 from benchmarks.tables import Report, add_common, describe, figure, range_of, table
-from multigrid_rl.jit import kernel
 from multigrid_rl.types import GameSpec
-from multigrid_rl.world.constants import CELL
 from multigrid_rl.world.engine import World
 
 ORIGINAL_GAME_STEPS_PER_S = 11_500
@@ -36,17 +34,6 @@ TEAMS = {1: (0, 1), 2: (1, 1), 3: (1, 2), 4: (2, 2)}  # agents -> blue, red
 
 T = TypeVar("T")
 Actions = np.ndarray[tuple[int, ...], np.dtype[np.int8]]
-Tokens = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
-
-
-@kernel
-def decode_views(tokens: Tokens, table: Tokens, out: Tokens) -> None:
-    """Turn the view tokens (N, A, D) of a whole batch into triples ``out`` (N, A, V * V, 3) by ``constants.CELL``."""
-    for g in range(out.shape[0]):
-        for a in range(out.shape[1]):
-            for k in range(out.shape[2]):
-                for part in range(3):
-                    out[g, a, k, part] = table[tokens[g, a, k], part]
 
 
 def spec_of(agents: int, view: int) -> GameSpec:
@@ -68,23 +55,13 @@ def engine_round(world: World, actions: Actions, steps: int) -> float:
     return steps * world.num_games / (time.perf_counter() - began)
 
 
-def decoded_round(world: World, actions: Actions, steps: int) -> float:
-    """Return the same with every view turned into (type, colour, state) triples."""
-    area = world.spec.view_size**2
-    triples = np.empty((world.num_games, world.spec.num_agents, area, 3), np.uint8)
-    began = time.perf_counter()
-    for t in range(steps):
-        decode_views(world.step(actions[t % ACTION_SETS]).tokens, CELL, triples)
-    return steps * world.num_games / (time.perf_counter() - began)
-
-
-def multigrid_round(steps: int, seed: int, agents: int = 2, view: int = 5) -> float:
+def multigrid_round(steps: int, seed: int) -> float:
     """Environment steps a second of the package's own red/blue-doors environment."""
     from multigrid.envs import RedBlueDoorsEnv  # noqa: PLC0415 - pulls in pygame
 
-    env = RedBlueDoorsEnv(size=8, agents=agents, agent_view_size=view)
+    env = RedBlueDoorsEnv(size=8, agents=2, agent_view_size=5)
     env.reset(seed=seed)
-    actions = np.random.default_rng(seed).integers(0, 7, (steps, agents))
+    actions = np.random.default_rng(seed).integers(0, 7, (steps, 2))
     began = time.perf_counter()
     for row in actions:
         _, _, terminated, truncated, _ = env.step(dict(enumerate(row.tolist())))
@@ -101,26 +78,23 @@ def measured(measures: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, 
 
 
 def headline(report: Report, options: argparse.Namespace) -> None:
-    """1v1, view 5, one core: the engine, the engine with decoded views, the package."""
+    """1v1, view 5, one core: the engine, and the package."""
     world = World(GameSpec(), options.games, seed=options.seed)
     actions = random_actions(options.games, 2, options.seed)
-    names = ("engine, cell codes", "engine, decoded triples", "multigrid package")
+    names = ("engine", "multigrid package")
     rows = measured(
         {
             names[0]: partial(engine_round, world, actions, options.steps),
-            names[1]: partial(decoded_round, world, actions, options.steps),
-            names[2]: partial(multigrid_round, options.package_steps, options.seed),
+            names[1]: partial(multigrid_round, options.package_steps, options.seed),
         },
         options.rounds,
     )
     speeds = {name: spread(values) for name, values in rows.items()}
-    games, decoded = (speeds[name].median for name in names[:2])
-    to_package = spread(ratios(rows[names[0]], rows[names[2]]))
+    games, to_package = speeds[names[0]].median, spread(ratios(rows[names[0]], rows[names[1]]))
     report.result |= {
         "agent_steps_per_s": round(2 * games),
         "games_steps_per_s": round(games),
         "ratio_to_original": round(games / ORIGINAL_GAME_STEPS_PER_S, 1),
-        "decoded_agent_steps_per_s": round(2 * decoded),
         "ratio_to_multigrid_package": round(to_package.median, 1),
     }
     lines = table(
@@ -135,28 +109,6 @@ def headline(report: Report, options: argparse.Namespace) -> None:
         f"({range_of(to_package)}) the package's own, simpler environment.",
     ]
     report.section("1v1, view 5, one core", lines, rows)
-
-
-def package(report: Report, options: argparse.Namespace) -> None:
-    """Against the package over views and agents."""
-    lines, data = [], []
-    for view in options.views:
-        for agents in TEAMS:
-            world = World(spec_of(agents, view), options.games, seed=options.seed)
-            actions = random_actions(options.games, agents, options.seed)
-            rows = measured(
-                {
-                    "ours": partial(engine_round, world, actions, options.steps // 4 + 1),
-                    "theirs": partial(multigrid_round, options.package_steps // 2, options.seed, agents, view),
-                },
-                options.rounds,
-            )
-            ours, theirs, ratio = spread(rows["ours"]), spread(rows["theirs"]), spread(ratios(*rows.values()))
-            lines.append([f"view {view}, {agents} agents", agents * ours.median, agents * theirs.median])
-            lines[-1] += [ratio.median, range_of(ratio)]
-            data.append({"view": view, "agents": agents, **rows})
-    heads = ["agent steps a second", f"engine, {options.games} games", "multigrid package", "ratio", "min to max"]
-    report.section("Against the multigrid package", table(heads, lines), data)
 
 
 def grid(report: Report, options: argparse.Namespace) -> None:
@@ -175,7 +127,7 @@ def grid(report: Report, options: argparse.Namespace) -> None:
     report.section("Games, views, agents", table(["agent steps a second", "median", "min to max"], lines), data)
 
 
-SECTIONS = {"headline": headline, "package": package, "grid": grid}
+SECTIONS = {"headline": headline, "grid": grid}
 
 
 def main() -> None:

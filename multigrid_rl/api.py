@@ -195,7 +195,6 @@ def evaluate(
     episodes: int = 1000,
     seed: int = 10_000,
     mode: Mode = "stochastic",
-    deterministic: bool | None = None,
 ) -> dict[str, Any]:
     """Play fresh games and return the mode, and shares and means with their 95 % intervals.
 
@@ -206,15 +205,10 @@ def evaluate(
         episodes: games, half from each side where a player has two.
         seed: decides the games.
         mode: draw actions as in training, or take the likeliest (``argmax``).
-        deterministic: Stable-Baselines3's word for the mode: true means ``argmax``, false ``stochastic``.
 
     Raises:
         ValueError: a mistake, in one line.
     """
-    if deterministic is not None:
-        if not isinstance(deterministic, bool):
-            raise ConfigError(expected("deterministic", "True or False", deterministic))
-        mode = "argmax" if deterministic else "stochastic"
     torch.set_num_threads(1)  # small networks gain nothing from more
     evaluation = play_games(_judged(who, overrides, opponent), episodes=episodes, seed=seed, modes=(mode,))
     return {"mode": mode, **summary(evaluation.parts)}

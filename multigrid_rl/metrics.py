@@ -286,14 +286,14 @@ def ahead(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.fl
     return np.where(level, 0.0, np.sign(one - other))
 
 
-def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
+def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
     """Return the 95 % Wilson score interval of a proportion (Wilson 1927); a draw may count as half a success.
 
     Raises ``ValueError``: no trials.
     """
     if trials < 1:
         raise ValueError(f"trials: expected at least 1, got {trials}")
-    p = successes / trials
+    p, z = successes / trials, 1.96
     centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * float(np.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials)))
     # Where none or all succeeded, rounding would go slightly beyond 0 or 1 and print "-0.0%".

@@ -1,30 +1,26 @@
 """``make train SCENARIO=1v1`` written a second time, without the package's learner: its numbers must be the same.
 
-The package brings the game and the opponent ``blue-rookie``, and nothing else. "Detail 3" and the like are those of
-Huang et al. 2022, https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/.
+The package brings the game, the opponent ``blue-rookie`` and streams of random numbers. "Detail 3" and the like are
+those of Huang et al. 2022, https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/.
 
 Numbers are those of ``multigrid-rl train scenario=1v1`` with the same seed, within 1e-5, as float32 is added up in
-another order, until a ratio falls on the other side of a clip's bound (seeds 0 to 2: after 12 to 18 iterations). A step
-takes twice as long as there (median 1.9, 1.1 to 2.4, of 9 pairs of 40 iterations, seeds 0 to 8, two busy cores).
+another order, until a ratio falls on the other side of a clip's bound (seeds 0 to 2: after 12 to 18 iterations).
 """
 
 from __future__ import annotations
 
 import math
-import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
-# Read once, by numpy: a second thread costs small products more than it brings.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import multigrid_rl
+from multigrid_rl.streams import LEARNER_PURPOSE, Streams
 from multigrid_rl.world.constants import EVENTS
 
 SEAT = "red_0"  # in 1v1 it acts in every step: no row is left out
@@ -32,7 +28,6 @@ NUM_ENVS, NUM_STEPS = 256, 16  # games side by side, steps of each in a batch (d
 EPOCHS, MINIBATCH = 4, 1024  # passes over a batch, rows of one gradient step (detail 6: minibatch updates)
 GAMMA, LAM = 0.97, 0.95  # discount per step, GAE's lambda
 CLIP = 0.2  # of the ratio (detail 8)
-CLIP_VLOSS = False  # clip the value loss, too (detail 9): it does not help
 VF_COEF, GRAD_CLIP, LR = 0.5, 0.5, 1e-3  # weight of the value loss, largest norm of a gradient, Adam's step size
 ENTROPY, ENTROPY_DECAY = 0.02, 400_000  # weight of the entropy bonus, steps in which it falls to 0 (detail 10)
 HIDDEN, CHOICES = 64, 7
@@ -40,76 +35,7 @@ KEY_BONUS = 1.0  # training reward for red's own key: else red lies in wait for 
 REPORT_EPISODES = 100  # returns are told once so many games have ended
 
 
-# ---- random numbers: a stream for each game, so that game k draws the same beside any number of others
-
-U64 = np.uint64
-GOLDEN = np.array([0x9E3779B97F4A7C15], U64)  # arrays, as numpy's scalars warn when they overflow, which is meant here
-LEARNER = 64  # draws of the learner; games and opponents have streams of their own
-
-
-def mix(z: np.ndarray) -> np.ndarray:
-    """Return splitmix64's output for counters ``z`` (Steele et al. 2014, https://doi.org/10.1145/2660193.2660195)."""
-    z = (z ^ (z >> U64(30))) * U64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> U64(27))) * U64(0x94D049BB133111EB)
-    return z ^ (z >> U64(31))
-
-
-class Streams:
-    """Uniform numbers in [0, 1) from each of ``count`` streams."""
-
-    def __init__(self, seed: int, count: int) -> None:
-        purpose = np.array([LEARNER], U64) * U64(0xBF58476D1CE4E5B9) + GOLDEN
-        root = mix(mix(np.array([seed], U64) + GOLDEN) ^ purpose)
-        self.counters = mix(root + np.arange(1, count + 1, dtype=U64) * GOLDEN)
-
-    def uniform(self, steps: int) -> np.ndarray:
-        """Return (steps, N) numbers."""
-        drawn = mix(self.counters + np.arange(1, steps + 1, dtype=U64)[:, None] * GOLDEN)
-        self.counters += U64(steps) * GOLDEN
-        return (drawn >> U64(11)).astype(np.float64) / 2**53
-
-
 # ---- network: two towers over one-hot tokens
-
-
-class Towers(torch.autograd.Function):
-    """Outputs of two towers, and the way back by hand: torch's own takes twice as long for arrays this small.
-
-    A tower is ``W2 tanh(W1 tanh(x) + b1) + b2``, where ``x`` is its half of a linear layer over one-hot codes: the bias
-    and the sum of those rows of the table that the codes select, without a product with a matrix of zeros.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, codes: np.ndarray, split: Callable[..., list[np.ndarray]]) -> Tensor:
-        """Return logits and value (B, 7 + 1) of rows ``codes`` (B, D) of the table; ``split`` parts weights (P,)."""
-        table, bias, *layers = split(weights.numpy())
-        inputs = F.embedding_bag(*map(torch.from_numpy, (codes, table)), mode="sum").numpy() + bias
-        ctx.codes, ctx.rows, ctx.towers, outputs = codes, len(table), [], []
-        for half, (w1, b1, w2, b2) in enumerate((layers[:4], layers[4:])):
-            first = np.tanh(inputs[:, HIDDEN * half :][:, :HIDDEN])
-            second = np.tanh(first @ w1.T + b1)
-            outputs.append(second @ w2.T + b2)
-            ctx.towers.append((first, w1, second, w2))
-        return torch.from_numpy(np.concatenate(outputs, axis=1))
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        """Return the gradient of all weights (Rumelhart et al. 1986), as d tanh(x) / dx = 1 - tanh(x)^2."""
-        below, gradients = [], []
-        by_outputs = np.split(upstream.numpy(), [CHOICES], axis=1)
-        for above, (first, w1, second, w2) in zip(by_outputs, ctx.towers, strict=True):
-            inner = above @ w2 * (1 - second * second)
-            below.append(inner @ w1 * (1 - first * first))
-            gradients += [inner.T @ first, inner.sum(axis=0), above.T @ second, above.sum(axis=0)]
-        by_inputs = np.concatenate(below, axis=1)
-        # A row of the table gets the sum of the gradients of all places that read it: selected rows, once more.
-        flat = ctx.codes.astype(np.uint16).ravel()  # 16 bits: numpy's stable sort is then a radix sort
-        readers = np.repeat(np.arange(len(ctx.codes)), ctx.codes.shape[1])[np.argsort(flat, kind="stable")]
-        count = np.bincount(flat, minlength=ctx.rows)
-        places = (torch.from_numpy(array) for array in (readers, by_inputs, count.cumsum() - count))
-        by_table = F.embedding_bag(*places, mode="sum").numpy()
-        parts = [by_table, by_inputs.sum(axis=0), *gradients]
-        return torch.from_numpy(np.concatenate([part.ravel() for part in parts])), None, None
 
 
 class ActorCritic(nn.Module):
@@ -120,33 +46,32 @@ class ActorCritic(nn.Module):
     def __init__(self, token_sizes: list[int], seed: int) -> None:
         super().__init__()
         rng = torch.Generator().manual_seed(64 * seed)  # a run has room for 64 networks; this is the first
-        self.first = np.array([0, *accumulate(token_sizes)][:-1])
-        self.hash = np.random.default_rng(0).integers(2**64, size=len(token_sizes), dtype=U64)
+        self.first = torch.tensor([0, *accumulate(token_sizes)][:-1])
         # One row of each token's is summed: so the sum has unit variance.
         table = torch.empty(sum(token_sizes), 2 * HIDDEN).normal_(std=len(token_sizes) ** -0.5, generator=rng)
+        self.table, self.bias = nn.Parameter(table), nn.Parameter(torch.zeros(2 * HIDDEN))
         # The policy's last layer is a hundredth as large: it begins nearly uniform (Engstrom et al. 2020,
         # https://arxiv.org/abs/2005.12729).
-        parts = [table, torch.zeros(2 * HIDDEN)]
-        for outputs, gain in ((HIDDEN, 2**0.5), (CHOICES, 0.01), (HIDDEN, 2**0.5), (1, 1.0)):
-            weight = nn.init.orthogonal_(torch.empty(outputs, HIDDEN), gain, generator=rng)  # detail 2
-            parts += [weight, torch.zeros(outputs)]
-        self.shapes = [part.shape for part in parts]
-        # All in one row: Adam, and the norm of the gradient, take one step instead of ten.
-        self.weights = nn.Parameter(torch.cat([part.ravel() for part in parts]))
-
-    def split(self, weights: np.ndarray) -> list[np.ndarray]:
-        """Return the parts of ``weights`` (P,): table and bias of the first layer, then weight and bias of each."""
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
-        return [part.reshape(shape) for part, shape in zip(np.split(weights, ends[:-1]), self.shapes, strict=True)]
+        self.policy, self.value = (
+            nn.Sequential(nn.Tanh(), layer(HIDDEN, 2**0.5, rng), nn.Tanh(), layer(outputs, gain, rng))
+            for outputs, gain in ((CHOICES, 0.01), (1, 1.0))
+        )
 
     def forward(self, obs: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return the log-probability of each action (B, 7) and values (B,) of tokens ``obs`` (B, D)."""
-        # In a small room many games look the same: rows that are equal, by a hash of 64 bits, are computed once.
-        _, which, inverse = np.unique(obs @ self.hash, return_index=True, return_inverse=True)
-        distinct = Towers.apply(self.weights, obs[which] + self.first, self.split)
-        logits, values = distinct.index_select(0, torch.from_numpy(inverse)).split([CHOICES, 1], dim=1)
-        # Along long rows, as torch is three times as fast there.
-        return torch.log_softmax(logits.T.contiguous(), dim=0).T, values.squeeze(1)
+        # A linear layer over one-hot codes, without a product with a matrix of zeros.
+        codes = torch.from_numpy(obs.astype(np.int64)) + self.first
+        inputs = F.embedding_bag(codes, self.table, mode="sum") + self.bias
+        policy, value = inputs.chunk(2, dim=1)
+        return torch.log_softmax(self.policy(policy), dim=1), self.value(value).squeeze(1)
+
+
+def layer(outputs: int, gain: float, rng: torch.Generator) -> nn.Linear:
+    """Return a linear layer with orthogonal weights (detail 2)."""
+    linear = nn.Linear(HIDDEN, outputs)
+    nn.init.orthogonal_(linear.weight, gain, generator=rng)
+    nn.init.zeros_(linear.bias)
+    return linear
 
 
 # ---- formulas
@@ -190,15 +115,6 @@ def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> Tensor:
     return -torch.min(advantages * ratio, advantages * clipped).mean()
 
 
-def value_loss(values: Tensor, old_values: Tensor, targets: Tensor, *, clip: bool = CLIP_VLOSS) -> Tensor:
-    """Return the loss of the values, a scalar; values now (with gradient), when the batch was played, targets, (B,)."""
-    error = (values - targets).pow(2)
-    if clip:
-        near = old_values + torch.clamp(values - old_values, -CLIP, CLIP)
-        error = torch.max(error, (near - targets).pow(2))
-    return error.mean()
-
-
 def entropy_of(log_probs: Tensor) -> Tensor:
     """Return the entropy in nats, a scalar, mean over rows of all actions' log-probabilities (B, 7)."""
     return -(log_probs.exp() * log_probs).sum(dim=1).mean()
@@ -226,18 +142,17 @@ def learn(
 ) -> dict[str, float]:
     """Take epochs of gradient steps on a batch, and return what is told of them.
 
-    ``columns``: actions, their log-probabilities, advantages, targets and values of the rows of ``obs``.
+    ``columns``: actions, their log-probabilities, advantages and targets of the rows of ``obs``.
     """
     flat, kls, clipped = [column.ravel() for column in columns], [], []
     for rows in minibatches(len(obs), order):
-        took, old_logp, weight, target, old_value = (torch.from_numpy(column[rows]) for column in flat)
+        took, old_logp, weight, target = (torch.from_numpy(column[rows]) for column in flat)
         log_p, value = net(obs[rows])
         new_logp = log_p.gather(1, took[:, None]).squeeze(1)
-        of_policy, of_values = policy_loss(new_logp, old_logp, weight), value_loss(value, old_value, target)
+        of_policy, of_values = policy_loss(new_logp, old_logp, weight), (value - target).pow(2).mean()
         adam.zero_grad()
         (of_policy + VF_COEF * of_values - entropy_coef * entropy_of(log_p)).backward()  # equation 9 of the paper
-        norm = float(torch.linalg.vector_norm(net.weights.grad))  # detail 11: one norm over all weights
-        net.weights.grad *= min(1.0, GRAD_CLIP / (norm + 1e-6))
+        norm = nn.utils.clip_grad_norm_(net.parameters(), GRAD_CLIP)  # detail 11: one norm over all weights
         adam.step()
         log_ratio = new_logp.detach().numpy() - old_logp.numpy()
         off = np.expm1(log_ratio)  # how far the ratio is off 1
@@ -248,7 +163,7 @@ def learn(
         f"clip_fraction/{SEAT}": float(np.mean(clipped)),
         f"learner/{SEAT}/policy_loss": of_policy.item(),
         f"learner/{SEAT}/vf_loss": of_values.item(),
-        f"learner/{SEAT}/grad_norm": norm,
+        f"learner/{SEAT}/grad_norm": norm.item(),
     }
 
 
@@ -268,8 +183,8 @@ def report(ended: list[Any], red: int) -> dict[str, float]:
 # ---- the loop
 
 
-def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterator[dict[str, float]]:
-    """Train for ``until`` environment steps and yield the numbers of each iteration; ``save``: file for the weights."""
+def train(seed: int, until: int) -> Iterator[dict[str, float]]:
+    """Train for ``until`` environment steps and yield the numbers of each iteration."""
     torch.set_num_threads(1)  # a second thread costs more than it brings to a network of this size
     match = multigrid_rl.make("1v1", SEAT, num_envs=NUM_ENVS).match  # games, with blue-rookie on the other seat
     red = match.index[SEAT]
@@ -277,21 +192,20 @@ def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterato
     net = ActorCritic([23] * 25 + [4, 4], seed)
     # Adam (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980), with its own epsilon: detail 3 has 1e-5.
     adam = torch.optim.Adam(net.parameters(), lr=LR, fused=True)
-    streams, order = Streams(seed, NUM_ENVS), np.random.default_rng(seed)
+    streams, order = Streams(seed, np.arange(NUM_ENVS), LEARNER_PURPOSE), np.random.default_rng(seed)
     shape = (NUM_STEPS, NUM_ENVS)
     all_obs = np.empty((*shape, obs.shape[1]), np.uint8)
     log_probs, rewards, values = np.empty((*shape, CHOICES), np.float32), *np.empty((2, *shape), np.float32)
     actions, done, terminated = np.empty(shape, np.int64), np.empty(shape, np.bool_), np.empty(shape, np.bool_)
-    env_steps, episodes, pending, entropy_coef, before = 0, 0, [], ENTROPY, time.perf_counter()
+    env_steps, episodes, pending, entropy_coef = 0, 0, [], ENTROPY
     while env_steps < until:
         # ---- rollout phase: T steps of N games with the policy as it is
-        uniform = streams.uniform(NUM_STEPS)
         finals, cut = [obs[:0]], np.zeros(shape, np.bool_)
         for t in range(NUM_STEPS):
             all_obs[t] = obs
             with torch.no_grad():
                 log_probs[t], values[t] = map(Tensor.numpy, net(obs))
-            actions[t] = draw(log_probs[t], uniform[t])
+            actions[t] = draw(log_probs[t], streams.uniform(1)[:, 0])
             step = match.step({SEAT: actions[t]})  # games that end begin anew in the same step
             bonus = KEY_BONUS * match.env.world.outputs.events[:, red, EVENTS.index("key_pickup")]  # its first
             rewards[t], terminated[t], done[t] = step.rewards[SEAT] + bonus, step.terminated[SEAT], step.done
@@ -308,12 +222,11 @@ def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterato
         advantages = gae(rewards, values, next_values, terminated, done)
         targets = advantages + values  # as in TD(lambda): detail 5
         logp = np.take_along_axis(log_probs, actions[..., None], axis=2)
-        columns = (actions, logp, standardise(advantages), targets, values)
+        columns = (actions, logp, standardise(advantages), targets)
         learnt = learn(net, adam, all_obs.reshape(-1, obs.shape[1]), columns, order, entropy_coef)
         entropy_coef = float(np.float32(ENTROPY - ENTROPY * min(env_steps / ENTROPY_DECAY, 1)))
 
         # ---- what is told of it, by the names of docs/running.md
-        now = time.perf_counter()
         table = match.drain_episodes()
         pending, episodes = [*pending, table], episodes + table.episodes
         row = {
@@ -323,12 +236,8 @@ def train(seed: int = 0, until: float = 2e6, save: str | None = None) -> Iterato
             f"explained_variance/{SEAT}": explained_variance(targets.ravel(), values.ravel()),
             **learnt,
             f"learner/{SEAT}/entropy_coef": entropy_coef,
-            "env_steps_per_s": rewards.size / (now - before),
         }
-        before = now
         if sum(table.episodes for table in pending) >= REPORT_EPISODES:
             row |= report(pending, red)
             pending = []
-        if save is not None and env_steps >= until:
-            torch.save(net.state_dict(), save)
         yield row

@@ -1,6 +1,6 @@
 """Stable-Baselines3's PPO on the Gymnasium face of a scenario: prints one line of JSON. Runs in the peers' environment.
 
-    .venv-bench/bin/python -m benchmarks.peers.sb3_ppo --num-envs 64 --workers dummy --encoding one-hot --threads 1
+    .venv-bench/bin/python -m benchmarks.peers.sb3_ppo --num-envs 64 --workers dummy --threads 1
     .venv-bench/bin/python -m benchmarks.peers.sb3_ppo --env-id HalfCheetah-v5 --num-envs 8 --workers dummy --threads 1
     .venv-bench/bin/python -m benchmarks.peers.sb3_ppo --zoo mpe2.simple_v3 --num-envs 32 --workers dummy --threads 1
 
@@ -11,9 +11,7 @@ import argparse
 import importlib
 import json
 import time
-from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -29,56 +27,40 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from multigrid_rl.players.gymnasium_env import SeatEnv
 from multigrid_rl.world.state import token_categories
 
-ENCODINGS = ("multidiscrete", "one-hot")
 WORKERS = ("dummy", "subproc")
 
 
 class TokenEnv(SeatEnv):
-    """A seat that sees its token vector, as the networks of this project do.
+    """A seat that sees its token vector as the networks of this project do, one-hot (float32).
 
-    ``multidiscrete`` leaves the one-hot encoding to Stable-Baselines3, which runs one operation a token; ``one-hot``
-    hands over finished numbers (float32), so that nothing is left to encode. Decoding views for a dictionary that the
-    network would only flatten again is spared in both: the peer is given the faster face.
+    Decoding views for a dictionary that the network would only flatten again is spared: the peer is given the faster
+    face.
     """
 
-    def __init__(self, scenario: str, encoding: str) -> None:
+    def __init__(self, scenario: str) -> None:
         super().__init__(scenario)
-        categories = token_categories(self.game)
-        starts = list(accumulate(categories, initial=0))
-        self._starts = np.array(starts[:-1])
-        self._width = starts[-1]
-        self._one_hot = encoding == "one-hot"
-        self.observation_space: gymnasium.Space[Any] = (
-            gymnasium.spaces.Box(0.0, 1.0, (self._width,), np.float32)
-            if self._one_hot
-            else gymnasium.spaces.MultiDiscrete(categories)
-        )
+        starts = list(accumulate(token_categories(self.game), initial=0))
+        self._starts, self._width = np.array(starts[:-1]), starts[-1]
+        self.observation_space: gymnasium.Space[Any] = gymnasium.spaces.Box(0.0, 1.0, (self._width,), np.float32)
 
     def _observation(self) -> Any:
-        tokens = self.match.env.world.outputs.tokens[0, self._agent]
-        if not self._one_hot:
-            return tokens.astype(np.int64)
         encoded = np.zeros(self._width, np.float32)
-        encoded[self._starts + tokens] = 1.0
+        encoded[self._starts + self.match.env.world.outputs.tokens[0, self._agent]] = 1.0
         return encoded
 
 
 class Clock(BaseCallback):
-    """Notes when each iteration began, when its games were played, and when the last ended."""
+    """Notes when each iteration began, and when the last ended."""
 
     def __init__(self) -> None:
         super().__init__()
         self.began: list[float] = []
-        self.played: list[float] = []
 
     def _on_step(self) -> bool:
         return True
 
     def _on_rollout_start(self) -> None:
         self.began.append(time.perf_counter())
-
-    def _on_rollout_end(self) -> None:
-        self.played.append(time.perf_counter())
 
     def _on_training_end(self) -> None:
         self.began.append(time.perf_counter())
@@ -99,25 +81,23 @@ def make_envs(scenario: str, options: argparse.Namespace) -> VecEnv:
         bodies = [partial(_body, options.env_id) for _ in range(options.num_envs)]
         kind = partial(SubprocVecEnv, start_method="forkserver") if options.workers == "subproc" else DummyVecEnv
         return VecNormalize(kind(bodies))
-    makers: list[Callable[[], gymnasium.Env[Any, Any]]] = [
-        partial(_monitored, scenario, options.encoding) for _ in range(options.num_envs)
-    ]
+    makers = [partial(_monitored, scenario) for _ in range(options.num_envs)]
     # Forked workers share what was loaded before: here, the kernels of the game.
-    game = TokenEnv(scenario, options.encoding)
+    game = TokenEnv(scenario)
     game.reset(seed=0)
     game.step(0)
     return SubprocVecEnv(makers, "fork") if options.workers == "subproc" else DummyVecEnv(makers)
 
 
-def _monitored(scenario: str, encoding: str) -> gymnasium.Env[Any, Any]:
-    return Monitor(TokenEnv(scenario, encoding))
+def _monitored(scenario: str) -> gymnasium.Env[Any, Any]:
+    return Monitor(TokenEnv(scenario))
 
 
 def _body(env_id: str) -> gymnasium.Env[Any, Any]:
     return Monitor(gymnasium.make(env_id))
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, float]:
     """Train for some iterations and time those after the warm-up."""
     torch.set_num_threads(options.threads)
     envs = make_envs(options.scenario, options)
@@ -144,15 +124,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     finally:
         envs.close()
     spent = [after - before for before, after in pairwise(clock.began)][options.warmup :]
-    playing = [played - began for began, played in zip(clock.began, clock.played, strict=False)][options.warmup :]
-    return {
-        "env_steps_per_s": options.batch * len(spent) / sum(spent),
-        "sample_s": sum(playing) / len(playing),
-        "learn_s": (sum(spent) - sum(playing)) / len(spent),
-        "iterations": len(spent),
-        "parameters": sum(weight.numel() for weight in model.policy.parameters()),
-        "versions": {name: version(name) for name in ("stable-baselines3", "torch", "numpy", "gymnasium")},
-    }
+    return {"env_steps_per_s": options.batch * len(spent) / sum(spent)}
 
 
 def main() -> None:
@@ -163,7 +135,6 @@ def main() -> None:
     parser.add_argument("--zoo", help="a module of PettingZoo's kind in place of a scenario")
     parser.add_argument("--num-envs", type=int, required=True)
     parser.add_argument("--workers", choices=WORKERS, required=True)
-    parser.add_argument("--encoding", choices=ENCODINGS, help="of a scenario's views")
     parser.add_argument("--threads", type=int, required=True, help="of torch in the learner")
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--minibatch", type=int, default=1024)

@@ -57,7 +57,7 @@ class GroupedEnv:
         self.specs = specs
         self.num_envs = env.num_envs
         self._mates = {agent.name: self._mates_of(agent) for agent in specs.agents}
-        if hasattr(env, "deciding"):  # seats decide now and then: see learn.decisions
+        if hasattr(env, "deciding"):  # seats decide now and then: see learn.rollout
             self.deciding = lambda: {agent.name: env.deciding()[agent.seats[0]] for agent in specs.agents}
         self._critics = any(isinstance(agent.critic_space, MultiDiscrete) for agent in specs.agents)
         self._marks = np.empty((len(specs.seats) * self._critics, self.num_envs), np.uint8)

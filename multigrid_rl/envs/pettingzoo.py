@@ -41,7 +41,7 @@ class PettingZooEnvs(Episodes):
             ``max_episode_steps``.
         num_envs: how many environments ``N``.
         teams: team of each seat, as numbers; ``None``: nobody wins.
-        gaps: seats decide now and then (``learn.decisions``); otherwise each decides in every step until it leaves.
+        gaps: seats decide now and then (``learn.rollout``); otherwise each decides in every step until it leaves.
         seed: of everything random.
         first: number of the first environment.
         auto_reset: reset finished environments at once; otherwise each plays one episode.

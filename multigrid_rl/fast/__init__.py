@@ -23,7 +23,7 @@ Array = NDArray[Any]
 #: What compiles a class of networks; a module is imported when the first network of its class comes.
 _COMPILERS = {
     "multigrid_rl.models.mlp:MLPActorCritic": "multigrid_rl.fast.towers:token_towers",
-    "multigrid_rl.models.vector:VectorActorCritic": "multigrid_rl.fast.vectors:vector_towers",
+    "multigrid_rl.models.vector:VectorActorCritic": "multigrid_rl.fast.towers:vector_towers",
     "multigrid_rl.models.recurrent:RecurrentActorCritic": "multigrid_rl.fast.gru:gru",
 }
 

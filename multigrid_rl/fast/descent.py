@@ -13,9 +13,18 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from multigrid_rl.fast.adam import Adam, adam_step, clipped
 from multigrid_rl.fast.distinct import number
-from multigrid_rl.fast.loss import add_up, as_read, categorical_rows, gaussian_rows, per_row, shapes
+from multigrid_rl.fast.loss import (
+    Adam,
+    adam_step,
+    add_up,
+    as_read,
+    categorical_rows,
+    clipped,
+    gaussian_rows,
+    per_row,
+    shapes,
+)
 from multigrid_rl.fast.towers import Towers, both_backward, both_forward
 from multigrid_rl.jit import float_inlined, float_shared, inlined
 from multigrid_rl.models.distributions import Distribution
@@ -83,7 +92,7 @@ def categorical_penalty(
 ) -> None:
     """Add the gradient of a penalty on the divergence of this policy from that which played, and tell its mean.
 
-    Torch's form is ``learn.update_settings.KlPenalty``.
+    Torch's form is ``learn.losses.KlPenalty``.
 
     Args:
         passed, chosen, parts, sums: as :func:`~multigrid_rl.fast.loss.categorical_rows` takes and leaves them.

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.fast.adam import Adam, adam_step, clipped
 from multigrid_rl.fast.descent import Held, categorical_penalty, take
 from multigrid_rl.fast.distinct import add_up, number, numbered
 from multigrid_rl.fast.gru import GRU, Weights, arrays_of, backward, encode, encode_backward, forward
-from multigrid_rl.fast.loss import as_read, categorical_rows, shapes
+from multigrid_rl.fast.loss import Adam, adam_step, as_read, categorical_rows, clipped, shapes
 from multigrid_rl.jit import float_shared, inlined, threads
 from multigrid_rl.models.distributions import Distribution
 from multigrid_rl.models.tokens import add_rows

@@ -196,7 +196,7 @@ class CloningTrainer(Imitation):
         config.require(shown, "train.cloning.patience", "null with train.cloning.held_out=0: there is no loss to watch")
 
     def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
-        from multigrid_rl.imitation.passes import ShuffledReader
+        from multigrid_rl.imitation.cloning import ShuffledReader
 
         assert isinstance(config.train, CloningTrain)
         if not isinstance(config.train, DaggerTrain):  # of labels nothing is held out
@@ -229,7 +229,7 @@ class CloningTrainer(Imitation):
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:
         """Return who plays fresh episodes to judge by."""
-        from multigrid_rl.imitation.samplers import PlayOuts
+        from multigrid_rl.imitation.dagger import PlayOuts
 
         return PlayOuts(config, stages[0], networks)
 
@@ -282,7 +282,7 @@ class DaggerTrainer(CloningTrainer):
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:
         """Return who plays, and has an expert label it."""
-        from multigrid_rl.imitation.samplers import Labelling
+        from multigrid_rl.imitation.dagger import Labelling
 
         return Labelling(config, stages[0], networks)
 

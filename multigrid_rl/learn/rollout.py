@@ -1,7 +1,7 @@
-"""The sampling path: play ``T`` steps of ``N`` environments."""
+"""The sampling path: play ``T`` steps of ``N`` environments, whose agents may come and go."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +14,9 @@ from multigrid_rl.models.distributions import Bound, distribution_of
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams, purpose_of
 from multigrid_rl.types import BatchedEnv, BatchedStep, Clock, MultiAgentSpec
 
-if TYPE_CHECKING:
-    from multigrid_rl.learn.decisions import Gaps
-
 Array = NDArray[Any]
+#: Of an environment whose agents do not decide in every step: agent -> where it decides next, (N,).
+Deciding = Callable[[], dict[str, NDArray[np.bool_]]]
 
 
 class Collector:
@@ -56,7 +55,7 @@ class Collector:
             name: distribution_of(agent.action_space, bound, self._net(name)) for name, agent in self.agents.items()
         }
         obs = env.observations()
-        deciding = getattr(env, "deciding", None)  # agents come and go: see learn.decisions
+        deciding = getattr(env, "deciding", None)  # agents come and go
         self._done = np.empty((steps + (deciding is not None), env.num_envs), np.bool_)
         self.rollouts = {
             name: Rollout.empty(self._done, obs[name], self.distributions[name], self._net(name).state_size)
@@ -70,8 +69,6 @@ class Collector:
         self._passes: dict[str, fast.Pass | None] = {}
         self._gaps: dict[str, Gaps] = {}
         if deciding is not None:
-            from multigrid_rl.learn import decisions  # noqa: PLC0415 - most environments have none
-
             for name, rollout in self.rollouts.items():
                 if self._net(name).state_size:
                     raise ValueError("model: expected a network without memory where agents come and go")
@@ -79,7 +76,7 @@ class Collector:
                 self.rollouts[name] = own = rollout._replace(done=self._done.copy())
                 self._cut[name] = np.empty_like(self._done)
                 columns = {column: array for column, array in own._asdict().items() if column != "memory"}
-                self._gaps[name] = decisions.Gaps(columns, self._cut[name], name, deciding)
+                self._gaps[name] = Gaps(columns, self._cut[name], name, deciding)
         self._last = dict(obs)
 
     def _net(self, name: str) -> Any:
@@ -102,8 +99,8 @@ class Collector:
                 self._last[name] = obs[name]
                 if self._gaps:
                     finals = np.concatenate([obs[name][:0], *self._finals[name]])
-                    ends = self._gaps[name].close(obs[name], last, finals)
-                    self._last[name], last, self._finals[name] = ends.obs, ends.values, [ends.finals]
+                    self._last[name], last, finals = self._gaps[name].close(obs[name], last, finals)
+                    self._finals[name] = [finals]
                 # Where an episode went on, the next row's value is the bootstrap; where it ended, `_store` put the
                 # final observation's value.
                 next_values = np.concatenate([rollout.values[1:], last[None]])
@@ -255,3 +252,92 @@ class Collector:
         self._fresh = {name: column.copy() for name, column in fresh.items()}
         for name, gaps in self._gaps.items():
             gaps.waiting |= {column: rows.copy() for column, rows in state["waiting"][name].items()}
+
+
+class Gaps:
+    """Compacts rollouts of ``T + 1`` rows; the first row holds the decisions that the last batch left open.
+
+    A step's mask marks decisions; rewards and ends may come in any step. Each column is one agent's place. A decision's
+    row gets all rewards until its agent decides again, and the end of its episode. Where this is not known when a batch
+    is full, it waits for the next batch. Rows without a decision come first, masked. The discount applies per decision,
+    not per step, as in ML-Agents
+    (https://github.com/Unity-Technologies/ml-agents/blob/main/docs/Learning-Environment-Design-Agents.md).
+
+    Args:
+        rollout: arrays (T + 1, N, ...) by name, as :class:`~multigrid_rl.learn.batches.Rollout` has them.
+        cut: (T + 1, N) where an episode was truncated.
+        name: of the agent.
+        deciding: the environment's method.
+    """
+
+    #: Columns that describe a decision; the others hold its outcome.
+    _KEPT = ("obs", "actions", "mask", "logp", "entropy", "values", "rewards", "starts", "terminated")
+
+    def __init__(self, rollout: dict[str, Array], cut: Array, name: str, deciding: Deciding) -> None:
+        self._rollout, self._cut, self._name, self._deciding = rollout, cut, name, deciding
+        # A waiting decision keeps its columns: its log-probability is that of the weights that drew it, and its ratio
+        # corrects for the update in between.
+        #: The waiting decisions, at most one for each place: its mask is set.
+        self.waiting = {name: np.zeros_like(rollout[name][0]) for name in self._KEPT}
+
+    def open(self) -> None:
+        """Put the waiting decisions into the first row."""
+        for name in ("terminated", "done", "next_values"):
+            self._rollout[name][0] = 0
+        for name, column in self.waiting.items():
+            self._rollout[name][0] = column
+        self._cut[0] = False
+
+    def close(self, obs: Array, values: Array, finals: Array) -> tuple[Array, Array, Array]:
+        """Compact the rollout; returns observation and value after the last row of each place, and the ``finals`` left.
+
+        Args:
+            obs: (N, D) the current observations of the places.
+            values: (N,) of these.
+            finals: (F, D) last observations of truncated episodes, in the order of steps.
+        """
+        rollout, cut = self._rollout, self._cut
+        final = np.full(cut.shape, -1)
+        final[cut] = np.arange(len(finals))
+        owner = self._gather(final)
+        cut[:] = final >= 0
+        places = np.flatnonzero((owner >= 0) & ~self._deciding()[self._name])
+        rows = owner[places]
+        obs, values = obs.copy(), values.copy()
+        obs[places], values[places] = rollout["obs"][rows, places], rollout["values"][rows, places]
+        for name, column in self.waiting.items():
+            column[...] = 0
+            column[places] = rollout[name][rows, places]
+        rollout["mask"][rows, places] = False
+        active = rollout["mask"][..., 0]
+        # Stable: decisions stay in the order of time, one right after the other, as the recursion of advantages needs
+        # it.
+        order = np.argsort(active, axis=0, kind="stable")
+        for column in (*rollout.values(), cut, final):
+            column[...] = np.take_along_axis(column, order.reshape(*order.shape, *(1,) * (column.ndim - 2)), axis=0)
+        # A path that began earlier counts from its first row.
+        first = len(active) - active.sum(axis=0)
+        used = np.flatnonzero(first < len(active))
+        rollout["starts"][first[used], used] = True
+        return obs, values, finals[final[cut]]
+
+    def _gather(self, final: Array) -> Array:
+        """Give each decision the outcome before the next one; returns the rows (N,) of decisions still open."""
+        # One pass over time: what comes in a step without a decision belongs to the place's newest decision.
+        rollout = self._rollout
+        active, done = rollout["mask"][..., 0], rollout["done"].copy()
+        owner = np.full(active.shape[1], -1)
+        for t, decided in enumerate(active):
+            owner[decided] = t
+            late = np.flatnonzero(~decided & (owner >= 0))
+            to = owner[late]
+            for name in ("rewards", "next_values"):
+                rollout[name][to, late] += rollout[name][t, late]
+            for name in ("terminated", "done"):
+                rollout[name][to, late] |= rollout[name][t, late]
+            final[to, late] = np.maximum(final[to, late], final[t, late])
+            owner[done[t]] = -1
+        for name in ("rewards", "next_values", "terminated", "done"):
+            rollout[name][~active] = 0
+        final[~active] = -1
+        return owner

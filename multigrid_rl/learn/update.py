@@ -20,8 +20,18 @@ from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights, parameters_of
-from multigrid_rl.learn.losses import Losses, Rows, Statistics, Weighting, loss_of, objective_of, value_loss_of
-from multigrid_rl.learn.update_settings import UpdateConfig, bounded, penalties_of, stop_at, summed_up, with_outputs
+from multigrid_rl.learn.losses import (
+    Losses,
+    Rows,
+    Statistics,
+    UpdateConfig,
+    Weighting,
+    loss_of,
+    penalties_of,
+    stop_at,
+    summed_up,
+    with_outputs,
+)
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.types import Clock
 
@@ -65,8 +75,7 @@ class Update:
         self._distributions = {
             name: distribution_of(space, network=networks[name]) for name, space in action_spaces.items()
         }
-        value_loss = bounded(value_loss_of(config.value_loss), config.vf_clip)
-        self._losses = Losses(objective_of(config.objective), value_loss)
+        self._losses = Losses.of(config)
         self._penalties = penalties_of(config, networks)
         self._device, self._share = device, part
         self._flat = {

@@ -55,27 +55,21 @@ class Distribution(Protocol):
 
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
         """Draw one action for each row of ``outputs`` (N, outputs) from the row's stream."""
-        ...
 
     def mode(self, outputs: NDArray[np.float32]) -> Array:
         """Return the likeliest action (N, width) of each row."""
-        ...
 
     def bounded(self, actions: Array) -> Array:
         """Map ``actions`` (N, width) into the environment's bounds."""
-        ...
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return log-probabilities (B, C) of ``actions`` (B, width)."""
-        ...
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return entropies (B, C) in nats."""
-        ...
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         """Return divergences (B, C) of ``new`` from ``old``, outputs (B, K), in nats."""
-        ...
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the imitation loss (B,) of each row: the negative log-probability of ``actions`` (B, width)."""

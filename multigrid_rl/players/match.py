@@ -112,7 +112,7 @@ class Match(Generic[Env]):
         self._seats = {name: _seats_of(teams, name) for name in players}
         occupied = {seat for seats in self._seats.values() for seat in seats}
         self.seats = tuple(seat for seat in teams if seat not in occupied)
-        if hasattr(env, "deciding"):  # seats decide now and then: see learn.decisions
+        if hasattr(env, "deciding"):  # seats decide now and then: see learn.rollout
             self.deciding = env.deciding
         self.clock = Clock()
         self.batch: Any = None  # arrays of whole.play

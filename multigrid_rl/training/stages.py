@@ -17,8 +17,7 @@ from multigrid_rl.cores import available_cpus, cpu_quota, free_memory
 from multigrid_rl.fast.threads import ThreadTuner
 from multigrid_rl.gates import Gate
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.losses import objective_of, value_loss_of
-from multigrid_rl.learn.update_settings import UpdateConfig
+from multigrid_rl.learn.losses import UpdateConfig, objective_of, value_loss_of
 from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.registry import ArchitectureError, actor_of, network_of
 from multigrid_rl.players.cards import packed, signature

@@ -25,7 +25,7 @@ _PEERS: dict[int, UnityPeer] = {}
 
 
 class UnityEnvs(Episodes):
-    """``num_envs`` places for agents of one behaviour; ``types.BatchedEnv`` with what ``learn.decisions`` asks for.
+    """``num_envs`` places for agents of one behaviour; ``types.BatchedEnv`` with what ``learn.rollout`` asks for.
 
     An agent sits on its place from its first decision to its end; the next agent takes a free place. An
     episode is as long as its decisions. What Unity does cannot be set back: a state is empty, and a run that goes on

@@ -12,8 +12,7 @@ from multigrid_rl.text import expected
 from multigrid_rl.types import BatchedStep, Board, Clock, EpisodeTable, GameSpec, Shaping
 from multigrid_rl.world.constants import ACTIONS, NUM_EVENTS
 from multigrid_rl.world.kernels import observe_games, reset_games, step_games
-from multigrid_rl.world.state import Step, allocate_outputs, allocate_state, make_flags
-from multigrid_rl.world.views import view_tables
+from multigrid_rl.world.state import Step, allocate_outputs, allocate_state, make_flags, view_tables
 
 VIEW_SIZES = (3, 5, 7)
 

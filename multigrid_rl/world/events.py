@@ -115,9 +115,9 @@ _NAMES = {
 BEHAVIOUR = tuple(name.rpartition("/")[2] for name in _NAMES)
 
 
-def game_specs(spec: GameSpec, pools: tuple[tuple[str, tuple[str, ...]], ...] = ()) -> MultiAgentSpec:
-    """Return who is in a game in which players fill every seat; ``pools``: seats where several take turns."""
-    return MultiAgentSpec((), spec.seats, tuple(map(spec.team_of, spec.seats)), ("red", "blue"), EVENTS, pools)
+def game_specs(spec: GameSpec) -> MultiAgentSpec:
+    """Return who is in a game in which players fill every seat."""
+    return MultiAgentSpec((), spec.seats, tuple(map(spec.team_of, spec.seats)), ("red", "blue"), EVENTS)
 
 
 def _samples(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) -> dict[str, Sample]:

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from multigrid_rl.jit import inlined, kernel
 from multigrid_rl.streams import below
 from multigrid_rl.world import constants as c
-from multigrid_rl.world.state import Flags, State, Step
-from multigrid_rl.world.views import ViewTables, draw_view
+from multigrid_rl.world.state import Flags, State, Step, ViewTables, draw_view
 
 _GO_KEY, _GO_BALL, _GO_DOOR = 1, 2, 3
 

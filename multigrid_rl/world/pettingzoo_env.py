@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Discrete, Space
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
@@ -13,9 +13,9 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import RULE_SETS, GameSpec
 from multigrid_rl.world import spaces
-from multigrid_rl.world.constants import AGENT, CELL, DONE, HEIGHT, WIDTH, decode
+from multigrid_rl.world.constants import DONE
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.rendering import living_agents, render_frame
+from multigrid_rl.world.rendering import render_frame
 
 
 def parallel_env(
@@ -80,7 +80,6 @@ class RedBlueDoors(ParallelEnv):
             seat: spaces.flat_space(spec) if flat else spaces.observation_space(spec) for seat in spec.seats
         }
         self.action_spaces = {seat: spaces.action_space() for seat in spec.seats}
-        self.state_space = Box(0, int(CELL.max()), (WIDTH, HEIGHT, 3), np.uint8)
         self.world = World(spec, 1, auto_reset=False)
         self._index = {seat: a for a, seat in enumerate(spec.seats)}
         self._rng: np.random.Generator | None = None
@@ -140,14 +139,6 @@ class RedBlueDoors(ParallelEnv):
         truncated = dict.fromkeys(agents, bool(step.truncated[0]))
         self.agents = [seat for seat in agents if not (terminated[seat] or truncated[seat])]
         return self._observations(agents), rewards, terminated, truncated, self._infos(agents)
-
-    def state(self) -> NDArray[np.uint8]:
-        """Return the board, uint8 (16, 8, 3) triples with living agents drawn in; carried objects are not shown."""
-        s = self.world.state
-        codes = s.cells[0].copy()
-        for a in living_agents(self.world, 0):
-            codes[s.position[0, a]] = AGENT + 4 * self.world.flags.team[a] + s.heading[0, a]
-        return decode(codes).reshape(WIDTH, HEIGHT, 3)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return the uint8 frame (256, 512, 3) of the current state; ``None`` without a render mode."""

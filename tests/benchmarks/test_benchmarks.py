@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
-from benchmarks import control, jaxmarl, measure, results, tables, training, tuning, world
+from benchmarks import control, measure, results, tables, training, world
 from benchmarks.measure import BenchmarkError, Peers
 from multigrid_rl.config.compose import compose
 from tools import fingerprints
-
-ROOT = Path(__file__).parents[2]
 
 
 def row(iteration, seconds, **more):
@@ -68,7 +65,7 @@ class TestProcesses:
     def test_failing_run_is_reported_with_last_output(self):
         program = [sys.executable, "-c", "import sys; print('x'); sys.exit('no such thing')"]
         with pytest.raises(BenchmarkError, match=r"status 1: no such thing$"):
-            measure.train_once([], program=program)
+            measure.run_process(program)
 
     def test_hanging_run_is_ended(self, tmp_path):
         self.stuck(tmp_path, "pass")
@@ -82,7 +79,7 @@ class TestProcesses:
         tell = f"pathlib.Path({str(note)!r}).write_text(str(os.getpid()))"
         code = f"import os, pathlib, signal, time; {first}; {tell}; time.sleep(60)"
         with pytest.raises(BenchmarkError, match="took longer than 2 s"):
-            measure.train_once([], program=[sys.executable, "-c", code], limit=2.0)
+            measure.run_process([sys.executable, "-c", code], limit=2.0)
         with pytest.raises(ProcessLookupError):
             os.kill(int(note.read_text()), 0)
 
@@ -156,33 +153,6 @@ class TestTables:
             assert part in page
 
 
-class TestTuning:
-    def test_best_three_rerun_with_one_and_two_threads(self):
-        speeds = {1: 10.0, 2: 40.0, 3: 30.0, 4: 20.0}
-        trials = tuning.sweep([{"n": n} for n in speeds], lambda setting: speeds[setting["n"]] * setting["threads"])
-        assert [trial.setting["n"] for trial in trials] == [1, 2, 3, 4, 2, 2, 3, 3, 4, 4]
-        assert tuning.best_of(trials) == {"n": 2, "threads": 2}
-
-    def test_failing_setting_is_listed_but_never_best(self):
-        def speed(setting):
-            if setting["n"] == 1:
-                raise BenchmarkError("too large")
-            return 5.0
-
-        trials = tuning.sweep([{"n": 1}, {"n": 2}], speed)
-        assert trials[0] == ({"n": 1, "threads": 1}, None, "too large")
-        assert tuning.best_of(trials)["n"] == 2
-
-    def test_rejects_tuning_in_which_every_setting_failed(self):
-        with pytest.raises(BenchmarkError, match="no setting ran: too large"):
-            tuning.best_of([tuning.Trial({"n": 1}, None, "too large")])
-
-    def test_every_setting_keeps_batch(self):
-        settings = training.stock_settings(quick=False) + training.sb3_settings(quick=False)
-        settings += [*jaxmarl.settings(quick=False), *jaxmarl.settings(quick=True), jaxmarl.BEST]
-        assert all(tuning.BATCH % setting["num_envs"] == 0 for setting in settings)
-
-
 class TestSections:
     def test_ratio_is_null_without_peers(self, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["training", "--quick", "--only", "sb3", "--skip-peers"])
@@ -190,40 +160,6 @@ class TestSections:
         training.main()
         data = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert data == dict.fromkeys(training.KEYS)
-
-    def test_jaxmarl_is_left_out_with_a_line_where_it_is_not(self, monkeypatch, tmp_path, capsys):
-        monkeypatch.setattr(sys, "argv", ["training", "--quick", "--only", "jaxmarl", "--jaxmarl", str(tmp_path)])
-        monkeypatch.setattr(training, "describe", lambda: {})
-        training.main()
-        told = capsys.readouterr()
-        assert json.loads(told.out.splitlines()[-1]) == dict.fromkeys(training.KEYS)
-        missing = f"JaxMARL's IPPO is left out: no jaxmarl in {tmp_path}: make bench-jaxmarl makes it"
-        assert told.err.splitlines() == [f"benchmarks: {missing}"]
-
-    def test_jaxmarl_is_measured_in_both_kinds_of_steps(self, monkeypatch, capsys):
-        asked = []
-
-        class Here:
-            def __init__(self, *_):
-                pass
-
-            def run(self, module, arguments):
-                asked.append((module, arguments))
-                return {"env_steps_per_s": 50.0}
-
-        ours = run_of([row(iteration, 1.0 * iteration) for iteration in range(1, 5)])
-        monkeypatch.setattr(jaxmarl, "Peers", Here)
-        monkeypatch.setattr(jaxmarl, "train_once", lambda overrides: ours)
-        monkeypatch.setattr(training, "describe", lambda: {})
-        monkeypatch.setattr(sys, "argv", ["training", "--quick", "--only", "jaxmarl", "--sweep"])
-        training.main()
-        lines = capsys.readouterr().out.splitlines()
-        assert "| multigrid-rl, 1 thread(s) | 100 | 100 to 100 | 200 |" in lines
-        assert "| JaxMARL's IPPO | 50.00 | 50.00 to 50.00 | 100 |" in lines
-        assert json.loads(lines[-1])["ratio_to_jaxmarl"] == 2.0
-        module, arguments = asked[-1]
-        assert module == "jaxmarl_ippo"
-        assert {"--batch=4096", "--minibatch=1024", "--epochs=4", "--num-envs=64"} <= set(arguments)
 
     def test_failing_section_keeps_earlier_sections(self, monkeypatch, tmp_path, capsys):
         def works(its, options):

@@ -29,13 +29,11 @@ def recorded(speed_after: float = 1000.0, seconds: int = 59):
 def test_reports_runner_downtime_and_surrounding_speed():
     rows, memory = recorded()
     found = summary(rows, KILLS[:2], memory)
-    assert (found["kills"], found["recovered"], found["speeds_compared"]) == (2, 2, 2)
+    assert (found["kills"], found["recovered"]) == (2, 2)
     assert (found["away_s"]["min"], found["away_s"]["max"]) == pytest.approx((7.0, 8.0), abs=0.11)
     assert found["speed_after_over_before"]["min"] == pytest.approx(1.0, abs=0.01)
-    assert found["within_a_tenth"] == 2
     assert found["driver_mib_a_minute"] == pytest.approx(1.0, abs=0.05)
     assert found["mib_a_minute_by_process"] == {"agent.py": 2.0, "raylet": 0.0}
-    assert found["speed_without_a_kill"]["median"] == pytest.approx(1.0, abs=0.01)
     assert (found["zombies_most"], found["zombies_at_end"]) == (1, 1)
 
 
@@ -44,7 +42,6 @@ def test_shows_slowdown_after_first_loss():
     found = summary(rows, KILLS[:2], memory)
     assert found["speed_after_over_before"]["min"] == pytest.approx(0.8, abs=0.01)
     assert found["speed_after_over_before"]["max"] == pytest.approx(1.0, abs=0.01)
-    assert found["within_a_tenth"] == 1
 
 
 def test_downtime_is_excluded_from_speed_before_next_kill():
@@ -56,7 +53,7 @@ def test_downtime_is_excluded_from_speed_before_next_kill():
 def test_reports_very_short_soak():
     rows, memory = recorded(seconds=10)
     found = summary(rows, [], memory)
-    assert (found["kills"], found["away_s"], found["speed_first_and_last_tenth"]) == (0, {}, [])
+    assert (found["kills"], found["away_s"]) == (0, {})
 
 
 def test_classifies_processes():

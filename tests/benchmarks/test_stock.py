@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -28,8 +25,8 @@ def test_networks_start_with_same_weights(session):
 
 @pytest.mark.parametrize(
     ("overrides", "networks"),
-    [([], {"red_0"}), (TEAM, {"red_0", "red_1"}), ([*TEAM, "shared=true"], {"red"}), ([*TEAM, "scheme=ctce"], {"red"})],
-    ids=["1v1", "dtde", "shared", "ctce"],
+    [([], {"red_0"}), (TEAM, {"red_0", "red_1"}), ([*TEAM, "shared=true"], {"red"})],
+    ids=["1v1", "dtde", "shared"],
 )
 def test_rllib_trains_our_games(session, overrides, networks):
     algorithm = stock_config(compose([*TINY, "seed=5", *overrides])).build_algo()
@@ -38,20 +35,9 @@ def test_rllib_trains_our_games(session, overrides, networks):
     finally:
         algorithm.stop()
     assert networks <= set(results["learners"])
-    # A joint action is one of 7 for each of two seats.
-    most = 2 * 1.946 if "scheme=ctce" in overrides else 1.946
-    assert all(most - 0.2 < results["learners"][name]["entropy"] <= most for name in networks)
+    assert all(1.746 < results["learners"][name]["entropy"] <= 1.946 for name in networks)
 
 
 @pytest.mark.long
 def test_measures_speed(session):
     assert measured(compose([*TINY, "seed=5"]), iterations=1, warmup=1) > 0
-
-
-@pytest.mark.long
-def test_documented_other_algorithm_trains(session):
-    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
-    (example,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "DQNConfig" in block]
-    scope: dict = {}
-    exec(example, scope)
-    assert scope["results"]["learners"]["red_0"]["num_module_steps_trained_lifetime"] > 0

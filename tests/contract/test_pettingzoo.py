@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from pettingzoo.utils.conversions import parallel_to_aec
 
 from composing import GAMES
-from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, SOUTH, WEST, clear, place, put
+from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, SOUTH, WEST, clear, place
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.text import ConfigError
 from multigrid_rl.world import constants as c
@@ -151,7 +151,7 @@ def layouts(env, seeds):
     boards = []
     for seed in seeds:
         env.reset(seed=seed)
-        boards.append(env.state().tobytes())
+        boards.append(env.world.state.cells.tobytes())
     return boards
 
 
@@ -245,34 +245,7 @@ def test_eliminated_agent_leaves_in_same_step(scenario):
     assert set(env.reset()[0]) == all_agents == set(env.agents)
 
 
-@every_death_match
-def test_eliminating_last_opponent_ends_game(scenario):
-    env = parallel_env(scenario)
-    env.reset(seed=0)
-    clear(env.world)
-    for k in range(env.spec.blue):
-        place(env.world, f"blue_{k}", *face(env), NORTH)
-        _, _, terminated, _, infos = env.step({"red_0": c.TOGGLE})
-    assert set(terminated.values()) == {True}
-    assert infos["red_0"]["winner"] == c.RED
-    assert infos["red_0"]["elimination_win"] == 1.0
-    assert env.agents == []
-
-
-@pytest.mark.parametrize("scenario", [name for name in DEATH_MATCHES if load_scenario(name).game.blue > 1])
-def test_classic_rules_keep_eliminated_agents_to_end(scenario):
-    env = parallel_env(scenario, rules="classic")
-    env.reset(seed=0)
-    clear(env.world)
-    place(env.world, "blue_0", *face(env), NORTH)
-    _, rewards, terminated, _, infos = env.step({"red_0": c.TOGGLE})
-    assert rewards["blue_0"] == -1.0
-    assert infos["blue_0"]["got_eliminated"] == 1.0
-    assert not any(terminated.values())
-    assert set(env.agents) == set(env.possible_agents)
-
-
-# What goes in, and the state -----------------------------------------------------------------------------------------
+# What goes in -----------------------------------------------------------------------------------------
 
 
 def test_rejects_unknown_agents_actions_and_early_steps():
@@ -289,21 +262,3 @@ def test_rejects_unknown_agents_actions_and_early_steps():
     for right in (np.int8(1), np.int64(1), np.array(1)):
         env.step({"red_0": right})
     assert env.world.state.heading[0].tolist() == [EAST, SOUTH]
-
-
-def test_state_is_board_with_living_agents():
-    env = parallel_env("2v2")
-    env.reset(seed=0)
-    clear(env.world)
-    put(env.world, (6, 3), c.KEY)
-    place(env.world, "blue_0", *face(env), NORTH)
-    before = env.state()
-    assert env.state_space.contains(before)
-    assert before[7, 3].tolist() == [10, 0, EAST]
-    assert before[8, 3].tolist() == [10, 2, NORTH]
-    assert before[6, 3].tolist() == [5, 0, 4]
-    assert before[4, 6].tolist() == [4, 0, 2]
-    env.step({"red_0": c.TOGGLE})
-    after = env.state()
-    assert after[8, 3].tolist() == [1, 0, 0]
-    assert (before != after).any(axis=2).sum() == 1

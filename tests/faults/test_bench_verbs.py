@@ -24,7 +24,6 @@ def test_bench_verbs_run_from_an_empty_folder(tmp_path):
     verbs = {
         "bench": ("ratio_to_stock_rllib", "ratio_to_sb3"),
         "bench-control": ("ratio_to_sb3",),
-        "bench-jaxmarl": ("ratio_to_jaxmarl",),
     }
     for verb, measured in verbs.items():
         command = ["make", verb, "ARGS=--quick"]

@@ -11,7 +11,6 @@ import torch
 
 import hostile_agents  # noqa: F401 - registers environments
 from demonstrated import Shown
-from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.imitation.adversarial import (
     AdversarialConfig,
@@ -21,9 +20,9 @@ from multigrid_rl.imitation.adversarial import (
     encoded,
 )
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.batches import Paths, estimate
+from multigrid_rl.learn.batches import estimate
+from multigrid_rl.learn.losses import UpdateConfig
 from multigrid_rl.learn.rollout import Collector
-from multigrid_rl.learn.update_settings import UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.types import RunError, Schedule
@@ -129,20 +128,6 @@ def test_gradient_penalty_measures_distance_of_slope_from_one():
     torch.testing.assert_close(net.reward.weight.grad, 2 * (5.0 - 1.0) * weights / 5.0)
 
 
-def test_gradient_penalty_flattens_discriminator():
-    slopes = []
-    for weight in (0.0, 10.0):
-        collector, _, update = parts(replace(GAIL, steps=40, gradient_penalty=weight))
-        once(collector, update)
-        net = update.adversaries[AGENT].discriminator
-        theirs, rows = shown(), np.arange(50)
-        points = Steps(
-            *(torch.from_numpy(column[rows]) for column in (theirs.observations, theirs.actions)), *[None] * 3
-        )
-        slopes.append(float(net.gradient_penalty(points, points, torch.ones(50, 1)).detach()))
-    assert slopes[1] < slopes[0] / 2
-
-
 def test_airl_rewards_f_less_log_probability():
     net, steps = Discriminator(3, 2, AIRL), steps_of()
     g = net.reward(torch.cat([steps.obs, steps.actions], 1))[:, 0]
@@ -160,17 +145,6 @@ def test_actions_are_scaled_to_bounds_if_any_and_choices_one_hot():
     unbounded = encoded(Gaussian([-np.inf, 0], [np.inf, np.inf], "clip"), np.array([[-7.0, 3.0]], np.float32))
     np.testing.assert_allclose(unbounded, [[-7.0, 3.0]])
     np.testing.assert_array_equal(encoded(Categorical((2, 3)), np.array([[1, 0]])), [[0, 1, 1, 0, 0]])
-
-
-def test_next_observation_is_next_row_or_final_one():
-    flags = np.zeros((3, 2), np.bool_)
-    done, cut, ended = flags.copy(), flags.copy(), flags.copy()
-    done[1] = True
-    cut[1, 0], ended[1, 1] = True, True
-    obs = np.arange(6, dtype=np.float32)[:, None]  # (T, N): 0 1 / 2 3 / 4 5
-    path = Paths(flags * 1.0, ended, done, ~flags, flags, cut, np.array([[20.0]]), np.array([[40.0], [50.0]]))
-    _, following = path.with_next(obs, path.final_obs, path.last_obs)
-    np.testing.assert_array_equal(following[..., 0], [[2, 3], [20, 0], [40, 50]])
 
 
 # --- updates
@@ -281,12 +255,3 @@ def test_rejects_early_ends_unless_allowed():
 
 
 # --- what a run may say
-
-
-def test_environment_recipes_combine_with_adversarial_imitation():
-    config = compose(["experiment=halfcheetah", "train=airl", "data=x", "train.until=5"])
-    assert (config.train.num_envs, config.train.recompute, config.train.adversarial.kind) == (16, True, "airl")
-    assert (
-        config.train.adversarial.steps
-        == compose(["train=gail", "env_id=Pendulum-v1", "data=x"]).train.adversarial.steps
-    )

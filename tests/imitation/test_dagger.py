@@ -12,7 +12,7 @@ import torch
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from multigrid_rl.imitation.cloning import CloningConfig, play_out
+from multigrid_rl.imitation.cloning import CloningConfig
 from multigrid_rl.imitation.dagger import Dagger, Labelled, LabellingCollector
 from multigrid_rl.imitation.imitation_trainers import DaggerOptions
 from multigrid_rl.learn.batches import Batch
@@ -106,19 +106,6 @@ def test_learner_learns_expert_labels(learning, model):
     twin.set_state(state)
     assert (twin._rows("red_0", 720).obs == learner._rows("red_0", 720).obs).all()
     assert (twin._rows("red_0", 720).obs != learner._rows("red_0", 960).obs).any()
-
-
-def test_rollouts_are_whole_episodes_equal_per_environment():
-    factory = env_factory(compose(["env_id=CartPole-v1", "experiment=none"]))
-    net = network_of(factory.specs.agents[0], {"name": "mlp", "hidden": [8], "activation": "tanh"})
-    options = {"num_envs": 4, "seed": 0, "bound": "clip"}
-    table, entropies = play_out(factory, {"agent_0": net}, 10, first=0, **options)
-    assert table.episodes == 10
-    assert (table.returns[:, 0] == table.length).all()
-    assert 0.5 < entropies["agent_0"] <= np.log(2)
-    again, _ = play_out(factory, {"agent_0": net}, 10, first=0, **options)
-    other, _ = play_out(factory, {"agent_0": net}, 10, first=4, **options)
-    assert again.length.tolist() == table.length.tolist() != other.length.tolist()
 
 
 # --- beginning with a player

@@ -1,4 +1,4 @@
-"""Training learns: short runs of every kind reach a bound that chance does not, with any seed (make robustness)."""
+"""Training learns: short runs of every kind reach a bound that chance does not, with any seed (--learning-seed)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from multigrid_rl.show.figures import PAGE_AXES, PAGE_SIZE
 from multigrid_rl.show.page import asset_text
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.types import GameSpec, Rules
-from multigrid_rl.world.views import view_tables
+from multigrid_rl.world.state import view_tables
 from report_runs import EVILS, TEAMS, games_of
 
 

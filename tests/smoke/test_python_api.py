@@ -43,9 +43,8 @@ def test_objects_are_evaluated_as_they_are():
 
 
 def test_an_evaluation_names_its_mode():
-    answers = [multigrid_rl.evaluate("blue-rookie", episodes=4, **how) for how in ({}, {"deterministic": True})]
+    answers = [multigrid_rl.evaluate("blue-rookie", episodes=4, **how) for how in ({}, {"mode": "argmax"})]
     assert [answer["mode"] for answer in answers] == ["stochastic", "argmax"]
-    assert answers[1] == multigrid_rl.evaluate("blue-rookie", episodes=4, mode="argmax")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,6 @@ def test_an_evaluation_names_its_mode():
         *(({"mode": mode}, r"^mode: expected stochastic, argmax, got") for mode in ("greedy", True, None, "argmx")),
         *(({"seed": seed}, "^seed: expected a whole number of at least 0, got") for seed in (-1, 1.5, True, "7")),
         *(({"episodes": games}, "^episodes: expected a whole number of at least") for games in (0, 1, 2.5, "ten")),
-        ({"deterministic": "yes"}, "^deterministic: expected True or False, got yes$"),
     ],
 )
 def test_what_an_evaluation_cannot_mean_is_refused(given, message):

@@ -20,7 +20,7 @@ from multigrid_rl.text import ConfigError
 from multigrid_rl.types import Board, GameSpec, RewardWeights
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.events import best_return
-from multigrid_rl.world.views import view_tables
+from multigrid_rl.world.state import view_tables
 from tools.house import ADDONS
 
 ROOT = Path(__file__).parents[2]

@@ -134,7 +134,7 @@ def test_objectives_resolve_by_name_or_module_function():
     assert objective_of("multigrid_rl.learn.losses:ppo") is ppo
 
 
-@pytest.mark.parametrize("name", ["pg", "", "nowhere:f", "math:nothing", ":", "math:"])
+@pytest.mark.parametrize("name", ["pg", "", "nowhere:f", "math:nothing", "math.py:pow", ":", "math:"])
 def test_rejects_unknown_objective(name):
     with pytest.raises(ConfigError, match=r"^train\.objective.*module:function"):
         objective_of(name)

@@ -18,7 +18,6 @@ from multigrid_rl.config.recipes import check_harmless, recipe_values
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import data_root
 from multigrid_rl.gates import Gate
-from multigrid_rl.learn.losses import objective_of
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.models.registry import ArchitectureError, custom
 from multigrid_rl.players.cards import PlayerError, read_card, read_network, write_player
@@ -51,26 +50,6 @@ def test_builds_external_network(own_parts):
 def test_rejects_network_without_its_parts(own_parts):
     with pytest.raises(ArchitectureError, match="state_size: expected a whole number, 0 without memory, got None"):
         custom("own_parts:Bare", {"hidden": [8]}, [SPACE], 2)
-
-
-def test_takes_external_objective(own_parts):
-    assert objective_of("own_parts:doubled").__name__ == "doubled"
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("own_parts:tripled", "got own_parts:tripled: module 'own_parts' has no attribute 'tripled'"),
-        ("nowhere:f", "that can be imported, got nowhere:f: ModuleNotFoundError: No module named"),
-        ("./own_parts.py:doubled", "expected module:function without .py or a folder"),
-        ("own_parts.py:doubled", "expected module:function without .py or a folder"),
-        ("reinforce", "train.objective: expected ppo, policy_gradient or module:function, got reinforce"),
-    ],
-)
-def test_rejects_unknown_objective(own_parts, name, expected):
-    with pytest.raises(ConfigError) as error:
-        objective_of(name)
-    assert expected in str(error.value)
 
 
 @pytest.mark.parametrize(

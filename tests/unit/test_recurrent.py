@@ -80,34 +80,6 @@ def test_memory_has_announced_shape_and_matters(cell, size):
     assert (fresh != other).any(dim=1).all()
 
 
-def test_lstm_state_is_hidden_then_cell():
-    net, tokens = network("lstm"), tokens_of()
-    state = torch.randn(GAMES, 16, generator=torch.Generator().manual_seed(5))
-    with torch.no_grad():
-        _, _, following = net(tokens[:, 0], state)
-        rows = tokens[:, 0].long() + net.first
-        read = torch.tanh(net.table[rows].sum(1) + net.bias)
-        hidden, cell = net.core(read, (state[:, :8], state[:, 8:]))
-    torch.testing.assert_close(following, torch.cat([hidden, cell], dim=1))
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_memory_does_not_leak_between_games_or_episodes(cell):
-    net, tokens = network(cell), tokens_of()
-    starts = starts_of((0, 0), (2, 4))
-    zero = torch.zeros(GAMES, net.state_size)
-    full = torch.randn(GAMES, net.state_size, generator=torch.Generator().manual_seed(6))
-    with torch.no_grad():
-        plain = net.sequence(tokens, zero, starts)[0].view(GAMES, STEPS, ACTIONS)
-        stained = net.sequence(tokens, full, starts)[0].view(GAMES, STEPS, ACTIONS)
-        turned = net.sequence(tokens.flip(0), zero.flip(0), starts.flip(0))[0].view(GAMES, STEPS, ACTIONS).flip(0)
-    assert torch.equal(plain[0], stained[0])  # it begins with a new episode
-    assert torch.equal(plain[2, 4:], stained[2, 4:])
-    assert (plain[2, :4] != stained[2, :4]).any(dim=1).all()
-    assert (plain[1] != stained[1]).any(dim=1).all()
-    torch.testing.assert_close(plain, turned)
-
-
 @pytest.mark.parametrize("cell", CELLS)
 def test_gradient_stops_at_episode_start(cell):
     net, tokens = network(cell), tokens_of()
@@ -123,14 +95,6 @@ def test_gradient_stops_at_episode_start(cell):
     assert reached[1].tolist() == [5 <= t <= 7 for t in range(STEPS)]
     assert not reached[[0, 2, 3]].any()
     assert not state.grad.any()
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_gradient_reaches_first_step_within_episode(cell):
-    net, tokens = network(cell), tokens_of()
-    state = torch.zeros(GAMES, net.state_size, requires_grad=True)
-    net.sequence(tokens, state, starts_of())[1].view(GAMES, STEPS)[1, 7].backward()
-    assert (state.grad.abs().sum(1) > 0).tolist() == [False, True, False, False]
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -134,15 +134,3 @@ def test_locked_door_stays_locked_without_key(rules, carried):
     assert at(w, BLUE_DOOR) == DOOR_LOCKED + BLUE
     assert step.events["blue_0"] == {}
     assert not step.done
-
-
-@both_rules
-def test_win_in_last_step_pays_tenth_and_is_truncated(rules):
-    w = world(rules, max_steps=MAX_STEPS)
-    place(w, "blue_0", *BLUE_FRONT, EAST, BLUE_KEY_USED)
-    for _ in range(MAX_STEPS - 1):
-        assert not play(w).done
-    step = play(w, blue_0=TOGGLE)
-    assert step.reward["blue_0"] == pytest.approx(0.1, rel=1e-12)
-    assert (step.truncated, step.done, step.winner) == (True, True, BLUE)
-    assert set(step.terminated.values()) == {True}

@@ -9,57 +9,7 @@ from games import spec
 from multigrid_rl.streams import Streams, below, seeded
 from multigrid_rl.world.engine import World
 
-STEPS = 120
 SPEC = spec("fair", blue=1, red=1, random_keys=True, obstacle=True, max_steps=25)
-FIELDS = ("tokens", "final_tokens", "reward", "events", "terminated", "truncated", "done", "acted", "winner")
-
-
-def actions_of_game(game):
-    """The same actions for a game, wherever it is played: (STEPS, A)."""
-    rng = np.random.default_rng([99, game])
-    return rng.choice([0, 1, 2, 2, 2, 3, 4, 5, 6], size=(STEPS, SPEC.num_agents)).astype(np.int8)
-
-
-def history(first, games, seed=5):
-    """Everything that ``games`` games answer in STEPS steps with auto-reset: field -> (STEPS, games, ...)."""
-    w = World(SPEC, games, seed=seed, first_game=first)
-    plans = np.stack([actions_of_game(first + k) for k in range(games)], axis=1)
-    rows = {name: [] for name in FIELDS}
-    rows["cells"] = []
-    for t in range(STEPS):
-        step = w.step(plans[t])
-        for name in FIELDS:
-            rows[name].append(getattr(step, name).copy())
-        rows["cells"].append(w.state.cells.copy())
-    return {name: np.stack(values) for name, values in rows.items()}
-
-
-def assert_same(a, b):
-    for name, values in a.items():
-        if name == "final_tokens":  # of done games only
-            assert np.array_equal(values[a["done"]], b[name][b["done"]])
-        else:
-            assert np.array_equal(values, b[name]), name
-
-
-@pytest.fixture(scope="module")
-def many():
-    return history(0, 64)
-
-
-def test_each_game_went_through_several_episodes(many):
-    assert many["done"].sum(axis=0).min() >= 4
-
-
-@pytest.mark.parametrize("game", [0, 1, 31, 63])
-def test_game_plays_same_alone_and_among_64(game, many):
-    assert_same(history(game, 1), {name: values[:, [game]] for name, values in many.items()})
-
-
-def test_another_seed_plays_other_games(many):
-    other = history(0, 64, seed=6)
-    same = (other["cells"] == many["cells"]).all(axis=(0, 2))
-    assert not same.any()
 
 
 def test_accepts_large_and_distant_game_numbers_and_seeds():

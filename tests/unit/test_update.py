@@ -328,10 +328,6 @@ def test_advantages_are_standardised_over_steps_in_game():
     np.testing.assert_array_equal(other.advantages, found)
 
 
-def test_batch_without_memory_is_standardised_as_whole():
-    assert with_advantages([True, True], [1, 2]).standardised().advantages.tolist() == [-1, 1]
-
-
 # --- schedules
 
 

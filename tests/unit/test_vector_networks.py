@@ -111,15 +111,6 @@ def test_result_is_independent_of_threads(gaussian):
     assert all(map(np.array_equal, *found))
 
 
-def test_moved_weights_are_found():
-    net, obs = network(gaussian=True), np.ones((4, 5), np.float32)
-    before = compile_network(net).policy(obs)
-    for parameter in net.parameters():
-        parameter.data = parameter.data * 2
-    assert not np.array_equal(compile_network(net).policy(obs), before)
-    np.testing.assert_allclose(compile_network(net).policy(obs), net.logits(torch.from_numpy(obs)).detach(), rtol=1e-4)
-
-
 @pytest.mark.parametrize(("option", "value"), [("layer_norm", True), ("activation", "silu"), ("hidden", 300)])
 def test_uncompiled_networks_fall_back_to_torch(option, value):
     options = {"layer_norm": value} if option == "layer_norm" else {}

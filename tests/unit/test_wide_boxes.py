@@ -9,10 +9,8 @@ from gymnasium import spaces
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.models.distributions import Gaussian, distribution_of
-from multigrid_rl.players.places import RandomLegal
-from multigrid_rl.streams import Streams
 from multigrid_rl.training.stages import _try_out
-from multigrid_rl.types import AgentSpec, SeatView
+from multigrid_rl.types import AgentSpec
 
 INF = np.inf
 
@@ -52,25 +50,6 @@ def test_draws_before_anything_is_learned_reach_all_of_a_box(low, high):
     assert np.ptp(where) > 0.95
     assert 0.1 < where.std() < 0.35
     assert (np.diff(np.sort(where[:, 0])) < 0.2).all()
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "least", "most"),
-    [
-        (300, 500, 300, 500),
-        (-100, 100, -100, 100),
-        (-1, 1, -1, 1),
-        (-INF, INF, -10, 10),
-        (0, INF, 0, 10),
-        (100, INF, 100, 110),
-    ],
-)
-def test_random_players_draw_from_all_of_a_box(low, high, least, most):
-    agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (2,)), spaces.Box(low, high, (1,)))
-    drawn = RandomLegal(agent).act(SeatView(np.zeros((2000, 2)), None, 0), None, Streams(0, np.arange(2000)))[0]
-    assert (least <= drawn).all()
-    assert (drawn <= most).all()
-    assert np.ptp(drawn) > 0.95 * (most - least)
 
 
 def test_cloning_counts_actions_of_a_far_box_where_their_draws_lie():
