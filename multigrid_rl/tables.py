@@ -16,7 +16,6 @@ from typing import Any
 #: Kinds of environments: the ``package`` of a scenario, or ``doors`` for one with a ``game``.
 ENVIRONMENTS: dict[str, str] = {
     "doors": "multigrid_rl.players.places:Doors",
-    "multigrid": "multigrid_rl.envs.multigrid:Multigrid",
     "gymnasium": "multigrid_rl.envs.gymnasium:Gymnasium",
     "pettingzoo": "multigrid_rl.players.zoo_seats:PettingZoo",
     "unity": "multigrid_rl.walkers.unity:Unity",
@@ -25,7 +24,6 @@ ENVIRONMENTS: dict[str, str] = {
 #: The kind whose ``env_id`` begins like this, for who types nothing else; the longest beginning counts.
 ENV_IDS: dict[str, str] = {
     "": "gymnasium",
-    "MultiGrid-": "multigrid",
     "pettingzoo:": "pettingzoo",
     "openspiel:": "pettingzoo",
 }
@@ -56,8 +54,8 @@ GAMES: dict[str, str] = {
 #: What writes a game of PettingZoo's as text where its own renderer does not, by its ``metadata["name"]``: its
 #: environment, unwrapped -> text.
 TEXTS: dict[str, str] = {
-    "tictactoe_v3": "multigrid_rl.envs.texts:tictactoe",
-    "connect_four_v3": "multigrid_rl.envs.texts:connect_four",
+    "tictactoe_v3": "multigrid_rl.envs.farama:tictactoe",
+    "connect_four_v3": "multigrid_rl.envs.farama:connect_four",
 }
 
 #: Environments that we bring to Gymnasium: arguments of ``gymnasium.register`` by id.
@@ -227,7 +225,6 @@ PAGES: dict[str, str] = {
     "cup": "multigrid_rl.show.report:write_cup_report",
     "seeds": "multigrid_rl.show.report:write_seeds_report",
     "game": "multigrid_rl.show.replay:game_page",
-    "exploit": "multigrid_rl.show.report:draw_exploit",
 }
 
 #: Folders that ``export`` reads beside runs, by a file that only they have: (folder, seat or team, folder to write
@@ -239,13 +236,6 @@ CHECKPOINTS: dict[str, str] = {
 
 #: Figures that commands draw, as PNG: a function of what is drawn, then of the file.
 FIGURES: dict[str, str] = {"comparison": "multigrid_rl.show.figures:save_comparison"}
-
-#: Where a person plays a game, by the class that describes it: (game, players of the other seats, what is called with
-#: the session after each game, seed=, options of the verb) -> the session, what plays it, a hint.
-PERSONS: dict[str, str] = {
-    "GameSpec": "multigrid_rl.show.browser:browser",
-    "ZooSpec": "multigrid_rl.show.terminal:terminal",
-}
 
 #: Where a run's rows go, too: what ``tracking`` may name; each is a ``runs.folder.Tracker``.
 TRACKERS: dict[str, str] = {

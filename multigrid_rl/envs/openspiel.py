@@ -98,8 +98,6 @@ class Spiel:
         self.turns = kind.dynamics == type(kind.dynamics).SEQUENTIAL
         if not self.turns and kind.dynamics != type(kind.dynamics).SIMULTANEOUS:
             raise ValueError(expected("env_id", "a game of OpenSpiel's between players", f"{name}, a mean field"))
-        self._open = kind.information == type(kind.information).PERFECT_INFORMATION
-        self._told = kind.provides_information_state_string
         self._actions = self.game.num_distinct_actions()
         key = name, json.dumps(dict(env_args), sort_keys=True)
         if key not in _KNOWN:
@@ -113,13 +111,9 @@ class Spiel:
         """Return what an agent sees and what it does."""
         return spaces.Box(-np.inf, np.inf, (self._size,), np.float32), spaces.Discrete(self._actions)
 
-    def drawn(self, how: How, agent: str | None = None) -> str:  # noqa: ARG002 - text alone
-        """Return the state as text; of a game with secrets what ``agent`` knows, while it is played."""
-        state = self.state
-        if self._open or agent is None or state.is_terminal():
-            return str(state)
-        k = self.agents.index(agent)
-        return str(state.information_state_string(k) if self._told else state.observation_string(k))
+    def drawn(self, how: How) -> str:  # noqa: ARG002 - text alone
+        """Return the state as text."""
+        return str(self.state)
 
     def named(self, agent: str, action: int) -> str:
         """Return OpenSpiel's name of a choice."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import Episodes
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs
-from multigrid_rl.envs.zoo import LIMIT, Happened, How
+from multigrid_rl.envs.zoo import LIMIT, Happened
 from multigrid_rl.jit import inlined, kernel
 
 Array = NDArray[Any]
@@ -65,7 +65,7 @@ def bodies_of(env_id: str, env_args: Mapping[str, Any]) -> Bodies:
 class ParticleEnvs(PettingZooEnvs):
     """``num_envs`` games of :data:`SPREAD` or :data:`TAG`, never drawn; arguments are those of its base."""
 
-    def _opened(self, env_args: Mapping[str, Any], how: How | None) -> list[Any]:  # noqa: ARG002
+    def _opened(self, env_args: Mapping[str, Any]) -> list[Any]:
         self._bodies = bodies_of(self.env_id, env_args)
         self._last = {**_ARGUMENTS[self.env_id], **env_args}["max_cycles"]
         agents, bodies = len(self.seats), len(self._bodies.size)

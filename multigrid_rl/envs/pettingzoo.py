@@ -19,8 +19,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, reset_seed, single
-from multigrid_rl.envs.parts import SwappedParts
-from multigrid_rl.envs.zoo import LEGAL, LIMIT, Game, Happened, How, Seat, begun, described, failed, open_game
+from multigrid_rl.envs.zoo import LEGAL, LIMIT, Game, Happened, Seat, SwappedParts, begun, described, failed, open_game
 from multigrid_rl.metrics import ahead
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import mistake
@@ -46,7 +45,6 @@ class PettingZooEnvs(Episodes):
         first: number of the first environment.
         auto_reset: reset finished environments at once; otherwise each plays one episode.
         swapped: groups of seats of which it is drawn anew for each episode who takes whose part.
-        how: environments are to be drawn so.
 
     Attributes:
         turn: (N, A) whose turn it is.
@@ -70,14 +68,13 @@ class PettingZooEnvs(Episodes):
         seed: int = 0,
         first: int = 0,
         auto_reset: bool = True,
-        how: How | None = None,
         swapped: Iterable[tuple[str, ...]] = (),
     ) -> None:
         self.env_id, self.teams, self._first = env_id, teams, first
         self._about = described(env_id, env_args or {}).seats
         self.seats = tuple(self._about)
         super().__init__(num_envs, len(self.seats))
-        self.games: list[Any] = self._opened(env_args or {}, how)
+        self.games: list[Any] = self._opened(env_args or {})
         weakref.finalize(self, _close, self.games)
         if swapped:
             self.games = [SwappedParts(game, swapped) for game in self.games]
@@ -98,8 +95,8 @@ class PettingZooEnvs(Episodes):
             self.deciding = lambda: _by_seat(self.seats, self.turn.copy())
         self.reset(seed)
 
-    def _opened(self, env_args: Mapping[str, Any], how: How | None) -> list[Any]:
-        return [open_game(self.env_id, env_args, how) for _ in range(self.num_envs)]
+    def _opened(self, env_args: Mapping[str, Any]) -> list[Any]:
+        return [open_game(self.env_id, env_args) for _ in range(self.num_envs)]
 
     def observations(self) -> dict[str, Array]:
         """Return what each seat saw last (N, D) float32."""
@@ -312,7 +309,7 @@ class ZooSpec(Seats):
         teams: seat -> team, of all seats in index order.
         wins: the team with the largest sum of returns wins.
         symmetric: groups of seats on which the same player can sit.
-        gaps, how: see :class:`PettingZooEnvs`.
+        gaps: see :class:`PettingZooEnvs`.
         swaps: who of such a group takes whose part is drawn anew for each game.
     """
 
@@ -322,7 +319,6 @@ class ZooSpec(Seats):
     wins: bool
     symmetric: tuple[tuple[str, ...], ...] = ()
     gaps: bool = True
-    how: How | None = None
     swaps: bool = False
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -37,6 +37,10 @@ _ROUNDS = 3
 Shown = dict[str, tuple[Any, Mapping[str, Any]]]
 #: Where is said which choices are legal.
 LEGAL = "action_mask"
+#: Environment variables with which pygame draws without a window.
+QUIET = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+#: What the random numbers are for that say who takes whose part.
+_PARTS = 1
 #: How a game is drawn: as text, or as a picture (H, W, 3) uint8.
 How = Literal["text", "picture"]
 
@@ -77,8 +81,8 @@ class Game(Protocol):
     def play(self, actions: dict[str, Any]) -> Happened:
         """Play one step with the actions of whose turn it is."""
 
-    def drawn(self, how: How, agent: str | None = None) -> Any:
-        """Draw it as it stands; as text no more than an ``agent`` may know."""
+    def drawn(self, how: How) -> Any:
+        """Draw it as it stands."""
 
     def named(self, agent: str, action: int) -> str:
         """Return the name of a choice: its number where the game has no names."""
@@ -114,8 +118,7 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
         got = " or a ".join(game.draws) or "none"
         raise ValueError(expected(f"env_id={env_id}", f"a game that draws a {how}", got))
     if how == "picture":  # pygame opens no window, plays no sound and greets nobody on standard output
-        quiet = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-        os.environ.update({**quiet, **os.environ})
+        os.environ.update({**QUIET, **os.environ})
     drawable: Game = build(name, {**env_args, **game.draws[how]})
     return drawable
 
@@ -128,6 +131,44 @@ def begun(game: Game, seed: int) -> Happened:
             break
         now = game.start(reset_seed(seed, again, 0))
     return now
+
+
+class SwappedParts:
+    """A game in which it is drawn anew for each episode who of a group of alike agents takes whose part.
+
+    Args:
+        game: the game.
+        groups: agents that see and do alike.
+    """
+
+    def __init__(self, game: Game, groups: Iterable[tuple[str, ...]]) -> None:
+        self.game, self.groups = game, tuple(groups)
+        self.agents = game.agents
+
+    def start(self, seed: int) -> Happened:
+        """Begin an episode."""
+        # Not the game's own numbers: its cards must not tell who is who.
+        rng = np.random.default_rng((seed, _PARTS))
+        self._part = {agent: agent for agent in self.agents}
+        for group in self.groups:
+            self._part |= dict(zip(group, (group[k] for k in rng.permutation(len(group))), strict=True))
+        self._whose = {part: agent for agent, part in self._part.items()}
+        return self._told(self.game.start(seed))
+
+    def play(self, actions: dict[str, Any]) -> Happened:
+        """Play one step with the actions of whose turn it is."""
+        return self._told(self.game.play({self._part[agent]: action for agent, action in actions.items()}))
+
+    def _told(self, now: Happened) -> Happened:
+        whose = self._whose
+        return Happened(
+            {whose[part]: its for part, its in now.seen.items()},
+            tuple(whose[part] for part in now.turn),
+            {whose[part]: its for part, its in now.paid.items()},
+            {whose[part]: its for part, its in now.ended.items()},
+            {whose[part]: its for part, its in now.owed.items()},
+            lambda: {whose[part]: its for part, its in now.others().items()},
+        )
 
 
 class Seat(NamedTuple):

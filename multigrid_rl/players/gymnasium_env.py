@@ -241,13 +241,9 @@ def match_around(
     for seat in others:
         choice = overrides.get(seat, chosen.opponents.get(seat, DEFAULT))
         mixture = choice if isinstance(choice, Mapping) else {choice: 1.0}
-        if any(not isinstance(weight, Real) for weight in mixture.values()):
-            raise ConfigError(expected(f"players[{seat!r}]", "a weight for each player", dict(mixture)))
-        if mixture and min(mixture.values()) <= 0:
-            raise ConfigError(expected(f"players[{seat!r}]", "weights above 0", dict(mixture)))
-        if not mixture:
-            wanted = f"one of {', '.join(catalogue.names())}, a folder with a frozen player, or an object that acts"
-            raise ConfigError(expected(f"players[{seat!r}]", wanted, "none"))
+        if not mixture or not all(isinstance(weight, Real) and weight > 0 for weight in mixture.values()):
+            wanted = "a player, or players with weights above 0"
+            raise ConfigError(expected(f"players[{seat!r}]", wanted, dict(mixture)))
         seated[seat] = tuple(
             _loaded(player, spec, seat, catalogue)._replace(weight=weight) for player, weight in mixture.items()
         )

@@ -128,7 +128,7 @@ class ZooPlace(SeatByAgent):
     ) -> PettingZooEnvs:
         """Build games by all their seats."""
         names = tuple(dict.fromkeys(game.teams.values()))
-        batched = plays(game.env_id, game.env_args) and not (game.swaps or game.how)
+        batched = plays(game.env_id, game.env_args) and not game.swaps
         return (ParticleEnvs if batched else PettingZooEnvs)(
             *(game.env_id, num_envs),
             env_args=game.env_args,
@@ -138,7 +138,6 @@ class ZooPlace(SeatByAgent):
             first=first,
             auto_reset=auto_reset,
             swapped=game.symmetric if game.swaps else (),
-            how=game.how,
         )
 
     def of_league(self, game: ZooSpec) -> ZooSpec:

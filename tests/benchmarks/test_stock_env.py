@@ -17,14 +17,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 SINGLE, DUEL = ["scenario=single"], ["scenario=1v1", "scenario.game.max_steps=25"]
 TEAM = ["scenario=2v2-deathmatch", "scenario.seats.blue_0=hunter", "scenario.seats.blue_1=random"]
 TEAM = [*TEAM, "scenario.game.max_steps=60"]
-GRID = ["scenario=multigrid", "env_id=MultiGrid-Empty-5x5-v0", "scenario.agents=2"]
 GAMES = {
     "single": SINGLE,
     "1v1": DUEL,
     "2v2": TEAM,
     "2v2, shared": [*TEAM, "shared=true"],
     "2v2, joint": [*TEAM, "scheme=ctce"],
-    "multigrid": GRID,
 }
 every_game = pytest.mark.parametrize("overrides", GAMES.values(), ids=GAMES)
 ALL = "__all__"

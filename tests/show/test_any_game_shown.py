@@ -1,4 +1,4 @@
-"""Games of others: played in the terminal, filmed, on pages, recorded and cloned; and what cannot be, in one line."""
+"""Games of others: filmed, on pages, recorded and cloned; and what cannot be, in one line."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ TICTACTOE = "scenario=tictactoe"
 WORDS = re.compile(r"\b(red|blue)\b", re.IGNORECASE)
 
 
-def run(*args: object, typed: str | None = None):
+def run(*args: object):
     """Return a command's exit status and what it printed; a mistake is its last line."""
-    result = CliRunner().invoke(app, [str(arg) for arg in args], input=typed)
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
     told = f"{result.output}{result.exception or ''}"
     return result.exit_code, told
 
@@ -38,61 +38,6 @@ def trained(tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "run"
     tiny_run(path, TICTACTOE, "shared=true", "scenario.report_episodes=5", "train.lr_final=null")
     return path
-
-
-# --- play
-
-
-@pytest.mark.slow
-def test_person_types_actions_and_wrong_ones_are_asked_again(tmp_path, trained):
-    file = tmp_path / "mine.json"
-    every = "".join(f"{k}\n" for k in range(9))
-    typed = f"4\n4\nnine\n{every}{every}\nq\n"
-    code, told = run("play", TICTACTOE, "--opponent", trained, "--seat", "player_2", "--record", file, typed=typed)
-    assert code == 0, told
-    assert "player_1 run, player_2 you; q quits" in told
-    assert told.count("action: expected ") >= 2
-    assert re.search(r"action: expected [0-8, ]+, got nine\n", told)
-    (game,) = json.loads(file.read_text())[:1]
-    assert game["players"] == {"player_1": "run", "player_2": "you"}
-    assert game["actions"]["player_2"][1] == 4
-    assert re.search(rf"game 0 of seed 0: {game['result']}\n", told)
-    assert run("video", file, "-o", tmp_path / "mine.gif")[0] == 0
-
-
-@pytest.mark.parametrize("typed", ["", "0\n", "q\n"])
-def test_end_of_input_ends_without_a_fault(typed):
-    code, told = run("play", TICTACTOE, "--seed", 3, typed=typed)
-    assert code == 0, told
-    assert told.rstrip().splitlines()[-1].startswith("0 games: 0 won")
-    assert ("1 left unfinished" in told) == (typed == "0\n")
-
-
-def test_actions_have_names_and_secrets_stay_secret():
-    code, told = run("play", "env_id=openspiel:kuhn_poker", "--seat", "player_1", typed="bet\nPASS\n1\n\nq\n")
-    assert code == 0, told
-    assert "player_1 (0 Pass, 1 Bet): " in told
-    cards = [line for line in told.splitlines() if re.fullmatch(r"\d \d [pb]*", line)]
-    assert len(cards) == 1  # when it is over, everybody's are shown
-    before = told.partition(cards[0])[0]
-    assert re.search(r"^\d[pb]\n", before, re.MULTILINE)  # its own card and what was bet
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["scenario=simple-spread"], "expected a game that draws a text, got picture: it cannot be played in"),
-        (["env_id=pettingzoo:strange_games:relay"], "expected a game that draws a text, got none"),
-        ([TICTACTOE, "--delay", "1"], "--delay: expected nothing for pettingzoo:classic/tictactoe-v3"),
-        ([TICTACTOE, "--seat", "player_3"], "--seat: expected player_1, player_2, got player_3"),
-        ([TICTACTOE, "--side", "blue"], "--side: expected a side of player_1, player_2, got blue"),
-        ([TICTACTOE, "--opponent", "blue-master"], "player blue-master does not fit seat player_2: env"),
-    ],
-)
-def test_what_cannot_be_played_is_said_in_a_line(args, message):
-    code, told = run("play", *args, typed="0\n")
-    assert code != 0
-    assert message in told
 
 
 # --- video
@@ -128,16 +73,16 @@ def test_game_that_a_time_limit_cut_plays_again_with_all_that_it_paid():
 
 
 def test_games_become_films_without_a_window(tmp_path, trained, monkeypatch):
-    kuhn = ("random", "env_id=openspiel:kuhn_poker", "--opponent", "random", "--game", 2)
-    for number, args in enumerate(((trained, "--episodes", 5), kuhn, (trained, "--game", "1", "--mode", "argmax"))):
+    for number, args in enumerate(((trained, "--episodes", 5), (trained, "--game", "1", "--mode", "argmax"))):
         file = tmp_path / f"{number}.gif"
         code, told = run("video", *args, "-o", file)
         assert code == 0, told
         assert file.stat().st_size > 1000
     assert pygame.display.get_surface() is None
-    code, told = run("video", trained, "--tile", 30, "--episodes", 2, "-o", tmp_path / "x.gif")
+    kuhn = ("random", "env_id=openspiel:kuhn_poker", "--opponent", "random", "--game", 2)
+    code, told = run("video", *kuhn, "-o", tmp_path / "x.gif")
     assert code != 0
-    assert "--tile: expected nothing for pettingzoo:classic/tictactoe-v3" in told
+    assert "kuhn_poker: expected one that draws itself" in told
 
     def broken(*_):
         raise RuntimeError("no board")
@@ -201,7 +146,7 @@ def test_page_with_films_of_what_draws_pictures_and_without_of_what_draws_nothin
     tiny_run(tmp_path / "relay", "env_id=pettingzoo:strange_games:relay", *few)
     assert run("report", tmp_path / "relay", "--episodes", 4)[0] == 0
     page = (tmp_path / "relay" / "report.html").read_text()
-    assert "There is no film of them: env_id=pettingzoo:strange_games:relay: expected a game that draws itself" in page
+    assert "There is no film of them: env_id=pettingzoo:strange_games:relay: expected one that draws itself" in page
 
 
 def test_page_has_wins_by_opponent(tmp_path, trained):

@@ -38,7 +38,6 @@ REFUSED = [
         "scenario=1v1 env_args={max_steps:20}",
         r"env_args: expected none, as the red/blue-door game takes none, got {'max_steps': 20}",
     ),
-    ("env_id=MultiGrid-Empty-8x8-v0 env_args={max_steps:20}", "env_args: expected none, as package=multigrid"),
     ("curriculum=3", "^curriculum: expected a list of stages, got 3$"),
     ("train.lr=-1", r"^train\.lr: expected greater than 0, got -1"),
     ("train.lr=inf", r"^train\.lr: expected .*finite.*, got inf"),
