@@ -32,7 +32,7 @@ ENV_IDS: dict[str, str] = {
 PLACES: dict[str, str] = {
     "GameSpec": "multigrid_rl.players.doors:PLACE",
     "ZooSpec": "multigrid_rl.players.zoo_seats:PLACE",
-    "AloneSpec": "multigrid_rl.players.alone:PLACE",
+    "AloneSpec": "multigrid_rl.players.doors:ALONE",
 }
 
 #: What programs of strangers are told about a game, and may answer: a class made from a game and seats of one team.
@@ -60,7 +60,7 @@ TEXTS: dict[str, str] = {
 
 #: Environments that we bring to Gymnasium: arguments of ``gymnasium.register`` by id.
 GYMNASIUM: dict[str, dict[str, Any]] = {
-    "Walker-v0": {"entry_point": "multigrid_rl.walkers.walker:WalkerEnv", "max_episode_steps": 1000},
+    "Walker-v0": {"entry_point": "multigrid_rl.walkers.bodies:WalkerEnv", "max_episode_steps": 1000},
 }
 
 #: Environments of Gymnasium by class, and what builds many of them side by side: ``walkers.mujoco.side_by_side``.
@@ -70,7 +70,7 @@ BATCHED: dict[str, str] = dict.fromkeys(
         "gymnasium.envs.mujoco.walker2d_v5:Walker2dEnv",
         "gymnasium.envs.mujoco.hopper_v5:HopperEnv",
         "gymnasium.envs.mujoco.humanoid_v5:HumanoidEnv",
-        "multigrid_rl.walkers.walker:WalkerEnv",
+        "multigrid_rl.walkers.bodies:WalkerEnv",
     ),
     "multigrid_rl.walkers.mujoco:side_by_side",
 )

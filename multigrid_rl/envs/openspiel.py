@@ -75,10 +75,6 @@ class Spiel:
     Chance moves by the episode's seed. (Shimmy's wrapper counts chance's moves towards the longest game: it cuts poker
     short, and shows observations, which forget what was bet.)
 
-    Args:
-        name: of the game, such as ``leduc_poker``.
-        env_args: its parameters.
-
     Raises:
         ValueError: see :func:`load_game`, or a game without tensors.
     """

@@ -134,12 +134,7 @@ def begun(game: Game, seed: int) -> Happened:
 
 
 class SwappedParts:
-    """A game in which it is drawn anew for each episode who of a group of alike agents takes whose part.
-
-    Args:
-        game: the game.
-        groups: agents that see and do alike.
-    """
+    """A game in which it is drawn anew for each episode who of a group of alike agents takes whose part."""
 
     def __init__(self, game: Game, groups: Iterable[tuple[str, ...]]) -> None:
         self.game, self.groups = game, tuple(groups)

@@ -211,7 +211,6 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
     """Play a record again and keep every frame.
 
     Args:
-        game: the record.
         shots_of: its :func:`frames`, where the caller iterates over them as well.
 
     Raises ``ReplayError``: the game ends before or after its last recorded action.

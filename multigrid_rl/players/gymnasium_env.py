@@ -122,14 +122,6 @@ class SeatVectorEnv(VectorEnv):
     A finished game resets in the same step (``AutoresetMode.SAME_STEP``): its last observation is in
     ``infos["final_obs"]``, rows ``infos["_final_obs"]``. All other infos are of the last step, arrays (N,).
 
-    Args:
-        num_envs: games ``N``.
-        scenario: name or file; for this and the following see :class:`SeatEnv`.
-        seat: the seat to play.
-        players: for other seats.
-        checkpoints: folder of frozen players.
-        flat: observations are vectors.
-
     Raises:
         ValueError: as ``SeatEnv``, or no game.
     """

@@ -14,10 +14,10 @@ from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.show.captions import ACTION_WORDS
+from multigrid_rl.show.live import ALIVE, HEADERS, LOOK, address, application, listen, same_origin, serve
 from multigrid_rl.show.page import render
 from multigrid_rl.show.play import OtherPlayers, Session
 from multigrid_rl.show.replay import Pack, frame_rows
-from multigrid_rl.show.server import ALIVE, HEADERS, LOOK, address, application, listen, same_origin, serve
 from multigrid_rl.show.words import percent
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c

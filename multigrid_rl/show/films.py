@@ -66,12 +66,7 @@ def usual_side(source: str) -> Sides:
 
 
 class OneSeat:
-    """One environment as a game with one seat (``envs.zoo.Game``), to play an episode again; raises as ``make_env``.
-
-    Args:
-        env_id, env_args: of the environment.
-        how: to be drawn so; ``None``: not at all.
-    """
+    """One environment as a game with one seat (``envs.zoo.Game``), to play an episode again; raises as ``make_env``."""
 
     agents, turns = (AGENT,), False
 

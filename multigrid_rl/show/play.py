@@ -52,9 +52,6 @@ def find_other_players(
     """Fill every seat but the person's.
 
     Args:
-        scenario: of the games.
-        catalogue: where players are looked up.
-        seat: the person's.
         opponent: a name, a run folder or a bundle; by default an opponent of the scenario, else random.
         mate: the same for team mates; by default the opponent if it can play that seat alone, else random.
 

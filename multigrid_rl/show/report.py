@@ -63,12 +63,8 @@ def write_run_report(
     """Write the page of a training run, ``report.html`` in its folder by default; returns the file.
 
     Args:
-        folder: of the run.
         output: another file, which must be new unless ``force``.
-        force: overwrite an existing file.
         games: fresh games to play with its policy in each mode, see :func:`run_data.read_report`; 0 plays none.
-        reference: file of the recipe's curves.
-        films: draw episodes of Gymnasium.
 
     Raises ``ConfigError``: not a run, a damaged file, or an output that may not be written.
     """

@@ -94,10 +94,7 @@ def read_report(
     """Read a run folder and play fresh games of its policy.
 
     Args:
-        folder: of the run.
         games: how many in each mode; by default :data:`GAMES`, of other packages :data:`EPISODES`; 0: none.
-        reference: file of the recipe's curves.
-        films: draw episodes of Gymnasium.
 
     Raises ``ConfigError``: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
     """

@@ -18,7 +18,7 @@ from multigrid_rl.cli.main import app as program
 from multigrid_rl.players.scripted import IdlePlayer
 from multigrid_rl.show import browser as play_page
 from multigrid_rl.show import live
-from multigrid_rl.show.server import listen
+from multigrid_rl.show.live import listen
 from multigrid_rl.text import ConfigError
 from multigrid_rl.world import constants as c
 from persons import SPEC, plan_of, session

@@ -53,7 +53,7 @@ def module(monkeypatch):
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "HalfCheetah-v5", "Walker-v0"])
 def test_function_sees_every_step_as_the_environment_played_it(env_id):
     pytest.importorskip("mujoco")
-    if env_id.startswith("Walker-") and not tables.has(tables.BATCHED, "multigrid_rl.walkers.walker:WalkerEnv"):
+    if env_id.startswith("Walker-") and not tables.has(tables.BATCHED, "multigrid_rl.walkers.bodies:WalkerEnv"):
         pytest.skip("walkers are left out")
     envs = GymnasiumFactory(env_id, 7, {"max_episode_steps": 3}, "own_rewards:keeps").build(2, 0)
     one = gymnasium.make(env_id, max_episode_steps=3)
