@@ -18,7 +18,7 @@ from multigrid_rl.players.episodes import Played
 from multigrid_rl.players.places import place_of
 from multigrid_rl.runs.players import check_env
 from multigrid_rl.text import ConfigError, expected, first_error, shown
-from multigrid_rl.trust import user_code
+from multigrid_rl.trust import mistake
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.engine import World
@@ -162,24 +162,29 @@ def shots(game: ZooRecord, how: How, every: int = 1, build: Callable[..., Any] =
     """
     check_env(f"game {game.game}", game.env_id, game.env_args)
     key = f"{game.env_id}: game {game.game} of seed {game.seed}"
-    with user_code(key), closing(build(game.env_id, game.env_args, how)) as env:
-        totals = dict.fromkeys(game.players, 0.0)
-        now = begun(env, reset_seed(game.seed, game.game, 0))
-        yield Shot(0, {}, dict(totals), env.drawn(how))
-        for t in range(1, game.steps + 1):
-            done = {seat: game.actions[seat][t - 1] for seat in now.turn}
-            dtypes = {seat: env.spaces(seat)[1].dtype for seat in done}
-            taken = {seat: it if isinstance(it, int) else np.asarray(it, dtypes[seat]) for seat, it in done.items()}
-            names = {seat: env.named(seat, it) if isinstance(it, int) else str(it) for seat, it in taken.items()}
-            now = env.play(taken)
-            late = bool(now.turn) and t == game.env_args.get(LIMIT)
-            for seat, paid in [*now.paid.items(), *(now.owed.items() if late else ())]:
-                totals[seat] += paid
-            over = late or not now.turn
-            if over != (t == game.steps):
-                break
-            if t % every == 0 or t == game.steps:
-                yield Shot(t, names, dict(totals), env.drawn(how))
+    try:
+        with closing(build(game.env_id, game.env_args, how)) as env:
+            totals = dict.fromkeys(game.players, 0.0)
+            now = begun(env, reset_seed(game.seed, game.game, 0))
+            yield Shot(0, {}, dict(totals), env.drawn(how))
+            for t in range(1, game.steps + 1):
+                done = {seat: game.actions[seat][t - 1] for seat in now.turn}
+                dtypes = {seat: env.spaces(seat)[1].dtype for seat in done}
+                taken = {seat: it if isinstance(it, int) else np.asarray(it, dtypes[seat]) for seat, it in done.items()}
+                names = {seat: env.named(seat, it) if isinstance(it, int) else str(it) for seat, it in taken.items()}
+                now = env.play(taken)
+                late = bool(now.turn) and t == game.env_args.get(LIMIT)
+                for seat, paid in [*now.paid.items(), *(now.owed.items() if late else ())]:
+                    totals[seat] += paid
+                over = late or not now.turn
+                if over != (t == game.steps):
+                    break
+                if t % every == 0 or t == game.steps:
+                    yield Shot(t, names, dict(totals), env.drawn(how))
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+        raise ConfigError(f"{key}: {mistake(error)}") from error
     if not over or t < game.steps or not np.allclose([*totals.values()], [game.returns[seat] for seat in totals]):
         raise ConfigError(expected(key, "the same game", "another one: it does not follow from its seed and actions"))
 
