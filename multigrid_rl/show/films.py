@@ -7,7 +7,6 @@ from ctypes.util import find_library
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -146,9 +145,9 @@ class GameDrawing:
         return float(self._game.fps)
 
     @property
-    def episode(self) -> SimpleNamespace:
-        """Its ``number``, its ``steps`` and ``total``, the return of those who are judged."""
-        return SimpleNamespace(number=self.record.game, steps=self.record.steps, total=self._paid(self.record.returns))
+    def total(self) -> float:
+        """The return of those who are judged."""
+        return self._paid(self.record.returns)
 
     def _paid(self, returns: dict[str, float]) -> float:
         return sum(returns[seat] for seat in self.own or returns)
@@ -171,7 +170,7 @@ class GameDrawing:
                 AgentLine(seat, player, shot.taken.get(seat, ""), shot.totals[seat], out=False)
                 for seat, player in game.players.items()
             )
-        end = game.result or f"return {short(self.episode.total)} after {plural(game.steps, 'step')}"
+        end = game.result or f"return {short(self.total)} after {plural(game.steps, 'step')}"
         return Caption(shot.step, lines, end if shot.step == game.steps else "")
 
 

@@ -40,7 +40,7 @@ class OwnGames:
     agents: tuple[str, ...]  # seats that the policy fills
     rows: list[dict[str, Any]]  # one for each mode: "mode", "seats" (mean return of each), and evaluation.summary's
     games: list[Any] = field(default_factory=list)  # best, median and worst of each mode (of ``replays``)
-    chosen: dict[str, Any] = field(default_factory=dict)  # "best", or "best and median": a drawing to be filmed
+    chosen: dict[str, GameDrawing] = field(default_factory=dict)  # "best", "median", "worst": to be filmed
 
 
 @dataclass(frozen=True)
@@ -137,20 +137,11 @@ def play_own_games(folder: Path, games: int, *, seed: int) -> OwnGames:
         players = {seat: "this run" if it.startswith(home) else it for seat, it in game.players.items()}
         kept.append(game.model_copy(update={"players": players}))
     own, shown = parts[0].lineup.own, [game for game in kept if isinstance(game, ZooRecord)]
-    drawings = [(game.label.partition(" ")[0], GameDrawing(game, own)) for game in shown if "(stoch" in game.label]
-    if drawings and drawings[0][1].texts:  # a page steps through them
-        drawings = []
+    drawings = {game.label.partition(" ")[0]: GameDrawing(game, own) for game in shown if "(stoch" in game.label}
+    if drawings and drawings["best"].texts:  # a page steps through them
+        drawings = {}
     rows = [{"mode": part.mode, "seats": seat_returns(part), **summary([part])} for part in parts]
-    return OwnGames(seed, own, rows, kept, _by_episode(drawings))
-
-
-def _by_episode(drawings: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return drawings by their labels, one of each episode."""
-    labels: dict[int, list[str]] = {}
-    for label, drawing in drawings:
-        labels.setdefault(drawing.episode.number, []).append(label)
-    by_number = {drawing.episode.number: drawing for _, drawing in drawings}
-    return {" and ".join(names): by_number[number] for number, names in labels.items()}
+    return OwnGames(seed, own, rows, kept, drawings)
 
 
 def _judged(run: RunRecord, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:

@@ -56,7 +56,7 @@ class Film(NamedTuple):
 class Shown(NamedTuple):
     """An episode on a page."""
 
-    label: str  # "best", or "best and median" where they are the same
+    label: str  # "best", "median" or "worst"
     total: float  # return
     steps: int
     speed: int  # times as fast as the environment's own time
@@ -102,7 +102,7 @@ def pictures(game: GameRecord, tile: int = 32) -> Iterator[Picture]:
 
 def _episode_film(drawing: GameDrawing, label: str, width: int, *, speed: int = 1, fps: float | None = None) -> Film:
     """Return the film of a game, at most ``width`` pixels wide, ``speed`` times as fast as ``fps`` steps a second."""
-    episode, usual = drawing.episode, drawing.fps  # or why it cannot be drawn
+    steps, usual = drawing.record.steps, drawing.fps  # or why it cannot be drawn
     fps = fps or usual
     skip = math.ceil(fps / FASTEST)
     every = skip * speed
@@ -112,10 +112,10 @@ def _episode_film(drawing: GameDrawing, label: str, width: int, *, speed: int = 
         for paid, caption, raw in drawing.pictures(every):
             picture = resized(raw, width)
             strip = strip or Strip(picture.shape[1], len(caption.agents))
-            notes = Notes(f"step {caption.step:,} of {episode.steps:,}", label, f"return {short(paid)}")
+            notes = Notes(f"step {caption.step:,} of {steps:,}", label, f"return {short(paid)}")
             yield strip.below(picture, caption, notes)
 
-    return Film(shots, 1 + math.ceil(episode.steps / every), fps / skip)
+    return Film(shots, 1 + math.ceil(steps / every), fps / skip)
 
 
 def resized(picture: Picture, widest: int) -> Picture:
@@ -159,7 +159,7 @@ def write_video(game: Any, path: Path, *, fps: float | None = None, force: bool 
 
 def short_film(drawing: GameDrawing, label: str, pictures: int) -> tuple[Film, int]:
     """Return a film of an episode of about so many pictures, and how many times as fast it goes by."""
-    speed = math.ceil(drawing.episode.steps / (pictures * math.ceil(drawing.fps / FASTEST)))
+    speed = math.ceil(drawing.record.steps / (pictures * math.ceil(drawing.fps / FASTEST)))
     return _episode_film(drawing, label, PAGE_WIDTH, speed=speed), speed
 
 
@@ -172,7 +172,7 @@ def page_film(drawing: GameDrawing, label: str) -> Shown:
         path = Path(folder) / "film.mp4"
         write_film(film, path, quality=("-crf", "26", "-maxrate", str(rate), "-bufsize", str(rate)))
         data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return Shown(label, drawing.episode.total, drawing.episode.steps, speed, data)
+    return Shown(label, drawing.total, drawing.record.steps, speed, data)
 
 
 def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "18")) -> Written:

@@ -77,9 +77,8 @@ def test_recordings_match_named_episodes(pole):
     again = play_own_games(pole, 5, seed=9)
     assert own == again
     assert [row["mode"] for row in own.rows] == ["stochastic", "argmax"]
-    totals = [drawing.episode.total for drawing in own.chosen.values()]
+    totals = [drawing.total for drawing in own.chosen.values()]
     assert totals[0] >= own.rows[0]["return_mean"] >= totals[-1]
-    assert list(play_own_games(pole, 1, seed=9).chosen) == ["best and median and worst"]
 
 
 def test_page_without_renderer_gives_reason_and_rest(pole, tmp_path, monkeypatch):
