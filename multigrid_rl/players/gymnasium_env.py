@@ -233,7 +233,7 @@ def match_around(
     for seat in others:
         choice = overrides.get(seat, chosen.opponents.get(seat, DEFAULT))
         mixture = choice if isinstance(choice, Mapping) else {choice: 1.0}
-        if not mixture or not all(isinstance(weight, Real) and weight > 0 for weight in mixture.values()):
+        if not mixture or not all(isinstance(weight, Real) and float(weight) > 0 for weight in mixture.values()):
             wanted = "a player, or players with weights above 0"
             raise ConfigError(expected(f"players[{seat!r}]", wanted, dict(mixture)))
         seated[seat] = tuple(
