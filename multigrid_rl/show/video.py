@@ -145,7 +145,7 @@ def check_video(path: Path, *, fps: float | None = None, force: bool) -> None:
         raise ConfigError(expected("--output", "a new file, or --force", f"{path}, which exists already"))
 
 
-def write_video(game: Any, path: Path, *, fps: float | None = None, force: bool = False) -> Written:
+def write_video(game: Any, path: Path, *, fps: float | None = None, tile: int = 32, force: bool = False) -> Written:
     """Write a game (of ``replays``) as ``.gif`` or ``.mp4`` (H.264, yuv420p), once it is complete.
 
     Raises ``ConfigError``: see :func:`check_video`; a damaged record, or one that cannot be drawn or plays otherwise; a
@@ -153,7 +153,7 @@ def write_video(game: Any, path: Path, *, fps: float | None = None, force: bool 
     """
     check_video(path, fps=fps, force=force)
     if isinstance(game, GameRecord):
-        return write_film(Film(lambda: pictures(game), game.steps + 1, fps or 4.0), path)
+        return write_film(Film(lambda: pictures(game, tile), game.steps + 1, fps or 4.0), path)
     return write_film(_episode_film(GameDrawing(game), game.label, WIDEST, fps=fps), path)
 
 

@@ -85,6 +85,7 @@ def video(
     fps: Annotated[
         float | None, typer.Option(help="Steps a second; 4 by default, of Gymnasium as the environment says.")
     ] = None,
+    tile: Annotated[int, typer.Option(min=16, max=96, help="Pixels of a cell, of red/blue doors alone.")] = 32,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     opponent: Annotated[str | None, typer.Option(help="Of games played now: who fills the other team.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of games played now.")] = 0,
@@ -121,7 +122,7 @@ def video(
             raise refused("--side", f"nothing for {source}, whose environment has no opponents", side)
         episodes = episodes or (GAMES_TO_CHOOSE_FROM if target.rivals else EPISODES)
         shown = films.pick(target, game, episodes, seed=seed, mode=mode, side=usual)
-    written = video.write_video(shown, output, fps=fps, force=force)
+    written = video.write_video(shown, output, fps=fps, tile=tile, force=force)
     seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
     paid = "".join(f", return {total:.6g}" for total in getattr(shown, "returns", {}).values())
     told = f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}{paid}"
