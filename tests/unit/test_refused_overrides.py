@@ -109,7 +109,7 @@ REFUSED = [
     ("curriculum=[{scenario:1v1,steps:5,until:7}]", "curriculum.0.until: ", "got until"),
     ("curriculum=[{seats:{green_0:random},steps:5}]", "green_0", "seats"),
     ("curriculum=[5]", "curriculum: expected a list of stages", "got 5"),
-    ("curriculum=[{scenario:multigrid,steps:5}]", "curriculum.0.scenario"),
+    ("curriculum=[{scenario:cartpole,steps:5}]", "curriculum.0.scenario"),
     # gates and recipes
     (GATE + ",at_most:20,at_least:3}]", "scenario.gates.0.*exactly one of at_most and at_least", "episode_len_mean"),
     (GATE + ",share:0.5}]", "scenario.gates.0.*exactly one of at_most and at_least", "episode_len_mean"),
