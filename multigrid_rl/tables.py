@@ -16,7 +16,6 @@ from typing import Any
 #: Kinds of environments: the ``package`` of a scenario, or ``doors`` for one with a ``game``.
 ENVIRONMENTS: dict[str, str] = {
     "doors": "multigrid_rl.players.places:Doors",
-    "multigrid": "multigrid_rl.envs.multigrid:Multigrid",
     "gymnasium": "multigrid_rl.envs.gymnasium:Gymnasium",
     "pettingzoo": "multigrid_rl.players.zoo_seats:PettingZoo",
     "unity": "multigrid_rl.walkers.unity:Unity",
@@ -25,7 +24,6 @@ ENVIRONMENTS: dict[str, str] = {
 #: The kind whose ``env_id`` begins like this, for who types nothing else; the longest beginning counts.
 ENV_IDS: dict[str, str] = {
     "": "gymnasium",
-    "MultiGrid-": "multigrid",
     "pettingzoo:": "pettingzoo",
     "openspiel:": "pettingzoo",
 }
@@ -34,7 +32,7 @@ ENV_IDS: dict[str, str] = {
 PLACES: dict[str, str] = {
     "GameSpec": "multigrid_rl.players.doors:PLACE",
     "ZooSpec": "multigrid_rl.players.zoo_seats:PLACE",
-    "AloneSpec": "multigrid_rl.players.alone:PLACE",
+    "AloneSpec": "multigrid_rl.players.doors:ALONE",
 }
 
 #: What programs of strangers are told about a game, and may answer: a class made from a game and seats of one team.
@@ -62,7 +60,7 @@ TEXTS: dict[str, str] = {
 
 #: Environments that we bring to Gymnasium: arguments of ``gymnasium.register`` by id.
 GYMNASIUM: dict[str, dict[str, Any]] = {
-    "Walker-v0": {"entry_point": "multigrid_rl.walkers.walker:WalkerEnv", "max_episode_steps": 1000},
+    "Walker-v0": {"entry_point": "multigrid_rl.walkers.bodies:WalkerEnv", "max_episode_steps": 1000},
 }
 
 #: Environments of Gymnasium by class, and what builds many of them side by side: ``walkers.mujoco.side_by_side``.
@@ -72,7 +70,7 @@ BATCHED: dict[str, str] = dict.fromkeys(
         "gymnasium.envs.mujoco.walker2d_v5:Walker2dEnv",
         "gymnasium.envs.mujoco.hopper_v5:HopperEnv",
         "gymnasium.envs.mujoco.humanoid_v5:HumanoidEnv",
-        "multigrid_rl.walkers.walker:WalkerEnv",
+        "multigrid_rl.walkers.bodies:WalkerEnv",
     ),
     "multigrid_rl.walkers.mujoco:side_by_side",
 )
@@ -227,7 +225,6 @@ PAGES: dict[str, str] = {
     "cup": "multigrid_rl.show.report:write_cup_report",
     "seeds": "multigrid_rl.show.report:write_seeds_report",
     "game": "multigrid_rl.show.replay:game_page",
-    "exploit": "multigrid_rl.show.report:draw_exploit",
 }
 
 #: Folders that ``export`` reads beside runs, by a file that only they have: (folder, seat or team, folder to write
@@ -239,13 +236,6 @@ CHECKPOINTS: dict[str, str] = {
 
 #: Figures that commands draw, as PNG: a function of what is drawn, then of the file.
 FIGURES: dict[str, str] = {"comparison": "multigrid_rl.show.figures:save_comparison"}
-
-#: Where a person plays a game, by the class that describes it: (game, players of the other seats, what is called with
-#: the session after each game, seed=, options of the verb) -> the session, what plays it, a hint.
-PERSONS: dict[str, str] = {
-    "GameSpec": "multigrid_rl.show.browser:browser",
-    "ZooSpec": "multigrid_rl.show.terminal:terminal",
-}
 
 #: Where a run's rows go, too: what ``tracking`` may name; each is a ``runs.folder.Tracker``.
 TRACKERS: dict[str, str] = {

@@ -160,16 +160,6 @@ def _compile_networks() -> None:
     warm_up(compose([]))
 
 
-def _compile_the_multigrid_package() -> None:
-    import numpy as np  # noqa: PLC0415
-
-    from multigrid_rl.config.compose import compose  # noqa: PLC0415
-    from multigrid_rl.config.scenario import env_factory  # noqa: PLC0415
-
-    env = env_factory(compose(["env_id=MultiGrid-Empty-5x5-v0"])).build(1, 0)
-    env.step({agent.name: np.zeros((1, len(agent.seats)), np.int64) for agent in env.specs.agents})
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _compiled(request) -> None:
     """Where several processes test, each kernel is compiled by one of them, and the others wait and load it.
@@ -179,7 +169,7 @@ def _compiled(request) -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is None:
         return
-    parts = [_compile_the_game, _compile_networks, _compile_the_multigrid_package]
+    parts = [_compile_the_game, _compile_networks]
     first = int(worker.removeprefix("gw")) % len(parts)
     folder = request.config.cache.mkdir("compiled")
     for part in parts[first:] + parts[:first]:

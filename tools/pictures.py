@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw, ImageSequence
 from multigrid_rl.api import Run
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.show.pictures import font
+from multigrid_rl.show.captions import font
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import draw_tile, render_frame

@@ -46,7 +46,6 @@ _EARLIER = {
 #: Options that another tool serves, and how.
 _OPTIONS = {
     "--push": "hf upload USER/NAME FOLDER, of what is exported",
-    "--whole-board": "V on the page, which turns the view",
     "--parquet": "pandas.read_csv('episodes.csv').to_parquet('episodes.parquet')",
 }
 #: Environment variable: if set, internal errors print their traceback.

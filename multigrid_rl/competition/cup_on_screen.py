@@ -32,8 +32,8 @@ from multigrid_rl.competition.sandbox import check_not_bound
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
-from multigrid_rl.players.alone import game_of
 from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.doors import game_of
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected, reason, spread

@@ -26,10 +26,10 @@ from multigrid_rl.evaluation.evaluation import Mode
 from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.metrics import groups
-from multigrid_rl.players.alone import game_of
 from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.classes import code_of
+from multigrid_rl.players.doors import game_of
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import PlayerFaultError

@@ -269,7 +269,7 @@ class ScenarioConfig(Part):
     game: GameConfig | None = None
     """the red/blue-door game. null: the environment of package and env_id"""
     package: str | None = None
-    """kind of the environment: gymnasium, multigrid, pettingzoo or unity. null: the red/blue-door game"""
+    """kind of the environment: gymnasium, pettingzoo or unity. null: the red/blue-door game"""
     env_id: str | None = None
     """registered id, or module:Id; unity: name of the behaviour that learns, or any. Same as env_id=..."""
     env_args: dict[str, Any] = {}
@@ -279,7 +279,7 @@ class ScenarioConfig(Part):
     port: int | None = Field(default=None, ge=1, le=65535)
     """unity: port of this machine that Unity connects to; 5004 is the editor's. Same as port=..."""
     agents: int = Field(default=1, ge=1, le=4)
-    """multigrid: number of agents; they are one team and all of them learn. Elsewhere 1"""
+    """always 1: who learns follows from the seats"""
     teams: dict[str, tuple[str, ...]] = {}
     """pettingzoo: name -> its agents; {}: each is a team of its own"""
     symmetric: tuple[tuple[str, ...], ...] = ()

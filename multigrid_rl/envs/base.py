@@ -282,10 +282,7 @@ class SingleAgentEnvs(Episodes):
 
     Args:
         env_id: what messages call it.
-        num_envs: how many environments ``N``.
-        action_space: the environment's own.
         size: length ``D`` of an observation.
-        first: number of the first environment.
     """
 
     def __init__(self, env_id: str, num_envs: int, action_space: spaces.Space[Any], size: int, first: int) -> None:

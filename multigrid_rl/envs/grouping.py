@@ -25,11 +25,8 @@ def agents_of(
     """Group the learning ``seats`` (seat -> team, in index order) into agents.
 
     Args:
-        scheme: dtde, ctde or ctce.
         shared: all learning seats of a team play one network.
-        seats: seat -> team.
         view: number of values of each token of one seat's own view.
-        choices: number of actions of one seat.
     """
     teams = {team: [s for s, t in seats.items() if t == team] for team in dict.fromkeys(seats.values())}
     groups = teams if scheme == "ctce" else {seat: [seat] for seat in seats}

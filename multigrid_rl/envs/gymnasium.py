@@ -189,14 +189,6 @@ class GymnasiumEnvs(SingleAgentEnvs):
     What environment ``k`` does follows from ``seed``, ``k``, the number of its episode and the actions alone, as far as
     the environment keeps Gymnasium's seeding.
 
-    Args:
-        env_id: id of a registered environment, or ``module:Id``.
-        num_envs: how many environments ``N``.
-        env_args: arguments of the environment.
-        seed: of everything random.
-        first: number of the first environment.
-        seat: what its agent sees and does, as :func:`described` finds it.
-
     Raises:
         ValueError: see :func:`described`.
     """
@@ -311,8 +303,6 @@ class GymnasiumFactory(EnvFactory):
 
     Args:
         env_id: id of a registered environment, or ``module:Id``.
-        seed: of all environments.
-        env_args: arguments of the environment.
         shaping: ``module:function`` of a training reward, or ``None``.
     """
 
@@ -355,8 +345,8 @@ class GymnasiumFactory(EnvFactory):
     def _environments(self, num_envs: int, first: int) -> SingleAgentEnvs:
         spec = gymnasium.registry.get(self.env_id)
         if spec is not None and has(BATCHED, str(spec.entry_point)):
-            build = find(BATCHED, str(spec.entry_point))
-            envs: SingleAgentEnvs | None = build(make_env(self.env_id, self.env_args), num_envs, self.seed, first)
+            env = make_env(self.env_id, self.env_args)  # it says which package is missing
+            envs: SingleAgentEnvs | None = find(BATCHED, str(spec.entry_point))(env, num_envs, self.seed, first)
             if envs is not None:
                 return envs
         seat = self.specs.agents[0].own

@@ -37,6 +37,8 @@ _ROUNDS = 3
 Shown = dict[str, tuple[Any, Mapping[str, Any]]]
 #: Where is said which choices are legal.
 LEGAL = "action_mask"
+#: Environment variables with which pygame draws without a window.
+QUIET = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 #: How a game is drawn: as text, or as a picture (H, W, 3) uint8.
 How = Literal["text", "picture"]
 
@@ -114,8 +116,7 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
         got = " or a ".join(game.draws) or "none"
         raise ValueError(expected(f"env_id={env_id}", f"a game that draws a {how}", got))
     if how == "picture":  # pygame opens no window, plays no sound and greets nobody on standard output
-        quiet = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-        os.environ.update({**quiet, **os.environ})
+        os.environ.update({**QUIET, **os.environ})
     drawable: Game = build(name, {**env_args, **game.draws[how]})
     return drawable
 

@@ -9,15 +9,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.evaluation.replays import record
-from multigrid_rl.evaluation.targets import Lineup, Sides, Target, against, run_target
+from multigrid_rl.envs.gymnasium import GymnasiumFactory
+from multigrid_rl.evaluation.replays import EpisodeRecord, record
+from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Lineup, Sides, Target, against, run_target
 from multigrid_rl.metrics import games_against, groups, interval_of, wilson_interval
 from multigrid_rl.players.cards import Returns
 from multigrid_rl.players.episodes import Played
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import ConfigError, check_whole, unknown
 from multigrid_rl.types import EpisodeTable
-from multigrid_rl.world.constants import BALL, HEIGHT, KEY
 from multigrid_rl.world.events import BEHAVIOUR
 
 #: ``stochastic`` draws actions as in training, ``argmax`` takes the likeliest.
@@ -72,9 +72,17 @@ class Evaluation:
 
 
 def evaluate(
-    target: Target, *, episodes: int, seed: int, modes: tuple[Mode, ...] = MODES, sides: Sides | None = None
+    target: Target,
+    *,
+    episodes: int,
+    seed: int,
+    modes: tuple[Mode, ...] = MODES,
+    sides: Sides | None = None,
+    keep: bool = False,
 ) -> Evaluation:
     """Play ``episodes`` whole episodes in each mode, shared out among the sides, by default the target's.
+
+    With ``keep`` those of Gymnasium are kept, too, for :func:`kept_games`: each is its environment's first.
 
     Raises ``ConfigError``, ``PlayerError``: no such mode or side, fewer episodes than sides, a player that cannot be
     used; ``RunError``: an episode that never ends.
@@ -96,9 +104,12 @@ def evaluate(
             lineup.play(1, seed=seed)
     began = time.perf_counter()
     parts = []
+    keep = keep and isinstance(target.factory, GymnasiumFactory)
     for mode, games, lineup in lineups:
-        most = BATCH if lineup.numbered else games
-        batches = (lineup.play(min(most, games - first), seed=seed, first=first) for first in range(0, games, most))
+        most = BATCH if lineup.numbered else SIDE_BY_SIDE if keep else games
+        batches = (
+            lineup.play(min(most, games - first), seed=seed, first=first, keep=keep) for first in range(0, games, most)
+        )
         parts.append(PlayedPart(mode, lineup, tuple(batches)))
     return Evaluation(target, seed, tuple(parts), time.perf_counter() - began)
 
@@ -212,27 +223,43 @@ def seat_returns(part: PlayedPart) -> dict[str, float]:
 
 
 def kept_games(evaluation: Evaluation) -> list[Any]:
-    """Return best, median and worst game of each part (of ``replays``), by the own return, then by length."""
+    """Return best, median and worst game of each part (of ``replays``), by the own return, then by length.
+
+    Of Gymnasium none where :func:`evaluate` was not asked to keep them.
+    """
     games = []
     for part in evaluation.parts:
-        if not part.lineup.numbered:  # of Gymnasium: films keep their own
+        if not (part.lineup.numbered or part.played[0].actions.size):
             continue
         length, own = part.table.length, part.returns
         # A good game is won fast, a bad one lost fast: of equal returns the longest games come in the middle.
         ranked = np.lexsort((np.where(own > 0, -length, length), own))
         for label, place in zip(KEPT, (-1, len(ranked) // 2, 0), strict=True):
-            batch, row = divmod(int(ranked[place]), BATCH)
-            title, names = f"{label} ({part.mode}, {part.lineup.team})", part.lineup.names
-            spec, played = evaluation.target.spec, part.played[batch]
-            games.append(record(spec, played, row, seed=evaluation.seed, players=names, label=title))
+            title = f"{label} ({part.mode}, {part.lineup.team})"
+            games.append(record_of(evaluation.target, part, int(ranked[place]), evaluation.seed, title))
     return games
+
+
+def record_of(target: Target, part: PlayedPart, number: int, seed: int, label: str) -> Any:
+    """Return the record (of ``replays``) of a game of a part, or of an episode of Gymnasium that was kept."""
+    batch, row = divmod(number, part.played[0].table.episodes)
+    played, players = part.played[batch], part.lineup.names
+    if target.rivals:
+        return record(target.spec, played, row, seed=seed, players=players, label=label)
+    assert isinstance(target.factory, GymnasiumFactory)  # the others keep none
+    (seat,), steps = players, int(played.table.length[row])
+    actions, returns = {seat: played.actions[row, :steps].tolist()}, {seat: float(played.table.returns[row, 0])}
+    return EpisodeRecord(
+        label=label, env_id=target.factory.env_id, env_args=target.factory.env_args, seed=seed, game=played.first + row,
+        players=players, actions=actions, returns=returns, result="",
+    )  # fmt: skip
 
 
 def episode_columns(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
     """Lay out the table of all episodes, parts one after the other, games in the order of their numbers.
 
-    ``seed`` and ``game`` decide the game, ``layout`` lists its keys and balls, ``result`` is that of the judged player
-    by the win flag; then each seat's player, return and events.
+    ``seed`` and ``game`` decide the game, ``result`` is that of the judged player by the win flag; then each seat's
+    player, return and events.
     """
     parts = [_columns(part, evaluation) for part in evaluation.parts]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -245,7 +272,6 @@ def _columns(part: PlayedPart, evaluation: Evaluation) -> dict[str, NDArray[Any]
         "side": np.full(games, part.lineup.team),
         "seed": np.full(games, evaluation.seed),
         "game": np.arange(games),
-        "layout": np.array([layout(cells) if cells.size else "" for played in part.played for cells in played.start]),
         "length": table.length,
         "winner": np.array([*part.lineup.specs.team_names, "nobody"])[table.winner],  # nobody is -1, the last
         "result": np.array(["draw", "win", "loss"])[part.results],  # a loss is -1
@@ -257,15 +283,6 @@ def _columns(part: PlayedPart, evaluation: Evaluation) -> dict[str, NDArray[Any]
         for e, event in enumerate(part.lineup.specs.events):
             columns[f"{event}/{seat}"] = table.events[:, a, e].round(6)  # events are single precision
     return columns
-
-
-def layout(cells: NDArray[np.uint8]) -> str:
-    """Return where keys and balls of one board (128,) lie, as ``red key 7 4, blue key 8 3``: cells are x and y."""
-    objects = []
-    for team, colour in enumerate(("red", "blue")):
-        for kind, code in (("key", KEY + 2 * team), ("ball", BALL + team)):
-            objects += [f"{colour} {kind} {c // HEIGHT} {c % HEIGHT}" for c in np.flatnonzero(cells == code).tolist()]
-    return ", ".join(objects)
 
 
 def write_episodes(columns: dict[str, NDArray[Any]], folder: Path) -> Path:

@@ -1,7 +1,8 @@
 """Replays of single games: a game is its specification, seed, number and actions."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -12,12 +13,12 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.envs.base import reset_seed
-from multigrid_rl.envs.zoo import LIMIT, begun, open_game
+from multigrid_rl.envs.zoo import LIMIT, How, begun, open_game
 from multigrid_rl.players.episodes import Played
 from multigrid_rl.players.places import place_of
 from multigrid_rl.runs.players import check_env
 from multigrid_rl.text import ConfigError, expected, first_error, shown
-from multigrid_rl.trust import user_code
+from multigrid_rl.trust import mistake
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.engine import World
@@ -94,6 +95,10 @@ class ZooRecord(Strict):
         return len(next(iter(self.actions.values())))
 
 
+class EpisodeRecord(ZooRecord):
+    """One episode of Gymnasium, kept while a program shows it; no file holds any."""
+
+
 def _kind(game: Any) -> str:
     return "other" if isinstance(game, ZooRecord) or (isinstance(game, dict) and "env_id" in game) else "board"
 
@@ -148,31 +153,38 @@ class Shot(NamedTuple):
     drawn: Any  # text, or a picture (H, W, 3) uint8; None where it is not to be drawn
 
 
-def shots(game: ZooRecord, how: Any, every: int = 1) -> Iterator[Shot]:
+def shots(game: ZooRecord, how: How, every: int = 1, build: Callable[..., Any] = open_game) -> Iterator[Shot]:
     """Play a record again; yield its start, every ``every``-th step and its last one, drawn.
+
+    ``build`` makes its environment, an ``envs.zoo.Game``.
 
     Raises ``ConfigError``: it comes out otherwise, or its environment cannot be built, played or drawn.
     """
     check_env(f"game {game.game}", game.env_id, game.env_args)
     key = f"{game.env_id}: game {game.game} of seed {game.seed}"
-    with user_code(key):
-        env, totals = open_game(game.env_id, game.env_args, how), dict.fromkeys(game.players, 0.0)
-        now = begun(env, reset_seed(game.seed, game.game, 0))
-        yield Shot(0, {}, dict(totals), env.drawn(how))
-        for t in range(1, game.steps + 1):
-            done = {seat: game.actions[seat][t - 1] for seat in now.turn}
-            dtypes = {seat: env.spaces(seat)[1].dtype for seat in done}
-            taken = {seat: it if isinstance(it, int) else np.asarray(it, dtypes[seat]) for seat, it in done.items()}
-            names = {seat: env.named(seat, it) if isinstance(it, int) else str(it) for seat, it in taken.items()}
-            now = env.play(taken)
-            late = bool(now.turn) and t == game.env_args.get(LIMIT)
-            for seat, paid in [*now.paid.items(), *(now.owed.items() if late else ())]:
-                totals[seat] += paid
-            over = late or not now.turn
-            if over != (t == game.steps):
-                break
-            if t % every == 0 or t == game.steps:
-                yield Shot(t, names, dict(totals), env.drawn(how))
+    try:
+        with closing(build(game.env_id, game.env_args, how)) as env:
+            totals = dict.fromkeys(game.players, 0.0)
+            now = begun(env, reset_seed(game.seed, game.game, 0))
+            yield Shot(0, {}, dict(totals), env.drawn(how))
+            for t in range(1, game.steps + 1):
+                done = {seat: game.actions[seat][t - 1] for seat in now.turn}
+                dtypes = {seat: env.spaces(seat)[1].dtype for seat in done}
+                taken = {seat: it if isinstance(it, int) else np.asarray(it, dtypes[seat]) for seat, it in done.items()}
+                names = {seat: env.named(seat, it) if isinstance(it, int) else str(it) for seat, it in taken.items()}
+                now = env.play(taken)
+                late = bool(now.turn) and t == game.env_args.get(LIMIT)
+                for seat, paid in [*now.paid.items(), *(now.owed.items() if late else ())]:
+                    totals[seat] += paid
+                over = late or not now.turn
+                if over != (t == game.steps):
+                    break
+                if t % every == 0 or t == game.steps:
+                    yield Shot(t, names, dict(totals), env.drawn(how))
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+        raise ConfigError(f"{key}: {mistake(error)}") from error
     if not over or t < game.steps or not np.allclose([*totals.values()], [game.returns[seat] for seat in totals]):
         raise ConfigError(expected(key, "the same game", "another one: it does not follow from its seed and actions"))
 
@@ -204,7 +216,6 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
     """Play a record again and keep every frame.
 
     Args:
-        game: the record.
         shots_of: its :func:`frames`, where the caller iterates over them as well.
 
     Raises ``ReplayError``: the game ends before or after its last recorded action.

@@ -60,11 +60,11 @@ def iqm_interval(strata: Strata, reps: int, rng: np.random.Generator) -> Interva
     return interval(float(iqm(np.concatenate(strata))), iqm(resampled(strata, reps, rng)))
 
 
-def told_median(values: Array, form: str, never: str = "never") -> str:
-    """Say the median, its 95 % interval from :data:`ENOUGH` values on, and the range; ``never`` is infinite."""
+def told_median(values: Array, form: str) -> str:
+    """Say the median, its 95 % interval from :data:`ENOUGH` values on, and the range; infinite is never."""
 
     def told(value: float) -> str:
-        return format(value, form) if np.isfinite(value) else never
+        return format(value, form) if np.isfinite(value) else "never"
 
     text = f"median {told(float(np.median(values)))}"
     if len(values) >= ENOUGH:

@@ -38,7 +38,6 @@ class League:
     Players have numbers: anchors from 0 on, then snapshots in the order in which they joined.
 
     Args:
-        config: its rules.
         seed: of the run; with the number of steps, it determines the draws.
 
     Attributes:

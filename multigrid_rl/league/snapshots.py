@@ -29,12 +29,6 @@ class RunLeague(League):
     """The league of a run: adds snapshots and draws the opponents.
 
     Only the files of current opponents are in memory, so memory does not grow with the number of snapshots.
-
-    Args:
-        scenario: with a league.
-        specs: of its matches.
-        seed: of the run.
-        run: its folder.
     """
 
     def __init__(self, scenario: ScenarioConfig, specs: MultiAgentSpec, seed: int, run: Path) -> None:
@@ -60,7 +54,6 @@ class RunLeague(League):
         """Let the learner join if it is time, and draw who plays if it is time for that.
 
         Args:
-            env_steps: of the run.
             export: writes the learner's networks into a folder; returns their sha256 by module.
 
         Returns:
@@ -130,9 +123,6 @@ def write_snapshot(run: Path, name: str, env_steps: int, export: Callable[[Path]
     """Write a snapshot of a run's league as a whole; what others put in its place moves aside.
 
     Args:
-        run: folder of the run.
-        name: of the snapshot's folder.
-        env_steps: of the run.
         export: writes the networks into a folder, one folder each; returns their sha256 by module.
 
     Raises ``OSError``: it cannot be written.

@@ -40,12 +40,7 @@ def turns(
 ) -> Iterator[Turn]:
     """Let players act in place of agents, from fresh episodes on and without an end.
 
-    Args:
-        env: the environments; they are reset with ``seed``.
-        agents: of the environments; none where background players fill every seat.
-        players: by agent.
-        seed: of environments and drawn actions.
-        first: number of the first environment; each has its own random streams.
+    Environments are reset with ``seed``; each draws from streams of its own, by its number from ``first`` on.
     """
     obs = env.reset(seed)
     numbers = np.arange(first, first + env.num_envs, dtype=np.int64)
@@ -68,10 +63,6 @@ class Quota:
     """How many episodes each of several environments still has to play, settled before the first step.
 
     To keep whichever episodes end first would prefer short ones: a mean over them is biased.
-
-    Args:
-        episodes: how many in all.
-        envs: environments that share them, as equally as possible.
     """
 
     def __init__(self, episodes: int, envs: int) -> None:
@@ -123,11 +114,6 @@ def play_episodes(  # noqa: PLR0913 - all by keyword but four
 
     Args:
         env: the environments, as many as ``episodes`` at most; they are reset with ``seed``.
-        agents: of the environments; none where background players fill every seat.
-        players: by agent.
-        episodes: how many.
-        seed: of environments and drawn actions.
-        first: number of the first environment.
         keep: keep what was done in each step, as it plays an episode again.
         may_not_end: key and value that name the environment, where its episodes may never end.
 

@@ -39,7 +39,6 @@ class MatchFactory:
         opponents: for each background seat, player name -> share of the games.
         checkpoints: folder of frozen players; ``None``: the user's and the project's.
         hashes: sha256 that each frozen player must have, by name; an empty mapping accepts any.
-        seed: of all games.
         scheme: how the learning seats become agents.
         shared: all learning seats of a team share one network.
         shaping: ``module:function`` of a training reward, or ``None``.
@@ -190,7 +189,6 @@ def seat_players(spec: Seats, seated: Seating, *, once: bool = False) -> dict[st
     """Return players by seat, or by team where one player acts for all its seats.
 
     Args:
-        spec: the game.
         seated: by seat; several form a mixture.
         once: every game is played once, as in ``play_games``.
 

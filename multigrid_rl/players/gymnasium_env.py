@@ -122,14 +122,6 @@ class SeatVectorEnv(VectorEnv):
     A finished game resets in the same step (``AutoresetMode.SAME_STEP``): its last observation is in
     ``infos["final_obs"]``, rows ``infos["_final_obs"]``. All other infos are of the last step, arrays (N,).
 
-    Args:
-        num_envs: games ``N``.
-        scenario: name or file; for this and the following see :class:`SeatEnv`.
-        seat: the seat to play.
-        players: for other seats.
-        checkpoints: folder of frozen players.
-        flat: observations are vectors.
-
     Raises:
         ValueError: as ``SeatEnv``, or no game.
     """
@@ -241,13 +233,9 @@ def match_around(
     for seat in others:
         choice = overrides.get(seat, chosen.opponents.get(seat, DEFAULT))
         mixture = choice if isinstance(choice, Mapping) else {choice: 1.0}
-        if any(not isinstance(weight, Real) for weight in mixture.values()):
-            raise ConfigError(expected(f"players[{seat!r}]", "a weight for each player", dict(mixture)))
-        if mixture and min(mixture.values()) <= 0:
-            raise ConfigError(expected(f"players[{seat!r}]", "weights above 0", dict(mixture)))
-        if not mixture:
-            wanted = f"one of {', '.join(catalogue.names())}, a folder with a frozen player, or an object that acts"
-            raise ConfigError(expected(f"players[{seat!r}]", wanted, "none"))
+        if not mixture or not all(isinstance(weight, Real) and float(weight) > 0 for weight in mixture.values()):
+            wanted = "a player, or players with weights above 0"
+            raise ConfigError(expected(f"players[{seat!r}]", wanted, dict(mixture)))
         seated[seat] = tuple(
             _loaded(player, spec, seat, catalogue)._replace(weight=weight) for player, weight in mixture.items()
         )

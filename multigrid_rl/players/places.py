@@ -112,11 +112,7 @@ def counterpart(game: Seats, seat: str) -> str:
 
 
 class RandomLegal:
-    """Draws every legal choice, or number within the bounds, with the same probability.
-
-    Args:
-        agent: what its seat sees and does.
-    """
+    """Draws every legal choice, or number within the bounds, with the same probability."""
 
     name = "random"
 

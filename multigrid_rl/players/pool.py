@@ -19,11 +19,7 @@ from multigrid_rl.world.constants import other_side
 
 
 class Alike:
-    """Players of one kind (:attr:`FrozenPlayer.kind`) that act in one call, with the same results as alone.
-
-    Args:
-        players: at least one.
-    """
+    """Players of one kind (:attr:`FrozenPlayer.kind`) that act in one call, with the same results as alone."""
 
     def __init__(self, players: Sequence[FrozenPlayer]) -> None:
         self._first = players[0]
@@ -189,12 +185,7 @@ class Roster(NamedTuple):
 
 
 class TeamPlayer:
-    """Single-seat players combined into one player of the whole team; implements ``types.Policy``.
-
-    Args:
-        name: of the player.
-        members: one for each seat, in index order; they act independently.
-    """
+    """Single-seat players combined into one player of the whole team; implements ``types.Policy``."""
 
     def __init__(self, name: str, members: Sequence[Policy]) -> None:
         self.name = name

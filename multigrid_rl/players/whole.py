@@ -254,15 +254,7 @@ def _joined(how: np.ufunc, columns: Array, own: Sequence[int]) -> Array:
 def _part(
     acting: Acting, seats: tuple[int, list[int], list[int]], finals: int, width: int, *, mirrored: bool = False
 ) -> _Part | None:
-    """Return the arrays of one network, ``None`` if it is not compiled for tokens and choices.
-
-    Args:
-        acting: the network, and where its rows go.
-        seats: how many are its own, whose views it is shown, whose last actions.
-        finals: room for so many last observations.
-        width: of a view.
-        mirrored: it learned the other side.
-    """
+    """Return the arrays of one network, ``None`` if it is not compiled for tokens and choices."""
     count, shown, last = seats
     network, choices = acting.network, acting.distribution
     if not isinstance(network, TokenTowers) or not isinstance(choices, Categorical) or not choices.equal:

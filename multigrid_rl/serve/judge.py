@@ -25,10 +25,10 @@ from multigrid_rl.competition.inspection import about
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.files import unfinished
-from multigrid_rl.players.alone import game_of
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.classes import check_not_class
+from multigrid_rl.players.doors import game_of
 from multigrid_rl.runs.players import scenario_of as scenario_of_card
 from multigrid_rl.serve.course import Course, read_course
 from multigrid_rl.text import ConfigError, expected, printable, shown

@@ -178,7 +178,8 @@ def drawn_history(rated: list[tuple[float, Any]]) -> dict[str, Any] | None:
 def match(ask: Ask) -> Response:
     """Replay the games of a pairing that were kept."""
     from multigrid_rl.competition.cup.cup_folder import Pairing  # noqa: PLC0415 - with these comes torch
-    from multigrid_rl.show import boards, replay, video  # noqa: PLC0415
+    from multigrid_rl.show import replay, video  # noqa: PLC0415
+    from multigrid_rl.show.films import GameDrawing  # noqa: PLC0415
 
     game = ask.found(StoredPairing)
     if not _may_watch(ask, game):
@@ -193,7 +194,7 @@ def match(ask: Ask) -> Response:
         notes = {seat: said for seat, said in record.notes.items() if record.players[seat] in ours}
         kept.append(record.model_copy(update={"players": players, "notes": notes}))
     shown_games = replay.replays(kept)
-    films = [video.page_film(boards.GameDrawing(record), record.label) for record in kept if not shown_games["data"]]  # type: ignore[arg-type]
+    films = [video.page_film(GameDrawing(record), record.label) for record in kept if not shown_games["data"]]  # type: ignore[arg-type]
     script = "texts.js" if shown_games.get("scripts") == TEXT_SCRIPTS else "replay.js"
     return ask.page(
         "match.html", " against ".join(names.values()), data=shown_games["data"], films=films, script=script,

@@ -90,16 +90,15 @@ def fill(axes: Axes, grid: Array, ends: tuple[Any, Any], alpha: float, **more: A
     axes.fill_between(grid, *ends, alpha=alpha, linewidth=0, **more)
 
 
-def add_legend(figure: Figure, columns: int, title: str = "") -> None:
+def add_legend(figure: Figure, columns: int) -> None:
     """Put everything that has a label into one legend below the panels, each label once."""
     handles: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=columns, fontsize=SMALL, frameon=False,
-        title=title or None, title_fontsize=SMALL,
-    )  # fmt: skip
+        list(handles.values()), list(handles), loc="outside lower center", ncols=columns, fontsize=SMALL, frameon=False
+    )
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -319,19 +318,3 @@ def _metric_panel(axes: Axes, sides: _Sides, title: tuple[str, str], rng: np.ran
     gate = next((gate for gate in all_runs[0].gates if gate.metric == metric), None)
     format_axes(axes, "".join(title), "IQM over runs", grid[-1], gate)
     axes.set_ylim(*limits(np.concatenate(shown), np.array([gate.bound if gate else shown[0][-1]])))
-
-
-def save_best_responses(player: str, curves: list[dict[str, Any]], path: Path) -> None:
-    """Draw how best responses to a player train, as PNG: ``points`` (steps, share of games won or return) of each."""
-    figure, (axes,) = panel_grid(1, f"Best responses to {player}")
-    for number, curve in enumerate(curves):
-        label = f"{curve['team']}, seed {curve['seed']}"
-        axes.plot(*zip(*curve["points"], strict=True), label=label, **_SIDES[number % 2], alpha=0.85)
-    wins = curves[0].get("measure", "win") == "win"
-    axes.axhline(0.5 if wins else 0.0, color=GREY, linewidth=1)
-    what = ("games won", "share") if wins else ("return of the role", "mean")
-    format_axes(axes, *what, max(steps for curve in curves for steps, _ in curve["points"]))
-    if wins:
-        axes.set_ylim(0, 1)
-    add_legend(figure, 3)
-    save_figure(figure, path)

@@ -1,101 +1,50 @@
-"""Episodes of Gymnasium to be filmed: played, kept by their actions, and played again for their pictures."""
+"""Games of PettingZoo's kind and episodes of Gymnasium to be filmed: chosen, and played again for their pictures."""
 
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from ctypes.util import find_library
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
 
-from multigrid_rl.envs.base import reset_by, reset_seed
-from multigrid_rl.envs.gymnasium import GymnasiumFactory, make_env
-from multigrid_rl.evaluation.evaluation import Mode, PlayedPart, evaluate, kept_games
-from multigrid_rl.evaluation.replays import check_game, choose, record
-from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Sides, Target
+from multigrid_rl.envs.base import AGENT, reset_by
+from multigrid_rl.envs.gymnasium import make_env
+from multigrid_rl.envs.zoo import QUIET, Happened, How, open_game
+from multigrid_rl.evaluation.evaluation import Mode, PlayedPart, evaluate, kept_games, record_of
+from multigrid_rl.evaluation.replays import EpisodeRecord, Shot, ZooRecord, choose, shots
+from multigrid_rl.evaluation.targets import Sides, Target
 from multigrid_rl.players.cards import CARD_FILE
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, runs_code
-from multigrid_rl.show.pictures import Picture
+from multigrid_rl.show.captions import AgentLine, Caption, Picture
+from multigrid_rl.show.words import plural, short
 from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.trust import user_code
 
-#: Steps a second of an environment without ``render_fps``.
+#: Steps a second of an environment of Gymnasium that says none.
 _USUAL_FPS = 30.0
+#: Most seats whose players and actions stand below a picture.
+_MOST_SEATS = 8
 
 
-class Recording(NamedTuple):
-    """One episode in an environment of Gymnasium: what plays it again, and what it paid."""
+def pick(target: Target, which: str | None, episodes: int, *, seed: int, mode: Mode, side: Sides) -> Any:
+    """Return the record of a fresh game or episode of several, by its label, or of one by its number.
 
-    number: int  # of the environment under the seed of the games
-    reset_seed: int  # that Gymnasium's environment was reset with
-    actions: list[Any]  # one a step, as Gymnasium's environment takes them
-    total: float  # return
-
-
-def recorded(target: Target, numbers: range, *, seed: int, mode: Mode) -> PlayedPart:
-    """Play the first episode of each of the environments ``numbers`` of ``seed``, and keep what was done.
-
-    Raises ``ConfigError``, ``PlayerError``: no environment of Gymnasium, or a damaged player.
+    Raises ``ConfigError``, ``PlayerError``: no such label, an environment that keeps none, or a damaged player.
     """
-    if not isinstance(target.factory, GymnasiumFactory):
-        raise ConfigError(expected(f"{target.name}: scenario.package", "gymnasium, to keep episodes", "multigrid"))
-    lineup = target.lineup(target.team, greedy=mode == "argmax")
-    batches = (numbers[k : k + SIDE_BY_SIDE] for k in range(0, len(numbers), SIDE_BY_SIDE))
-    played = (lineup.play(len(batch), seed=seed, first=batch.start, keep=True) for batch in batches)
-    return PlayedPart(mode, lineup, tuple(played))
-
-
-def recordings_of(part: PlayedPart, seed: int) -> list[Recording]:
-    """Return the episodes of a part whose actions were kept, in the order of their environments."""
-    return [
-        Recording(played.first + k, reset_seed(seed, played.first + k, 0), [_plain(a) for a in actions[:steps]], total)
-        for played in part.played
-        for k, (actions, steps, total) in enumerate(
-            zip(played.actions, played.table.length.tolist(), played.table.returns[:, 0].tolist(), strict=True)
-        )
-    ]
-
-
-def _plain(action: Any) -> Any:
-    return action.item() if action.ndim == 0 else action
-
-
-def ranked(recordings: list[Recording]) -> dict[str, Recording]:
-    """Return the best, the median and the worst by their return, then by their length."""
-    order = sorted(recordings, key=lambda episode: (episode.total, len(episode.actions)))
-    return {"best": order[-1], "median": order[len(order) // 2], "worst": order[0]}
-
-
-def pick(target: Target, which: str, episodes: int, *, seed: int, mode: Mode) -> "tuple[str, Drawing]":
-    """Return label and drawing of an episode: ``best``, ``median`` or ``worst`` of some, or by its number.
-
-    Raises ``ConfigError``, ``PlayerError``: another word, no environment of Gymnasium, or a damaged player.
-    """
-    label = check_game(which)
-    numbers = range(int(label), int(label) + 1) if label.isdecimal() else range(episodes)
-    part = recorded(target, numbers, seed=seed, mode=mode)
-    assert isinstance(target.factory, GymnasiumFactory)  # only these are recorded
-    recordings = recordings_of(part, seed)
+    label = which or ("best" if target.rivals else "median")
     if label.isdecimal():
-        return mode, Drawing(target.factory, recordings[0])
-    return f"{label} of {episodes}, {mode}", Drawing(target.factory, ranked(recordings)[label])
-
-
-def pick_game(target: Target, which: str | None, episodes: int, *, seed: int, mode: Mode, side: Sides) -> Any:
-    """Return the record of a fresh game of several, by its label, or of one by its number.
-
-    Raises ``ConfigError``, ``PlayerError``: no such label, or a damaged player.
-    """
-    if which is not None and which.isdecimal():
         lineup = target.lineup(target.teams(side)[0], greedy=mode == "argmax")
-        played, label = lineup.play(1, seed=seed, first=int(which)), f"{target.name} ({mode}, {lineup.team})"
-        return record(target.spec, played, 0, seed=seed, players=lineup.names, label=label)
-    evaluation = evaluate(target, episodes=episodes, seed=seed, modes=(mode,), sides=side)
-    return choose(kept_games(evaluation), which, f"{episodes} games of {target.name}")
+        played = lineup.play(1, seed=seed, first=int(label), keep=True)
+        return record_of(target, PlayedPart(mode, lineup, (played,)), 0, seed, f"{target.name} ({mode}, {lineup.team})")
+    kept = kept_games(evaluate(target, episodes=episodes, seed=seed, modes=(mode,), sides=side, keep=True))
+    if not kept:
+        raise ConfigError(expected(f"{target.name}: scenario.package", "one whose episodes can be kept", "another"))
+    return choose(kept, label, f"{episodes} games of {target.name}")
 
 
 def usual_side(source: str) -> Sides:
@@ -115,91 +64,118 @@ def usual_side(source: str) -> Sides:
     return "blue" if seats and all(seat.startswith("blue") for seat in seats) else "red"
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """One recorded episode that its environment draws."""
+class OneSeat:
+    """One environment as a game with one seat (``envs.zoo.Game``), to play an episode again; raises as ``make_env``."""
 
-    factory: GymnasiumFactory
-    episode: Recording
+    agents, turns = (AGENT,), False
+
+    def __init__(self, env_id: str, env_args: dict[str, Any], how: How | None = None) -> None:
+        os.environ.update({**QUIET, **os.environ})
+        _draw_without_a_screen()
+        self.env = make_env(env_id, env_args, render=how is not None)
+        drawn = "rgb_array" in self.env.metadata.get("render_modes", ())
+        self.draws: dict[How, dict[str, Any]] = {"picture": {}} if drawn else {}
+        self.fps = float(self.env.metadata.get("render_fps") or _USUAL_FPS)
+        renderer = getattr(self.env.unwrapped, "mujoco_renderer", None)
+        if how is not None and renderer is not None:
+            # Shadows a quarter as fine and no multisampling: without a graphics card a quarter of the time.
+            renderer.model.vis.quality.shadowsize, renderer.model.vis.quality.offsamples = 1024, 0
+
+    def spaces(self, agent: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:  # noqa: ARG002 - there is one
+        """Return what it sees and what it does."""
+        return self.env.observation_space, self.env.action_space
+
+    def start(self, seed: int) -> Happened:
+        """Begin an episode."""
+        seen, info = reset_by(self.env.reset, seed)
+        return Happened({AGENT: (seen, info)}, (AGENT,))
+
+    def play(self, actions: dict[str, Any]) -> Happened:
+        """Play one step."""
+        action = np.asarray(actions[AGENT], self.env.action_space.dtype)[()]
+        seen, paid, ended, cut, info = self.env.step(action)
+        turn = () if ended or cut else (AGENT,)
+        return Happened({AGENT: (seen, info)}, turn, {AGENT: float(paid)}, {AGENT: bool(ended)} if not turn else {})
+
+    def drawn(self, how: How) -> Any:  # noqa: ARG002 - pictures alone
+        """Draw it as it stands."""
+        return self.env.render()
+
+    def named(self, agent: str, action: int) -> str:  # noqa: ARG002 - it has no names
+        """Return the number of a choice."""
+        return str(action)
+
+    def close(self) -> None:
+        """Let go of windows."""
+        self.env.close()
+
+
+@dataclass(frozen=True)
+class GameDrawing:
+    """One recorded game that its renderer draws.
+
+    Args:
+        record: the game.
+        own: seats whose returns count; all where none is named.
+    """
+
+    record: ZooRecord
+    own: tuple[str, ...] = ()
+
+    @property
+    def _build(self) -> Any:
+        return OneSeat if isinstance(self.record, EpisodeRecord) else open_game
 
     @cached_property
+    def _game(self) -> Any:
+        with user_code(f"game {self.record.game}"):
+            return self._build(self.record.env_id, self.record.env_args)
+
+    @property
+    def texts(self) -> bool:
+        """Whether the game writes itself as text. Raises ``ConfigError``: it cannot be built."""
+        return "text" in self._game.draws
+
+    @property
     def fps(self) -> float:
-        """Steps a second. Raises ``ConfigError``: the environment cannot be built, or draws nothing."""
-        env = self._made()
-        env.close()
-        if "rgb_array" not in env.metadata.get("render_modes", ()):
-            wanted = "an environment that draws itself (rgb_array)"
-            raise ConfigError(expected("env_id", wanted, self.factory.env_id))
-        return float(env.metadata.get("render_fps") or _USUAL_FPS)
+        """Steps a second. Raises ``ConfigError``: the game cannot be built, or draws no pictures."""
+        if "picture" not in self._game.draws:
+            wanted = "one that draws itself (rgb_array)"
+            raise ConfigError(expected(f"env_id={self.record.env_id}", wanted, "one that does not"))
+        return float(self._game.fps)
 
-    def pictures(self, every: int, width: int) -> Iterator[tuple[int, float, Picture]]:
-        """Yield step, return so far and picture: of the start, of every ``every``-th step and of the last one.
+    @property
+    def total(self) -> float:
+        """The return of those who are judged."""
+        return self._paid(self.record.returns)
 
-        Args:
-            every: steps from one picture to the next.
-            width: in pixels; MuJoCo draws none that are wider.
+    def _paid(self, returns: dict[str, float]) -> float:
+        return sum(returns[seat] for seat in self.own or returns)
 
-        Raises ``ConfigError``: any error of the environment while it replays and draws the episode.
+    def pictures(self, every: int) -> Iterator[tuple[float, Caption, Picture]]:
+        """Yield return so far, caption and picture of the start, of every ``every``-th step and of the last one.
+
+        Raises ``ConfigError``: see ``replays.shots``; something that is no picture.
         """
-        _use_headless_drivers()
-        hint = ""
-        try:
-            with closing(self._made(render=True)) as env:
-                if hasattr(env.unwrapped, "mujoco_renderer"):
-                    hint = _OPENGL
-                    _draw_less(env.unwrapped.mujoco_renderer, width)
-                yield from self._played_again(env, every)
-        except ConfigError:
-            raise
-        except Exception as error:  # foreign code, and MuJoCo raises bare ones
-            got = f"{type(error).__name__}: {error}{hint}"
-            raise ConfigError(expected(self.factory.env_id, "an environment that can be drawn here", got)) from error
+        for shot in shots(self.record, "picture", every, self._build):
+            picture = np.asarray(shot.drawn)
+            if picture.dtype != np.uint8 or picture.shape[2:] != (3,):
+                raise ConfigError(expected(self.record.env_id, "pictures (height, width, 3) of bytes", picture.shape))
+            yield self._paid(shot.totals), self._caption(shot), picture
 
-    def _played_again(self, env: gymnasium.Env[Any, Any], every: int) -> Iterator[tuple[int, float, Picture]]:
-        total, done, t, actions = 0.0, False, 0, self.episode.actions
-        reset_by(env.reset, self.episode.reset_seed)
-        yield 0, 0.0, self._render(env)
-        for t, action in enumerate(actions, 1):
-            _, reward, terminated, truncated, _ = env.step(action)
-            total, done = total + float(reward), terminated or truncated
-            if done and (t < len(actions) or not np.isclose(total, self.episode.total)):
-                break
-            if t % every == 0 or t == len(actions):
-                yield t, total, self._render(env)
-        if not done or t < len(actions) or not np.isclose(total, self.episode.total):
-            wanted = f"episode {self.episode.number} to play again as it did"
-            raise ConfigError(expected(self.factory.env_id, wanted, "another one: it does not follow from its seed"))
-
-    def _made(self, *, render: bool = False) -> Any:
-        try:
-            return make_env(self.factory.env_id, self.factory.env_args, render=render)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-
-    def _render(self, env: gymnasium.Env[Any, Any]) -> Picture:
-        picture: Any = env.render()
-        if not (isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)):
-            got = getattr(picture, "shape", type(picture).__name__)
-            raise ConfigError(expected(self.factory.env_id, "pictures (height, width, 3) of bytes", got))
-        return picture
+    def _caption(self, shot: Shot) -> Caption:
+        game, lines = self.record, tuple[AgentLine, ...]()
+        if not isinstance(game, EpisodeRecord) and len(game.players) <= _MOST_SEATS:
+            lines = tuple(
+                AgentLine(seat, player, shot.taken.get(seat, ""), shot.totals[seat], out=False)
+                for seat, player in game.players.items()
+            )
+        end = game.result or f"return {short(self.total)} after {plural(game.steps, 'step')}"
+        return Caption(shot.step, lines, end if shot.step == game.steps else "")
 
 
-def _draw_less(renderer: Any, width: int) -> None:
-    """Let MuJoCo draw no more than is shown: without a graphics card drawing time grows with pixels."""
-    renderer.width, renderer.height = min(renderer.width, width), min(renderer.height, width)
-    # Shadows a quarter as fine and no multisampling: without a graphics card a quarter of the time.
-    renderer.model.vis.quality.shadowsize, renderer.model.vis.quality.offsamples = 1024, 0
-
-
-#: Hint for environments of MuJoCo that cannot be drawn.
-_OPENGL = "; MuJoCo draws without a screen through libEGL (MUJOCO_GL=egl) or libOSMesa (MUJOCO_GL=osmesa)"
-
-
-def _use_headless_drivers() -> None:
-    """Set drivers of pygame and MuJoCo that need no window, unless environment variables are set."""
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+def _draw_without_a_screen() -> None:
+    """Let MuJoCo draw by a driver that needs no window, where there is no screen and nobody chose one."""
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         backends = [name for name, library in (("egl", "EGL"), ("osmesa", "OSMesa")) if find_library(library)]
         if backends:

@@ -1,17 +1,24 @@
-"""The page of a run while it runs: its report, written anew whenever the run reports, and changed in place."""
+"""Pages that a server of this machine shows, and the page of a run while it runs: its report, changed in place."""
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import HTMLResponse, StreamingResponse
+from starlette.routing import Route
 
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.checkpoints import checkpoints_in
@@ -20,22 +27,86 @@ from multigrid_rl.show.page import render
 from multigrid_rl.show.reference import curves_of
 from multigrid_rl.show.run_data import GAMES_SEED, OwnGames, play_own_games, read_report
 from multigrid_rl.show.run_page import run_page
-from multigrid_rl.show.server import ALIVE, HEADERS, LOOK, address, application, listen, serve
 from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.types import RunError
 
+#: Seconds after which a stream looks whether there is news, or the server ends; a browser gets a sign of life after so
+#: many looks without.
+LOOK, ALIVE = 0.35, 40
+#: Port where none is asked for: the first of these that is free.
+PORTS = range(8765, 8785)
+#: Headers of every answer: nothing of these pages is embedded, guessed or kept.
+HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
+_HOST = "127.0.0.1"
 #: Seconds in which a page that is open gets the verdict.
 _LAST = 2.0
 #: Fresh games of the newest checkpoint's policy, in each mode.
 GAMES = 50
 
 
-class LiveRun:
-    """The newest page of a run that may still be running. Its folder is read, never written.
+# --- a small server: one application, the loopback alone
 
-    Args:
-        folder: of the run; it need not have reported yet.
+
+def application(reads: Mapping[str, Any], writes: Mapping[str, Any] | None = None) -> Any:
+    """Return an ASGI application that answers this machine's browsers alone.
+
+    A page from elsewhere may make a browser send requests here: the host's name is checked, see :func:`same_origin`
+    (https://en.wikipedia.org/wiki/DNS_rebinding).
     """
+    routes = [Route(path, answer) for path, answer in reads.items()]
+    routes += [Route(path, answer, methods=["POST"]) for path, answer in (writes or {}).items()]
+    guard = Middleware(TrustedHostMiddleware, allowed_hosts=[_HOST, "localhost"])
+    return Starlette(routes=routes, middleware=[guard])
+
+
+def same_origin(request: Any) -> bool:
+    """Return whether a request comes from a page of this server, as far as its browser says."""
+    origin = request.headers.get("origin")
+    return origin is None or origin.partition("://")[2] == request.headers.get("host")
+
+
+def listen(port: int | None) -> socket.socket:
+    """Return a socket on the loopback, on ``port`` or else the first free one of :data:`PORTS`.
+
+    Raises ``ConfigError``: the port is taken.
+    """
+    for number in PORTS if port is None else (port,):
+        found = socket.socket()
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((_HOST, number))
+        except OSError:
+            found.close()
+            continue
+        found.listen()
+        return found
+    wanted = f"a free port from {PORTS[0]} to {PORTS[-1]}" if port is None else "a free port"
+    raise ConfigError(expected("--port", wanted, "all in use" if port is None else port))
+
+
+def address(listening: socket.socket) -> str:
+    """Return the address of a page."""
+    return f"http://{_HOST}:{listening.getsockname()[1]}/"
+
+
+def server_of(app: Any) -> Any:
+    """Return a server of an :func:`application`, whose ``state.ending()`` says when streams should end."""
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=5))
+    app.state.ending = lambda: server.should_exit
+    return server
+
+
+def serve(app: Any, listening: socket.socket) -> None:
+    """Answer until Ctrl-C or SIGTERM."""
+    with suppress(KeyboardInterrupt), listening:
+        server_of(app).run(sockets=[listening])
+
+
+# --- a run
+
+
+class LiveRun:
+    """The newest page of a run that may still be running. Its folder is read, never written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -107,11 +178,6 @@ def app_of(run: LiveRun) -> Any:
 
 def watch_run(folder: Path, port: int | None, say: Any) -> None:
     """Serve the page of a run until Ctrl-C, stepping back for the run.
-
-    Args:
-        folder: of the run.
-        port: of this machine; ``None``: the first free one.
-        say: is handed the line with its address.
 
     Raises ``ConfigError``: no run, a port in use.
     """

@@ -13,11 +13,12 @@ from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from multigrid_rl.evaluation.evaluation import Evaluation, evaluate, kept_games
+from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.checkpoints import checkpoints_in
 from multigrid_rl.show import EPISODES
-from multigrid_rl.show.films import pick
+from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.run_data import GAMES_SEED
 from multigrid_rl.show.video import Film, pictures, short_film, write_film
 from multigrid_rl.text import ConfigError, one_line
@@ -26,7 +27,7 @@ from multigrid_rl.types import RunError
 LOG = logging.getLogger(__name__)
 #: Most pictures of an episode of Gymnasium: TensorBoard loads all films of a run at once.
 _PICTURES = 60
-_TILE, _BINS = 32, 20
+_BINS = 20
 
 
 class Media:
@@ -69,7 +70,7 @@ class Media:
 
     def _show(self, checkpoint: Path) -> None:
         target = find_target(str(self._folder), checkpoint=checkpoint.name)
-        found = evaluate(target, episodes=EPISODES, seed=GAMES_SEED, modes=("stochastic",))
+        found = evaluate(target, episodes=EPISODES, seed=GAMES_SEED, modes=("stochastic",), keep=True)
         (table,) = (part.table for part in found.parts)
         values = [_histogram("episodes/return", table.returns[:, 0]), _histogram("episodes/length", table.length)]
         step = int(checkpoint.name.removeprefix("step_"))
@@ -81,12 +82,10 @@ class Media:
 
 def _median(found: Evaluation) -> Film:
     """Return the film of the median episode. Raises ``ConfigError``: it cannot be drawn."""
-    games = kept_games(found)
-    if games:
-        game = games[1]  # best, median, worst
-        return Film(lambda: pictures(game, _TILE), game.steps + 1, 4.0)
-    label, drawing = pick(found.target, "median", EPISODES, seed=found.seed, mode="stochastic")
-    return short_film(drawing, label, _PICTURES)[0]
+    _, game, _ = kept_games(found)  # best, median, worst
+    if isinstance(game, GameRecord):
+        return Film(lambda: pictures(game), game.steps + 1, 4.0)
+    return short_film(GameDrawing(game), game.label, _PICTURES)[0]
 
 
 def _image(tag: str, film: Film) -> Summary.Value:

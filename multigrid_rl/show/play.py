@@ -23,8 +23,8 @@ from multigrid_rl.world.constants import ACTIONS, DONE, HEIGHT, WIDTH
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import visible_cells
 
-#: Names of the person and of a second one in captions and records.
-PERSON, SECOND = "you", "second person"
+#: Name of the person in captions and records.
+PERSON = "you"
 
 
 # --- seats
@@ -34,48 +34,26 @@ class OtherPlayers(NamedTuple):
     """All players but the person."""
 
     seat: str  # the person's
-    players: dict[str, Policy]  # by seat, or by team where one acts for all its seats; a second person's seat has none
+    players: dict[str, Policy]  # by seat, or by team where one acts for all its seats; the person's seat has none
     names: dict[str, str]  # seat -> name of its player, the person included
     goal: str = ""  # of the game, in words
 
 
-def find_seat(spec: Seats, side_wanted: str | None, seat: str | None) -> str:
-    """Find the person's seat: the given one, else the first of the side, of red where nothing is said, else of all.
-
-    Raises ``ConfigError``: this game has no such seat or side, or the two contradict each other.
-    """
-    seats = ", ".join(spec.seats)
-    if seat is not None:
-        if seat not in spec.seats:
-            raise ConfigError(expected("--seat", seats, seat))
-        if side_wanted not in (None, spec.team_of(seat)):
-            raise ConfigError(expected("--seat", f"a seat of --side {side_wanted}", seat))
-        return seat
-    sides = {spec.team_of(s): s for s in reversed(spec.seats)}
-    if side_wanted is None:
-        return sides.get("red", spec.seats[0])
-    if side_wanted not in sides:
-        raise ConfigError(expected("--side", f"a side of {seats}", side_wanted))
-    return sides[side_wanted]
+def find_seat(spec: Seats, seat: str | None) -> str:
+    """Return the person's seat: the given one, else the first, of red if it plays. Raises ``ConfigError``: unknown."""
+    if seat not in (None, *spec.seats):
+        raise ConfigError(expected("--seat", ", ".join(spec.seats), seat))
+    return seat or (spec.seats_of("red") or spec.seats)[0]
 
 
 def find_other_players(
-    scenario: ScenarioConfig,
-    catalogue: Catalogue,
-    seat: str,
-    opponent: str | None,
-    mate: str | None,
-    second: str | None = None,
+    scenario: ScenarioConfig, catalogue: Catalogue, seat: str, opponent: str | None, mate: str | None
 ) -> OtherPlayers:
-    """Fill every seat but the person's, and a second person's.
+    """Fill every seat but the person's.
 
     Args:
-        scenario: of the games.
-        catalogue: where players are looked up.
-        seat: the person's.
         opponent: a name, a run folder or a bundle; by default an opponent of the scenario, else random.
         mate: the same for team mates; by default the opponent if it can play that seat alone, else random.
-        second: the second person's seat, a team mate's or the only one of the other team.
 
     Raises:
         ConfigError, PlayerError: no seat for them, an unknown or damaged player, or one that cannot play there.
@@ -83,16 +61,11 @@ def find_other_players(
     spec = scenario.kind.spec
     team = spec.team_of(seat)
     opponent_seats = [s for s in spec.seats if spec.team_of(s) != team]
-    mates = [s for s in spec.seats if spec.team_of(s) == team and s not in (seat, second)]
-    if second is not None:
-        allowed = [s for s in spec.seats if s != seat and (spec.team_of(s) == team or len(opponent_seats) == 1)]
-        if second not in allowed:
-            raise ConfigError(expected("--second", " or ".join(allowed) or "nothing in this scenario", second))
-        opponent_seats = [s for s in opponent_seats if s != second]
+    mates = [s for s in spec.seats if spec.team_of(s) == team and s != seat]
     for option, name, seats in (("opponent", opponent, opponent_seats), ("mate", mate, mates)):
         if name is not None and not seats:
             raise ConfigError(expected(f"--{option}", f"nothing for {scenario.name}, which has no seat for it", name))
-    names: dict[str, str] = {seat: PERSON, **({} if second is None else {second: SECOND})}
+    names: dict[str, str] = {seat: PERSON}
     players: dict[str, Policy] = {}
     weights = next(iter(scenario.opponents.values()), {"random": 1.0})  # of a mixture the most frequent one
     chosen = opponent or max(weights, key=lambda name: weights[name])
@@ -162,17 +135,11 @@ class GameScore(NamedTuple):
 
 
 class Session:
-    """A person's games, one after the other, against the same players. Game ``k`` follows from ``seed`` and ``k``.
-
-    Attributes:
-        persons: seats of persons, the first one's first.
-    """
+    """A person's games, one after the other, against the same players. Game ``k`` follows from ``seed`` and ``k``."""
 
     def __init__(self, spec: GameSpec, others: OtherPlayers, *, seed: int) -> None:
         self.spec, self.others, self.seed = spec, others, seed
         self.agent = spec.seats.index(others.seat)
-        filled = {s for name in others.players for s in (spec.seats_of(name) or (name,))}
-        self.persons = (others.seat, *(s for s in spec.seats if s not in filled and s != others.seat))
         self.score = GameScore()
         self.records: list[GameRecord] = []
         self._start(0)
@@ -204,25 +171,18 @@ class Session:
     @property
     def out(self) -> bool:
         """Whether the person has been eliminated; the game may go on without them."""
-        return self.is_out(self.others.seat)
+        return self.caption.agents[self.agent].out
 
-    def is_out(self, seat: str) -> bool:
-        """Return whether the one on a seat has been eliminated."""
-        return self.caption.agents[self.spec.seats.index(seat)].out
-
-    def step(self, *actions: int) -> Caption:
-        """Play one step in which each of the persons takes an action (ignored once they are out).
+    def step(self, action: int) -> Caption:
+        """Play one step in which the person takes an action (ignored once they are out).
 
         Raises ``ValueError``: the game is over, or there is no such action.
         """
         if self.over:
             raise ValueError("step: expected restart() first, got an action in a game that is over")
-        for action in actions:
-            if not 0 <= action < len(ACTIONS):
-                raise ValueError(expected("action", f"0 to {len(ACTIONS) - 1}", action))
-        pairs = zip(self.persons, actions, strict=True)
-        taken = {seat: np.array([DONE if self.is_out(seat) else action], np.int8) for seat, action in pairs}
-        done = self._match.step(taken).done
+        if not 0 <= action < len(ACTIONS):
+            raise ValueError(expected("action", f"0 to {len(ACTIONS) - 1}", action))
+        done = self._match.step({self.others.seat: np.array([DONE if self.out else action], np.int8)}).done
         self._taken.append(self._match.env.actions[0].copy())
         self.caption = self._commentator.step(self.world.outputs, self._taken[-1])
         if done[0]:
@@ -251,12 +211,11 @@ class Session:
             self.score = self.score._replace(unfinished=self.score.unfinished + 1)
         self.over = True
 
-    def seen(self, seat: str | None = None) -> NDArray[np.bool_]:
-        """Return the board cells (16, 8) that a person sees now: all once they are out or the game is over."""
-        seat = seat or self.others.seat
-        if self.over or self.is_out(seat):
+    def seen(self) -> NDArray[np.bool_]:
+        """Return the board cells (16, 8) that the person sees now: all once they are out or the game is over."""
+        if self.over or self.out:
             return np.ones((WIDTH, HEIGHT), np.bool_)
-        return visible_cells(self.world, 0, [self.spec.seats.index(seat)])
+        return visible_cells(self.world, 0, [self.agent])
 
 
 def save_games(records: list[Any], path: Path) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.evaluation.replays import GameRecord, replay, shots
-from multigrid_rl.show.boards import GameDrawing
 from multigrid_rl.show.captions import Caption, captioned
+from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, render
 from multigrid_rl.show.video import page_film
 from multigrid_rl.types import GameSpec

@@ -1,6 +1,5 @@
 """Reports as files: kinds of folders, paths of pages, and overwriting."""
 
-import json
 import logging
 from contextlib import suppress
 from pathlib import Path
@@ -10,17 +9,16 @@ import numpy as np
 from multigrid_rl.cli.app import refuse_to_overwrite, write_file
 from multigrid_rl.cli.seeds import SEEDS_FILE, read_request, run_path, state_of, told_held
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
-from multigrid_rl.evaluation.replays import ReplayError, choose, read_games
+from multigrid_rl.evaluation.replays import ReplayError
 from multigrid_rl.evaluation.seed_statistics import told_median
 from multigrid_rl.evaluation.sets import final_value, final_window
 from multigrid_rl.runs.reader import RunRecord, read_run
 from multigrid_rl.show.cup_page import cup_page
-from multigrid_rl.show.figures import Chart, Line, save_best_responses
+from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import GENERATOR, render
 from multigrid_rl.show.reference import build_reference, curves_of
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
-from multigrid_rl.show.video import write_video
 from multigrid_rl.show.words import metric_title, unit_of
 from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.training.screen import warnings_on_screen
@@ -65,12 +63,8 @@ def write_run_report(
     """Write the page of a training run, ``report.html`` in its folder by default; returns the file.
 
     Args:
-        folder: of the run.
         output: another file, which must be new unless ``force``.
-        force: overwrite an existing file.
         games: fresh games to play with its policy in each mode, see :func:`run_data.read_report`; 0 plays none.
-        reference: file of the recipe's curves.
-        films: draw episodes of Gymnasium.
 
     Raises ``ConfigError``: not a run, a damaged file, or an output that may not be written.
     """
@@ -159,17 +153,6 @@ def _seed_curves(runs: list[RunRecord], metrics: list[str]) -> list[Chart]:
         )
         for name in metrics
     ]
-
-
-def draw_exploit(folder: Path) -> None:
-    """Draw how best responses learned and a game that the player lost, ``curves.png`` and ``beaten.gif``.
-
-    ``folder`` is what ``exploit`` wrote.
-    """
-    found, source = json.loads((folder / "exploit.json").read_text(encoding="utf-8")), folder / "games.json"
-    save_best_responses(found["player"], found["curves"], folder / "curves.png")
-    if json.loads(source.read_text(encoding="utf-8")):  # games of boards alone are kept
-        write_video(choose(read_games(source), "median", source), folder / "beaten.gif", force=True)
 
 
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:

@@ -8,8 +8,7 @@ from typing import Any
 
 from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
-from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from multigrid_rl.evaluation.evaluation import MODES, evaluate, kept_games, seat_returns, summary
+from multigrid_rl.evaluation.evaluation import evaluate, kept_games, seat_returns, summary
 from multigrid_rl.evaluation.replays import ZooRecord
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.gates import GateKeeper, Moment
@@ -18,8 +17,7 @@ from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.players import check_env
 from multigrid_rl.runs.reader import RunRecord, read_rows, read_run, read_standings
 from multigrid_rl.show import EPISODES, GAMES
-from multigrid_rl.show.boards import GameDrawing
-from multigrid_rl.show.films import Drawing, ranked, recorded, recordings_of
+from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.reference import Reference, changes, load_reference
 from multigrid_rl.show.video import Shown, page_film
 from multigrid_rl.show.words import percent
@@ -42,7 +40,7 @@ class OwnGames:
     agents: tuple[str, ...]  # seats that the policy fills
     rows: list[dict[str, Any]]  # one for each mode: "mode", "seats" (mean return of each), and evaluation.summary's
     games: list[Any] = field(default_factory=list)  # best, median and worst of each mode (of ``replays``)
-    chosen: dict[str, Any] = field(default_factory=dict)  # "best", or "best and median": a drawing to be filmed
+    chosen: dict[str, GameDrawing] = field(default_factory=dict)  # "best", "median", "worst": to be filmed
 
 
 @dataclass(frozen=True)
@@ -96,10 +94,7 @@ def read_report(
     """Read a run folder and play fresh games of its policy.
 
     Args:
-        folder: of the run.
         games: how many in each mode; by default :data:`GAMES`, of other packages :data:`EPISODES`; 0: none.
-        reference: file of the recipe's curves.
-        films: draw episodes of Gymnasium.
 
     Raises ``ConfigError``: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
     """
@@ -135,34 +130,18 @@ def play_own_games(folder: Path, games: int, *, seed: int) -> OwnGames:
     Raises:
         ConfigError, PlayerError: no checkpoint, a damaged player, an opponent that is missing or has changed.
     """
-    target, kept = find_target(str(folder)), list[Any]()
-    if isinstance(target.factory, GymnasiumFactory):
-        parts = tuple(recorded(target, range(games), seed=seed, mode=mode) for mode in MODES)
-        best = ranked(recordings_of(parts[0], seed))
-        drawings: list[tuple[str, Any]] = [(label, Drawing(target.factory, row)) for label, row in best.items()]
-    else:
-        evaluation = evaluate(target, episodes=games, seed=seed)
-        parts, home = evaluation.parts, f"{folder}/"
-        # The lineup names them by their files' paths; on the page they are the run.
-        for game in kept_games(evaluation):
-            players = {seat: "this run" if it.startswith(home) else it for seat, it in game.players.items()}
-            kept.append(game.model_copy(update={"players": players}))
-        own, shown = parts[0].lineup.own, [game for game in kept if isinstance(game, ZooRecord)]
-        drawings = [(game.label.partition(" ")[0], GameDrawing(game, own)) for game in shown if "(stoch" in game.label]
-        if drawings and drawings[0][1].texts:  # a page steps through them
-            drawings = []
+    evaluation = evaluate(find_target(str(folder)), episodes=games, seed=seed, keep=True)
+    parts, home, kept = evaluation.parts, f"{folder}/", []
+    # The lineup names them by their files' paths; on the page they are the run.
+    for game in kept_games(evaluation):
+        players = {seat: "this run" if it.startswith(home) else it for seat, it in game.players.items()}
+        kept.append(game.model_copy(update={"players": players}))
+    own, shown = parts[0].lineup.own, [game for game in kept if isinstance(game, ZooRecord)]
+    drawings = {game.label.partition(" ")[0]: GameDrawing(game, own) for game in shown if "(stoch" in game.label}
+    if drawings and drawings["best"].texts:  # a page steps through them
+        drawings = {}
     rows = [{"mode": part.mode, "seats": seat_returns(part), **summary([part])} for part in parts]
-    agents = parts[0].lineup.own if target.rivals else tuple(target.refs)
-    return OwnGames(seed, agents, rows, kept, _by_episode(drawings))
-
-
-def _by_episode(drawings: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return drawings by their labels, one of each episode."""
-    labels: dict[int, list[str]] = {}
-    for label, drawing in drawings:
-        labels.setdefault(drawing.episode.number, []).append(label)
-    by_number = {drawing.episode.number: drawing for _, drawing in drawings}
-    return {" and ".join(names): by_number[number] for number, names in labels.items()}
+    return OwnGames(seed, own, rows, kept, drawings)
 
 
 def _judged(run: RunRecord, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:

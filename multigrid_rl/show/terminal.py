@@ -8,7 +8,6 @@ import numpy as np
 import typer
 from gymnasium import spaces
 
-from multigrid_rl.cli.app import refused
 from multigrid_rl.envs.pettingzoo import ZooSpec
 from multigrid_rl.envs.zoo import described, open_game
 from multigrid_rl.evaluation.replays import ZooRecord, zoo_record
@@ -23,15 +22,12 @@ QUIT = "q"
 
 
 def terminal(
-    spec: ZooSpec, others: OtherPlayers, game_over: Callable[["TerminalSession"], None], *, seed: int, **options: Any
+    spec: ZooSpec, others: OtherPlayers, game_over: Callable[["TerminalSession"], None], *, seed: int
 ) -> tuple["TerminalSession", Callable[[], None], str]:
-    """Begin to play in the terminal; returns the games, what plays them, and a hint. Entry of ``tables.PERSONS``.
+    """Begin to play in the terminal; returns the games, what plays them, and a hint.
 
     Raises ``ConfigError``: the game does not write itself as text.
     """
-    for option, value in options.items():
-        if value is not None:
-            raise refused(f"--{option.replace('_', '-')}", f"nothing for {spec.env_id}, played in the terminal", value)
     acts = described(spec.env_id, spec.env_args).seats[others.seat].acts
     try:
         open_game(spec.env_id, spec.env_args, "text")

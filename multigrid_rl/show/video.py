@@ -14,10 +14,9 @@ from PIL import Image
 
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.files import installing, unfinished
-from multigrid_rl.show.boards import GameDrawing
-from multigrid_rl.show.captions import Caption, captioned
-from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
-from multigrid_rl.show.words import plural, short
+from multigrid_rl.show.captions import NARROWEST, Notes, Picture, Strip, captioned
+from multigrid_rl.show.films import GameDrawing
+from multigrid_rl.show.words import short
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.world.constants import WIDTH
 from multigrid_rl.world.rendering import render_frame
@@ -26,7 +25,6 @@ LOG = logging.getLogger(__name__)
 SUFFIXES = (".gif", ".mp4")
 #: Files of a folder that hold games, in the order in which they are looked for.
 GAME_FILES = ("games.json", "results.json")
-TILES = (NARROWEST // WIDTH, 96)
 #: GIF counts time in hundredths of a second, and viewers slow down what is faster than this.
 FPS = (0.5, 50.0)
 #: The last frame stays so long, in seconds: it says who won.
@@ -58,7 +56,7 @@ class Film(NamedTuple):
 class Shown(NamedTuple):
     """An episode on a page."""
 
-    label: str  # "best", or "best and median" where they are the same
+    label: str  # "best", "median" or "worst"
     total: float  # return
     steps: int
     speed: int  # times as fast as the environment's own time
@@ -87,7 +85,7 @@ def find_games(path: Path) -> Path | None:
 # --- pictures
 
 
-def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
+def pictures(game: GameRecord, tile: int = 32) -> Iterator[Picture]:
     """Yield the start and every step of a game, captioned: uint8 (H, 16 * tile, 3), H even.
 
     Raises ``ConfigError``: not a record of a game, or the game ends before or after its last action.
@@ -102,27 +100,20 @@ def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
         raise ConfigError(f"games: expected a record of a whole game; {error}") from error
 
 
-def _episode_film(drawing: Any, label: str, width: int, *, speed: int = 1, fps: float | None = None) -> Film:
-    """Return the film of an episode, at most ``width`` pixels wide, ``speed`` times as fast as ``fps`` steps a second.
-
-    ``drawing``, of ``films`` or ``boards``, has an ``episode``, steps a second, and ``pictures`` of some of its steps.
-    """
-    steps, total, usual = len(drawing.episode.actions), drawing.episode.total, drawing.fps  # or why it cannot be drawn
+def _episode_film(drawing: GameDrawing, label: str, width: int, *, speed: int = 1, fps: float | None = None) -> Film:
+    """Return the film of a game, at most ``width`` pixels wide, ``speed`` times as fast as ``fps`` steps a second."""
+    steps, usual = drawing.record.steps, drawing.fps  # or why it cannot be drawn
     fps = fps or usual
     skip = math.ceil(fps / FASTEST)
     every = skip * speed
 
     def shots() -> Iterator[Picture]:
         strip: Strip | None = None
-        for t, so_far, raw in drawing.pictures(every, width):
+        for paid, caption, raw in drawing.pictures(every):
             picture = resized(raw, width)
-            caption, foot = (
-                (so_far, "") if isinstance(so_far, Caption) else (Caption(t, (), ""), f"return {short(so_far)}")
-            )
-            if t == steps and not caption.result:
-                caption = caption._replace(result=f"return {short(total)} after {plural(steps, 'step')}")
             strip = strip or Strip(picture.shape[1], len(caption.agents))
-            yield strip.below(picture, caption, Notes(f"step {t:,} of {steps:,}", label, foot))
+            notes = Notes(f"step {caption.step:,} of {steps:,}", label, f"return {short(paid)}")
+            yield strip.below(picture, caption, notes)
 
     return Film(shots, 1 + math.ceil(steps / every), fps / skip)
 
@@ -141,57 +132,38 @@ def resized(picture: Picture, widest: int) -> Picture:
 # --- files
 
 
-def check_video(path: Path, *, fps: float | None = None, tile: int | None = None, force: bool) -> None:
+def check_video(path: Path, *, fps: float | None = None, force: bool) -> None:
     """Check the arguments of a video before any games are played.
 
-    Raises ``ConfigError``: unknown suffix, a file that exists (unless ``force``), speed or size out of bounds.
+    Raises ``ConfigError``: unknown suffix, a file that exists (unless ``force``), speed out of bounds.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(expected("--output", f"a file that ends with {' or '.join(SUFFIXES)}", path))
-    if tile is not None and not TILES[0] <= tile <= TILES[1]:
-        raise ConfigError(expected("--tile", f"{TILES[0]} to {TILES[1]} pixels", tile))
     if fps is not None and not FPS[0] <= fps <= FPS[1]:
         raise ConfigError(expected("--fps", f"{FPS[0]:g} to {FPS[1]:g} steps a second", f"{fps:g}"))
     if path.is_dir() or (path.exists() and not force):
         raise ConfigError(expected("--output", "a new file, or --force", f"{path}, which exists already"))
 
 
-def write_video(
-    game: Any, path: Path, *, fps: float | None = None, tile: int | None = None, force: bool = False
-) -> Written:
+def write_video(game: Any, path: Path, *, fps: float | None = None, tile: int = 32, force: bool = False) -> Written:
     """Write a game (of ``replays``) as ``.gif`` or ``.mp4`` (H.264, yuv420p), once it is complete.
 
-    Raises ``ConfigError``: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.
+    Raises ``ConfigError``: see :func:`check_video`; a damaged record, or one that cannot be drawn or plays otherwise; a
+    GIF too large for memory; no place to write.
     """
-    check_video(path, fps=fps, tile=tile, force=force)
-    if not isinstance(game, GameRecord):
-        if tile is not None:
-            raise ConfigError(expected("--tile", f"nothing for {game.env_id}, which draws itself", tile))
-        return write_episode(GameDrawing(game), path, label=game.label, fps=fps)
-    return write_film(Film(lambda: pictures(game, tile or 32), game.steps + 1, fps or 4.0), path)
+    check_video(path, fps=fps, force=force)
+    if isinstance(game, GameRecord):
+        return write_film(Film(lambda: pictures(game, tile), game.steps + 1, fps or 4.0), path)
+    return write_film(_episode_film(GameDrawing(game), game.label, WIDEST, fps=fps), path)
 
 
-def write_episode(drawing: Any, path: Path, *, label: str, fps: float | None = None) -> Written:
-    """Write an episode as ``.gif`` or ``.mp4``, with its ``label`` in the captions; replaces an existing file.
-
-    Args:
-        drawing: of ``films`` or ``boards``.
-        path: file to write.
-        label: its name in the captions.
-        fps: steps a second; those of the environment by default.
-
-    Raises ``ConfigError``: it cannot be drawn or written, or the replay differs from the recording.
-    """
-    return write_film(_episode_film(drawing, label, WIDEST, fps=fps), path)
-
-
-def short_film(drawing: Any, label: str, pictures: int) -> tuple[Film, int]:
+def short_film(drawing: GameDrawing, label: str, pictures: int) -> tuple[Film, int]:
     """Return a film of an episode of about so many pictures, and how many times as fast it goes by."""
-    speed = math.ceil(len(drawing.episode.actions) / (pictures * math.ceil(drawing.fps / FASTEST)))
+    speed = math.ceil(drawing.record.steps / (pictures * math.ceil(drawing.fps / FASTEST)))
     return _episode_film(drawing, label, PAGE_WIDTH, speed=speed), speed
 
 
-def page_film(drawing: Any, label: str) -> Shown:
+def page_film(drawing: GameDrawing, label: str) -> Shown:
     """Draw an episode for a page. Raises ``ConfigError``: it cannot be drawn, or the replay differs."""
     film, speed = short_film(drawing, label, _PAGE_PICTURES)
     LOG.warning("drawing the %s episode, %s pictures (report --no-films: none)", label, film.frames)
@@ -200,7 +172,7 @@ def page_film(drawing: Any, label: str) -> Shown:
         path = Path(folder) / "film.mp4"
         write_film(film, path, quality=("-crf", "26", "-maxrate", str(rate), "-bufsize", str(rate)))
         data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return Shown(label, drawing.episode.total, len(drawing.episode.actions), speed, data)
+    return Shown(label, drawing.total, drawing.record.steps, speed, data)
 
 
 def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "18")) -> Written:

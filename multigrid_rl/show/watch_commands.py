@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from multigrid_rl import tables
 from multigrid_rl.cli.app import one_thread, refuse_to_overwrite, refused
 from multigrid_rl.config.compose import compose
 from multigrid_rl.show import EPISODES, GAMES
@@ -86,7 +85,7 @@ def video(
     fps: Annotated[
         float | None, typer.Option(help="Steps a second; 4 by default, of Gymnasium as the environment says.")
     ] = None,
-    tile: Annotated[int | None, typer.Option(help="Width of one cell in pixels; 32 by default.")] = None,
+    tile: Annotated[int, typer.Option(min=16, max=96, help="Pixels of a cell, of red/blue doors alone.")] = 32,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     opponent: Annotated[str | None, typer.Option(help="Of games played now: who fills the other team.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of games played now.")] = 0,
@@ -110,30 +109,24 @@ def video(
             raise refused(file, "--game alone beside games that were played", "what says how to play some")
         shown = replays.choose(replays.read_games(file), game, file)
     else:
-        replays.check_game(game or "best")
-    video.check_video(output, fps=fps, tile=tile, force=force)
+        game = game and replays.check_game(game)
+    video.check_video(output, fps=fps, force=force)
     if file is None:
         one_thread()
         # Imported here: torch takes a second, and a file of games is shown without it.
         from multigrid_rl.evaluation.targets import find_target
-        from multigrid_rl.show.films import usual_side
 
-        default_side: Any = side or usual_side(source)
+        usual: Any = side or films.usual_side(source)
         target = find_target(source, list(overrides or ()), checkpoint, opponent)
-        if not target.rivals:
-            for option, value in (("--side", side), ("--tile", tile)):
-                if value is not None:
-                    raise refused(option, f"nothing for {source}, whose environment has no opponents", value)
-            label, drawing = films.pick(target, game or "median", episodes or EPISODES, seed=seed, mode=mode)
-            written, episode = video.write_episode(drawing, output, label=label, fps=fps), drawing.episode
-            told = f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}"
-            _print_written(told, output, len(episode.actions), written)
-            return
-        episodes = episodes or GAMES_TO_CHOOSE_FROM
-        shown = films.pick_game(target, game, episodes, seed=seed, mode=mode, side=default_side)
+        if side and not target.rivals:
+            raise refused("--side", f"nothing for {source}, whose environment has no opponents", side)
+        episodes = episodes or (GAMES_TO_CHOOSE_FROM if target.rivals else EPISODES)
+        shown = films.pick(target, game, episodes, seed=seed, mode=mode, side=usual)
     written = video.write_video(shown, output, fps=fps, tile=tile, force=force)
     seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
-    _print_written(f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}", output, shown.steps, written)
+    paid = "".join(f", return {total:.6g}" for total in getattr(shown, "returns", {}).values())
+    told = f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}{paid}"
+    _print_written(told, output, shown.steps, written)
 
 
 def _print_written(told: str, output: Path, steps: int, written: Written) -> None:
@@ -152,47 +145,43 @@ def play(
     opponent: Annotated[
         str | None, typer.Option(help="A player, or the folder of a run, bundle or agent, on the other team's seats.")
     ] = None,
-    side: Annotated[str | None, typer.Option(help="Your side; red by default, of other games the first.")] = None,
-    seat: Annotated[str | None, typer.Option(help="Your seat, for example red_1; the first of your side.")] = None,
+    seat: Annotated[str | None, typer.Option(help="Your seat, for example blue_0; red_0 by default.")] = None,
     mate: Annotated[str | None, typer.Option(help="Who plays the other seats of your team.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides the games.")] = 0,
-    delay: Annotated[
-        float | None, typer.Option(help="Seconds after which a step is played without a key; waits for keys without.")
-    ] = None,
     record: Annotated[Path | None, typer.Option(help="File that keeps the games, for `multigrid-rl video`.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file if it exists.")] = False,
-    web: Annotated[
-        bool, typer.Option("--web", help="In a browser of this machine, as games of doors are in any case.")
-    ] = False,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Of the page; the first free one from 8765 on.")
     ] = None,
-    second: Annotated[str | None, typer.Option(help="Seat of a second person, in another browser window.")] = None,
 ) -> None:
     """Play a game yourself against players, in a browser; in the terminal where the game is text."""
     if record is not None:
         refuse_to_overwrite(record, force=force)
-    if delay is not None and not 0.05 <= delay <= 60:
-        raise refused("--delay", "0.05 to 60 seconds", f"{delay:g}")
     config = compose(list(overrides or []))
+    if port is not None and not config.scenario.kind.board:
+        raise refused("--port", f"nothing for {config.scenario.name}, played in the terminal", port)
     spec = config.scenario.kind.spec
     one_thread()
     # Imported here: torch takes a second, which a mistake above need not cost.
     from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.show.browser import browser
     from multigrid_rl.show.play import find_other_players, find_seat, save_games
+    from multigrid_rl.show.terminal import terminal
 
-    own_seat, catalogue = find_seat(spec, side, seat), Catalogue(config.checkpoint_root())
-    others = find_other_players(config.scenario, catalogue, own_seat, opponent, mate, second)
+    others = find_other_players(
+        config.scenario, Catalogue(config.checkpoint_root()), find_seat(spec, seat), opponent, mate
+    )
 
     def game_over(session: Any) -> None:
         typer.echo(f"game {session.game} of seed {session.seed}: {session.result}")
         if record is not None:  # after every game: a window that is killed loses none
             save_games(session.records, record)
 
-    options: dict[str, Any] = {"delay": delay, "port": port, "second": second}
-    options["web"] = web or None
-    open_games = tables.find(tables.PERSONS, type(spec).__name__)
-    session, run, help_shown = open_games(spec, others, game_over, seed=seed, **options)
+    session, run, help_shown = (
+        browser(spec, others, game_over, seed=seed, port=port)
+        if config.scenario.kind.board
+        else terminal(spec, others, game_over, seed=seed)
+    )
     typer.echo(", ".join(f"{s} {name}" for s, name in others.names.items()) + f"; {help_shown}")
     run()
     typer.echo(str(session.score))

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gymnasium
+import mujoco
 import numba
 import numpy as np
 from gymnasium.utils import seeding
@@ -105,20 +106,14 @@ class MujocoEnvs(SingleAgentEnvs):
     Equal to ``GymnasiumEnvs`` in every number, whatever the number of threads.
 
     Args:
-        env_id: what messages call it.
         body: what :func:`body_of` returned.
-        num_envs: how many environments ``N``.
-        seed: of everything random.
-        first: number of the first environment.
         threads: how many step bodies; 0: :func:`threads_to_use`.
     """
 
     def __init__(
         self, env_id: str, body: Body, num_envs: int, *, seed: int = 0, first: int = 0, threads: int = 0
     ) -> None:
-        import mujoco  # noqa: PLC0415
-
-        self._mujoco, self._body, self._model = mujoco, body, body.model
+        self._body, self._model = body, body.model
         size = int(body.env.observation_space.shape[0])
         super().__init__(env_id, num_envs, body.action_space, size, first)
         self.threads = max(1, min(threads or threads_to_use(), num_envs // BODIES_PER_THREAD))
@@ -174,9 +169,9 @@ class MujocoEnvs(SingleAgentEnvs):
         data = self._datas[0]
         for k, seed in seeds.items():
             rng, _ = seeding.np_random(seed)
-            self._mujoco.mj_resetData(self._model, data)
+            mujoco.mj_resetData(self._model, data)
             data.qpos[:], data.qvel[:] = self._body.noise(rng)
-            self._mujoco.mj_forward(self._model, data)
+            mujoco.mj_forward(self._model, data)
             values = [getattr(data, name) for name in self._names]
             if self._body.task_state_size:
                 values.append(self._body.begin(rng))

@@ -32,10 +32,6 @@ class UnityEnvs(Episodes):
     begins with fresh episodes.
 
     Args:
-        peer: who plays.
-        behavior: its behaviour.
-        spec: spaces of it.
-        num_envs: how many places ``N``.
         setup: side channels, sent with every reset.
     """
 

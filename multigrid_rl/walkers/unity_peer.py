@@ -152,7 +152,6 @@ class UnityPeer:
         port: that is listened on.
         command: program to start, without ``--mlagents-port``; empty: Play is pressed in the editor.
         timeout_s: seconds that each answer may take.
-        seed: sent to Unity.
         areas: copies of the training area that Unity is asked for.
 
     Raises:

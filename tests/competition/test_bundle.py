@@ -114,7 +114,7 @@ def test_inspect_names_sides_that_fit(folder, tmp_path):
     [
         ("single", "observation: expected views of 7x7 cells, 51 tokens, got views of 5x5 cells, 27 tokens"),
         ("nowhere", ", got nowhere"),
-        ("multigrid", "env: expected MultiGrid-Empty-8x8-v0, got the red/blue-door game"),
+        ("cartpole", "env: expected CartPole-v1, got the red/blue-door game"),
     ],
 )
 def test_inspect_rejects_unfit_bundle(scenario, message, folder):

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import gc
 import pickle
-import shutil
 import warnings
 
 import numpy as np
 import pytest
 
-from commands import call, complaint
+from commands import call
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.base import SECONDS, BrokenEnvError
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.text import ConfigError
-from strange_games import broken, legal_actions
+from strange_games import legal_actions
 from tiny_runs import rows_of, without_time
 
 with warnings.catch_warnings():
@@ -176,13 +175,6 @@ def test_environment_without_seeds_is_warned_of_when_its_run_goes_on(tmp_path):
     assert f"env_id={BROKEN}: played again, it shows something else: the run goes on, not exactly" in result.stderr
 
 
-def test_refusal_on_the_command_line_is_one_line(tmp_path):
-    result = call("train", *SMALL, f"env_id={BROKEN}", "env_args={human: true}", f"run_dir={tmp_path / 'run'}")
-    assert "render_mode: null" in complaint(result)
-    assert not (tmp_path / "run").exists()
-    shutil.rmtree(tmp_path, ignore_errors=True)
-
-
 # --- PettingZoo's own suites: what is trained passes them, and what fails there is refused or warned of
 
 
@@ -209,15 +201,6 @@ def test_what_is_trained_passes_the_suites_of_pettingzoo(module, capsys):
     rngs = [np.random.default_rng(n) for n in range(2)]
     for _ in range(20):
         envs.step({agent.name: legal_actions(envs, agent.name, rngs) for agent in envs.specs.agents})
-
-
-@pytest.mark.parametrize("fault", ["not shown", "four values", "no end"])
-@pytest.mark.filterwarnings("ignore")
-def test_what_fails_in_the_suites_is_refused_here(fault):
-    with pytest.raises((AssertionError, KeyError, ValueError)):
-        parallel_api_test(broken(fault=fault), 30)
-    with pytest.raises(BrokenEnvError):
-        play(BROKEN, fault=fault)
 
 
 @pytest.mark.parametrize("swapped", [(), (("a_0", "a_1"),)])

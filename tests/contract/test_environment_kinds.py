@@ -79,7 +79,7 @@ def test_kind_of_environments_from_outside_trains(tmp_path, monkeypatch):
 def test_every_kind_says_what_it_can_do():
     kinds = {name: kind_named(name) for name in tables.ENVIRONMENTS if tables.has(tables.ENVIRONMENTS, name)}
     assert [name for name, kind in kinds.items() if kind.board] == ["doors"]
-    assert {name for name, kind in kinds.items() if kind.stock} == {"doors", "multigrid"}
+    assert {name for name, kind in kinds.items() if kind.stock} == {"doors"}
     assert kinds["gymnasium"].vectors
     assert kinds["gymnasium"].judged
-    assert packages() == ["multigrid", "gymnasium", "pettingzoo", "unity"]
+    assert packages() == ["gymnasium", "pettingzoo", "unity"]

@@ -102,16 +102,6 @@ def test_every_seat_can_be_played(scenario):
         assert env.seat == seat
 
 
-def test_plays_in_vector_of_environments():
-    env = gymnasium.vector.SyncVectorEnv([lambda: seat_env("1v1")] * 3)
-    seen, _ = env.reset(seed=[1, 2, 3])
-    assert seen["image"].shape == (3, 5, 5, 3)
-    for _ in range(400):
-        seen, rewards, *_ = env.step(env.action_space.sample())
-    assert rewards.shape == (3,)
-    env.close()
-
-
 # Seeds ---------------------------------------------------------------------------------------------------------------
 
 
@@ -241,11 +231,6 @@ def test_every_id_is_made_and_played_without_arguments(env_id):
     match, scenario = env.unwrapped.match, load_scenario(_scenario_of(env_id))
     for seat in set(scenario.learning) - {env.unwrapped.seat}:
         assert match._players[seat].name == "random"
-
-
-def test_rejects_mixture_of_nobody():
-    with pytest.raises(ValueError, match=r"^players\['red_1'\]: expected one of random, idle, .*, got none"):
-        SeatEnv("coop", FOCAL, {"red_1": {}})
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ import pytest
 
 from multigrid_rl.envs.particles import SPREAD, TAG, ParticleEnvs, plays
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs
-from multigrid_rl.players.factories import match_of
-from multigrid_rl.players.zoo_seats import ZooSpec
 
 pytest.importorskip("mpe2")
 GAMES = 5
@@ -71,9 +69,3 @@ def test_a_version_that_is_not_known_is_the_packages(monkeypatch):
     assert plays(SPREAD, {})
     monkeypatch.setattr("multigrid_rl.envs.particles.version", lambda _: "2.0.0")
     assert not plays(SPREAD, {})
-
-
-@pytest.mark.parametrize(("how", "kind"), [(None, ParticleEnvs), ("picture", PettingZooEnvs)])
-def test_what_is_drawn_is_the_packages(how, kind):
-    spec = ZooSpec(SPREAD, {}, {f"agent_{k}": "agents" for k in range(3)}, wins=False, how=how)
-    assert type(match_of(spec, {}, 1, seed=0).env) is kind

@@ -359,34 +359,6 @@ def test_what_cannot_be_played_is_refused_in_one_line(overrides, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("step", "relay: step: expected an answer as PettingZoo defines it, got KeyError.*lost"),
-        (
-            "nan",
-            r"relay: step: runner_1: .* got an observation of nan, in environment 7, step 3 of its",
-        ),
-        ("shape", r"relay: step: runner_1: .*observation: expected shape \(2,\) of its space, got \(5,\)"),
-        ("reward", "relay: step: runner_0: .* got a reward of inf, in environment 7, step 1 of its episode 1"),
-    ],
-)
-def test_environment_that_breaks_is_named_in_one_line(fault, message):
-    envs = factory("pettingzoo:strange_games:relay", env_args={"fault": fault}).build(1, 7)
-    with pytest.raises(BrokenEnvError, match=message) as error:
-        story(envs, 5)
-    assert "\n" not in str(error.value)
-
-
-def test_time_limit_is_no_end_of_the_task():
-    playing = collector(factory("pettingzoo:strange_games:relay", env_args={"fault": "cut"}), envs=2, steps=14)
-    rollout = playing.collect()["runner_0"]
-    active = rollout.mask[..., 0]
-    assert not rollout.terminated[active].any()
-    assert rollout.done[active].sum() == 4
-    assert (rollout.next_values[rollout.done & active] != 0).all()
-
-
 def test_memory_needs_agents_that_stay():
     envs = factory("pettingzoo:strange_games:relay", gaps=False).build(1, 0)
     nothing = {name: np.zeros((1, 1), np.int64) for name in envs.observations()}

@@ -12,8 +12,8 @@ from commands import call, complaint
 from composing import refusal
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory, env_signature
+from multigrid_rl.imitation.cloning import ShuffledReader
 from multigrid_rl.imitation.demonstrations import CARD_FILE, DATA_FILE, Episode, read_demonstrations, write
-from multigrid_rl.imitation.passes import ShuffledReader
 from multigrid_rl.imitation.recording import record
 from multigrid_rl.runs.players import player_in_place_of
 from multigrid_rl.text import ConfigError

@@ -20,7 +20,7 @@ from multigrid_rl.players.factories import MatchFactory, match_of
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.pool import Roster, TeamPlayer, snapshot_player
 from multigrid_rl.players.scripted import RandomPlayer
-from multigrid_rl.types import EpisodeTable, GameSpec, SeatView
+from multigrid_rl.types import EpisodeTable, SeatView
 from multigrid_rl.world.constants import ACTIONS, NUM_EVENTS
 from multigrid_rl.world.state import token_categories
 
@@ -163,11 +163,6 @@ def test_metrics_share_one_name_for_all_snapshots():
     assert [found[name].sum() for name in specs.pools[0][1]] == [1, 0, 1, 2]
 
 
-def test_pool_without_league_counts_as_before():
-    factory = MatchFactory(GameSpec(), {"blue_0": {"random": 3, "idle": 1}}, Path("no"), {}, seed=1)
-    assert factory.specs.pools == (("blue_0", ("random", "idle")),)
-
-
 # --- files of a run
 
 
@@ -230,21 +225,6 @@ def test_foreign_file_in_snapshot_place_is_moved_aside(league, tmp_path, caplog)
     assert (tmp_path / "league" / "aside" / place.name / "note").read_text() == "mine"
     assert (place / "red_0" / "card.json").exists()
     assert len(caplog.records) == 1
-
-
-def test_memory_does_not_grow_with_snapshots(league):
-    for k in range(4, 30):
-        league.advance(100_000 * k, lambda folder, k=k: write(folder, seed=k))
-    roster = league.roster()
-    assert len(league.snapshots) == 29
-    assert len(roster.files) == 1
-
-
-def test_state_holds_names_and_hashes_without_weights(league):
-    state = league.get_state()
-    assert [row["name"] for row in state["snapshots"]] == [f"step_000{k}00000" for k in (1, 2, 3)]
-    assert all(len(row["sha256"]["red_0"]) == 64 for row in state["snapshots"])
-    assert not any(isinstance(value, bytes | torch.Tensor) for value in state.values())
 
 
 def test_league_games_depend_only_on_seed_and_number(tmp_path):

@@ -265,7 +265,6 @@ def test_sorts_overrides():
         (["scenario=cartpole", "search.space=control"], "got none in cartpole"),
         (["scenario=1v1", "train.bonus.all.key_pikcup=1.0"], "got key_pikcup (did you mean key_pickup?)"),
         (["scenario=1v1", "scenario.seats.blue_0=nobody"], "nobody"),
-        (["scenario=multigrid"], "without train.bonus for scenario=multigrid"),
     ],
 )
 def test_rejects_settings_that_would_fail_every_trial(given, message, tmp_path):

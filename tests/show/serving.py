@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 
-from multigrid_rl.show.server import listen, server_of
+from multigrid_rl.show.live import listen, server_of
 
 
 @contextmanager

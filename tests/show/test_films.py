@@ -12,12 +12,13 @@ import pytest
 from PIL import Image
 
 from commands import call, complaint
-from multigrid_rl.envs.gymnasium import GymnasiumFactory
+from multigrid_rl.envs.base import AGENT
+from multigrid_rl.evaluation.replays import EpisodeRecord
 from multigrid_rl.show import films, video
-from multigrid_rl.show.films import Drawing, Recording, ranked
+from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.report import write_run_report
 from multigrid_rl.show.run_data import play_own_games
-from multigrid_rl.show.video import page_film, resized, write_episode
+from multigrid_rl.show.video import page_film, resized, write_video
 from multigrid_rl.text import ConfigError
 from tiny_runs import tiny_run
 
@@ -32,8 +33,9 @@ def pole(tmp_path_factory):
     return path
 
 
-def played(env_id: str, actions: list, total: float, **env_args) -> Drawing:
-    return Drawing(GymnasiumFactory(env_id, 0, env_args), Recording(4, 11, actions, total))
+def played(env_id: str, actions: list, total: float, **env_args) -> EpisodeRecord:
+    about = {"label": "mine", "seed": 7, "game": 4, "players": {AGENT: "me"}, "returns": {AGENT: total}, "result": ""}
+    return EpisodeRecord(env_id=env_id, env_args=env_args, actions={AGENT: actions}, **about)
 
 
 def decoded(path) -> tuple[dict, int]:
@@ -75,9 +77,8 @@ def test_recordings_match_named_episodes(pole):
     again = play_own_games(pole, 5, seed=9)
     assert own == again
     assert [row["mode"] for row in own.rows] == ["stochastic", "argmax"]
-    totals = [drawing.episode.total for drawing in own.chosen.values()]
+    totals = [drawing.total for drawing in own.chosen.values()]
     assert totals[0] >= own.rows[0]["return_mean"] >= totals[-1]
-    assert list(play_own_games(pole, 1, seed=9).chosen) == ["best and median and worst"]
 
 
 def test_page_without_renderer_gives_reason_and_rest(pole, tmp_path, monkeypatch):
@@ -89,11 +90,11 @@ def test_page_without_renderer_gives_reason_and_rest(pole, tmp_path, monkeypatch
 
     monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.render", broken)
     text = page(pole, output=tmp_path / "page.html")
-    message = "CartPole-v1: expected an environment that can be drawn here, got FatalError: no OpenGL here"
-    assert f"There is no film of them: {message}" in text
+    message = r"CartPole-v1: game \d of seed \d+: FatalError: no OpenGL here"
+    assert re.search(f"There is no film of them: {message}", text)
     assert "Fresh episodes</h2>" in text
     assert "<video" not in text
-    assert complaint(call("video", pole, "-o", tmp_path / "a.mp4")) == f"multigrid-rl: {message}"
+    assert re.search(message, complaint(call("video", pole, "-o", tmp_path / "a.mp4")))
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
@@ -126,7 +127,7 @@ def test_file_has_every_third_step_of_fast_environment(pole, name, every, tmp_pa
     done = call("video", pole, "--seed", 5, "--game", 2, "-o", tmp_path / name)
     assert done.exit_code == 0, (done.output, done.exception)
     found = re.search(
-        r"episode 2 of seed 5: return (\d+)\n.*: (\d+) steps, (\d+) frames of 600 x (\d+) pixels", done.output
+        r"game 2 of seed 5: .*, return (\d+)\n.*: (\d+) steps, (\d+) frames of 600 x (\d+) pixels", done.output
     )
     assert found is not None
     total, steps, count, height = map(int, found.groups())
@@ -153,7 +154,6 @@ def test_median_is_usual_choice(pole, tmp_path):
     [
         (["--game", "finest"], "--game: expected best, median or worst, or the number of a game from 0, got finest"),
         (["--side", "red"], "--side: expected nothing"),
-        (["--tile", "40"], "--tile: expected nothing"),
         (["--opponent", "random"], "--opponent: expected nothing"),
         (["--fps", "99"], "--fps: expected 0.5 to 50"),
         (["env_id=Pendulum-v1"], "does not fit this environment: env: expected Pendulum-v1, got CartPole-v1"),
@@ -165,26 +165,25 @@ def test_verb_rejects_options(pole, args, message, tmp_path):
 
 
 def test_rejects_environments_without_rendering(tmp_path):
-    drawing = played("hostile_agents:Target-v0", [np.zeros(2)], -0.45)
-    with pytest.raises(
-        ConfigError, match=r"env_id: expected an environment that draws itself \(rgb_array\), got hostile"
-    ):
-        write_episode(drawing, tmp_path / "a.gif", label="mine", fps=9)
+    game = played("hostile_agents:Target-v0", [[0.0, 0.0]], -0.45)
+    with pytest.raises(ConfigError, match=r"hostile_agents:Target-v0: expected one that draws itself \(rgb_array\)"):
+        write_video(game, tmp_path / "a.gif", fps=9)
 
 
-@pytest.mark.parametrize("change", [{"total": 9.0}, {"actions": [5, 5]}, {"actions": [5, 5, 5, 5]}])
+@pytest.mark.parametrize(
+    "change", [{"returns": {AGENT: 9.0}}, {"actions": {AGENT: [5, 5]}}, {"actions": {AGENT: [5] * 4}}]
+)
 def test_rejects_episode_that_replays_differently(tmp_path, change):
-    drawing = played("hostile_agents:Echo-v0", [5, 6, 7], 18.0, ends=3)
-    assert write_episode(drawing, tmp_path / "a.gif", label="mine").frames == 3
-    other = Drawing(drawing.factory, drawing.episode._replace(**change))
-    with pytest.raises(ConfigError, match="expected episode 4 to play again as it did"):
-        write_episode(other, tmp_path / "b.mp4", label="mine")
+    game = played("hostile_agents:Echo-v0", [5, 6, 7], 18.0, ends=3)
+    assert write_video(game, tmp_path / "a.gif").frames == 3
+    with pytest.raises(ConfigError, match="game 4 of seed 7: expected the same game, got another one"):
+        write_video(game.model_copy(update=change), tmp_path / "b.mp4")
     assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
 
 
 def test_long_episodes_play_faster_on_page(monkeypatch):
     monkeypatch.setattr(video, "_PAGE_PICTURES", 4)
-    shown = page_film(played("hostile_agents:Echo-v0", [5] * 30, 150.0, ends=30), "best")
+    shown = page_film(GameDrawing(played("hostile_agents:Echo-v0", [5] * 30, 150.0, ends=30)), "best")
     assert (shown.speed, shown.steps) == (4, 30)  # 30 steps a second: every second one as it is
 
 
@@ -196,13 +195,6 @@ def test_pictures_have_even_sizes_within_bounds(size, widest, wanted):
     assert resized(np.zeros((*size, 3), np.uint8), widest).shape == (*wanted, 3)
 
 
-def test_ranks_by_return_then_length():
-    rows = [
-        Recording(k, 0, [0] * steps, total) for k, (steps, total) in enumerate([(3, 1.0), (5, 2.0), (4, 2.0), (9, 0.0)])
-    ]
-    assert {label: row.number for label, row in ranked(rows).items()} == {"best": 1, "median": 2, "worst": 3}
-
-
 def test_body_rendering_uses_available_backend(monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
         monkeypatch.delenv(name, raising=False)
@@ -210,5 +202,5 @@ def test_body_rendering_uses_available_backend(monkeypatch):
     monkeypatch.setattr(films, "find_library", lambda name: "lib" if name == "OSMesa" else None)
     monkeypatch.setenv("MUJOCO_GL", "unset")  # so that it is put back
     monkeypatch.delenv("MUJOCO_GL")
-    films._use_headless_drivers()
+    films._draw_without_a_screen()
     assert films.os.environ.pop("MUJOCO_GL") == "osmesa"

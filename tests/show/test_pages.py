@@ -105,16 +105,6 @@ def test_buttons_and_keys_step_through_game(visit, run_file):
     wait_for_step(page, 1)
 
 
-def test_play_and_pause(visit, run_file):
-    page = visit(run_file)
-    page.get_by_role("button", name="Play", exact=True).click()
-    wait_for_step(page, 2)
-    page.get_by_role("button", name="Pause").click()
-    stopped = step(page)
-    page.wait_for_timeout(1200)
-    assert step(page) == stopped >= 2
-
-
 @pytest.mark.slow
 def test_agent_panels(visit, run_file):
     page = visit(run_file)
@@ -138,18 +128,6 @@ def test_moments_jump_to_their_step(visit, run_file):
     moment.click()
     assert step(page) == there
     assert moment.get_attribute("aria-current") == "step"
-
-
-@pytest.mark.slow
-def test_game_selection(visit, run_file):
-    page = visit(run_file)
-    games = page.get_by_role("combobox", name="Game", exact=True)
-    lengths = set()
-    for number in range(3):
-        games.select_option(index=number)
-        assert step(page) == 0
-        lengths.add(last_step(page))
-    assert len(lengths) > 1
 
 
 @pytest.mark.slow
@@ -325,17 +303,6 @@ CONTRAST = """() => {
             return [(one + 0.05) / (two + 0.05), e]; })
         .filter(([ratio]) => ratio < 4.5).map(([ratio, e]) => `${ratio.toFixed(2)} ${e.outerHTML.slice(0, 120)}`);
 }"""
-
-
-@pytest.mark.slow
-def test_dark_colour_scheme(visit, run_file):
-    colours = [
-        visit(run_file, color_scheme=scheme).evaluate("getComputedStyle(document.body).backgroundColor")
-        for scheme in ("light", "dark")
-    ]
-    light, dark = (sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours)
-    assert light > 600
-    assert dark < 200
 
 
 def test_hostile_names_stay_text(visit, cup_file):

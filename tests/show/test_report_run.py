@@ -73,14 +73,6 @@ def test_run_without_checkpoint(tmp_path, caplog):
     assert 'id="replay"' not in text
 
 
-def test_run_of_other_environment_is_not_played(tmp_path):
-    folder = write_run(tmp_path / "run")
-    lines = (folder / "config.yaml").read_text().replace("env_id: null", "env_id: MultiGrid-Empty-5x5-v0")
-    (folder / "config.yaml").write_text(re.sub(r"  game:\n(    .*\n)+", "  game: null\n", lines))
-    text = run_page(read_report(folder))
-    assert "The policy could not be played" in text
-
-
 def test_run_without_gates_has_curves(tmp_path):
     text = page_of(tmp_path / "run", Story(overrides=("scenario.gates=[]",), ended="until"))
     assert [title for title in ("Return", "Episode length") if f"<h3>{title}</h3>" not in text] == []
@@ -132,11 +124,6 @@ def test_draws_reference_curves(tmp_path):
     assert 'class="band"' in text
     assert "Median seed of the recipe" in text
     assert all(f"<h3>{name}</h3>" in text for name in ("KL divergence of an update", "Share of steps beyond the clip"))
-
-
-def test_draws_shipped_reference_curves(tmp_path):
-    reference = data_root() / "configs" / "recipe" / "curves" / "1v1.json"
-    assert "of the recipe 1v1, with their median" in page_of(tmp_path / "run", Story(), reference=reference)
 
 
 def test_escapes_command_and_commit(tmp_path):

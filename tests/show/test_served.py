@@ -18,10 +18,8 @@ from multigrid_rl.cli.main import app as program
 from multigrid_rl.players.scripted import IdlePlayer
 from multigrid_rl.show import browser as play_page
 from multigrid_rl.show import live
-from multigrid_rl.show.play import OtherPlayers, Session
-from multigrid_rl.show.server import listen
+from multigrid_rl.show.live import listen
 from multigrid_rl.text import ConfigError
-from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from persons import SPEC, plan_of, session
 from run_folders import write_run
@@ -142,12 +140,12 @@ def test_person_wins_a_game_in_a_browser(tmp_path):
     game.others = game.others._replace(goal="Open your door first.")
     table = play_page.Table(game, lambda: ended.append(game.game))
     with served(play_page.app_of(table)) as port:
-        page = ask(port, "/?seat=red_0")[1]
+        page = ask(port, "/")[1]
         assert "You play red_0" in page
         assert "Open your door first." in page
         assert "Striped in your colour: what you see." in page
         shown = json.loads(ask(port, "/shown")[1])
-        assert (shown["step"], shown["waits"]) == (0, ["red_0"])
+        assert shown["step"] == 0
         for step, action in enumerate(plan):
             status, text = ask(port, "/sent", {"action": action, "game": 0, "step": step})
             assert status == 200
@@ -167,7 +165,7 @@ def test_person_wins_a_game_in_a_browser(tmp_path):
 def test_what_a_person_does_not_see_is_not_sent():
     game = session(seed=4)
     table = play_page.Table(game, lambda: None)
-    cells, position = frame_of(table.shown("red_0"))
+    cells, position = frame_of(table.shown())
     seen = game.seen().reshape(-1)
     assert not seen.all()
     things = cells[~seen]
@@ -189,51 +187,6 @@ def test_pages_from_elsewhere_and_nonsense_are_refused():
         assert ask(port, "/sent", good, origin=f"http://127.0.0.1:{port}")[0] == 200
 
 
-def test_two_persons_wait_for_each_other():
-    game = Session(SPEC, OtherPlayers("red_0", {}, {"blue_0": "second person", "red_0": "you"}), seed=1)
-    table = play_page.Table(game, lambda: None)
-    assert table.persons == ("red_0", "blue_0")
-    with served(play_page.app_of(table)) as port:
-        first = json.loads(ask(port, "/sent?seat=red_0", {"action": c.LEFT, "game": 0, "step": 0})[1])
-        assert (first["step"], first["waits"]) == (0, ["blue_0"])
-        second = json.loads(ask(port, "/sent?seat=blue_0", {"action": c.RIGHT, "game": 0, "step": 0})[1])
-        assert second["step"] == 1
-        assert game.world.state.heading.shape == (1, 2)
-    with pytest.raises(ValueError, match="shorter"):
-        game.step(c.LEFT)
-
-
-def test_second_person_has_a_seat_that_is_free():
-    arguments = ["play", "scenario=1v1", "--web", "--second"]
-    for seat in ("red_0", "red_5"):
-        refused = CliRunner().invoke(program, [*arguments, seat])
-        assert refused.exit_code == 2
-        assert f"--second: expected blue_0, got {seat}" in refused.output
-
-
-def test_a_delay_plays_without_keys():
-    game = session(spec=GameSpec(max_steps=3))
-    table, ended = play_page.Table(game, lambda: ended.append(game.result), delay=0.05), []
-    with served(play_page.app_of(table)) as port:
-        assert len(events(port, 4)) == 4  # the start and three steps: whoever looks keeps it going
-    assert ended == ["nobody wins in 3 steps"]
-    assert game.records[0].actions["red_0"] == str(c.DONE) * 3
-
-
-def test_one_person_turns_the_view_and_two_cannot():
-    game = session(seed=4)
-    table = play_page.Table(game, lambda: None)
-    dark = frame_of(table.shown("red_0"))[0]
-    with served(play_page.app_of(table)) as port:
-        whole = frame_of(json.loads(ask(port, "/sent", {"view": True})[1]))[0]
-        assert (whole == game.world.state.cells[0]).all()
-        assert (frame_of(json.loads(ask(port, "/sent", {"view": True})[1]))[0] == dark).all()
-    two = Session(SPEC, OtherPlayers("red_0", {}, {"blue_0": "second person", "red_0": "you"}), seed=4)
-    table = play_page.Table(two, lambda: None)
-    table.turn_view()
-    assert (frame_of(table.shown("red_0"))[0] == dark).all()
-
-
 def test_game_goes_on_for_who_watches():
     class Hunter(IdlePlayer):
         """Turns; the person is taken out by hand below."""
@@ -244,7 +197,7 @@ def test_game_goes_on_for_who_watches():
     lines = tuple(line._replace(out=line.seat == "red_0") for line in game.caption.agents)
     game.caption = game.caption._replace(agents=lines)
     assert table.due
-    assert table.act("red_0", 0, 0, 0) is False
+    assert table.act(0, 0, 0) is False
     table.advance()
     assert game.steps == 1
 

@@ -17,7 +17,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import GameRecord, choose, read_games, record
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import IdlePlayer, KeyRunner
-from multigrid_rl.show.pictures import fitted, font
+from multigrid_rl.show.captions import fitted, font
 from multigrid_rl.show.video import find_games, pictures, write_video
 from multigrid_rl.show.words import shortened
 from multigrid_rl.text import ConfigError
@@ -82,7 +82,7 @@ def test_gif_keeps_colours(games, tmp_path):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_mp4_format_and_last_frame(games, tmp_path):
     game, path = games[0], tmp_path / "game.mp4"
-    written = write_video(game, path, fps=4, tile=17)
+    written = write_video(game, path, fps=4)
     reader = imageio_ffmpeg.read_frames(str(path))
     meta = next(reader)
     assert (meta["codec"], meta["pix_fmt"].split("(")[0]) == ("h264", "yuv420p")
@@ -91,7 +91,7 @@ def test_mp4_format_and_last_frame(games, tmp_path):
     shots = [np.frombuffer(data, np.uint8).reshape(written.height, written.width, 3).astype(int) for data in reader]
     assert len(shots) == game.steps + 1 + 7 == written.frames  # the last one for two seconds
     assert imageio_ffmpeg.count_frames_and_secs(str(path)) == (written.frames, pytest.approx(written.seconds, abs=0.3))
-    expected = list(pictures(game, 17))
+    expected = list(pictures(game))
     for shot, picture in zip(shots, expected, strict=False):
         assert np.abs(shot - picture.astype(int)).mean() < 4
     assert np.abs(shots[-1] - expected[-1].astype(int)).mean() < 4
@@ -198,7 +198,6 @@ def test_overwrites_only_with_force(games, tmp_path):
     [
         (["-o", "game.avi"], "--output: expected a file that ends with .gif or .mp4, got game.avi"),
         (["-o", "game"], "--output"),
-        (["--tile", "15"], "--tile: expected 16 to 96 pixels, got 15"),
         (["--fps", "0"], "--fps: expected 0.5 to 50 steps a second, got 0"),
         (["--fps", "nan"], "got nan"),
         (["--game", "9"], "got 9"),

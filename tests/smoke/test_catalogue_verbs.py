@@ -34,7 +34,7 @@ def test_players_measures_now(root):
     assert "not measured" not in result.stdout
 
 
-@pytest.mark.parametrize("scenario", ["nowhere", "multigrid"])
+@pytest.mark.parametrize("scenario", ["nowhere", "cartpole"])
 def test_players_rejects_scenario_it_cannot_play(scenario, root):
     text = complaint(call("players", "--checkpoints", root, "--measure", 5, "--scenario", scenario))
     assert re.search(f"scenario.*{scenario}", text, re.IGNORECASE)
@@ -63,6 +63,6 @@ def test_rate_plays_both_sides_and_writes_cards(root):
     assert read_card(root / "rookie").sha256 == weights
 
 
-@pytest.mark.parametrize("scenario", ["coop", "multigrid", "nowhere"])
+@pytest.mark.parametrize("scenario", ["coop", "cartpole", "nowhere"])
 def test_rate_rejects_scenario_without_frozen_players(scenario, root):
     assert re.search(f"scenario.*{scenario}", complaint(call("players", "rate", scenario, "--checkpoints", root)))

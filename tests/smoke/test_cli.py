@@ -283,8 +283,6 @@ def test_closing_names_next_steps(ended, more):
         ("reference", "Did you mean report, which draws a run over its"),
         ("export x --push u/x", "--push: expected no option (did you mean hf upload USER/NAME FOLDER, of what is"),
         ("evaluate x --parquet", "--parquet: expected no option (did you mean pandas.read_csv('episodes.csv')"),
-        ("play --whole-board", "--whole-board: expected no option (did you mean V on the page, which turns the view?)"),
-        ("cup . --with hf:u/x", "expected a folder, as `hf download USER/NAME --local-dir FOLDER` makes, got hf:u/x"),
         ("resume", "Did you mean train --resume RUN?"),
         ("help", "Did you mean --help?"),
         ("grade x --rubric 1v2", "--rubric: expected a file in yaml, 1v1, "),

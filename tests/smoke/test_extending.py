@@ -56,7 +56,7 @@ def test_snippets_run_in_empty_folder(heading, tmp_path, monkeypatch):
         if line.startswith("cp "):
             shutil.copy(verb, *words)
             continue
-        walks = "scenario=walker" in line and not tables.has(tables.BATCHED, "multigrid_rl.walkers.walker:WalkerEnv")
+        walks = "scenario=walker" in line and not tables.has(tables.BATCHED, "multigrid_rl.walkers.bodies:WalkerEnv")
         if walks or not has_verb(verb) or ("agents/" in line and not tables.has(tables.NAMINGS, "agent")):
             continue
         # What the line says comes last: it wins.

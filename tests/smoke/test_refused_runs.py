@@ -8,7 +8,7 @@ import pytest
 
 from commands import call, complaint
 
-GRID, POLE = "scenario=multigrid", "env_id=CartPole-v1"
+POLE = "env_id=CartPole-v1"
 #: Overrides, and a pattern of the one line. What a configuration alone refuses is in test_refused_overrides.py.
 REFUSED = [
     ("train.lr=-1", r"train\.lr: expected greater than 0"),
@@ -20,12 +20,8 @@ REFUSED = [
     ("train.shaping=math:pi", r"train\.shaping: expected module:function, got math:pi"),
     ("train.objective=math:pi", "train.objective: expected module:function, got math:pi: 3.14"),
     ("train.bonus.all.jump=1", r"train\.bonus.*jump"),
-    (f"{GRID} env_id=MultiGrid-Empty-8x9-v0", "scenario.env_id.*8x9-v0.*mean MultiGrid-Empty-8x8-v0"),
-    (f"{GRID} train.shaping=math:sqrt", "train.shaping: expected null.*no steps.*got math:sqrt"),
-    (f"{GRID} train.bonus.all.key_pickup=1", "train.bonus: expected {}.*no events to weigh.*'key_pickup': 1.0"),
-    (f"{GRID} scenario.seats.agent_0=random", "scenario.seats: expected {}, as .*every agent learns, got .*agent_0"),
-    (f"{GRID} scenario.agents=5", "scenario.agents: expected less than or equal to 4, got 5"),
-    (f"{GRID} scheme=ctce", "scheme: expected dtde.*agents of multigrid has one agent.*got ctce"),
+    (f"{POLE} train.bonus.all.key_pickup=1", "train.bonus: expected {}.*no events to weigh.*'key_pickup': 1.0"),
+    (f"{POLE} scenario.seats.agent_0=random", "scenario.seats: expected {}, as .*every agent learns, got .*agent_0"),
     (f"{POLE} model=cnn", "expected mlp, gru or lstm for a vector, got cnn"),
     (f"{POLE} train.shaping=math:sqrt", "train.shaping=math:sqrt: TypeError: math.sqrt.. takes exactly one argument"),
     (f"{POLE} scenario.agents=2", "agents: expected 1 with this package, got 2"),

@@ -32,7 +32,6 @@ KINDS = {
     "mixed opponents": ["scenario=1v1", MIXED],
     "memory": ["scenario=single-obstacle", "model=gru", "model.hidden=[16]"],
     "central critics": ["scenario=coop", "scheme=ctde"],
-    "another package's game": ["env_id=MultiGrid-Empty-5x5-v0", "experiment=none"],
     "an env runner": ["scenario=1v1", "cluster.num_env_runners=1"],
     "env runners": ["scenario=1v1", "cluster.num_env_runners=2"],
 }

@@ -297,7 +297,7 @@ def test_remote_runner_equals_driver_with_joint_action(session, tmp_path, cores)
 LEARNT = ("cloning_loss", "held_out_loss", "discriminator_", "learnt_reward", "q_", "alpha", "kl_")
 #: What needs an environment's id, recorded play, or a program to talk to: tests of their own start them.
 NOT_ALONE = (
-    "multigrid", "gymnasium", "unity",
+    "gymnasium", "unity",
     "halfcheetah-airl", "halfcheetah-bc", "halfcheetah-dac", "halfcheetah-gail", "halfcheetah-gail-clone",
 )  # fmt: skip
 

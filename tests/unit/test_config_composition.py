@@ -90,7 +90,7 @@ def test_original_name_sets_scheme_unless_team_has_one_agent(name, scheme):
 
 
 def test_environment_id_selects_scenario():
-    assert compose(["env_id=MultiGrid-Empty-8x8-v0"]).scenario.name == "multigrid"
+    assert compose(["env_id=pettingzoo:classic/tictactoe-v3"]).scenario.name == "pettingzoo"
 
 
 # --- values

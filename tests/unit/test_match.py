@@ -214,18 +214,6 @@ class Pair:
         return np.tile(actions, 2), state
 
 
-def test_environment_plays_the_same_alone():
-    def players():
-        return {"bob": OpponentPool([Thrower(1), Thrower(), Thrower(2)], [1, 1, 1])}
-
-    many, one = match_of(DUEL, players(), 9), match_of(DUEL, players(), 1, first=6)
-    (rows, _), (alone, table) = played(many, 60), played(one, 60)
-    for (seen, step), (wanted, expected) in zip(rows, alone, strict=True):
-        np.testing.assert_array_equal(seen["ann"][6], wanted["ann"][0])
-        assert step.rewards["ann"][6] == expected.rewards["ann"][0]
-    assert len(np.unique(table.players)) == 3
-
-
 def test_restarted_episodes_are_in_no_table():
     match = match_of(DUEL, {"bob": OpponentPool([Thrower(1), Thrower(2)], [1, 1])})
     played(match, 3)

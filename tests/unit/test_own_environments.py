@@ -15,7 +15,6 @@ from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.envs.base import BrokenEnvError
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import signature, write_player
-from multigrid_rl.types import RunError
 from tiny_runs import TINY
 
 FEW = ("train.until=512", "train.checkpoint_every=512")
@@ -190,16 +189,6 @@ def test_warns_of_environment_that_never_ends(own_envs, monkeypatch):
         "expected an end of its episodes (env_args={max_episode_steps: 200} sets one), got none in 20" in stopped.stderr
     )
     assert call("evaluate", own_envs / "fine", "--episodes", 2, "-o", own_envs / "out").exit_code == 0
-
-
-def test_late_environment_error_is_one_line(own_envs):
-    env = env_factory(compose(["env_id=own_envs:Late-v0"])).build(2, 0)
-    for _ in range(3):
-        env.step({"agent_0": np.zeros((2, 1), np.int64)})
-    with pytest.raises(
-        RunError, match=r"^env_id=own_envs:Late-v0: step: .*, got KeyError: 'fourth' \(own_envs.py:57\)$"
-    ):
-        env.step({"agent_0": np.zeros((2, 1), np.int64)})
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ import pytest
 
 from commands import call, complaint
 from multigrid_rl import tables
-from multigrid_rl.config.compose import compose
-from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.base import AGENT, reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from tiny_runs import tiny_run
@@ -55,7 +53,7 @@ def module(monkeypatch):
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "HalfCheetah-v5", "Walker-v0"])
 def test_function_sees_every_step_as_the_environment_played_it(env_id):
     pytest.importorskip("mujoco")
-    if env_id.startswith("Walker-") and not tables.has(tables.BATCHED, "multigrid_rl.walkers.walker:WalkerEnv"):
+    if env_id.startswith("Walker-") and not tables.has(tables.BATCHED, "multigrid_rl.walkers.bodies:WalkerEnv"):
         pytest.skip("walkers are left out")
     envs = GymnasiumFactory(env_id, 7, {"max_episode_steps": 3}, "own_rewards:keeps").build(2, 0)
     one = gymnasium.make(env_id, max_episode_steps=3)
@@ -110,8 +108,3 @@ def test_what_pays_no_number_later_ends_the_run_with_its_name(tmp_path):
     result = call("train", *run)
     assert result.exit_code not in (0, 70), result.output
     assert "train.shaping=own_rewards:later: expected a finite number for each step, got nan" in result.output
-
-
-def test_environments_without_steps_of_their_own_refuse_it():
-    with pytest.raises(ValueError, match=r"train\.shaping: expected null"):
-        env_factory(compose(["env_id=MultiGrid-Empty-5x5-v0", "train.shaping=own_rewards:doubled"]))

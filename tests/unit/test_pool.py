@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from multigrid_rl.players.catalogue import BUILT_IN
 from multigrid_rl.players.factories import MatchFactory, match_of
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
-from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.streams import Streams
 from multigrid_rl.types import GameSpec, SeatView
 from multigrid_rl.world.constants import DONE
@@ -63,13 +61,6 @@ def test_game_shares_follow_weights(weights):
     assert (np.abs(counts - total * shares) <= 4 * np.sqrt(total * shares * (1 - shares))).all()
 
 
-def test_opponent_is_drawn_once_per_game():
-    played = opponents(match_of(SPEC, {"blue_0": pool(1, 1)}, 64, seed=2), LENGTH * 20).reshape(20, LENGTH, 64)
-    assert (played == played[:, :1]).all()
-    changes = (played[1:, 0] != played[:-1, 0]).mean()
-    assert changes == pytest.approx(0.5, abs=0.07)  # 1216 draws: four standard deviations
-
-
 def test_early_ending_games_draw_without_affecting_others():
     match = match_of(GameSpec(max_steps=40), {"blue_0": pool(1, 1)}, 32, seed=3)
     rng = np.random.default_rng(1)
@@ -89,20 +80,6 @@ def test_drawn_opponent_depends_only_on_seed_and_game_number():
     assert many[:, 11].tolist() == one[:, 0].tolist()
     assert one.tolist() != other.tolist()
     assert len(set(one.flatten().tolist())) == 3
-
-
-def test_game_with_random_players_depends_on_seed_and_number():
-    spec = GameSpec(max_steps=40)
-
-    def played(games: int, first: int):
-        team = OpponentPool([RandomPlayer(), BUILT_IN["hunter"](spec), BUILT_IN["idle"](spec)], [1, 1, 1])
-        match = match_of(spec, {"blue_0": team}, games, seed=8, first=first)
-        rng = np.random.default_rng(1)
-        actions = rng.integers(0, 7, (150, 16))[:, first : first + games]
-        return np.array([match.step({"red_0": row}).observations["red_0"].copy() for row in actions])
-
-    many, one = played(16, 0), played(1, 5)
-    np.testing.assert_array_equal(many[:, 5], one[:, 0])
 
 
 def test_team_mates_share_draw_and_teams_draw_separately():
@@ -162,16 +139,6 @@ def test_zero_weight_players_do_not_change_draws():
 def test_rejects_impossible_weights(weights):
     with pytest.raises(ValueError, match=r"^weights: expected 2 numbers from 0 on, not all 0, got \["):
         pool(1, 1).weigh(weights)
-
-
-def test_reset_redraws_same_opponents():
-    match = match_of(SPEC, {"blue_0": pool(1, 1)}, 50, seed=5)
-    first = opponents(match, 12)
-    opponents(match, 2)
-    match.reset(5)
-    assert opponents(match, 12).tolist() == first.tolist()
-    match.reset(6)
-    assert opponents(match, 12).tolist() != first.tolist()
 
 
 def test_factory_seats_players_with_scenario_weights():

@@ -257,7 +257,7 @@ def test_rejects_mistakes_before_listening(overrides, message):
 def test_rejects_playing_unity_episodes(tmp_path):
     with pytest.raises(
         ConfigError,
-        match=r"^scenario.package: expected gymnasium or multigrid or pettingzoo, to play episodes, got",
+        match=r"^scenario.package: expected gymnasium or pettingzoo, to play episodes, got",
     ):
         env_target(str(tmp_path), ["scenario=unity", "env_path=/no/such program, 1"])
 

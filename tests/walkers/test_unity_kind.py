@@ -15,6 +15,6 @@ def test_unity_shows_vectors_and_is_not_judged():
 def test_player_of_unity_is_not_evaluated_and_inspect_promises_none(tmp_path):
     player = cheetah(tmp_path / "player", package="unity")
     assert call("inspect", player).output.splitlines()[-1].endswith("of unity, where none is played")
-    message = "scenario.package: expected gymnasium or multigrid or pettingzoo, to play episodes, got unity"
+    message = "scenario.package: expected gymnasium or pettingzoo, to play episodes, got unity"
     assert message in complaint(call("evaluate", player, "--episodes", 1, "-o", tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -22,8 +22,8 @@ from multigrid_rl.config.scenario import ScenarioConfig, Strict
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Standing, unless
 from multigrid_rl.evaluation.replays import AnyRecord
 from multigrid_rl.files import csv_text, unfinished, write_whole
-from multigrid_rl.players.alone import game_of
 from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.doors import game_of
 from multigrid_rl.text import expected, first_error
 
 #: Written before the first game, and compared when the cup is resumed.

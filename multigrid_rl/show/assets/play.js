@@ -7,7 +7,6 @@ const KEYS = [["\u2190", "ArrowLeft", "a"], ["\u2192", "ArrowRight", "d"], ["\u2
 function makeTable(root, data) {
   const [spec] = data.specs;
   const own = spec.seats.indexOf(data.seat);
-  const where = `?seat=${encodeURIComponent(data.seat)}`;
   const game = { spec, steps: 0, frames: [], words: [], paid: [], rewards: [], players: data.players };
   const board = makeBoard();
   const panels = spec.seats.map((_, a) => makePanel(game, data, a));
@@ -20,8 +19,6 @@ function makeTable(root, data) {
     if (event.detail) event.currentTarget.blur(); // pressed by hand: Space goes on to mean what it says
     act(action);
   }));
-  const view = data.alone ? [button(html("span", null, "view ", html("kbd", null, "V")), "What you see, or the whole board (V)",
-    () => send({ view: true }))] : [];
   let now = null;
   let busy = false;
   let pressed = null; // while an answer is on its way: the last wish
@@ -40,14 +37,11 @@ function makeTable(root, data) {
     board.draw(game, t);
     panels[own].draw(t);
     panels.forEach((panel, a) => { if (a !== own) aside(panel, a, t); });
-    const others = shown.waits.filter((seat) => seat !== data.seat);
-    const turn = shown.over ? "the game is over" : shown.out ? "you are out; the others play on"
-      : shown.waits.includes(data.seat) ? "your move" : `waiting for ${others.join(", ")}`;
+    const turn = shown.over ? "the game is over" : shown.out ? "you are out; the others play on" : "your move";
     show(head, html("b", null, `Step ${t}`), ` of at most ${shown.most}: ${turn}`);
     show(result, shown.result);
     show(score, shown.score);
-    next.hidden = !(shown.over || data.alone);
-    const mine = !shown.over && !shown.out && shown.waits.includes(data.seat);
+    const mine = !shown.over && !shown.out;
     moves.forEach((move) => move.setAttribute("aria-disabled", String(!mine)));
   }
 
@@ -71,7 +65,7 @@ function makeTable(root, data) {
     pressed = null;
     try {
       const what = { ...wish, game: now.game, step: now.step };
-      const answer = await fetch(`sent${where}`, { method: "POST", body: JSON.stringify(what) });
+      const answer = await fetch("sent", { method: "POST", body: JSON.stringify(what) });
       if (answer.ok) take(await answer.json());
     } catch { show(result, "Not connected: the game waits for its server."); } finally { busy = false; }
     if (pressed) send(pressed);
@@ -82,7 +76,7 @@ function makeTable(root, data) {
   }
 
   async function look() {
-    const answer = await fetch(`shown${where}`);
+    const answer = await fetch("shown");
     if (answer.ok) take(await answer.json());
   }
 
@@ -92,8 +86,7 @@ function makeTable(root, data) {
     // A button that has the focus is pressed by these.
     if (event.target.tagName === "BUTTON" && (key === " " || key === "Enter")) return;
     const action = KEYS.findIndex((keys) => keys.slice(1).includes(key));
-    if (key === "r" && now && (now.over || data.alone)) send({ restart: true });
-    else if (key === "v" && data.alone) send({ view: true });
+    if (key === "r" && now) send({ restart: true });
     else if (action >= 0) act(action);
     else return;
     event.preventDefault();
@@ -101,7 +94,7 @@ function makeTable(root, data) {
   show(root,
     html("div", { class: "scene" },
       html("div", { class: "left" }, head, html("div", { class: "stage" }, board.element),
-        html("div", { class: "bar moves", role: "group", "aria-label": "Actions" }, ...moves, ...view), result, next, score),
+        html("div", { class: "bar moves", role: "group", "aria-label": "Actions" }, ...moves), result, next, score),
       html("ul", { class: "panels" }, panels[own].element, ...panels.filter((_, a) => a !== own).map((panel) => panel.element))));
   const source = new EventSource("events");
   source.addEventListener("step", () => look().catch(() => {}));
