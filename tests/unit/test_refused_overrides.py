@@ -45,7 +45,6 @@ REFUSED = [
     ("model.hidden=64", r"^model\.hidden: expected a list, such as \[64\], got 64$"),
     ("model.hidden=[]", r"^model\.hidden: expected a list of at least 1, got \[\]$"),
     ("scheme=dtde,ctde", r"^scheme: expected one value, or a list: \[a, b\], got dtde,ctde$"),
-    ("tracking=csv,wnb", r"^tracking: expected csv, .*several with commas, got wnb$"),
     ("train.learning_rate=1", r"got learning_rate \(did you mean train.lr\?\)$"),
     ("n_steps=8", r"got n_steps \(did you mean train.num_steps\?\)$"),
     ("train.batch_size=8", r"got batch_size \(did you mean train.minibatch_size\?\)$"),
