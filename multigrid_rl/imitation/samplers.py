@@ -12,8 +12,8 @@ from multigrid_rl.imitation.imitation_trainers import CloningTrain, DaggerTrain
 from multigrid_rl.learn.batches import Experience
 from multigrid_rl.runs.players import player_in_place_of
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.training.protocols import Metrics, Sampler, Weights
 from multigrid_rl.training.stages import Stage
+from multigrid_rl.training.trainers import Metrics, Sampler, Weights
 from multigrid_rl.types import EnvFactory, EpisodeTable
 
 

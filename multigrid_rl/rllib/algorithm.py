@@ -27,10 +27,10 @@ from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.runs.divergence import DivergedError
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import ended_by
-from multigrid_rl.training.protocols import Sampler
 from multigrid_rl.training.rehearsal import warm_up
 from multigrid_rl.training.run import build_run
 from multigrid_rl.training.stages import Stage, thread_tuner
+from multigrid_rl.training.trainers import Sampler
 
 LOG = logging.getLogger(__name__)
 

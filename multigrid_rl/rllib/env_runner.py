@@ -18,8 +18,8 @@ from multigrid_rl.players.episodes import play_episodes
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.rllib.results import log_episodes, tell_of_episodes
 from multigrid_rl.runs.provenance import installed
-from multigrid_rl.training.protocols import Sampler, Weights
 from multigrid_rl.training.stages import config_of, estimator_of
+from multigrid_rl.training.trainers import Sampler, Weights
 from multigrid_rl.types import EnvFactory, EpisodeTable
 
 #: Numbers of games: a runner's replacement, and every stage of a curriculum, plays new games.

@@ -19,7 +19,6 @@ from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.tables import load
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.training.protocols import Engine
 from multigrid_rl.training.run import TrainingRun
 from multigrid_rl.training.stages import card_of
 from multigrid_rl.types import RunError
@@ -34,7 +33,7 @@ QUIET_STEPS = 2_000
 
 
 def train(
-    engine: Engine,
+    engine: Any,
     config: RunConfig,
     folder: RunFolder,
     observe: Callable[[dict[str, Any], GateKeeper], object],
@@ -44,7 +43,8 @@ def train(
     """Train until the budget is spent, the gates are held, or ``interrupted()``; returns the verdict.
 
     Args:
-        engine: RLlib's algorithm of the run.
+        engine: RLlib's algorithm of the run: it has ``run``, ``row`` of the last iteration, ``iterate``, and ``write``
+            and ``read`` of a folder with weights, optimisers and what updates remember.
         config: the run. Its values count, also where ``start`` was trained with others.
         folder: takes rows, checkpoints and verdict.
         observe: called after each iteration with its row and the gate keeper; a true answer interrupts the run.
@@ -145,7 +145,7 @@ def ended_by(config: RunConfig, run: TrainingRun) -> str | None:
     return None
 
 
-def restore(engine: Engine, start: Path) -> None:
+def restore(engine: Any, start: Path) -> None:
     """Continue from a checkpoint; logs a warning where the games start afresh.
 
     Raises:
@@ -158,7 +158,7 @@ def restore(engine: Engine, start: Path) -> None:
         raise ConfigError(expected(start, "a checkpoint whose weights are finite", f"{bad} is not finite"))
 
 
-def checkpoint(engine: Engine, config: RunConfig, folder: RunFolder) -> None:
+def checkpoint(engine: Any, config: RunConfig, folder: RunFolder) -> None:
     """Write RLlib's state, the run's own and every module as a player, whole or not at all; remove what is too old.
 
     Raises:
