@@ -19,13 +19,12 @@ from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import check_same
 from multigrid_rl.runs.checkpoints import Checkpoint, start_of
-from multigrid_rl.runs.divergence import DivergedError
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.provenance import facts_of
 from multigrid_rl.tables import PREFLIGHTS, find
 from multigrid_rl.text import ConfigError, expected, program, reason
 from multigrid_rl.training import screen as live
-from multigrid_rl.training.loop import train
+from multigrid_rl.training.loop import DivergedError, train
 from multigrid_rl.training.rehearsal import start_compiler
 from multigrid_rl.training.stages import load_stages, thread_tuner
 from multigrid_rl.training.trainers import RowCallback

@@ -24,9 +24,8 @@ from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnWays, put_in_place, without_object_store
 from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns, tell_of_episodes
 from multigrid_rl.rllib.session import ray_session
-from multigrid_rl.runs.divergence import DivergedError
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.training.loop import ended_by
+from multigrid_rl.training.loop import DivergedError, ended_by
 from multigrid_rl.training.rehearsal import warm_up
 from multigrid_rl.training.run import build_run
 from multigrid_rl.training.stages import Stage, thread_tuner

@@ -10,9 +10,7 @@ import pytest
 
 from composing import refusal
 from multigrid_rl.search.plans import Outcome, Score, TrialSpec, perturbed, winner_of
-from multigrid_rl.search.search_folder import STOP, SearchFolder
-from multigrid_rl.search.search_results import FEWEST, importance_of
-from multigrid_rl.search.search_settings import SearchRequest, load_settings
+from multigrid_rl.search.search_folder import STOP, SearchFolder, SearchRequest, load_settings
 from multigrid_rl.search.space import load_space
 from multigrid_rl.search.tuning import SearchRun
 from multigrid_rl.text import ConfigError
@@ -271,28 +269,3 @@ def test_pbt_rejects_keys_fixed_during_run():
         ConfigError, match=r"space=default: expected what can change during a run .*, got train.entropy_"
     ):
         SearchRequest.parse(["search=pbt", "search.space=default", *BASE])
-
-
-# --- importance
-
-
-def outcomes(space, count, judge):
-    rng = np.random.default_rng(3)
-    specs = [
-        TrialSpec(f"s1-{k:03d}", "broad", {v.key: v.at(rng.random()) for v in space.variables}, 0, 9)
-        for k in range(count)
-    ]
-    return [Outcome(spec, "finished", judge(spec)) for spec in specs]
-
-
-def test_importance_finds_deciding_variable_or_says_why_not(spaces):
-    space = spaces["asha"]
-    shares, basis = importance_of(space, outcomes(space, 80, not_held))
-    assert next(iter(shares)) == "lr"
-    assert shares["lr"] > 0.4
-    assert sum(shares.values()) == pytest.approx(1)
-    assert "80 trials" in basis
-    few = importance_of(space, outcomes(space, FEWEST - 1, not_held))
-    assert few == ({}, "19 trials were drawn over the whole space: importance is estimated from 20 on")
-    alike = importance_of(space, outcomes(space, 30, lambda spec: Score(None, -1.0)))
-    assert alike == ({}, "all 30 trials were equally good")

@@ -13,7 +13,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.search.plans import plan_of
-from multigrid_rl.search.search_settings import load_settings
+from multigrid_rl.search.search_folder import load_settings
 from multigrid_rl.search.space import Space, Variable, fitted, load_space
 
 DRAWS = 2000

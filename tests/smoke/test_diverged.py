@@ -9,9 +9,9 @@ from multigrid_rl.cli.start import resume_training
 from multigrid_rl.learn.flat import FlatAdam
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.runs import divergence
-from multigrid_rl.runs.divergence import PATIENCE, DivergedError
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training import loop
+from multigrid_rl.training.loop import PATIENCE, DivergedError
 from multigrid_rl.types import RunError
 from run_folders import write_checkpoint
 from tiny_runs import rows_of, tiny_run
