@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from multigrid_rl.config.network import constant
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.config.updates import constant
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import Schedule
 

@@ -23,9 +23,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from multigrid_rl.config.network import constant
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
-from multigrid_rl.config.updates import constant
 from multigrid_rl.files import data_root, discard_output
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.metrics import STAGES
