@@ -1,6 +1,5 @@
 """From our configuration to RLlib's, and back: what users set on RLlib's is a key of ours, or refused."""
 
-import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from multigrid_rl.config.compose import changed, compose, keyword_overrides, nam
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus
-from multigrid_rl.rllib.converted import CONVERTED, INSTEAD, KL_COEF, ORDER, REASONS, RLLIBS, SAME, rllib_schedule
+from multigrid_rl.rllib.converted import CONVERTED, KL_COEF, ORDER, RLLIBS, SAME, rllib_schedule
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
 from multigrid_rl.rllib.session import check_gpus, free_cpus, learner_cpus
@@ -166,12 +165,9 @@ class MultigridConfig(PPOConfig):
             elif name in CONVERTED:
                 values |= CONVERTED[name](plain, _unchecked(run, values))
             else:
-                why = next(
-                    (why for names, why in REASONS.items() if re.search(names, name)), "nothing of ours follows it"
-                )
-                default = "no such setting" if kept is _MISSING else f"{kept}: {why}"
-                setting = name.strip("_").removesuffix("_str")
-                raise ConfigError(expected(setting, INSTEAD.get(name, default), shown(str(value))))
+                default = "no such setting" if kept is _MISSING else shown(str(kept))
+                wanted = f"{default}, as nothing of ours follows it (docs/rllib.md: what does)"
+                raise ConfigError(expected(name.strip("_").removesuffix("_str"), wanted, shown(str(value))))
         return values
 
     def check_machine(self) -> None:
