@@ -124,14 +124,14 @@ def either_way(params: Sequence[Any], words: Sequence[str]) -> list[str]:
 
 def _usage(error: Any) -> str:
     """Return what was wrong, with the options that there are, or the override that was meant."""
-    from multigrid_rl.config import compose, overrides, recipes
+    from multigrid_rl.config import compose, recipes
 
     option = getattr(error, "option_name", None)
     if option is None or not getattr(error, "ctx", None):
         return _plain(str(error.format_message()))
     key, takes = option.lstrip("-").replace("-", "_"), error.ctx.command.params
     many = ["seeds"] if key in ("m", "multirun") else []
-    meant = [key] if key in recipes.GROUPS else many or overrides.named_elsewhere(key)
+    meant = [key] if key in recipes.GROUPS else many
     with suppress(ConfigError):
         meant = meant or [compose.whole_key(key)]
     if meant and any(part.name == "overrides" for part in takes):

@@ -196,25 +196,11 @@ class MultigridConfig(PPOConfig):
 
     def _check_evaluation(self) -> None:
         """Raise ``ConfigError`` for settings of evaluation that nothing follows."""
-        beside, interval = self.evaluation_parallel_to_training, self.evaluation_interval
-        unit, known = self.evaluation_duration_unit, ("explore", "opponent", *RLLIBS)
         given = self.evaluation_config if isinstance(self.evaluation_config, dict) else {}
-        problem = None
-        if beside and not self.evaluation_num_env_runners:
-            wanted = "False while evaluation_num_env_runners is 0"
-            problem = "evaluation_parallel_to_training", wanted, beside
-        elif self.evaluation_duration == "auto" and not beside:
-            wanted = "a number, or evaluation_parallel_to_training=True and evaluation_num_env_runners with auto"
-            problem = "evaluation_duration", wanted, "auto"
-        elif unit not in ("episodes", "timesteps"):
-            problem = "evaluation_duration_unit", "episodes or timesteps", unit
-        elif not isinstance(interval, int | None):
-            problem = "evaluation_interval", "a number of iterations", interval
-        elif unknown := [name for name in given if name not in known]:
-            wanted = "explore=False to take the likeliest actions, opponent=PLAYER, and nothing else"
-            problem = "evaluation_config", wanted, unknown[0]
-        if problem is not None:
-            raise ConfigError(expected(problem[0], problem[1], shown(str(problem[2]))))
+        for name in given:
+            if name not in ("explore", "opponent", *RLLIBS):
+                wanted = "explore=False to take the likeliest actions, opponent=PLAYER, and nothing else"
+                raise ConfigError(expected("evaluation_config", wanted, name))
 
     def _check_opponent(self, factory: Any) -> None:
         """Raise ``ConfigError`` for an opponent of evaluation that cannot play; ``factory``: of the run's games."""

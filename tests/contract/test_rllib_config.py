@@ -174,11 +174,11 @@ def test_settings_that_depend_on_each_other_are_taken_together():
         (lambda made: made.env_runners(explore=False), "explore: expected True, as nothing of ours"),
         (
             lambda made: made.evaluation(evaluation_duration="auto"),
-            "evaluation_duration: expected a number, or",
+            "`evaluation_duration=auto` not supported",
         ),
         (
             lambda made: made.evaluation(evaluation_parallel_to_training=True),
-            "evaluation_parallel_to_training: expected False while evaluation_num_env_runners is 0",
+            "`evaluation_parallel_to_training` can only be done if",
         ),
         (lambda made: made.evaluation(evaluation_config={"opponent": "hunterr"}), "hunterr"),
         (lambda made: made.evaluation(evaluation_config={"gamma": 1}), "evaluation_config: expected explore=False"),
