@@ -16,16 +16,19 @@ from ray.tune.result import TRIAL_INFO
 from ray.tune.search.sample import Domain
 
 from multigrid_rl.config.compose import changed, compose, keyword_overrides, named, whole_key
+from multigrid_rl.config.network import constant
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus
-from multigrid_rl.rllib.converted import CONVERTED, KL_COEF, ORDER, RLLIBS, SAME, rllib_schedule
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
 from multigrid_rl.rllib.session import check_gpus, free_cpus, learner_cpus
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.training.stages import Stage, load_stages, stages_of
+from multigrid_rl.types import Schedule
 
+#: RLlib's weight of the KL penalty, where a user sets another part of it alone.
+KL_COEF = 0.2
 #: Callbacks of env runners that follow a game while it is played; ours play batches of games.
 _OF_EPISODES = ("on_environment_created", "on_episode_created", "on_episode_step", "on_sample_end")
 
@@ -150,15 +153,22 @@ class MultigridConfig(PPOConfig):
 
     def _user_values(self) -> dict[str, Any]:
         """Return what a user has set as values of ours, by dotted key. Raises ``ConfigError``."""
-        filled, values, run = self.settings.filled, {}, self.settings.run
+        filled, values, run = self.settings.filled, dict[str, Any](), self.settings.run
+        changed_ones = {
+            name: value
+            for name, value in vars(self).items()
+            if name != "settings" and not name.startswith(("callbacks_", "evaluation_", "__"))  # __: Tune's own
+            if value is not (kept := filled.get(name, _MISSING)) and not _same(name, value, kept)
+        }
+        if not changed_ones:
+            return values
+        from multigrid_rl.rllib.converted import CONVERTED, ORDER, RLLIBS, SAME  # noqa: PLC0415 - of users' settings
+
         # What others are converted by comes first: env runners, then games, then the batch that these play.
-        settings = sorted(vars(self).items(), key=lambda setting: ORDER.get(setting[0], len(ORDER)))
-        for name, value in settings:
+        for name, value in sorted(changed_ones.items(), key=lambda setting: ORDER.get(setting[0], len(ORDER))):
+            if name in RLLIBS:
+                continue
             kept = filled.get(name, _MISSING)
-            if name in RLLIBS or name.startswith(("callbacks_", "evaluation_", "__")):  # __: Tune's own
-                continue
-            if value is kept or _same(name, value, kept):
-                continue
             plain = value.item() if isinstance(value, np.generic) else value
             if name in SAME:
                 values[SAME[name]] = plain
@@ -196,8 +206,11 @@ class MultigridConfig(PPOConfig):
 
     def _check_evaluation(self) -> None:
         """Raise ``ConfigError`` for settings of evaluation that nothing follows."""
-        given = self.evaluation_config if isinstance(self.evaluation_config, dict) else {}
-        for name in given:
+        if not isinstance(self.evaluation_config, dict):
+            return
+        from multigrid_rl.rllib.converted import RLLIBS  # noqa: PLC0415 - of users' settings
+
+        for name in self.evaluation_config:
             if name not in ("explore", "opponent", *RLLIBS):
                 wanted = "explore=False to take the likeliest actions, opponent=PLAYER, and nothing else"
                 raise ConfigError(expected("evaluation_config", wanted, name))
@@ -243,13 +256,13 @@ class MultigridConfig(PPOConfig):
         # The pool replaces lost env runners: RLlib must neither stop for them nor let Ray restart them.
         self.fault_tolerance(restart_failed_env_runners=np.False_, ignore_env_runner_failures=True)
         self.training(
-            lr=rllib_schedule(train.schedules["lr"]),
+            lr=_rllib_schedule(train.schedules["lr"]),
             gamma=train.gamma,
             lambda_=train.lam,
             clip_param=train.clip,
             vf_loss_coeff=train.vf_coef,
             vf_clip_param=float("inf") if train.vf_clip is None else train.vf_clip,
-            entropy_coeff=rllib_schedule(train.schedules["entropy_coef"]),
+            entropy_coeff=_rllib_schedule(train.schedules["entropy_coef"]),
             # No bool, no float: by that the same values, when a user sets them, are known.
             use_kl_loss=np.bool_(train.kl_coef is not None),
             kl_coeff=np.float32(KL_COEF if train.kl_coef is None else train.kl_coef),
@@ -281,6 +294,13 @@ def _same(name: str, value: Any, kept: Any) -> bool:
         return set(value) == set(kept)
     alike = isinstance(value, type(kept)) or isinstance(kept, type(value))  # a restored one has texts for enums
     return alike and bool(value == kept) and isinstance(value, bool) == isinstance(kept, bool)
+
+
+def _rllib_schedule(schedule: Schedule) -> float | list[list[float]]:
+    """Return a schedule as RLlib has it."""
+    if constant(schedule):
+        return schedule.start
+    return [[0, schedule.start], *map(list, schedule.between), [schedule.steps, schedule.end]]
 
 
 def _unchecked(run: RunConfig, values: Mapping[str, Any]) -> RunConfig:

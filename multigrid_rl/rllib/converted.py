@@ -4,15 +4,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multigrid_rl.config.network import constant
 from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.rllib.build import KL_COEF
 from multigrid_rl.text import ConfigError, expected, shown
-from multigrid_rl.types import Schedule
 
 #: Values by key of ours.
 Values = dict[str, Any]
-#: RLlib's weight of the KL penalty, where a user sets another part of it alone.
-KL_COEF = 0.2
 #: RLlib's names of settings that are a key of ours with the same meaning.
 SAME = {
     "gamma": "train.gamma",
@@ -35,13 +32,6 @@ def _schedule(key: str, final: str, points: str, value: Any) -> Values:
     if isinstance(value, list | tuple):
         return fresh | {points: value}
     return fresh | ({points: [[0, 0.0]]} if value == 0 and key == "train.lr" else {key: value})
-
-
-def rllib_schedule(schedule: Schedule) -> float | list[list[float]]:
-    """Return a schedule as RLlib has it."""
-    if constant(schedule):
-        return schedule.start
-    return [[0, schedule.start], *map(list, schedule.between), [schedule.steps, schedule.end]]
 
 
 def _batch(value: Any, run: RunConfig) -> dict[str, Any]:
