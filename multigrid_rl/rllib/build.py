@@ -206,6 +206,11 @@ class MultigridConfig(PPOConfig):
 
     def _check_evaluation(self) -> None:
         """Raise ``ConfigError`` for settings of evaluation that nothing follows."""
+        unit, interval = self.evaluation_duration_unit, self.evaluation_interval
+        if unit not in ("episodes", "timesteps"):
+            raise ConfigError(expected("evaluation_duration_unit", "episodes or timesteps", unit))
+        if not isinstance(interval, int | None):
+            raise ConfigError(expected("evaluation_interval", "a number of iterations", interval))
         if not isinstance(self.evaluation_config, dict):
             return
         from multigrid_rl.rllib.converted import RLLIBS  # noqa: PLC0415 - of users' settings

@@ -290,14 +290,6 @@ def test_preflight_and_explain_name_schedules():
     assert not any("schedule" in line for line in preflight_of("train.entropy_coef=0", "train.entropy_final=0"))
 
 
-def test_preflight_of_gymnasium_environment():
-    lines = preflight_of("env_id=Pendulum-v1", "env_args={g: 9.5}", "train.num_envs=8", "train.num_steps=64")
-    assert "env_id:   Pendulum-v1 g=9.5" in lines
-    (sampling,) = [line for line in lines if line.startswith("sampling:")]
-    assert "8 environments x 64 steps" in sampling
-    assert not any("games" in line for line in lines)
-
-
 def test_live_line_shows_returns_where_nothing_is_won():
     row = {f"timing/{name}_s": 1.0 for name in (*STAGES, "other")} | {"env_steps": 1000, "env_steps_per_s": 10.0}
     row |= {"return_mean/agent_0": -1234.5}
