@@ -154,18 +154,18 @@ class MultigridConfig(PPOConfig):
     def _user_values(self) -> dict[str, Any]:
         """Return what a user has set as values of ours, by dotted key. Raises ``ConfigError``."""
         filled, values, run = self.settings.filled, dict[str, Any](), self.settings.run
-        changed_ones = {
+        set_by_user = {
             name: value
             for name, value in vars(self).items()
             if name != "settings" and not name.startswith(("callbacks_", "evaluation_", "__"))  # __: Tune's own
             if value is not (kept := filled.get(name, _MISSING)) and not _same(name, value, kept)
         }
-        if not changed_ones:
+        if not set_by_user:
             return values
         from multigrid_rl.rllib.converted import CONVERTED, ORDER, RLLIBS, SAME  # noqa: PLC0415 - of users' settings
 
         # What others are converted by comes first: env runners, then games, then the batch that these play.
-        for name, value in sorted(changed_ones.items(), key=lambda setting: ORDER.get(setting[0], len(ORDER))):
+        for name, value in sorted(set_by_user.items(), key=lambda setting: ORDER.get(setting[0], len(ORDER))):
             if name in RLLIBS:
                 continue
             kept = filled.get(name, _MISSING)
