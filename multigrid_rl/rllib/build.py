@@ -211,7 +211,7 @@ class MultigridConfig(PPOConfig):
             raise ConfigError(expected("evaluation_duration_unit", "episodes or timesteps", unit))
         if not isinstance(interval, int | None):
             raise ConfigError(expected("evaluation_interval", "a number of iterations", interval))
-        if not isinstance(self.evaluation_config, dict):
+        if not isinstance(self.evaluation_config, dict) or not self.evaluation_config:
             return
         from multigrid_rl.rllib.converted import RLLIBS  # noqa: PLC0415 - of users' settings
 
