@@ -29,6 +29,17 @@ from multigrid_rl.types import Schedule
 
 #: RLlib's weight of the KL penalty, where a user sets another part of it alone.
 KL_COEF = 0.2
+#: Settings that RLlib's own loop and Tune follow.
+RLLIBS = (
+    "min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration",
+    "metrics_num_episodes_for_smoothing", "stats_cls_lookup", "log_level", "log_sys_usage",
+    "custom_evaluation_function", "placement_strategy", "num_cpus_for_main_process", "num_cpus_per_env_runner",
+    "num_cpus_per_learner", "custom_resources_for_main_process", "custom_resources_per_env_runner",
+    "custom_resources_per_learner",
+    "extra_python_environs_for_driver", "extra_python_environs_for_worker", "in_evaluation",
+    "disable_env_checking",
+    "settings", "drawn", "algo_class", "class", "_is_frozen", "simple_optimizer", "worker_index",
+)  # fmt: skip
 #: Callbacks of env runners that follow a game while it is played; ours play batches of games.
 _OF_EPISODES = ("on_environment_created", "on_episode_created", "on_episode_step", "on_sample_end")
 
@@ -157,17 +168,15 @@ class MultigridConfig(PPOConfig):
         set_by_user = {
             name: value
             for name, value in vars(self).items()
-            if name != "settings" and not name.startswith(("callbacks_", "evaluation_", "__"))  # __: Tune's own
+            if name not in RLLIBS and not name.startswith(("callbacks_", "evaluation_", "__"))  # __: Tune's own
             if value is not (kept := filled.get(name, _MISSING)) and not _same(name, value, kept)
         }
         if not set_by_user:
             return values
-        from multigrid_rl.rllib.converted import CONVERTED, ORDER, RLLIBS, SAME  # noqa: PLC0415 - of users' settings
+        from multigrid_rl.rllib.converted import CONVERTED, ORDER, SAME  # noqa: PLC0415 - of users' settings
 
         # What others are converted by comes first: env runners, then games, then the batch that these play.
         for name, value in sorted(set_by_user.items(), key=lambda setting: ORDER.get(setting[0], len(ORDER))):
-            if name in RLLIBS:
-                continue
             kept = filled.get(name, _MISSING)
             plain = value.item() if isinstance(value, np.generic) else value
             if name in SAME:
@@ -211,11 +220,7 @@ class MultigridConfig(PPOConfig):
             raise ConfigError(expected("evaluation_duration_unit", "episodes or timesteps", unit))
         if not isinstance(interval, int | None):
             raise ConfigError(expected("evaluation_interval", "a number of iterations", interval))
-        if not isinstance(self.evaluation_config, dict) or not self.evaluation_config:
-            return
-        from multigrid_rl.rllib.converted import RLLIBS  # noqa: PLC0415 - of users' settings
-
-        for name in self.evaluation_config:
+        for name in self.evaluation_config if isinstance(self.evaluation_config, dict) else ():
             if name not in ("explore", "opponent", *RLLIBS):
                 wanted = "explore=False to take the likeliest actions, opponent=PLAYER, and nothing else"
                 raise ConfigError(expected("evaluation_config", wanted, name))

@@ -100,14 +100,3 @@ _OF_MODULES = (
     "lr", "gamma", "lambda_", "entropy_coeff", "clip_param", "vf_loss_coeff", "grad_clip", "use_kl_loss", "kl_coeff",
     "kl_target",
 )  # fmt: skip
-#: Settings that RLlib's own loop and Tune follow.
-RLLIBS = (
-    "min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration",
-    "metrics_num_episodes_for_smoothing", "stats_cls_lookup", "log_level", "log_sys_usage",
-    "custom_evaluation_function", "placement_strategy", "num_cpus_for_main_process", "num_cpus_per_env_runner",
-    "num_cpus_per_learner", "custom_resources_for_main_process", "custom_resources_per_env_runner",
-    "custom_resources_per_learner",
-    "extra_python_environs_for_driver", "extra_python_environs_for_worker", "in_evaluation",
-    "disable_env_checking",
-    "settings", "drawn", "algo_class", "class", "_is_frozen", "simple_optimizer", "worker_index",
-)  # fmt: skip
