@@ -201,8 +201,8 @@ def test_a_recipe_says_what_to_expect():
         ("evaluate", "--scenario=2v2 who --seed 4 --model gru", "who --seed 4 scenario=2v2 model=gru"),
         ("evaluate", "who seed=4", "who --seed 4"),
         ("cup", "all scenario=2v2", "all --scenario 2v2"),
-        ("rate", "--scenario 1v1", "1v1"),
-        ("rate", "scenario=1v1", "1v1"),
+        ("players", "rate --scenario 1v1", "1v1"),
+        ("players", "rate scenario=1v1", "1v1"),
         ("report", "run --scenario 1v1", "run --scenario 1v1"),
     ],
 )  # fmt: skip
