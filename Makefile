@@ -44,7 +44,7 @@ RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/
 # Each start would compile Ray's and torch's sources again, 8 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-control bench-device bench-world docs pictures explain results study handout fingerprints players reference-pages image cluster-up clean
+.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-jaxmarl bench-control bench-device bench-world docs pictures explain results study handout fingerprints players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -181,6 +181,9 @@ fingerprints: $(DEV)  ## does a change of the code change what a run computes? A
 
 reference-pages: $(DEV)  ## comments of keys in configs/ and docs/cli.md, from the schema and the verbs
 	$(BIN)/python -m tools.reference_pages
+
+doctor: $(READY)  ## what is wrong with this machine or cluster, and what to change; ARGS="--address auto"
+	$(BIN)/multigrid-rl doctor $(KEYS) $(ARGS)
 
 image:  ## container image multigrid-rl:cpu, or with GPUs: make image TORCH=gpu
 	docker build --file docker/Dockerfile --build-arg TORCH=$(TORCH) --tag multigrid-rl:$(TORCH) .

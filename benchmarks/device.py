@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write PATH.md and PATH.json, for example runs/pages/bench-device")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("--device: expected cpu, as torch sees no GPU here, got cuda")
+        sys.exit("--device: expected cpu, as torch sees no GPU here (multigrid-rl doctor says why), got cuda")
     budget = Budget(args.budget)
     device = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
     report = Report("More cores, and a GPU", describe(), {"device": device})

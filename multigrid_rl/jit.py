@@ -123,7 +123,7 @@ class _KernelCache(FunctionCache):
         self._cache_file = _KernelFile(function, self._cache_path, self._impl.filename_base)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        with suppress(OSError):  # a full disk, a used up quota
+        with suppress(OSError):  # a full disk, a used up quota: ``doctor`` reports it
             super().save_overload(sig, data)
 
 

@@ -290,6 +290,7 @@ VERBS: dict[str, str] = {
     "data": "multigrid_rl.imitation.data_commands:data",
     "data record": "multigrid_rl.imitation.data_commands:record",
     "data import-policy": "multigrid_rl.imitation.data_commands:import_policy",
+    "doctor": "multigrid_rl.ops.doctor:doctor",
 }
 
 

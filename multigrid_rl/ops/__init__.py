@@ -1,1 +1,1 @@
-"""Add-on: clusters before a run, a tracker of other people."""
+"""Add-on: clusters before a run, the doctor, trackers of other people."""

@@ -22,7 +22,7 @@ from ray.exceptions import RayError, RayTaskError
 from multigrid_rl.config.schema import ClusterConfig, RunConfig
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.rllib import private
-from multigrid_rl.text import ConfigError, expected, one_line
+from multigrid_rl.text import ConfigError, expected, one_line, program
 from multigrid_rl.types import RunError
 
 __all__ = ["RayError", "ray_session", "reason_of"]
@@ -98,7 +98,7 @@ def check_gpus(config: RunConfig) -> None:
     learners = max(cluster.num_learners, 1)
     if cluster.address is None and cluster.gpus_per_learner * learners > gpus:
         wanted = f"{'0 to ' if gpus else ''}{min(1, gpus / learners):g}, or a cluster.address"
-        seen = f"sees {gpus} GPU(s) here" if gpus else "sees no GPU here"
+        seen = f"sees {gpus} GPU(s) here" if gpus else f"sees no GPU here ({program()} doctor says why)"
         got = f"{cluster.gpus_per_learner:g} for {learners} learner(s): torch {seen}"
         raise ConfigError(expected("cluster.gpus_per_learner", wanted, got))
 

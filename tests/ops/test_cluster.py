@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.ops import cluster as cluster_module
+from multigrid_rl.ops import doctor
 from multigrid_rl.ops.cluster import ClusterError, fit_to_cluster, nodes, preflight, runners_for
 from multigrid_rl.rllib.session import free_cpus, ray_session
 from multigrid_rl.runs.provenance import versions
@@ -78,6 +79,17 @@ def test_matching_nodes_are_reported_in_full(cluster, tmp_path, stages):
 def test_nodes_equal_ray_nodes(cluster):
     assert {node.id for node in nodes()} == {node.node_id for node in cluster.list_all_nodes()}
     assert sorted(node.cpus for node in nodes()) == [2, 3]
+
+
+def test_doctor_reports_the_same(cluster, tmp_path, monkeypatch):
+    # What it says in a process of its own, said here, where a session is connected already.
+    monkeypatch.setattr(doctor, "_isolated", lambda words, patience_s: doctor.run_check(*words))
+    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    findings = doctor.check_cluster(cluster.address, tmp_path, 90.0)
+    assert [finding for finding in findings if finding.level != "ok"] == []
+    assert findings[0].found == "cluster: 2 node(s), 5 CPUs, 0 GPUs"
+    assert f"storage: {tmp_path} is shared by every node" in [finding.found for finding in findings]
 
 
 def of_another_checkout(token, factories):
