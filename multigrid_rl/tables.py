@@ -249,7 +249,9 @@ PERSONS: dict[str, str] = {
 
 #: Where a run's rows go, too: what ``tracking`` may name; each is a ``runs.folder.Tracker``.
 TRACKERS: dict[str, str] = {
+    "csv": "multigrid_rl.ops.trackers:Csv",
     "wandb": "multigrid_rl.ops.trackers:Wandb",
+    "mlflow": "multigrid_rl.ops.trackers:Mlflow",
     "tensorboard-media": "multigrid_rl.show.media:Media",
     "web": "multigrid_rl.show.live:Web",
 }

@@ -20,6 +20,7 @@ ENABLED_BY = {
     "extra serve": "make setup EXTRAS=serve",
     "onnx": "make setup EXTRAS=onnx",
     "minari": "make setup EXTRAS=minari",
+    "mlflow": "make setup EXTRAS=mlflow",
     "wandb": "make setup EXTRAS=wandb",
     "Box2D|pyspiel": "make setup EXTRAS=control,games with Python 3.11 to 3.13",
     "mujoco": "make setup EXTRAS=control",

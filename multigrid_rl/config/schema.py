@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 from multigrid_rl.config.network import PSI, WITHOUT_VALUES, ModelConfig, UpdateKeys, networks_with
 from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, whole
 from multigrid_rl.cores import available_cpus
-from multigrid_rl.tables import SECTIONS, TRAINERS, find, installed
+from multigrid_rl.tables import SECTIONS, TRACKERS, TRAINERS, find, installed
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import CODE
 
@@ -226,7 +226,7 @@ class RunConfig(Part):
     init: str | None = None
     """player, its folder or run whose policy and normaliser training begins with. null: fresh ones"""
     tracking: str | None = None
-    """web, tensorboard-media, wandb or module:Class, with commas: where rows go, too. null: nowhere"""
+    """csv, web, tensorboard-media, wandb, mlflow or module:Class, with commas: where rows go, too. null: nowhere"""
 
     @property
     def trackers(self) -> tuple[str, ...]:
@@ -253,6 +253,9 @@ class RunConfig(Part):
     def _fits_together(self) -> "RunConfig":
         train, model = self.train, self.model
         self.require(bool(self.scenario.learning), "scenario.seats", "learn on at least one seat")
+        rows = ", ".join([*TRACKERS, "module:Class or several with commas"])
+        for name in self.trackers:
+            self.require(name in TRACKERS or CODE.fullmatch(name) is not None, "tracking", rows, name)
         self._check_scheme()
         self._check_objective()
         trainer = trainer_of(train.trainer)

@@ -1,70 +1,177 @@
-"""Where else a run's rows go, beside ``metrics.jsonl`` and TensorBoard: Weights & Biases.
+"""Where else a run's rows go, beside ``metrics.jsonl`` and TensorBoard: a CSV, Weights & Biases, or MLflow.
 
-An entry of ``tables.TRACKERS``, which implements ``runs.folder.Tracker``.
+Each is an entry of ``tables.TRACKERS`` and implements ``runs.folder.Tracker``.
 """
 
+import csv
 import json
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from multigrid_rl.files import installing, write_whole
 from multigrid_rl.text import ConfigError, expected, one_line
 
 LOG = logging.getLogger(__name__)
-#: By what the library knows a run again that goes on.
+PROJECT = "multigrid_rl"
+#: By what a library knows a run again that goes on.
 ID_FILE = "tracking.json"
+#: How long MLflow tries while a run starts. By itself it asks a dead server eight times, for up to two minutes each.
+_MLFLOW_BRIEF = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 
 
-class Wandb:
-    """Weights & Biases; its own environment variables set where rows go.
+class Csv:
+    """``metrics.csv``: a column for each name; what was not measured is empty."""
+
+    @classmethod
+    def check(cls) -> None:
+        """Need nothing."""
+
+    def begin(self, folder: Path, values: dict[str, Any]) -> None:  # noqa: ARG002 - as the others
+        """Write what the run has reported so far."""
+        self._rows, self._path = folder / "metrics.jsonl", folder / "metrics.csv"
+        self._write_all()
+
+    def _write_all(self) -> None:
+        rows = [json.loads(line) for line in self._rows.read_text(encoding="utf-8").splitlines()]
+        self._columns = list(dict.fromkeys(name for row in rows for name in row))
+        self._file = self._path.open("w", encoding="utf-8", newline="")
+        self._writer = csv.DictWriter(self._file, self._columns)
+        self._writer.writeheader()
+        self._writer.writerows(rows)
+        self._file.flush()
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Append the row; one with new names, as the first report has, makes the file anew."""
+        if row.keys() <= set(self._columns):
+            self._writer.writerow(row)
+            self._file.flush()
+        else:
+            self._file.close()
+            self._write_all()
+
+    def end(self, verdict: dict[str, Any] | None) -> None:  # noqa: ARG002
+        """Close the file."""
+        self._file.close()
+
+
+class Library:
+    """A tracking library; its own environment variables set where rows go.
 
     Where it fails, the run goes on without it, with one warning.
     """
 
+    name: ClassVar[str]
+    #: Its error; what else it raises is a fault.
+    error: ClassVar[str]
+
     @classmethod
     def check(cls) -> None:
         """Raise ``ConfigError`` where the library is not installed."""
-        if find_spec("wandb") is None:
-            wanted = f"web, or an installed library: {installing('wandb')}"
-            raise ConfigError(expected("tracking", wanted, "wandb, which is not there"))
+        if find_spec(cls.name) is None:
+            wanted = f"csv, or an installed library: {installing(cls.name)}"
+            raise ConfigError(expected("tracking", wanted, f"{cls.name}, which is not there"))
 
     def begin(self, folder: Path, values: dict[str, Any]) -> None:
         """Open a run in the library, or the one that this folder has there already."""
         self.check()
-        self._library: Any = import_module("wandb")
+        self._library: Any = import_module(self.name)
         self._on = True
-        self._try(lambda: self._open(folder, values))
+        file = folder / ID_FILE
+        known = json.loads(file.read_bytes()).get(self.name) if file.exists() else None
+        with self._guarded():
+            id = self._open(folder, values, known)
+            write_whole(file, json.dumps({self.name: id}).encode())
 
     def row(self, row: dict[str, Any]) -> None:
         """Hand over what the row measured."""
-        self._try(lambda: self._run.log({name: value for name, value in row.items() if value is not None}))
+        if self._on:
+            with self._guarded():
+                self._log({name: value for name, value in row.items() if value is not None})
 
     def end(self, verdict: dict[str, Any] | None) -> None:  # noqa: ARG002
         """Wait until everything has arrived."""
-        self._try(lambda: self._run.finish())  # noqa: PLW0108 - there is none where it could not be opened
+        if self._on:
+            with self._guarded():
+                self._close()
 
-    def _open(self, folder: Path, values: dict[str, Any]) -> None:
-        file = folder / ID_FILE
-        known = json.loads(file.read_bytes()).get("wandb") if file.exists() else None
+    def _open(self, folder: Path, values: dict[str, Any], known: str | None) -> str:
+        """Open a run, or that of the id ``known``; returns its id."""
+        raise NotImplementedError
+
+    def _log(self, row: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        raise NotImplementedError
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        # ValueError: an environment variable that it does not take, such as an empty WANDB_MODE.
+        except (getattr(self._library, self.error), OSError, ValueError) as error:
+            what = f"{type(error).__name__}: {one_line(error)}"
+            LOG.warning("tracking=%s: %s; the run goes on without", self.name, what)
+            self._on = False
+
+
+class Wandb(Library):
+    """Weights & Biases."""
+
+    name, error = "wandb", "Error"
+
+    def _open(self, folder: Path, values: dict[str, Any], known: str | None) -> str:
         resume = {"id": known, "resume": "allow"} if known else {}
         settings = self._library.Settings(console="off", silent=True)
         self._run = self._library.init(
-            project="multigrid_rl", name=folder.name, dir=str(folder), config=values, settings=settings, **resume
+            project=PROJECT, name=folder.name, dir=str(folder), config=values, settings=settings, **resume
         )
         # Its own step counter may not decrease, as that of a resumed run does.
         self._run.define_metric("*", step_metric="env_steps")
-        write_whole(file, json.dumps({"wandb": str(self._run.id)}).encode())
+        return str(self._run.id)
 
-    def _try(self, call: Callable[[], object]) -> None:
-        if not self._on:
-            return
+    def _log(self, row: dict[str, Any]) -> None:
+        self._run.log(row)
+
+    def _close(self) -> None:
+        self._run.finish()
+
+
+class Mlflow(Library):
+    """MLflow."""
+
+    name, error = "mlflow", "MlflowException"
+
+    def _open(self, folder: Path, values: dict[str, Any], known: str | None) -> str:
+        brief = {name: value for name, value in _MLFLOW_BRIEF.items() if name not in os.environ}
+        os.environ.update(brief)
         try:
-            call()
-        # ValueError: an environment variable that it does not take, such as an empty WANDB_MODE.
-        except (self._library.Error, OSError, ValueError) as error:
-            LOG.warning("tracking=wandb: %s: %s; the run goes on without", type(error).__name__, one_line(error))
-            self._on = False
+            run = self._library.start_run(run_id=known, run_name=folder.name, nested=True)
+            self._id = str(run.info.run_id)
+            if known is None:
+                self._library.log_params(dict(_leaves(values)))
+        finally:
+            for name in brief:
+                del os.environ[name]
+        return self._id
+
+    def _log(self, row: dict[str, Any]) -> None:
+        self._library.log_metrics(row, step=row["env_steps"], run_id=self._id, synchronous=False)
+
+    def _close(self) -> None:
+        self._library.flush_async_logging()
+        self._library.end_run()
+
+
+def _leaves(node: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _leaves(value, f"{place}.{key}" if place else str(key))
+    else:
+        yield place, str(node)

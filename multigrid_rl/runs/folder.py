@@ -57,10 +57,8 @@ def tracker_named(name: str) -> Any:
 
     Raises ``ConfigError``: it cannot be imported, or is no tracker.
     """
-    if name in TRACKERS:
-        return find(TRACKERS, name)
     if ":" not in name:
-        raise ConfigError(expected("tracking", ", ".join([*TRACKERS, "module:Class or several with commas"]), name))
+        return find(TRACKERS, name)
     kind = import_object("tracking", name, "module:Class")
     missing = [method for method in ("begin", "row", "end") if not callable(getattr(kind, method, None))]
     if missing:

@@ -1,8 +1,11 @@
-"""Where rows go beside a run's own files: classes of others, and a library that may fail or not be there."""
+"""Where rows go beside a run's own files: a CSV that grows, libraries that may fail or not be there."""
 
 from __future__ import annotations
 
+import csv
 import errno
+import json
+import os
 import re
 import sys
 from types import ModuleType, SimpleNamespace
@@ -30,6 +33,28 @@ def begun(kind, folder, values):
     return tracker
 
 
+def _table(folder):
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_run_also_writes_rows_as_csv(tmp_path):
+    run = RunFolder(tmp_path / "run", compose(["scenario=1v1", "tracking=csv"]), {})
+    for row in ROWS:
+        run.record(row)
+    run.close()
+    assert _table(run.path) == [["env_steps", "a", "gates/x"], ["4", "1.0", ""], ["8", "", "2.0"], ["12", "3.0", ""]]
+
+
+def test_csv_of_resumed_run_holds_only_valid_rows(tmp_path):
+    (tmp_path / "metrics.csv").write_text("of a row that came after the checkpoint\n")
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
+    sheet = begun("csv", tmp_path, {})
+    sheet.row({"env_steps": 8, "a": 2.0})
+    sheet.end(None)
+    assert _table(tmp_path) == [["env_steps", "a"], ["4", "1.0"], ["8", "2.0"]]
+
+
 class Diary:
     """A tracker of somebody else's."""
 
@@ -47,14 +72,19 @@ class Diary:
 
 def test_several_trackers_and_ones_own_take_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(Diary, "heard", [])
-    run = RunFolder(tmp_path / "run", compose(["scenario=1v1", f"tracking=[{__name__}:Diary, {__name__}:Diary]"]), {})
-    run.record(ROWS[0])
-    run.close()
-    assert Diary.heard == [("run", 0), ("run", 0), 4, 4, None, None]
+    for k, typed in enumerate([f"csv,{__name__}:Diary", f"[{__name__}:Diary, csv]"]):
+        run = RunFolder(tmp_path / str(k), compose(["scenario=1v1", f"tracking={typed}"]), {})
+        run.record(ROWS[0])
+        run.close()
+        assert Diary.heard == [(str(k), 0), 4, None]
+        assert _table(run.path) == [["env_steps", "a"], ["4", "1.0"]]
+        Diary.heard.clear()
     assert keyword_overrides({"seed": np.int64(3), "hidden": np.array([4])}) == ["seed=3", "model.hidden=[4]"]
-    assert keyword_overrides({"tracking": ["web", Diary]}) == [f'tracking=["web", "{__name__}:Diary"]']
+    assert keyword_overrides({"tracking": ["csv", Diary]}) == [f'tracking=["csv", "{__name__}:Diary"]']
     with pytest.raises(ConfigError, match="tracking: expected a class with begin, row and end, got json:dumps without"):
         tracker_named("json:dumps")
+    with pytest.raises(ConfigError, match=r"got letter$"):
+        compose(["scenario=1v1", "tracking=csv,letter"])
 
 
 class Unreachable(Diary):
@@ -69,7 +99,7 @@ def full_disk(*_):
 
 
 def test_run_that_cannot_be_opened_leaves_no_folder_behind(tmp_path, monkeypatch):
-    config = compose(["scenario=1v1", f"tracking={__name__}:Diary,{__name__}:Unreachable"])
+    config = compose(["scenario=1v1", f"tracking=csv,{__name__}:Unreachable"])
     with pytest.raises(ConnectionError, match="no server"):
         RunFolder(tmp_path / "run", config, {})
     assert list(tmp_path.iterdir()) == []
@@ -89,8 +119,8 @@ def test_entry_of_table_adds_a_tracker(tmp_path, monkeypatch):
     run.verdict({"ended": "until"})
     run.close()
     assert Diary.heard == [("run", 4), 4, {"ended": "until"}]
-    with pytest.raises(ConfigError, match=r"^tracking: expected wandb, .*, diary, module:Class .*, got letter$"):
-        tracker_named("letter")
+    with pytest.raises(ConfigError, match=r"^tracking: expected csv, .*, diary, module:Class .*, got letter$"):
+        compose(["scenario=1v1", "tracking=letter"])
 
 
 class FakeError(Exception):
@@ -129,6 +159,25 @@ def test_library_receives_config_and_metrics(tmp_path, wandb):
     assert (wandb[-1]["id"], wandb[-1]["resume"]) == ("abc", "allow")
 
 
+def test_mlflow_server_that_is_dead_is_given_up_soon(tmp_path, monkeypatch, caplog):
+    """Its client reads from the environment how often it asks; what the user says there stays."""
+    found = []
+
+    def start_run(**_):
+        found.append((os.environ.get("MLFLOW_HTTP_REQUEST_MAX_RETRIES"), os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]))
+        raise FakeError("no server")
+
+    fake = ModuleType("mlflow")
+    fake.MlflowException, fake.start_run, fake.__spec__ = FakeError, start_run, SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
+    begun("mlflow", tmp_path, {})
+    assert found == [("1", "3")]
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+    assert caplog.messages == ["tracking=mlflow: FakeError: no server; the run goes on without"]
+
+
 def test_run_survives_failing_library(tmp_path, wandb, caplog):
     tracker = begun("wandb", tmp_path, {})
     for row in ({"fail": 1, "env_steps": 4}, {"fail": 1, "env_steps": 8}, ROWS[0]):
@@ -152,8 +201,9 @@ def test_variable_that_a_library_does_not_take_is_one_warning(tmp_path, wandb, m
 
 def test_rejects_missing_library_before_start(monkeypatch):
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=re.escape(installing("wandb"))):
-        tracking.Wandb.check()
+    with pytest.raises(ConfigError, match=re.escape(installing("mlflow"))):
+        tracking.Mlflow.check()
+    tracking.Csv.check()
 
 
 def test_recipe_sends_nothing_where_code_is_refused(tmp_path, monkeypatch):
@@ -165,10 +215,25 @@ def test_recipe_sends_nothing_where_code_is_refused(tmp_path, monkeypatch):
 def test_wandb_itself_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
+    _track_twice("wandb", tmp_path)
+    assert len(list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))) == 2
+
+
+@pytest.mark.filterwarnings("ignore")  # the library's own
+def test_mlflow_itself_in_file(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    _track_twice("mlflow", tmp_path)
+    known = json.loads((tmp_path / tracking.ID_FILE).read_text())["mlflow"]
+    client = mlflow.MlflowClient()
+    assert [(row.step, row.value) for row in client.get_metric_history(known, "a")] == [(4, 1.0), (12, 3.0)]
+    assert client.get_run(known).data.params["train.lr"] == "0.001"
+
+
+def _track_twice(kind, folder):
     for rows in (ROWS[:2], ROWS[2:]):
-        tracker = begun("wandb", tmp_path, {"train": {"lr": 1e-3}})
+        tracker = begun(kind, folder, {"train": {"lr": 1e-3}})
         for row in rows:
             tracker.row(row)
         tracker.end(None)
-        assert tracker._on
-    assert len(list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))) == 2
+    assert tracker._on
