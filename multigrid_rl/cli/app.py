@@ -31,6 +31,24 @@ LOST, CRASHED = 3, 70
 #: Keys that may be written as options, too, and options that may be written as keys.
 CHOICES = ("scenario", "scheme", "experiment", "model", "train", "cluster", "seed")
 AGAINST = "--against"  # of ``compare``
+#: What other programs call our verbs.
+_VERBS = {
+    "help": "--help", "resume": "train --resume RUN", "enjoy": "play, watch or video", "render": "video",
+    "eval": "evaluate", "test": "evaluate", "benchmark": "evaluate", "run": "train", "learn": "train", "tune": "search",
+    "list": "players or config", "plot": "report", "tournament": "cup", "check": "inspect",
+    **dict.fromkeys(("overlay", "reference"), "report, which draws a run over its recipe's curves"),
+}  # fmt: skip
+#: Verbs of earlier versions, which still do: their place among those of today.
+_EARLIER = {
+    "record": "data record", "import-policy": "data import-policy", "import-mlagents": "config import-mlagents",
+    "freeze": "players freeze", "rate": "players rate",
+}  # fmt: skip
+#: Options that another tool serves, and how.
+_OPTIONS = {
+    "--push": "hf upload USER/NAME FOLDER, of what is exported",
+    "--whole-board": "V on the page, which turns the view",
+    "--parquet": "pandas.read_csv('episodes.csv').to_parquet('episodes.parquet')",
+}
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
 #: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
@@ -55,8 +73,8 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return a verb and its words, in which a scenario may be written either way."""
-        both = " ".join(args[:2])
-        args = [both, *args[2:]] if both in self.commands else args
+        first, both = _EARLIER.get(args[0], args[0]), " ".join(args[:2])
+        args = [both, *args[2:]] if both in self.commands else [first, *args[1:]]
         name, command, words = super().resolve_command(ctx, args)
         return name, command, words if command is None else either_way(command.params, words)
 
@@ -128,7 +146,11 @@ def _usage(error: Any) -> str:
 
     option = getattr(error, "option_name", None)
     if option is None or not getattr(error, "ctx", None):
-        return _plain(str(error.format_message()))
+        message = _plain(str(error.format_message()))
+        ours = next((hint for verb, hint in _VERBS.items() if message == f"No such command '{verb}'."), "")
+        return f"{message} Did you mean {ours}?" if ours else message
+    if option in _OPTIONS:
+        return expected(option, f"no option (did you mean {_OPTIONS[option]}?)", option)
     key, takes = option.lstrip("-").replace("-", "_"), error.ctx.command.params
     many = ["seeds"] if key in ("m", "multirun") else []
     meant = [key] if key in recipes.GROUPS else many

@@ -11,7 +11,8 @@ import pytest
 import typer
 
 from bundles import edit, everything, make_player
-from commands import call, complaint
+from commands import call, complaint, has_verb
+from multigrid_rl.cli.app import _EARLIER
 from multigrid_rl.cli.main import app
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.schema import to_yaml
@@ -239,7 +240,15 @@ def test_closing_names_next_steps(ended, more):
         ("train until=abc", "--until: expected a number"),
         ("train resume=/nowhere", "/nowhere: expected a run folder, got none there"),
         ("evaluate hunter mode=greedy", "--mode: expected stochastic, argmax, both, got greedy"),
+        ("enjoy", "No such command 'enjoy'. Did you mean play, watch or video?"),
+        ("overlay runs/x", "Did you mean report, which draws a run over its recipe's curves?"),
+        ("reference", "Did you mean report, which draws a run over its"),
+        ("export x --push u/x", "--push: expected no option (did you mean hf upload USER/NAME FOLDER, of what is"),
+        ("evaluate x --parquet", "--parquet: expected no option (did you mean pandas.read_csv('episodes.csv')"),
+        ("play --whole-board", "--whole-board: expected no option (did you mean V on the page, which turns the view?)"),
         ("cup . --with hf:u/x", "expected a folder, as `hf download USER/NAME --local-dir FOLDER` makes, got hf:u/x"),
+        ("resume", "Did you mean train --resume RUN?"),
+        ("help", "Did you mean --help?"),
         ("grade x --rubric 1v2", "--rubric: expected a file in yaml, 1v1, "),
         ("train --untill 5", "got --untill (did you mean --until?)"),
         ("train --until soon", "--until: expected a number"),
@@ -337,3 +346,9 @@ def test_freeze_rejects_mistake_and_writes_nothing(run, root, tmp_path):
     result = call("players", "freeze", run, "--seat", "red_0", "--name", "fresh", "--checkpoints", root)
     assert re.search("seat.*red_0", complaint(result))
     assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize(("word", "now"), _EARLIER.items())
+def test_verbs_of_earlier_versions_still_do(word, now):
+    if has_verb(now):
+        assert call(word, "--help").output == call(*now.split(), "--help").output
