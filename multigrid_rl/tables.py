@@ -268,7 +268,7 @@ PREFLIGHTS: dict[str, str] = {
 
 #: Verbs of the command line, one word or two, in the order of typical use.
 VERBS: dict[str, str] = {
-    "train": "multigrid_rl.cli.start:train",
+    "train": "multigrid_rl.cli.train:train",
     "search": "multigrid_rl.search.search_command:search",
     "explain": "multigrid_rl.cli.explain:explain",
     "config": "multigrid_rl.cli.explain:config",

@@ -2,7 +2,7 @@
 
 import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -40,6 +40,7 @@ def drive(
     start: Checkpoint | None = None,
     *,
     callback: RowCallback | None,
+    changed: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Build RLlib's algorithm of a run, drive it from the start or from a checkpoint, and return the verdict.
 
@@ -48,6 +49,7 @@ def drive(
         path: its folder.
         start: where it goes on; ``None``: it is new.
         callback: takes each row; a true answer ends the run after this iteration.
+        changed: what was set, as ``advice.settings`` tells it.
 
     Raises:
         ConfigError, PlayerError: before training starts, with one line.
@@ -74,7 +76,7 @@ def drive(
             if config.cluster.address is not None:
                 stack.enter_context(ray_session(config))
                 config, lines = find(PREFLIGHTS, "cluster")(config, path, stages)
-            for line in (*lines, *live.preflight(config, seated, path, thread_tuner(config).describe())):
+            for line in (*lines, *live.preflight(config, seated, path, thread_tuner(config).describe(), changed)):
                 screen.print(line, markup=False)
             # A second call takes the session of the first. Before there is a folder, which would block its own name,
             # and before the signals, one of which Ray takes.
@@ -101,7 +103,7 @@ def drive(
         except OSError as error:
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
             raise RunError(reason(error, path)) from error
-    for line in live.closing(verdict, path, config):
+    for line in live.closing(verdict, path, config, changed):
         screen.print(line)
     if config.scenario.held_out.get("validate") and verdict["ended"] != "interrupted":
         screen.print(_played_held_out(path), markup=False)

@@ -1,16 +1,13 @@
 """What a run is printed on, which may go away, and what it prints: preflight, live table, closing lines."""
 
 import io
-import json
 import logging
-import math
 import shlex
 import signal
-import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -25,10 +22,11 @@ from rich.text import Text
 from multigrid_rl.config.network import constant
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
-from multigrid_rl.files import data_root, discard_output
+from multigrid_rl.files import discard_output
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.text import program
+from multigrid_rl.training.advice import expectation, hint
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
@@ -134,7 +132,9 @@ def warnings_on_screen() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def preflight(config: RunConfig, seated: dict[str, Any], path: Path, threads: str) -> list[str]:
+def preflight(
+    config: RunConfig, seated: dict[str, Any], path: Path, threads: str, changed: Sequence[str] = ()
+) -> list[str]:
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go.
 
     Args:
@@ -142,14 +142,18 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path, threads: st
         seated: the players of each seat.
         path: of the run.
         threads: of networks, in words.
+        changed: what was set, as ``advice.settings`` tells it.
     """
     train, game = config.train, config.scenario.game
     # What is not the usual is named: a reader of a log should not have to open config.yaml.
-    recipe = recipe_of(config)
+    recipe, values = recipe_of(config), sum(" instead of " in line for line in changed)
+    if config.experiment is not None and values:
+        recipe += f", with {values} value{'s' * (values > 1)} changed"
     named, default = {"train.model": config.model.name, **train.functions}, ("ppo", "squared", "gae")
     own = {key.removeprefix("train."): name for key, name in named.items() if ":" in name or key != "train.model"}
     recipe += "".join(f"; {key} {name}" for key, name in own.items() if name not in default)
-    lines = [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
+    lines = [f"set:      {value}" for value in changed]
+    lines += [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
     known = expectation(config)
     lines += [] if known is None else [f"expect:   {known}"]
     if game is None:
@@ -192,20 +196,6 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path, threads: st
     return lines
 
 
-def expectation(config: RunConfig) -> str | None:
-    """Tell what the seeds of a run's recipe did, by its reference curves (docs/running.md); ``None``: it has none."""
-    path = data_root() / "configs" / "recipe" / "curves" / f"{config.experiment}.json"
-    if str(config.experiment).endswith(FILES) or not path.is_file():
-        return None
-    known = json.loads(path.read_text(encoding="utf-8"))
-    if (known["scenario"], known["scheme"]) != (config.scenario.name, config.scheme) or not known["gates"]:
-        return None
-    steps = [run["steps_to_held"].get("all gates") or math.inf for run in known["runs"]]
-    median = statistics.median(steps)
-    after = "" if math.isinf(median) else f", median {int(median):,} steps"
-    return f"held on {sum(map(math.isfinite, steps))} of {len(steps)} seeds{after}, with the recipe as it is"
-
-
 def recipe_of(config: RunConfig) -> str:
     """Name the files that a run's values are from, beside those of its scenario, network and cluster."""
     recipe, train = config.experiment, f"train/{config.train.name or 'ppo'}"
@@ -216,8 +206,11 @@ def recipe_of(config: RunConfig) -> str:
     )
 
 
-def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]:
-    """Tell what the run achieved, and what may come next."""
+def closing(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequence[str] = ()) -> list[str]:
+    """Tell what the run achieved, a hint if it missed its gates, and what may come next.
+
+    ``changed``: what was set, as ``advice.settings`` tells it.
+    """
     v, gates = verdict, verdict["gates"]
     if v["held"]:
         first = (
@@ -244,6 +237,7 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
     done = trainer_of(config.train.trainer).counts
     return [
         first,
+        *([] if v["held"] or not gates else [escape(f"hint:     {hint(v, path, config, changed)}")]),
         *_result(v["last_report"]),
         f"{done[0] + ':':<9} {v['env_steps']:,} {done[1]} steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
         f"({v['env_steps_per_s']:,.0f} steps/s)",
@@ -273,11 +267,15 @@ def progress(screen: Console, config: RunConfig) -> Iterator[Callable[[dict[str,
     live = Live(console=screen, refresh_per_second=4) if screen.is_terminal else None
     known: dict[str, Any] = {}  # the newest value of every metric: some rows carry no episode metrics
     last_line, held = 0.0, False
+    expected = expectation(config)
 
     def show(row: dict[str, Any], keeper: GateKeeper) -> None:
         nonlocal last_line, held
         known.update(row)
         line = headline(known, config)
+        left = (expected.steps or 0) - row["env_steps"] if expected is not None else 0
+        if left > row["env_steps_per_s"]:
+            line += f" | recipe's median in {left / row['env_steps_per_s']:,.0f} s"
         if live:
             live.update(Group(Text(line), gate_table(keeper)))
         elif keeper.held > held or time.monotonic() - last_line >= PLAIN_EVERY:

@@ -9,7 +9,7 @@ from benchmarks.results import MARKS, RESULTS, STUDIES, Study, held_sentence, re
 from multigrid_rl.config.compose import compose
 from multigrid_rl.evaluation.evaluation import MODES
 from multigrid_rl.runs.reader import read_run
-from multigrid_rl.training import screen
+from multigrid_rl.training import advice
 from run_folders import Story, write_run
 
 X = Study("x", ("scenario=x",), required="much")
@@ -97,7 +97,7 @@ def test_curves_as_they_are_saved_tell_what_a_run_may_expect(tmp_path, monkeypat
     curves = tmp_path / "configs" / "recipe" / "curves"
     curves.mkdir(parents=True)
     monkeypatch.setattr(results, "CURVES", curves)
-    monkeypatch.setattr(screen, "data_root", lambda: tmp_path)
+    monkeypatch.setattr(advice, "data_root", lambda: tmp_path)
     runs = [write_run(tmp_path / str(seed), Story(overrides=(f"seed={seed}",))) for seed in (1, 2)]
     results.save_curves([read_run(run) for run in runs], "1v1")
-    assert screen.expectation(compose(["scenario=1v1"])).startswith("held on 2 of 2 seeds")
+    assert advice.expectation(compose(["scenario=1v1"])).seeds == 2

@@ -20,6 +20,7 @@ from multigrid_rl.cores import available_cpus
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card
 from multigrid_rl.text import program
+from multigrid_rl.training import advice
 from multigrid_rl.training import screen as live
 
 TOO_MANY = available_cpus() + 1
@@ -184,15 +185,47 @@ def test_closing_says_how_good_the_policy_is():
     lines = live.closing({**VERDICT, "last_report": report, "gates": gates}, Path("run"), compose([]))
     unmet = "episode_len_mean <= 20 (now 43.910), entropy/red_0 <= 0.3 (not measured)"
     assert lines[0].replace("[bold yellow]", "").replace("[/]", "") == f"NOT HELD: {unmet}"
-    assert lines[1] == "result:   mean return red_0 1.23; 43.9 steps an episode (112 episodes)"
-    assert lines[2].startswith("played:   4,096 environment steps")
+    hint = "hint:     the recipe's median seed holds its gates at 497,664 steps; this run played less"
+    assert lines[1].startswith(hint)
+    assert lines[2] == "result:   mean return red_0 1.23; 43.9 steps an episode (112 episodes)"
+    assert lines[3].startswith("played:   4,096 environment steps")
+
+
+def gate(metric: str, *, met: bool = False):
+    return {"metric": metric, "comparison": "<=", "bound": 1.0, "window": 9, "value": 0.5, "held": False, "met": met}
+
+
+@pytest.mark.parametrize(
+    ("gates", "steps", "changed", "said"),
+    [
+        ([gate("entropy/red_0", met=True)], 2e6, [], "every gate is met now, and not yet long enough"),
+        ([gate("entropy/red_0")], 2e6, ["train.lr=1"], "held on 30 of 30 seeds, median 497,664 steps, with the recipe"),
+        ([gate("entropy/red_0")], 2e6, [], "train.entropy_decay"),
+        ([gate("return_mean/red_0")], 2e6, [], "it loses too often"),
+        ([gate("return_mean/red_0"), gate("episode_len_mean")], 2e6, [], "report run` draws where"),
+        ([gate("episode_len_mean")], 2e4, [], "497,664 steps; this run played less"),
+    ],
+)
+def test_a_run_that_misses_its_gates_gets_one_hint(gates, steps, changed, said):
+    verdict = {**VERDICT, "gates": gates, "env_steps": steps}
+    assert said in advice.hint(verdict, Path("run"), compose(["scenario=1v1"]), changed)
 
 
 def test_a_recipe_says_what_to_expect():
+    known = advice.expectation(compose(["scenario=1v1"]))
+    assert (known.held, known.seeds, known.steps) == (30, 30, 497_664)
     assert "expect:   held on 30 of 30 seeds, median 497,664 steps, with the recipe as it is" in preflight_of()
     for other in ("experiment=none", "experiment=1v1-selfplay"):
-        assert live.expectation(compose([other])) is None, other
-    assert live.expectation(compose(["experiment=1v1-vs-adept"])).startswith("held on 10 of ")
+        assert advice.expectation(compose([other])) is None, other
+    assert str(advice.expectation(compose(["experiment=1v1-vs-adept"]))).startswith("held on 10 of ")
+
+
+def test_what_is_set_is_told():
+    typed = ["scenario=1v1", "seed=3", "train.lr=3e-4", "model=gru", "scenario.seats.blue_0=random", "env_args={a: 1}"]
+    assert advice.settings(typed) == [
+        "train.lr=0.0003 instead of 0.001", "model=gru", "scenario.seats.blue_0=random instead of blue-rookie",
+        "env_args={a: 1}",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

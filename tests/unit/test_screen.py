@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +14,8 @@ from commands import call, complaint
 from multigrid_rl.config.compose import compose
 from multigrid_rl.cores import free_memory
 from multigrid_rl.metrics import STAGES
+from multigrid_rl.training import advice, stages
 from multigrid_rl.training import screen as live
-from multigrid_rl.training import stages
 
 
 @pytest.mark.parametrize("words", [["-h"], ["train", "-h"]])
@@ -46,6 +47,19 @@ def test_no_cursor_moves_where_there_is_no_terminal(capsys, monkeypatch):
     live.live_console().print("[bold]x[/]")
     assert not live.live_console().is_terminal
     assert capsys.readouterr().out == "x\n"
+
+
+@pytest.mark.parametrize("value", ["0.0", "0.5"])
+def test_a_recipe_stays_one_when_its_values_change(value):
+    typed = ["scenario=1v1", f"train.bonus.all.key_pickup={value}"]
+    config = compose(typed)
+    assert config.experiment == "1v1"
+    assert advice.expectation(config) is not None
+    told = live.preflight(config, {}, Path("runs/x"), "", advice.settings(typed))
+    assert told[:2] == [f"set:      {typed[1]} instead of 1.0", "recipe:   experiment=1v1, with 1 value changed"]
+    assert "recipe:   experiment=1v1, with 2 values changed" in live.preflight(
+        config, {}, Path("runs/x"), "", [*advice.settings([*typed, "train.lr=0.1"])]
+    )
 
 
 @pytest.mark.parametrize("verb", ["train", "explain"])
