@@ -142,7 +142,7 @@ def either_way(params: Sequence[Any], words: Sequence[str]) -> list[str]:
 
 def _usage(error: Any) -> str:
     """Return what was wrong, with the options that there are, or the override that was meant."""
-    from multigrid_rl.config import compose, recipes
+    from multigrid_rl.config import compose, overrides, recipes
 
     option = getattr(error, "option_name", None)
     if option is None or not getattr(error, "ctx", None):
@@ -153,7 +153,7 @@ def _usage(error: Any) -> str:
         return expected(option, f"no option (did you mean {_OPTIONS[option]}?)", option)
     key, takes = option.lstrip("-").replace("-", "_"), error.ctx.command.params
     many = ["seeds"] if key in ("m", "multirun") else []
-    meant = [key] if key in recipes.GROUPS else many
+    meant = [key] if key in recipes.GROUPS else many or overrides.named_elsewhere(key)
     with suppress(ConfigError):
         meant = meant or [compose.whole_key(key)]
     if meant and any(part.name == "overrides" for part in takes):

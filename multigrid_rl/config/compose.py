@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from multigrid_rl.config.network import ModelConfig
-from multigrid_rl.config.overrides import assign, check_key, is_text, parse, written
+from multigrid_rl.config.overrides import assign, check_key, is_text, named_elsewhere, parse, written
 from multigrid_rl.config.recipes import (
     RESUMABLE,
     check_choice,
@@ -139,7 +139,9 @@ def whole_key(name: str) -> str:
         return f"model.{name}"
     if name not in known:
         all_names = {*known, *TrainConfig.model_fields, *ModelConfig.model_fields}
-        raise ConfigError(expected("train", "keys of configs/", name + suggestion(name, all_names)))
+        meant = [key.rpartition(".")[2] for key in named_elsewhere(name)]
+        near = f" (did you mean {meant[0]}?)" if meant else suggestion(name, all_names)
+        raise ConfigError(expected("train", "keys of configs/", f"{name}{near}"))
     return name
 
 

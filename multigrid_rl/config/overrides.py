@@ -27,6 +27,35 @@ _TEXTS = (
 )  # fmt: skip
 #: Players and mixtures of players, by seat or as anchors of a league.
 _SEATS, _ANCHORS = "scenario.seats.", "scenario.league.anchors"
+#: What RLlib, Stable-Baselines3 and others call our keys.
+_ELSEWHERE = {
+    "train": ("algo", "algorithm", "alg"),
+    "experiment": ("config", "config_name", "config_file", "recipe"),
+    "env_id": ("env", "env_name", "gym_id"),
+    "run_dir": ("output_dir", "log_dir", "logdir", "save_dir", "exp_name"),
+    "seeds": ("n_seeds", "num_seeds"),
+    "cluster.gpus_per_learner": ("device", "cuda", "num_gpus", "gpus", "use_gpu", "num_gpus_per_learner"),
+    "train.num_steps": ("n_steps", "rollout_fragment_length", "train_batch_size_per_learner", "train_batch_size"),
+    "train.num_envs": ("n_envs", "num_envs_per_env_runner", "num_envs_per_worker"),
+    "train.minibatch_size": ("batch_size", "sgd_minibatch_size", "mini_batch_size", "num_minibatches"),
+    "train.epochs": ("n_epochs", "num_epochs", "num_sgd_iter", "update_epochs"),
+    "train.until": ("total_timesteps", "timesteps_total", "max_steps", "stop_timesteps"),
+    "train.lr": ("learning_rate", "step_size"),
+    "train.lr_final": ("anneal_lr",),
+    "train.standardise": ("norm_adv", "normalize_advantage"),
+    "train.gamma": ("discount", "discount_factor"),
+    "train.lam": ("gae_lambda", "lambda_", "lambda"),
+    "train.clip": ("clip_range", "clip_param", "clip_eps", "clip_coef"),
+    "train.entropy_coef": ("ent_coef", "entropy_coeff"),
+    "train.vf_coef": ("vf_loss_coeff", "value_coef"),
+    "train.value_loss": ("clip_vloss", "clip_range_vf"),
+    "train.vf_clip": ("vf_clip_param",),
+    "train.kl_coef": ("kl_coeff",),
+    "train.grad_clip": ("max_grad_norm",),
+    "cluster.num_env_runners": ("num_workers", "num_rollout_workers"),
+    "model.hidden": ("net_arch", "fcnet_hiddens", "hidden_sizes"),
+    "model.activation": ("activation_fn", "fcnet_activation"),
+}
 
 
 def parse(overrides: Iterable[str]) -> dict[str, Any]:
@@ -150,13 +179,19 @@ def check_key(key: str, value: Any, known: Any) -> None:
         place, node = (f"{place}.{part}" if place else part), node[part]
 
 
+def named_elsewhere(name: str) -> list[str]:
+    """Return our keys for what RLlib or Stable-Baselines3 call ``name``."""
+    return [ours for ours, theirs in _ELSEWHERE.items() if name in theirs]
+
+
 def _unknown_key(key: str, part: str, node: dict[str, Any], place: str) -> str:
     """Return the message that lists the valid keys of ``node``; suggests the full path of a short key (``lr=``)."""
     places: dict[str, list[str]] = {}
     for name in _dotted(node, f"{place}." if place else ""):
         places.setdefault(name.rpartition(".")[2], []).append(name)
     close, here = difflib.get_close_matches(part, places, n=1), places.get(part, [])
-    meant = here or (places[close[0]] if close else [])
+    elsewhere = [] if here and place else named_elsewhere(part)
+    meant = [*here, *elsewhere] or (places[close[0]] if close else [])
     near = f" (did you mean {' or '.join(meant)}?)" if meant else ""
     return expected(key, f"one of the keys {listed(part, list(map(str, node)))}", part + near)
 

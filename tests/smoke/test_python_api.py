@@ -189,6 +189,7 @@ def test_training_by_id_and_resumed(tmp_path, monkeypatch):
             ConfigError,
             r"^train: expected keys of configs/, got lrr \(did you",
         ),
+        (lambda: multigrid_rl.train(learning_rate=1), ConfigError, r"got learning_rate \(did you mean lr\?\)$"),
         (lambda: multigrid_rl.train("1v2"), ConfigError, "^scenario: expected .*1v1 .*, got 1v2"),
         (lambda: multigrid_rl.train(players={"blue_0": lambda spec: None}), ConfigError, "not one inside of another"),
         (lambda: multigrid_rl.evaluate("nobody"), PlayerError, "^player: expected random, .*, got nobody$"),
@@ -214,6 +215,7 @@ def test_training_by_id_and_resumed(tmp_path, monkeypatch):
         (lambda: multigrid_rl.train(resume=3), ConfigError, "^resume: expected a folder, got 3$"),
         (lambda: multigrid_rl.make(num_envs="x"), ConfigError, "^num_envs: expected a whole number of at least 1"),
         (lambda: multigrid_rl.make(3), ConfigError, "^scenario: expected 1v1, .*, got 3$"),
+        (lambda: multigrid_rl.train("1v1", algo="dqn"), ConfigError, r"got algo \(did you mean train\?\)$"),
         (lambda: multigrid_rl.trian, AttributeError, "no attribute 'trian'"),
     ],
 )

@@ -127,6 +127,7 @@ def test_value_loss_enters_the_loss():
         ("train.value_loss=own_estimates:typo", "'Rows' object has no attribute 'target'"),
         ("train.value_loss=huber", "train.value_loss: expected squared, clipped or module:function, got huber"),
         ("train.psi=gea", "train.psi: expected total_reward, .* td or module:function, got gea$"),
+        ("train.clip_vloss=true", "did you mean train.value_loss"),
     ],
 )
 def test_refused_in_one_line(override, message):
