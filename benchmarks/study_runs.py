@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from multigrid_rl.cli.processes import Processes
-from multigrid_rl.cli.seeds import state_of, train_seed
+from multigrid_rl.cli.seeds import Processes, state_of, train_seed
 from multigrid_rl.runs.reader import read_verdict
 from multigrid_rl.types import RunError
 

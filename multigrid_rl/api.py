@@ -30,7 +30,7 @@ from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv, by_seat
 from multigrid_rl.runs.players import config_of, is_run, of_other_package
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
 from multigrid_rl.text import ConfigError, expected, unknown
-from multigrid_rl.training.protocols import RowCallback
+from multigrid_rl.training.trainers import RowCallback
 from multigrid_rl.types import Policy
 from multigrid_rl.world.pettingzoo_env import RedBlueDoors, parallel_env
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 from rich.table import Table
 
 from multigrid_rl import tables
-from multigrid_rl.cli.app import AGAINST, console, refuse_to_overwrite, refused, write_file
+from multigrid_rl.cli.app import AGAINST, console, refuse_to_overwrite, refused
 from multigrid_rl.evaluation.sets import HELD, check_sets, compare_sets, notes, places_of, read_set, seeds_of
-from multigrid_rl.files import json_text
 
 if TYPE_CHECKING:
     from multigrid_rl.evaluation.seed_statistics import Interval
-    from multigrid_rl.evaluation.sets import RunSet, SetComparison
+    from multigrid_rl.evaluation.sets import SetComparison
 
 
 def compare(
@@ -28,36 +27,28 @@ def compare(
         list[str] | None, typer.Option(AGAINST, help="Runs of the other side; takes all words up to the next option.")
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="PNG to write.")] = Path("compare.png"),
-    json_file: Annotated[Path | None, typer.Option("--json", help="JSON to write, too.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite these files if they exist.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite it if it exists.")] = False,
     reps: Annotated[int, typer.Option(min=1000, help="Bootstrap samples.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
 ) -> None:
     """Compare two sets of runs: IQM, confidence intervals, probability of improvement."""
     if not against and len(runs) != 2:
         raise refused("runs", "two folders of runs, or A... --against B...", f"{len(runs)} without --against")
-    files = [path for path in (output, json_file) if path]
     refuse_to_overwrite(output, force=force, suffix=".png")
-    if json_file is not None:
-        refuse_to_overwrite(json_file, force=force)
     ours = read_set("A", runs if against else runs[:1])
     theirs = read_set("B", against or runs[1:])
     check_sets(ours, theirs)
-    said = list(notes(ours, theirs))
     rows = compare_sets(ours, theirs, reps, np.random.default_rng(seed))
     draws = tables.has(tables.FIGURES, "comparison")
     if draws:
         tables.find(tables.FIGURES, "comparison")(ours, theirs, np.random.default_rng(seed), output)
-    if json_file is not None:
-        found = _report(ours, theirs, rows, {"notes": said, "reps": reps, "seed": seed})
-        write_file(json_file, (json_text(found, indent=1) + "\n").encode())
     screen = console(140)
     for side in (ours, theirs):
         for scenario, group in side.by_scenario.items():
             places = ", ".join(map(str, places_of(group)))
             seeds = ", ".join(map(str, seeds_of(group)))
             screen.print(f"{side.name}: {scenario}, {len(group)} run{'s'[: len(group) != 1]}, seeds {seeds} ({places})")
-    for line in said:
+    for line in notes(ours, theirs):
         screen.print(line if line.startswith("warning") else f"note: {line}")
     counts = len(ours.runs), len(theirs.runs)
     screen.print(_table(rows, *counts))
@@ -68,9 +59,8 @@ def compare(
         f"significant differences: {significant} of {len(rows)} metrics; by chance alone about one metric in twenty is "
         "significant, and metrics of the same runs are not independent."
     )
-    written = files if draws else files[1:]
-    if written:
-        screen.print("drawn: " + ", ".join(map(str, written)))
+    if draws:
+        screen.print(f"drawn: {output}")
 
 
 def _table(rows: list[SetComparison], ours: int, theirs: int) -> Table:
@@ -113,33 +103,3 @@ def sentence(row: SetComparison, ours: int, theirs: int) -> str:
     chance = f" ({test}: so few runs differ as much by chance)"
     sure = not row.better.low <= 0.5 <= row.better.high
     return f"{said}: no significant difference{chance if sure else ''}."
-
-
-def _report(ours: RunSet, theirs: RunSet, rows: list[SetComparison], how: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that was found, as plain data; infinity, ``null`` in the file, stands for "never"."""
-    return {
-        "format": 1,
-        "sets": {
-            runs.name: [
-                {"run": str(run.path), "scenario": name, "seed": run.config["seed"]}
-                for name, group in runs.by_scenario.items()
-                for run in group
-            ]
-            for runs in (ours, theirs)
-        },
-        **how,
-        "metrics": [
-            {
-                "metric": row.metric,
-                "better": "less" if row.smaller else "more",
-                "A": row.ours._asdict(),
-                "B": row.theirs._asdict(),
-                "A - B": row.difference._asdict() if row.difference else None,
-                "probability_of_improvement": row.better._asdict(),
-                "permutation_p": row.p,
-                "told_apart": row.significant,
-                "never": {"A": row.never[0], "B": row.never[1]},
-            }
-            for row in rows
-        ],
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, fail, one_thread, refused
-from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.recipes import scenario_id
 from multigrid_rl.players.plain import PlayerError
 from multigrid_rl.runs.reader import run_config
@@ -28,14 +26,10 @@ RunPath = Annotated[Path, typer.Argument(help="Run folder.")]
 
 
 def players(
-    measure: Annotated[
-        int, typer.Option(min=0, help="Play so many games against random now instead of quoting the catalogue.")
-    ] = 0,
-    scenario: Annotated[str, typer.Option(help="Scenario of the games played now.")] = "1v1",
     checkpoints: Checkpoints = None,
 ) -> None:
     """List the players with their measured strength."""
-    from multigrid_rl.players import cards, catalogue, freeze
+    from multigrid_rl.players import cards, catalogue
 
     known, problems, games = catalogue.Catalogue(checkpoints), [], set()
     table = Table(box=None, pad_edge=False)
@@ -48,11 +42,6 @@ def players(
         except PlayerError as error:
             problems.append(error)
             continue
-        if measure:
-            one_thread()
-            spec, rows = load_scenario(scenario).kind.spec, []
-            with suppress(PlayerError):  # this player does not play this game
-                rows = [freeze.measure(known, name, "random", spec, scenario, measure)]
         games |= {f"{row.episodes:,} games of {row.scenario}" for row in rows}
         shares = [f"{row.win:.1%} / {row.draw:.1%} / {row.loss:.1%}".replace("% /", " /") for row in rows]
         plays, network, returns, *rest = cells

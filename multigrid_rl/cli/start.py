@@ -16,7 +16,7 @@ from multigrid_rl.text import ConfigError, expected, reason
 from multigrid_rl.training.advice import settings
 
 if TYPE_CHECKING:
-    from multigrid_rl.training.protocols import RowCallback
+    from multigrid_rl.training.trainers import RowCallback
 
 
 def run_training(overrides: list[str], callback: RowCallback | None = None) -> dict[str, Any]:

@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
-from multigrid_rl.config.network import ModelConfig, networks_with
+from multigrid_rl.config.network import PSI, WITHOUT_VALUES, ModelConfig, UpdateKeys, networks_with
 from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, whole
-from multigrid_rl.config.updates import PSI, WITHOUT_VALUES, UpdateKeys
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.tables import SECTIONS, TRACKERS, TRAINERS, find, installed
 from multigrid_rl.text import ConfigError, expected

@@ -24,8 +24,8 @@ from multigrid_rl.players.episodes import in_place_of
 from multigrid_rl.runs.players import player_in_place_of
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams, purpose_of
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.training.protocols import Metrics, Sampler, Weights
 from multigrid_rl.training.stages import Stage
+from multigrid_rl.training.trainers import Metrics, Sampler, Weights
 from multigrid_rl.types import BatchedStep, EnvFactory, EpisodeTable, Policy
 
 Array = NDArray[Any]

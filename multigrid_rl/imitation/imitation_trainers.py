@@ -19,7 +19,7 @@ from multigrid_rl.training.trainers import Trainer
 
 if TYPE_CHECKING:
     from multigrid_rl.imitation.demonstrations import Demonstrations
-    from multigrid_rl.training.protocols import Sampler, Updater
+    from multigrid_rl.training.trainers import Sampler, Updater
     from multigrid_rl.types import MultiAgentSpec
 
 

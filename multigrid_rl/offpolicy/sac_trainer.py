@@ -13,7 +13,7 @@ from multigrid_rl.metrics import MetricGroup
 from multigrid_rl.training.trainers import Trainer
 
 if TYPE_CHECKING:
-    from multigrid_rl.training.protocols import Updater
+    from multigrid_rl.training.trainers import Updater
 
 #: The head that SAC learns: what is drawn can be differentiated by the outputs.
 HEAD = "tanh-gaussian"

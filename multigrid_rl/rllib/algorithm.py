@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
@@ -24,13 +23,12 @@ from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import OwnWays, put_in_place, without_object_store
 from multigrid_rl.rllib.results import gate_results, log_iteration, report_columns, tell_of_episodes
 from multigrid_rl.rllib.session import ray_session
-from multigrid_rl.runs.divergence import DivergedError
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.training.loop import ended_by
-from multigrid_rl.training.protocols import Sampler
+from multigrid_rl.training.loop import DivergedError, ended_by
 from multigrid_rl.training.rehearsal import warm_up
 from multigrid_rl.training.run import build_run
 from multigrid_rl.training.stages import Stage, thread_tuner
+from multigrid_rl.training.trainers import Sampler
 
 LOG = logging.getLogger(__name__)
 
@@ -152,12 +150,9 @@ class MultigridAlgorithm(OwnWays, PPO):
             result["multigrid_rl"] = {**self._columns[self.run.stage], **self.row}
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return what is in every result; outside a trial of Tune without the whole configuration."""
-        whole = self.is_actor()
-        kind: Any = super() if whole else super(Algorithm, self)  # RLlib's copies the configuration: a millisecond
-        metrics: dict[str, Any] = kind.get_auto_filled_metrics(*args, **kwargs)
-        config = {**metrics["config"], "seed": self.config.settings.run.seed} if whole else {}
-        return {**metrics, "config": config}
+        """Return what is in every result, with the seed of the run."""
+        metrics: dict[str, Any] = super().get_auto_filled_metrics(*args, **kwargs)
+        return {**metrics, "config": {**metrics["config"], "seed": self.config.settings.run.seed}}
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state and the run's: counters, gates, games under way."""

@@ -1,6 +1,5 @@
 """From our configuration to RLlib's, and back: what users set on RLlib's is a key of ours, or refused."""
 
-import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -17,16 +16,30 @@ from ray.tune.result import TRIAL_INFO
 from ray.tune.search.sample import Domain
 
 from multigrid_rl.config.compose import changed, compose, keyword_overrides, named, whole_key
+from multigrid_rl.config.network import constant
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus
-from multigrid_rl.rllib.converted import CONVERTED, INSTEAD, KL_COEF, ORDER, REASONS, RLLIBS, SAME, rllib_schedule
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner, module_specs
 from multigrid_rl.rllib.session import check_gpus, free_cpus, learner_cpus
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.training.stages import Stage, load_stages, stages_of
+from multigrid_rl.types import Schedule
 
+#: RLlib's weight of the KL penalty, where a user sets another part of it alone.
+KL_COEF = 0.2
+#: Settings that RLlib's own loop and Tune follow.
+RLLIBS = (
+    "min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration",
+    "metrics_num_episodes_for_smoothing", "stats_cls_lookup", "log_level", "log_sys_usage",
+    "custom_evaluation_function", "placement_strategy", "num_cpus_for_main_process", "num_cpus_per_env_runner",
+    "num_cpus_per_learner", "custom_resources_for_main_process", "custom_resources_per_env_runner",
+    "custom_resources_per_learner",
+    "extra_python_environs_for_driver", "extra_python_environs_for_worker", "in_evaluation",
+    "disable_env_checking",
+    "settings", "drawn", "algo_class", "class", "_is_frozen", "simple_optimizer", "worker_index",
+)  # fmt: skip
 #: Callbacks of env runners that follow a game while it is played; ours play batches of games.
 _OF_EPISODES = ("on_environment_created", "on_episode_created", "on_episode_step", "on_sample_end")
 
@@ -151,27 +164,29 @@ class MultigridConfig(PPOConfig):
 
     def _user_values(self) -> dict[str, Any]:
         """Return what a user has set as values of ours, by dotted key. Raises ``ConfigError``."""
-        filled, values, run = self.settings.filled, {}, self.settings.run
+        filled, values, run = self.settings.filled, dict[str, Any](), self.settings.run
+        set_by_user = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in RLLIBS and not name.startswith(("callbacks_", "evaluation_", "__"))  # __: Tune's own
+            if value is not (kept := filled.get(name, _MISSING)) and not _same(name, value, kept)
+        }
+        if not set_by_user:
+            return values
+        from multigrid_rl.rllib.converted import CONVERTED, ORDER, SAME  # noqa: PLC0415 - of users' settings
+
         # What others are converted by comes first: env runners, then games, then the batch that these play.
-        settings = sorted(vars(self).items(), key=lambda setting: ORDER.get(setting[0], len(ORDER)))
-        for name, value in settings:
+        for name, value in sorted(set_by_user.items(), key=lambda setting: ORDER.get(setting[0], len(ORDER))):
             kept = filled.get(name, _MISSING)
-            if name in RLLIBS or name.startswith(("callbacks_", "evaluation_", "__")):  # __: Tune's own
-                continue
-            if value is kept or _same(name, value, kept):
-                continue
             plain = value.item() if isinstance(value, np.generic) else value
             if name in SAME:
                 values[SAME[name]] = plain
             elif name in CONVERTED:
                 values |= CONVERTED[name](plain, _unchecked(run, values))
             else:
-                why = next(
-                    (why for names, why in REASONS.items() if re.search(names, name)), "nothing of ours follows it"
-                )
-                default = "no such setting" if kept is _MISSING else f"{kept}: {why}"
-                setting = name.strip("_").removesuffix("_str")
-                raise ConfigError(expected(setting, INSTEAD.get(name, default), shown(str(value))))
+                default = "no such setting" if kept is _MISSING else shown(str(kept))
+                wanted = f"{default}, as nothing of ours follows it (docs/rllib.md: what does)"
+                raise ConfigError(expected(name.strip("_").removesuffix("_str"), wanted, shown(str(value))))
         return values
 
     def check_machine(self) -> None:
@@ -200,25 +215,15 @@ class MultigridConfig(PPOConfig):
 
     def _check_evaluation(self) -> None:
         """Raise ``ConfigError`` for settings of evaluation that nothing follows."""
-        beside, interval = self.evaluation_parallel_to_training, self.evaluation_interval
-        unit, known = self.evaluation_duration_unit, ("explore", "opponent", *RLLIBS)
-        given = self.evaluation_config if isinstance(self.evaluation_config, dict) else {}
-        problem = None
-        if beside and not self.evaluation_num_env_runners:
-            wanted = "False while evaluation_num_env_runners is 0"
-            problem = "evaluation_parallel_to_training", wanted, beside
-        elif self.evaluation_duration == "auto" and not beside:
-            wanted = "a number, or evaluation_parallel_to_training=True and evaluation_num_env_runners with auto"
-            problem = "evaluation_duration", wanted, "auto"
-        elif unit not in ("episodes", "timesteps"):
-            problem = "evaluation_duration_unit", "episodes or timesteps", unit
-        elif not isinstance(interval, int | None):
-            problem = "evaluation_interval", "a number of iterations", interval
-        elif unknown := [name for name in given if name not in known]:
-            wanted = "explore=False to take the likeliest actions, opponent=PLAYER, and nothing else"
-            problem = "evaluation_config", wanted, unknown[0]
-        if problem is not None:
-            raise ConfigError(expected(problem[0], problem[1], shown(str(problem[2]))))
+        unit, interval = self.evaluation_duration_unit, self.evaluation_interval
+        if unit not in ("episodes", "timesteps"):
+            raise ConfigError(expected("evaluation_duration_unit", "episodes or timesteps", unit))
+        if not isinstance(interval, int | None):
+            raise ConfigError(expected("evaluation_interval", "a number of iterations", interval))
+        for name in self.evaluation_config if isinstance(self.evaluation_config, dict) else ():
+            if name not in ("explore", "opponent", *RLLIBS):
+                wanted = "explore=False to take the likeliest actions, opponent=PLAYER, and nothing else"
+                raise ConfigError(expected("evaluation_config", wanted, name))
 
     def _check_opponent(self, factory: Any) -> None:
         """Raise ``ConfigError`` for an opponent of evaluation that cannot play; ``factory``: of the run's games."""
@@ -261,13 +266,13 @@ class MultigridConfig(PPOConfig):
         # The pool replaces lost env runners: RLlib must neither stop for them nor let Ray restart them.
         self.fault_tolerance(restart_failed_env_runners=np.False_, ignore_env_runner_failures=True)
         self.training(
-            lr=rllib_schedule(train.schedules["lr"]),
+            lr=_rllib_schedule(train.schedules["lr"]),
             gamma=train.gamma,
             lambda_=train.lam,
             clip_param=train.clip,
             vf_loss_coeff=train.vf_coef,
             vf_clip_param=float("inf") if train.vf_clip is None else train.vf_clip,
-            entropy_coeff=rllib_schedule(train.schedules["entropy_coef"]),
+            entropy_coeff=_rllib_schedule(train.schedules["entropy_coef"]),
             # No bool, no float: by that the same values, when a user sets them, are known.
             use_kl_loss=np.bool_(train.kl_coef is not None),
             kl_coeff=np.float32(KL_COEF if train.kl_coef is None else train.kl_coef),
@@ -299,6 +304,13 @@ def _same(name: str, value: Any, kept: Any) -> bool:
         return set(value) == set(kept)
     alike = isinstance(value, type(kept)) or isinstance(kept, type(value))  # a restored one has texts for enums
     return alike and bool(value == kept) and isinstance(value, bool) == isinstance(kept, bool)
+
+
+def _rllib_schedule(schedule: Schedule) -> float | list[list[float]]:
+    """Return a schedule as RLlib has it."""
+    if constant(schedule):
+        return schedule.start
+    return [[0, schedule.start], *map(list, schedule.between), [schedule.steps, schedule.end]]
 
 
 def _unchecked(run: RunConfig, values: Mapping[str, Any]) -> RunConfig:

@@ -5,14 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.config.updates import constant
+from multigrid_rl.rllib.build import KL_COEF
 from multigrid_rl.text import ConfigError, expected, shown
-from multigrid_rl.types import Schedule
 
 #: Values by key of ours.
 Values = dict[str, Any]
-#: RLlib's weight of the KL penalty, where a user sets another part of it alone.
-KL_COEF = 0.2
 #: RLlib's names of settings that are a key of ours with the same meaning.
 SAME = {
     "gamma": "train.gamma",
@@ -35,13 +32,6 @@ def _schedule(key: str, final: str, points: str, value: Any) -> Values:
     if isinstance(value, list | tuple):
         return fresh | {points: value}
     return fresh | ({points: [[0, 0.0]]} if value == 0 and key == "train.lr" else {key: value})
-
-
-def rllib_schedule(schedule: Schedule) -> float | list[list[float]]:
-    """Return a schedule as RLlib has it."""
-    if constant(schedule):
-        return schedule.start
-    return [[0, schedule.start], *map(list, schedule.between), [schedule.steps, schedule.end]]
 
 
 def _batch(value: Any, run: RunConfig) -> dict[str, Any]:
@@ -110,57 +100,3 @@ _OF_MODULES = (
     "lr", "gamma", "lambda_", "entropy_coeff", "clip_param", "vf_loss_coeff", "grad_clip", "use_kl_loss", "kl_coeff",
     "kl_target",
 )  # fmt: skip
-#: Why settings stay as they are, by a pattern of their names.
-REASONS = {
-    "input_|output|prelearner_|map_batches|iter_batches|materialize_|offline|off_policy|ope_|dataset_num|actions_in_input|"
-    "postprocess_inputs|shuffle_buffer|ignore_final": "data=FOLDER with train=bc, dagger or gail is trained on",
-    "connector|observation_f|preprocessor|action_mask_key|_filter|is_atari": "scenario and model say what is observed",
-    "torch_|tf_|tf1_|eager|_torch|num_gpus|_fake_gpus|local_gpu|learner_config|_learner|optimizer|aggregator": "our "
-    "learners have compiled passes and one Adam a network; gpus_per_learner places them",
-    "failed_sub_env|env_runner_(health|restore|state)|max_num_env|delay_between|env_runner_states|validate_env|ignore_env|"
-    "in_flight|local_env_runner|local_worker|sync_filters": "lost env runners are replaced by cluster.sample_timeout_s "
-    "and max_consecutive_failures",
-    "batch_mode|lookback|episodes_to_numpy|compress|vectorize|remote_|collector|count_steps|perf_stats|render|fake_s|"
-    "episode_collection|per_episode": "games are played in batches of num_envs * num_steps",
-    "clip_|normalize_actions": "model.bound fits actions, train.shaping changes rewards",
-    "policy_|replay": "each network learns from its own steps",
-    "lr_schedule|entropy_coeff_schedule": "lr and entropy_coeff take points",
-    "shuffle_batch": "each epoch but the first is shuffled",
-    "grad_clip_by|log_gradients": "the global norm of a gradient is clipped and reported",
-    "checkpoint|export_native|msgpack": "a checkpoint is whole, with players beside it",
-    "enable_|_disable|_validate|_is_online|_dont_|_prior|_per_module": "RLlib's new API stack stays as it is",
-}
-#: Settings that RLlib's own loop and Tune follow.
-RLLIBS = (
-    "min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration",
-    "metrics_num_episodes_for_smoothing", "stats_cls_lookup", "log_level", "log_sys_usage",
-    "custom_evaluation_function", "placement_strategy", "num_cpus_for_main_process", "num_cpus_per_env_runner",
-    "num_cpus_per_learner", "custom_resources_for_main_process", "custom_resources_per_env_runner",
-    "custom_resources_per_learner",
-    "extra_python_environs_for_driver", "extra_python_environs_for_worker", "in_evaluation",
-    "disable_env_checking",
-    "settings", "drawn", "algo_class", "class", "_is_frozen", "simple_optimizer", "worker_index",
-)  # fmt: skip
-#: What is meant by settings that nothing of ours follows.
-INSTEAD = {
-    "framework_str": "torch, the only framework of our networks",
-    "exploration_config": "RLlib's new API stack, which `api_stack` must leave on",
-    "env": 'none: config("2v2") or config(env_id="CartPole-v1") names the game',
-    "env_config": 'none: overrides, config("1v1", "scenario.seats.blue_0=hunter"), change the game',
-    **dict.fromkeys(
-        ("observation_space", "action_space"), "that of the scenario, which follows from its game and scheme"
-    ),
-    **dict.fromkeys(
-        ("model", "_model_config"), 'none: overrides, config("1v1", "model.hidden=[64]"), change the network'
-    ),
-    "_rl_module_spec": 'none: config("1v1", "model.name=module:Class") takes a network of your own',
-    **dict.fromkeys(
-        ("policies", "policy_mapping_fn", "policies_to_train"),
-        "none: scheme, shared and scenario.seats decide who learns",
-    ),
-    "use_critic": "True: train.vf_coef=0 trains without values",
-    "use_gae": "True: train.psi chooses the weights of log-probabilities",
-    "env_runner_cls": "ours: train.trainer decides who samples",
-    "_learner_class": "ours: train.trainer decides who learns",
-    "explore": "True, but in evaluation_config: training samples from its policy",
-}

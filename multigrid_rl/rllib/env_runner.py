@@ -14,12 +14,11 @@ from multigrid_rl.learn.batches import Experience, estimate
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import fingerprint
-from multigrid_rl.players.episodes import play_episodes
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.rllib.results import log_episodes, tell_of_episodes
 from multigrid_rl.runs.provenance import installed
-from multigrid_rl.training.protocols import Sampler, Weights
 from multigrid_rl.training.stages import config_of, estimator_of
+from multigrid_rl.training.trainers import Sampler, Weights
 from multigrid_rl.types import EnvFactory, EpisodeTable
 
 #: Numbers of games: a runner's replacement, and every stage of a curriculum, plays new games.
@@ -146,6 +145,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
 
     def _evaluate(self, episodes: int) -> EpisodeTable:
         """Play fresh episodes with the current weights, apart from the games under way."""
+        from multigrid_rl.players.episodes import play_episodes  # noqa: PLC0415 - most runs evaluate nothing
+
         factory = self._evaluated_games()
         specs, bound = factory.specs, self.run.model.bound
         players = {}

@@ -16,7 +16,7 @@ from multigrid_rl.rllib.env_runner import GENERATION, STAGE, BatchedEnvRunner, f
 from multigrid_rl.rllib.session import reason_of
 from multigrid_rl.runs.provenance import differences, installed
 from multigrid_rl.text import expected
-from multigrid_rl.training.protocols import Sampler
+from multigrid_rl.training.trainers import Sampler
 from multigrid_rl.types import EnvFactory, RunError
 
 LOG = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from multigrid_rl.models.registry import network_of
 from multigrid_rl.rllib.private import WithoutWrapper
 from multigrid_rl.rllib.session import reason_of
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.training.protocols import Learner, Metrics, Weights
+from multigrid_rl.training.trainers import Metrics, Weights
 from multigrid_rl.types import AgentSpec, MultiAgentSpec, RunError
 
 #: Where a checkpoint has its modules.
@@ -146,7 +146,7 @@ class BatchLearner(WithoutWrapper, PPOTorchLearner):
             self.updater.set_state(state["update"])
 
 
-class GroupLearner(Learner):
+class GroupLearner:
     """RLlib's group of learners: the driver's own, or one in each of several processes.
 
     Args:

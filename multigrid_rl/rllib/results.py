@@ -165,7 +165,7 @@ def report_columns(run: Any) -> dict[str, None]:
 
 
 def tell_of_episodes(*how: Any) -> bool:
-    """Call what is called for each episode: see :func:`multigrid_rl.rllib.finished.tell`."""
-    from multigrid_rl.rllib.finished import tell  # noqa: PLC0415 - a plain run has nobody to tell
+    """Call what is called for each episode: see :func:`multigrid_rl.rllib.callback.tell`."""
+    from multigrid_rl.rllib.callback import tell  # noqa: PLC0415 - a plain run has nobody to tell
 
     return tell(*how)

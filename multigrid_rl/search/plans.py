@@ -11,15 +11,96 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 
+from multigrid_rl.config.scenario import Part
 from multigrid_rl.gates import Gate
-from multigrid_rl.search.search_settings import AshaSettings, PbtSettings, SearchPart, ThreeStageSettings
 from multigrid_rl.search.space import Params, Space
+from multigrid_rl.text import expected
 
 #: A trial ends by itself, because it lags behind, or by an error.
 Status = Literal["finished", "stopped", "failed"]
 #: More environment steps than any trial plays: what the number of a score is scaled by.
 _MOST_STEPS = 2.0**34
+
+
+class SearchPart(Part):
+    """What all kinds share."""
+
+    kind: str
+    space: str
+    #: Trials at a time; 0: as many as there are cores.
+    max_concurrent: int = Field(default=0, ge=0)
+    #: Environment steps between two reports of a trial. Fewer: quicker Ctrl-C and decisions, more traffic.
+    report_every: int = Field(default=25_000, ge=1)
+
+
+class Broad(Part):
+    """Stage 1: evenly drawn configurations on short runs."""
+
+    trials: int = Field(ge=1)
+    until: int = Field(ge=1)
+
+
+class Refine(Part):
+    """Stage 2: configurations that TPE proposes by the outcomes of stage 1."""
+
+    trials: int = Field(ge=0)
+    until: int = Field(ge=1)
+
+
+class Confirm(Part):
+    """Stage 3: the best configurations on long runs over seeds that no stage before has seen."""
+
+    candidates: int = Field(ge=1)
+    attempts: int = Field(ge=1)
+    seeds: int = Field(ge=1)
+    until: int = Field(ge=1)
+
+
+class ThreeStageSettings(SearchPart):
+    """Broad, refine, confirm."""
+
+    kind: Literal["three-stage"]
+    broad: Broad
+    refine: Refine
+    confirm: Confirm
+
+
+class AshaSettings(SearchPart):
+    """Optuna's TPE proposes (Bergstra et al. 2011), its asynchronous successive halving ends what lags behind.
+
+    https://papers.nips.cc/paper/4443-algorithms-for-hyper-parameter-optimization, https://arxiv.org/abs/1810.05934
+    """
+
+    kind: Literal["asha"]
+    trials: int = Field(ge=1)
+    until: int = Field(ge=1)
+    grace: int = Field(ge=1)
+    reduction: int = Field(ge=2)
+    startup: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _grace_fits(self) -> "AshaSettings":
+        if self.grace > self.until:
+            raise ValueError(expected("grace", f"at most until={self.until}", self.grace))
+        return self
+
+
+class PbtSettings(SearchPart):
+    """Population based training (Jaderberg et al. 2017) with truncation selection."""
+
+    kind: Literal["pbt"]
+    population: int = Field(ge=2)
+    generations: int = Field(ge=1)
+    interval: int = Field(ge=1)
+    quantile: float = Field(gt=0, le=0.5)
+    width: float = Field(gt=0, le=1)
+    resample: float = Field(ge=0, le=1)
+
+
+#: Kinds of searches: their settings, whose values are in ``configs/search/``.
+KINDS: dict[str, type[SearchPart]] = {"three-stage": ThreeStageSettings, "asha": AshaSettings, "pbt": PbtSettings}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A search's folder: the request, every trial's run folder, and its one record, an Optuna study.
+"""A search's request and folder, with every trial's run folder and its one record, an Optuna study.
 
 Tune's own ``OptunaSearch`` knows a trial by a random name of Tune's, so that no trial can go on in a later session, and
 it can neither confirm a configuration on other seeds nor start from a checkpoint: hence ``ask`` and ``tell`` here.
@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -23,14 +23,28 @@ from optuna.pruners import NopPruner, SuccessiveHalvingPruner
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
+from pydantic import ValidationError
 
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.overrides import parse, put
+from multigrid_rl.config.recipes import names_in, read_config_file
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import write_whole
 from multigrid_rl.runs.folder import locked
+from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.provenance import circumstances
-from multigrid_rl.search.plans import Outcome, Score, Status, TrialSpec
-from multigrid_rl.search.search_settings import AshaSettings, SearchRequest
-from multigrid_rl.search.space import read_yaml
-from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.search.plans import (
+    KINDS,
+    AshaSettings,
+    Outcome,
+    PbtSettings,
+    Score,
+    SearchPart,
+    Status,
+    TrialSpec,
+)
+from multigrid_rl.search.space import OWN_KEYS, Space, load_space, read_yaml
+from multigrid_rl.text import ConfigError, expected, first_error, unknown
 
 _REQUEST, STUDY = "search.yaml", "study.log"
 #: Trials end with a checkpoint when they see this file in the search's folder.
@@ -39,6 +53,124 @@ _SPEC, _OUTCOME = "spec", "outcome"
 _STATES: dict[Status, TrialState] = {
     "finished": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "failed": TrialState.FAIL,
 }  # fmt: skip
+
+
+#: What may change while a policy learns: nothing that weights, games or batches have the shape of.
+MAY_CHANGE = (
+    *("train.lr", "train.lr_final", "train.entropy_coef", "train.entropy_final", "train.clip", "train.vf_coef"),
+    *("train.gamma", "train.lam", "train.grad_clip", "train.epochs", "train.minibatch_size"),
+)
+
+
+def load_settings(name: str, changes: dict[str, Any]) -> SearchPart:
+    """Read a ready-made search and change values of it.
+
+    Args:
+        name: file of ``configs/search/``.
+        changes: dotted key -> value, for example ``broad.trials`` -> 8.
+
+    Raises ``ConfigError``: an unknown name or key, or a value that is not allowed.
+    """
+    if name not in names_in("search"):
+        raise ConfigError(unknown("search", name, names_in("search")))
+    values = read_config_file("search", name)
+    kind = values["kind"]
+    for key, value in changes.items():
+        put(values, key, value)
+    return parse_settings(kind, values)
+
+
+def parse_settings(kind: str, values: dict[str, Any]) -> SearchPart:
+    """Validate the values of a kind of search. Raises ``ConfigError``: a key or value that is not allowed."""
+    if kind not in KINDS:
+        raise ConfigError(unknown("search.kind", kind, KINDS))
+    try:
+        return KINDS[kind].model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"search.{first_error(error, quoting=True)}") from error
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What a search was asked for."""
+
+    name: str  # of the ready-made search
+    seed: int  # of all its draws
+    settings: SearchPart
+    space: Space  # what varies, around which overrides
+
+    @classmethod
+    def parse(cls, overrides: list[str]) -> "SearchRequest":
+        """Read the overrides of a command, and check everything that would make every trial fail.
+
+        Raises ``ConfigError`` or ``PlayerError``: a mistake in what was asked for, before anything starts.
+        """
+        name, changes, seed, base = sort_overrides(overrides)
+        settings = load_settings(name, changes)
+        space = load_space(settings.space, base)
+        # One configuration out of the middle stands for all.
+        config = compose(space.overrides({variable.key: variable.at(0.5) for variable in space.variables}))
+        if not config.scenario.kind.board and any(v.key.startswith("train.bonus.") for v in space.variables):
+            wanted = f"one without train.bonus for scenario={config.scenario.name}, such as control"
+            raise ConfigError(expected("search.space", wanted, space.name))
+        if isinstance(settings, PbtSettings):
+            fixed = [key for variable in space.variables for key in variable.keys if key not in MAY_CHANGE]
+            if fixed:
+                wanted = f"what can change during a run ({', '.join(MAY_CHANGE)})"
+                raise ConfigError(expected(f"space={space.name}", wanted, fixed[0]))
+            if config.scenario.league is not None:
+                wanted = "another one than pbt with a league, as every run makes its own snapshots"
+                raise ConfigError(expected("search", wanted, name))
+        factory = env_factory(config)
+        try:
+            factory.load()
+            factory.build(1, 0)
+            gates = gates_of(config, factory.specs)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        if not gates:
+            wanted = "some to search for, such as [{metric: return_mean/*, at_least: 475}]"
+            raise ConfigError(expected("scenario.gates", wanted, f"none in {config.scenario.name}"))
+        return cls(name, seed, settings, space)
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> "SearchRequest":
+        """Read it back. Raises ``ConfigError``: it holds what this version does not allow."""
+        space = Space.build(data["space"], data["variables"], data["base"])
+        settings = parse_settings(data["settings"].get("kind"), data["settings"])
+        return cls(data["search"], data["seed"], settings, space)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it as plain data, for ``search.yaml``."""
+        space, settings = self.space, self.settings.model_dump(mode="json")
+        data = {"search": self.name, "settings": settings, "space": space.name, "variables": space.content}
+        return {**data, "base": list(space.base), "seed": self.seed}
+
+
+def sort_overrides(overrides: list[str]) -> tuple[str, dict[str, Any], int, list[str]]:
+    """Split overrides into the search's name, changes of its values, its seed, and what all trials share.
+
+    Raises ``ConfigError``: no override at all, or one of what a search sets itself.
+    """
+    own, base, changes = {"search": "three-stage", "seed": 0}, [], {}
+    for override in overrides:
+        ((key, value),) = parse([override]).items()
+        if key in own:
+            own[key] = value
+        elif key.startswith("search."):
+            changes[key.removeprefix("search.")] = value
+        elif key in OWN_KEYS or key == "address" or key.partition(".")[0] == "cluster":
+            instead = "; a cluster is named by --address" if key in ("address", "cluster", "cluster.address") else ""
+            raise ConfigError(f"{override}: a search sets {key} itself, expected overrides without it{instead}")
+        else:
+            base.append(override)
+    name, seed = str(own["search"]), own["seed"]
+    if not isinstance(seed, int) or not 0 <= seed < 2**31 - 1000:
+        raise ConfigError(f"seed: expected a whole number from 0, below 2**31 - 1000, got {seed}")
+    if not any(override.startswith("experiment=") for override in base):
+        # A recipe is what a search is to find, not where it starts from.
+        base.append("experiment=none")
+    return name, changes, seed, base
 
 
 class SearchFolder:

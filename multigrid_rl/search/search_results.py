@@ -1,33 +1,22 @@
-"""What a search found, in files: trials.csv, winner.yaml, pictures and the page report.md."""
+"""What a search found, in files: trials.csv, winner.yaml and the page report.md."""
 
 import math
 import shlex
-import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import matplotlib as mpl
-import optuna
 import yaml
-from matplotlib import pyplot as plt
-from optuna.trial import create_trial
 
 from multigrid_rl.config.overrides import put, written
 from multigrid_rl.config.recipes import GROUPS, expand_overrides
 from multigrid_rl.files import csv_text, markdown_table
-from multigrid_rl.search.plans import Outcome, Score, Winner, ranked, winner_of
+from multigrid_rl.search.plans import Outcome, Score, ThreeStageSettings, Winner, ranked, winner_of
 from multigrid_rl.search.search_folder import SearchFolder
-from multigrid_rl.search.search_settings import ThreeStageSettings
-from multigrid_rl.search.space import Space
 from multigrid_rl.text import program
 
 REPORT, TRIALS, WINNER = "report.md", "trials.csv", "winner.yaml"
-COORDINATES, IMPORTANCE = "parallel.png", "importance.png"
-FILES = (REPORT, TRIALS, WINNER, COORDINATES, IMPORTANCE)
-#: Fewer trials than this are too few to estimate the importance of a dozen variables.
-FEWEST = 20
+FILES = (REPORT, TRIALS, WINNER)
 
 
 @dataclass(frozen=True)
@@ -36,8 +25,6 @@ class SearchResult:
 
     outcomes: list[Outcome]  # of all trials that have ended
     winner: Winner | None  # the best configuration so far; None if every trial failed
-    importance: dict[str, float]  # shares of the variables, which add up to 1; empty where they are not known
-    basis: str  # from which trials they are, or why they are not known
     complete: bool  # whether the plan was carried out to its end
     seconds: float  # that searching took, all sessions together
 
@@ -51,13 +38,11 @@ def result_of(folder: SearchFolder, *, complete: bool, seconds: float) -> Search
     """Judge the recorded outcomes of a search."""
     outcomes, settings = folder.outcomes(), folder.request.settings
     seeds = settings.confirm.seeds if isinstance(settings, ThreeStageSettings) else 0
-    shares, basis = importance_of(folder.request.space, outcomes)
-    return SearchResult(outcomes, winner_of(outcomes, seeds), shares, basis, complete, seconds)
+    return SearchResult(outcomes, winner_of(outcomes, seeds), complete, seconds)
 
 
 def write_result(folder: SearchFolder, result: SearchResult) -> None:
-    """Write the page, the table, the pictures that there is enough for and, if there is a winner, its recipe."""
-    write_pictures(folder, result)
+    """Write the page, the table and, if there is a winner, its recipe."""
     folder.write_text(REPORT, as_markdown(folder, result))
     folder.write_text(TRIALS, csv_text([row_of(folder, outcome) for outcome in result.outcomes]))
     if result.winner is not None:
@@ -122,7 +107,7 @@ def verdict_of(folder: SearchFolder, winner: Winner) -> str:
 
 
 def as_markdown(folder: SearchFolder, result: SearchResult) -> str:
-    """Write the page: what was asked, who won, what mattered, and every trial, held or not."""
+    """Write the page: what was asked, who won, and every trial, held or not."""
     request, origin, rows = folder.request, folder.provenance, {o.spec.id: row_of(folder, o) for o in result.outcomes}
     heads = [key for key in dict.fromkeys(chain(*rows.values())) if key not in ("held", "reason")]
     winner = "## No winner\n\nEvery trial failed."
@@ -130,7 +115,6 @@ def as_markdown(folder: SearchFolder, result: SearchResult) -> str:
         table = _table(heads, [rows[name] for name in result.winner.trials])
         command = winning_command(folder, result.winner)
         winner = f"## The winner\n\n{verdict_of(folder, result.winner)}\n\n{table}\n\n```\n{command}\n```"
-    pictures = [f"![{name}]({name})" for name in (IMPORTANCE, COORDINATES) if (folder.path / name).exists()]
     order = [rows[outcome.spec.id] for outcome in [*ranked(result.outcomes), *result.failed]]
     failures = [f"* {outcome.spec.id} failed: {outcome.reason}" for outcome in result.failed]
     return f"""# A search: {request.name} on {request.space.config.scenario.name}
@@ -144,12 +128,6 @@ Shared by all trials: `{" ".join(request.space.base)}`; space `{request.space.na
 Commit {origin["commit"]}; versions are in provenance.json.
 
 {winner}
-
-## What mattered
-
-{result.basis[0].upper()}{result.basis[1:]}.
-
-{chr(10).join(pictures)}
 
 ## All trials
 
@@ -190,53 +168,3 @@ def closing(folder: SearchFolder, result: SearchResult) -> list[str]:
 def _table(heads: list[str], rows: list[dict[str, str]]) -> str:
     lines = markdown_table(heads, [[row.get(key, "") for key in heads] for row in rows], left=(0, 1, 3))
     return "\n".join(lines) if rows else "No trial has ended."
-
-
-def study_of(space: Space, outcomes: Sequence[Outcome]) -> optuna.Study:
-    """Return a study of outcomes that have a score, in memory, for Optuna's pictures and measures."""
-    study, labels = optuna.create_study(direction="maximize"), {v.key: v.label for v in space.variables}
-    known = {labels[key]: distribution for key, distribution in space.distributions.items()}
-    for outcome in ranked(outcomes):
-        params = {labels[key]: value for key, value in (outcome.spec.params or {}).items()}
-        value = outcome.score.number if outcome.score else None
-        study.add_trial(create_trial(params=params, distributions=known, value=value))
-    return study
-
-
-def importance_of(space: Space, outcomes: Sequence[Outcome]) -> tuple[dict[str, float], str]:
-    """Measure how far the best quarter of the trials differs from all of them, along each variable.
-
-    PED-ANOVA (Watanabe, Bansal and Hutter 2023, https://arxiv.org/abs/2304.10255), by Optuna. Only trials that a plan
-    drew over the whole space count: those near a good configuration are alike by construction.
-    """
-    drawn = [row for row in ranked(outcomes) if row.spec.stage in ("broad", "asha", "generation 0")]
-    if len(drawn) < FEWEST:
-        return {}, f"{len(drawn)} trials were drawn over the whole space: importance is estimated from {FEWEST} on"
-    if len({row.score.number for row in drawn if row.score}) < 2:
-        return {}, f"all {len(drawn)} trials were equally good"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
-        shares = optuna.importance.get_param_importances(study_of(space, drawn), evaluator=evaluator)
-    return dict(shares), f"the best quarter of {len(drawn)} trials against all of them (PED-ANOVA)"
-
-
-def write_pictures(folder: SearchFolder, result: SearchResult) -> None:
-    """Draw what there is to draw."""
-    mpl.use("agg")
-    labels = [variable.label for variable in folder.request.space.variables]
-    if len(ranked(result.outcomes)) > 1:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # matplotlib's pictures of Optuna are marked experimental
-            study = study_of(folder.request.space, result.outcomes)
-            axes: Any = optuna.visualization.matplotlib.plot_parallel_coordinate(study, target_name="score")
-        axes.figure.set_size_inches(1.6 * len(labels) + 4, 6)
-        axes.set_title(f"{len(study.trials)} trials; scores above 1 held all gates")
-        axes.figure.savefig(folder.path / COORDINATES, dpi=120, bbox_inches="tight")
-        plt.close(axes.figure)
-    if result.importance:
-        figure, bars = plt.subplots(figsize=(8.0, 0.42 * len(labels) + 1.6))
-        bars.barh(list(result.importance)[::-1], list(result.importance.values())[::-1])  # largest on top
-        bars.set_title(f"shares of {result.basis}")
-        figure.savefig(folder.path / IMPORTANCE, dpi=120, bbox_inches="tight")
-        plt.close(figure)

@@ -47,11 +47,6 @@ class Variable:
         return self.key.rpartition(".")[2]
 
     @property
-    def label(self) -> str:
-        """What is drawn, as pictures call it."""
-        return {"one_minus": "1 - ", "power_of_two": "log2 "}.get(self.transform or "", "") + self.name
-
-    @property
     def keys(self) -> tuple[str, ...]:
         """All keys that it sets."""
         return (self.key, *self.also)

@@ -1,10 +1,10 @@
-"""The training loop: iterate, record, checkpoint, judge."""
+"""The training loop: iterate, record, checkpoint, judge; end while a usable checkpoint is left where it diverges."""
 
 import logging
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,12 +14,10 @@ from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import actor_of
 from multigrid_rl.players.cards import write_player
-from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
-from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
+from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, newest_good, prune, read_state, seal, write_state
 from multigrid_rl.runs.folder import RunFolder
-from multigrid_rl.tables import load
+from multigrid_rl.tables import LOSSES, load
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.training.protocols import Engine
 from multigrid_rl.training.run import TrainingRun
 from multigrid_rl.training.stages import card_of
 from multigrid_rl.types import RunError
@@ -31,10 +29,22 @@ CHECKPOINT_S = 60.0
 _REPORTED = ("report_episodes", "episode_len_mean", "return_mean/", "win/")
 #: Steps in each environment after which an episode should have ended: twice the usual limit.
 QUIET_STEPS = 2_000
+#: Iterations in a row with something that is not finite after which a run ends.
+PATIENCE = 10
+_QUANTITIES = (
+    "entropy/{}",
+    "learner/{}/policy_loss",
+    *LOSSES,
+    "learner/{}/vf_loss",
+    "learner/{}/grad_norm",
+)
+_DROPPED = "learner/{}/dropped_updates"
+#: Tensors by name, by module.
+Weights = Mapping[str, Mapping[str, Any]]
 
 
 def train(
-    engine: Engine,
+    engine: Any,
     config: RunConfig,
     folder: RunFolder,
     observe: Callable[[dict[str, Any], GateKeeper], object],
@@ -44,7 +54,8 @@ def train(
     """Train until the budget is spent, the gates are held, or ``interrupted()``; returns the verdict.
 
     Args:
-        engine: RLlib's algorithm of the run.
+        engine: RLlib's algorithm of the run: it has ``run``, ``row`` of the last iteration, ``iterate``, and ``write``
+            and ``read`` of a folder with weights, optimisers and what updates remember.
         config: the run. Its values count, also where ``start`` was trained with others.
         folder: takes rows, checkpoints and verdict.
         observe: called after each iteration with its row and the gate keeper; a true answer interrupts the run.
@@ -145,7 +156,7 @@ def ended_by(config: RunConfig, run: TrainingRun) -> str | None:
     return None
 
 
-def restore(engine: Engine, start: Path) -> None:
+def restore(engine: Any, start: Path) -> None:
     """Continue from a checkpoint; logs a warning where the games start afresh.
 
     Raises:
@@ -158,7 +169,7 @@ def restore(engine: Engine, start: Path) -> None:
         raise ConfigError(expected(start, "a checkpoint whose weights are finite", f"{bad} is not finite"))
 
 
-def checkpoint(engine: Engine, config: RunConfig, folder: RunFolder) -> None:
+def checkpoint(engine: Any, config: RunConfig, folder: RunFolder) -> None:
     """Write RLlib's state, the run's own and every module as a player, whole or not at all; remove what is too old.
 
     Raises:
@@ -231,3 +242,89 @@ def write_players(target: Path, run: TrainingRun, config: RunConfig, folder: Hom
         actor = actor_of(named, stage.factory.specs.agent_of(module))
         hashes[module] = write_player(target / module, actor, card).sha256
     return hashes
+
+
+class DivergedError(RunError):
+    """Weights are not finite any more, or nothing was learned for many iterations in a row.
+
+    Attributes:
+        by_reward: the training reward was not finite; the step size is not the cause.
+    """
+
+    by_reward = False
+
+
+class Divergence:
+    """Watches the learner's metrics; checks weights only where these are not finite.
+
+    Args:
+        run: folder of the run, whose newest checkpoint is named.
+        objective: what the policy maximises; named where the policy's loss is not finite, if it is one of the user's.
+    """
+
+    def __init__(self, run: Path, objective: str = "ppo") -> None:
+        self._run = run
+        self._objective = objective
+        self._warned = False
+        self._in_a_row = 0
+
+    def check(self, row: Mapping[str, Any], lost_returns: list[str], weights_now: Callable[[], Weights]) -> None:
+        """Take one iteration's row; warns of the first one in which something is not finite.
+
+        Args:
+            row: as the tracker made it.
+            lost_returns: modules whose returns were not finite though their values were.
+            weights_now: gives the learner's weights by module; called where something is not finite alone.
+
+        Raises:
+            DivergedError: weights are not finite, or this is the tenth such iteration in a row.
+        """
+        quantity = next(_not_finite_in(row, lost_returns), None)
+        if quantity is None:
+            self._in_a_row = 0
+            return
+        if quantity.endswith("/policy_loss") and ":" in self._objective:
+            quantity = f"{quantity} (train.objective={self._objective})"
+        self._in_a_row += 1
+        steps, weights = row["env_steps"], not_finite(weights_now())
+        if not self._warned:
+            self._warned = True
+            LOG.warning("step %s: %s is not finite", f"{steps:,}", weights or quantity)
+        if weights is not None:
+            raise diverged(steps, f"{weights} is not finite", self._run)
+        if self._in_a_row >= PATIENCE:
+            error = diverged(steps, f"{quantity} is not finite in {PATIENCE} iterations in a row", self._run)
+            error.by_reward = bool(lost_returns)
+            raise error
+
+
+def _not_finite_in(row: Mapping[str, Any], lost_returns: list[str]) -> Iterator[str]:
+    """Yield what is not finite in a row, in words, causes first."""
+    # A network that took no part in this iteration has no step size in the row, and its other values have no meaning.
+    modules = [name.split("/")[1] for name, value in row.items() if name.endswith("/lr") and value is not None]
+    for module in modules:
+        if module in lost_returns:
+            yield f"the training reward of {module} (train.shaping, train.bonus)"
+    for module in modules:
+        names = [pattern.format(module) for pattern in _QUANTITIES]
+        yield from (name for name in names if name in row and (row[name] is None or not math.isfinite(row[name])))
+        if row.get(_DROPPED.format(module)):
+            yield names[-1]
+
+
+def not_finite(weights: Weights) -> str | None:
+    """Return which of all modules' weights holds the first value that is not finite; ``None``: all are finite."""
+    for module, tensors in weights.items():
+        for name, values in tensors.items():
+            if not bool(torch.isfinite(torch.as_tensor(values)).all()):
+                return f"weight {name} of {module}"
+    return None
+
+
+def diverged(env_steps: int, what: str, run: Path) -> DivergedError:
+    """Make the error of a run that diverged; it names the last checkpoint, which has finite weights."""
+    try:
+        last = f"the last checkpoint with finite weights is {newest_good(run, log=False).path.name}"
+    except ConfigError:
+        last = "no checkpoint was written before"
+    return DivergedError(f"step {env_steps:,}: {what}: the run diverged; {last}")

@@ -18,8 +18,8 @@ from multigrid_rl.metrics import episode_metrics, explained_variance
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.runs.gating import Reports
 from multigrid_rl.tables import STARTS, find
-from multigrid_rl.training.protocols import Learner, Metrics, Sampler
 from multigrid_rl.training.stages import Stage
+from multigrid_rl.training.trainers import Metrics, Sampler
 from multigrid_rl.types import EnvFactory, EpisodeTable, RunError
 
 LOG = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Stall:
 
 
 def build_run(
-    config: RunConfig, stages: Sequence[Stage], games: Sequence[EnvFactory], sampler: Sampler, learner: Learner
+    config: RunConfig, stages: Sequence[Stage], games: Sequence[EnvFactory], sampler: Sampler, learner: Any
 ) -> TrainingRun:
     """Return the run of a configuration, which begins with the player that its ``init`` names, if any."""
     patience = trainer_of(config.train.trainer).patience(config)
@@ -74,7 +74,7 @@ class TrainingRun:
         stages: its games, one after the other.
         games: recipes of the stages' games, as the sampler needs them.
         sampler: who plays.
-        learner: who learns.
+        learner: who learns: ``rllib.learner.GroupLearner``.
         stall: ends it when learning stalls; ``None``: nothing does.
 
     Attributes:
@@ -97,7 +97,7 @@ class TrainingRun:
         stages: Sequence[Stage],
         games: Sequence[EnvFactory],
         sampler: Sampler,
-        learner: Learner,
+        learner: Any,
         stall: Stall | None = None,
     ) -> None:
         self.stages, self.sampler, self.learner, self.stall = stages, sampler, learner, stall

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO, cast
@@ -20,9 +19,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from multigrid_rl.config.network import constant
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
-from multigrid_rl.config.updates import constant
 from multigrid_rl.files import discard_output
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.metrics import STAGES
@@ -91,16 +90,6 @@ def live_console() -> Console:
     # Not Jupyter's display: it makes an output of every line, with codes of colours in its text.
     file = cast("TextIO", output)
     return Console(file=file, soft_wrap=not terminal, highlight=False, force_jupyter=False, force_terminal=terminal)
-
-
-def notebook_cell() -> Callable[[str], None] | None:
-    """Return what replaces the text of an output below a notebook's cell; ``None`` outside of notebooks."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if not hasattr(shell, "kernel"):
-        return None
-    output = import_module("IPython.display").DisplayHandle()
-    output.display({"text/plain": ""}, raw=True)
-    return lambda text: output.update({"text/plain": text}, raw=True)
 
 
 @contextmanager
@@ -276,7 +265,6 @@ def _result(report: dict[str, float]) -> list[str]:
 def progress(screen: Console, config: RunConfig) -> Iterator[Callable[[dict[str, Any], GateKeeper], None]]:
     """Yield what takes each iteration's row, and shows the newest values and the gates while a run goes on."""
     live = Live(console=screen, refresh_per_second=4) if screen.is_terminal else None
-    cell = None if live else notebook_cell()
     known: dict[str, Any] = {}  # the newest value of every metric: some rows carry no episode metrics
     last_line, held = 0.0, False
     expected = expectation(config)
@@ -290,8 +278,6 @@ def progress(screen: Console, config: RunConfig) -> Iterator[Callable[[dict[str,
             line += f" | recipe's median in {left / row['env_steps_per_s']:,.0f} s"
         if live:
             live.update(Group(Text(line), gate_table(keeper)))
-        elif cell is not None:
-            cell("\n".join([line, *plain_gates(keeper).split("; ")]))
         elif keeper.held > held or time.monotonic() - last_line >= PLAIN_EVERY:
             last_line, held = time.monotonic(), keeper.held
             screen.print(f"{line} | {plain_gates(keeper)}")

@@ -67,7 +67,7 @@ def test_units_of_steps_play_whole_games_that_reach_them():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"evaluation_duration": "auto"}, "evaluation_duration: expected a number, or .*_parallel_to_training=True"),
+        ({"evaluation_duration": "auto"}, "`evaluation_duration=auto` not supported for .*training=False`!$"),
         ({"evaluation_duration": "all"}, r"`evaluation_duration` \(all\) must be an int and >0!$"),
         ({"evaluation_duration": 0}, r"`evaluation_duration` \(0\) must be an int and >0!$"),
         ({"evaluation_duration_unit": "steps"}, "evaluation_duration_unit: expected episodes or timesteps, got steps"),

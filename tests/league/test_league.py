@@ -12,7 +12,7 @@ from multigrid_rl.league.league import RECENT, League, Snapshot, counted
 from multigrid_rl.league.rules import draw, nash
 from multigrid_rl.league.settings import LeagueConfig
 from multigrid_rl.runs.checkpoints import read_state
-from multigrid_rl.search.search_settings import SearchRequest
+from multigrid_rl.search.search_folder import SearchRequest
 from multigrid_rl.text import ConfigError
 
 RULES = LeagueConfig(

@@ -21,7 +21,7 @@ from multigrid_rl.rllib.algorithm import built
 from multigrid_rl.runs.checkpoints import newest_good
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.reader import read_run
-from multigrid_rl.search import trial, tuning
+from multigrid_rl.search import tuning
 from multigrid_rl.search.plans import Outcome
 from multigrid_rl.search.search_folder import SearchFolder
 from multigrid_rl.search.tuning import SearchRun, search
@@ -79,7 +79,7 @@ def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, 
     assert [row.spec.stage for row in rows] == ["broad", "broad", "refine", "confirm"]
     assert [row.status for row in rows] == ["failed", "finished", "finished", "finished"]
     assert "Traceback" not in capfd.readouterr().err
-    for name in ("report.md", "trials.csv", "winner.yaml", "parallel.png"):
+    for name in ("report.md", "trials.csv", "winner.yaml"):
         assert (folder / name).is_file()
     assert "train it: multigrid-rl train scenario=1v1" in result.output
     for row in [row for row in rows if row.status == "finished"]:
@@ -224,7 +224,7 @@ def here(monkeypatch) -> None:
     def run_here(run: SearchRun) -> None:
         while isinstance(config := run.suggest("t"), dict):
             with suppress(TypeError):
-                trial.run_trial(run.folder, config["spec"])
+                tuning.run_trial(run.folder, config["spec"])
             run.on_trial_complete("t")
 
     monkeypatch.setattr(sys, "argv", sys.argv)  # trials put their own command there

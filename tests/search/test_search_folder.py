@@ -13,7 +13,7 @@ import yaml
 from composing import refusal
 from multigrid_rl.config.compose import compose
 from multigrid_rl.search.plans import Outcome, Score, TrialSpec
-from multigrid_rl.search.search_folder import STUDY, SearchFolder
+from multigrid_rl.search.search_folder import STUDY, SearchFolder, SearchRequest, load_settings, sort_overrides
 from multigrid_rl.search.search_results import (
     closing,
     outcome_line,
@@ -22,7 +22,6 @@ from multigrid_rl.search.search_results import (
     winning_command,
     write_result,
 )
-from multigrid_rl.search.search_settings import SearchRequest, load_settings, sort_overrides
 from multigrid_rl.search.space import Space
 from multigrid_rl.text import ConfigError
 
@@ -195,28 +194,18 @@ def test_writes_no_recipe_without_winner(folder):
     assert result.winner is None
     page = (folder.path / "report.md").read_text()
     assert "Every trial failed." in page
-    assert "importance is estimated from 20 on" in page
     lines = closing(folder, result)
     assert "failed:   s1-001: no more memory" in lines
     assert lines[-1] == f"written:  {folder.path}: report.md, trials.csv"
 
 
-def test_draws_pictures(folder):
-    many = [ended(f"s1-{k:03d}", k / 40, Score(100 + k, 0.1) if k > 20 else Score(None, -k)) for k in range(40)]
-    result = found(folder, many)
-    assert closing(folder, result)[-1].endswith("winner.yaml, parallel.png, importance.png")
-    for name in ("parallel.png", "importance.png"):
-        assert (folder.path / name).read_bytes().startswith(b"\x89PNG")
-
-
-def test_report_holds_winner_importance_and_every_trial(folder):
+def test_report_holds_winner_and_every_trial(folder):
     result = found(folder)
     page = (folder.path / "report.md").read_text()
     assert page.startswith("# A search: three-stage on single-obstacle\n")
     assert "6 trials, 3 held all gates, 1 failed." in page
     assert "Held all gates on 3 of 3 seeds" in page
     assert winning_command(folder, result.winner) in page
-    assert "![parallel.png](parallel.png)" in page
     rows = [line.split(" | ") for line in page.partition("## All trials")[2].splitlines() if line.startswith("| s")]
     assert [row[0] for row in rows][-3:] == ["| s1-002", "| s1-000", "| s1-001"]
     assert rows[-1][3] == "failed"

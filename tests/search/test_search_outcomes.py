@@ -6,17 +6,9 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from multigrid_rl.gates import Gate, GateKeeper, Moment
 from multigrid_rl.search.plans import Score, score_of
-
-scores = st.builds(
-    Score,
-    st.none() | st.integers(min_value=1, max_value=10**9),
-    st.floats(allow_nan=False, min_value=-1e6, max_value=1e6) | st.just(-math.inf) | st.just(math.inf),
-)
 
 
 def test_orders_scores_by_gates_then_steps_then_margin():
@@ -32,23 +24,8 @@ def test_orders_scores_by_gates_then_steps_then_margin():
     mixed = random.Random(3).sample(order, len(order))
     assert mixed != order
     assert sorted(mixed, key=lambda score: score.number) == order
-
-
-@settings(derandomize=True, deadline=None)
-@given(scores, scores)
-def test_number_orders_by_gates_held_then_steps_then_margin(a, b):
-    if a.held != b.held:
-        assert (a.number < b.number) == b.held or math.inf in (a.margin, b.margin)
-    elif a.env_steps_to_held != b.env_steps_to_held:
-        assert (a.number < b.number) == (a.env_steps_to_held > b.env_steps_to_held)
-    elif a.margin < b.margin:
-        assert a.number <= b.number
-        if (
-            math.isfinite(a.margin + b.margin)
-            and b.margin / (1 + abs(b.margin)) - a.margin / (1 + abs(a.margin)) > 1e-4
-        ):
-            assert a.number < b.number
-    assert -1 <= a.number < 2
+    # What held comes before all that did not, whose numbers end at 1; infinite margins are numbers, too.
+    assert max(score.number for score in (*order[:4], Score(None, math.inf))) <= 1 < order[4].number < 2
 
 
 def keeper(reports):

@@ -10,9 +10,7 @@ import pytest
 
 from composing import refusal
 from multigrid_rl.search.plans import Outcome, Score, TrialSpec, perturbed, winner_of
-from multigrid_rl.search.search_folder import STOP, SearchFolder
-from multigrid_rl.search.search_results import FEWEST, importance_of
-from multigrid_rl.search.search_settings import SearchRequest, load_settings
+from multigrid_rl.search.search_folder import STOP, SearchFolder, SearchRequest, load_settings
 from multigrid_rl.search.space import load_space
 from multigrid_rl.search.tuning import SearchRun
 from multigrid_rl.text import ConfigError
@@ -109,11 +107,6 @@ def test_interrupted_search_equals_an_unbroken_one(started, kind, before):
     assert first[:before] + rest == whole
     ids = [outcome.spec for outcome in started(kind, "parts").folder.outcomes()]
     assert sorted(ids, key=lambda spec: spec.id) == sorted(whole, key=lambda spec: spec.id)
-
-
-def test_more_broad_trials_keep_earlier_trials(started):
-    few, many = (carried_out(started("three-stage", str(n), broad_trials=n), until=4) for n in (4, 6))
-    assert few == many
 
 
 def test_stages_follow_best_trials(started):
@@ -250,10 +243,6 @@ def test_population_replaces_failed_members(started):
     assert next(s for s in specs if s.id == "g01-m01").origin != "g00-m01"
 
 
-def test_population_ends_when_member_has_held_its_gates(started):
-    assert len(carried_out(started("pbt"), judge=lambda spec: Score(900, 0.1))) == 5
-
-
 def test_perturbed_numbers_move_and_stay_inside(spaces):
     rng, space = np.random.default_rng(0), spaces["pbt"]
     numbers = [v for v in space.variables if v.name != "epochs"]
@@ -271,28 +260,3 @@ def test_pbt_rejects_keys_fixed_during_run():
         ConfigError, match=r"space=default: expected what can change during a run .*, got train.entropy_"
     ):
         SearchRequest.parse(["search=pbt", "search.space=default", *BASE])
-
-
-# --- importance
-
-
-def outcomes(space, count, judge):
-    rng = np.random.default_rng(3)
-    specs = [
-        TrialSpec(f"s1-{k:03d}", "broad", {v.key: v.at(rng.random()) for v in space.variables}, 0, 9)
-        for k in range(count)
-    ]
-    return [Outcome(spec, "finished", judge(spec)) for spec in specs]
-
-
-def test_importance_finds_deciding_variable_or_says_why_not(spaces):
-    space = spaces["asha"]
-    shares, basis = importance_of(space, outcomes(space, 80, not_held))
-    assert next(iter(shares)) == "lr"
-    assert shares["lr"] > 0.4
-    assert sum(shares.values()) == pytest.approx(1)
-    assert "80 trials" in basis
-    few = importance_of(space, outcomes(space, FEWEST - 1, not_held))
-    assert few == ({}, "19 trials were drawn over the whole space: importance is estimated from 20 on")
-    alike = importance_of(space, outcomes(space, 30, lambda spec: Score(None, -1.0)))
-    assert alike == ({}, "all 30 trials were equally good")

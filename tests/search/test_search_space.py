@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from composing import CONFIGS, read, refusal
+from composing import refusal
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.overrides import written
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.search.plans import plan_of
-from multigrid_rl.search.search_settings import load_settings
+from multigrid_rl.search.search_folder import load_settings
 from multigrid_rl.search.space import Space, Variable, fitted, load_space
 
 DRAWS = 2000
@@ -72,38 +71,20 @@ def test_every_level_can_be_drawn(name):
     ("given", "message"),
     [
         ({"loguniform": [0, 1]}, "train.x.loguniform: expected two numbers above 0, the smaller first, got [0, 1]"),
-        ({"loguniform": [2, 1]}, "the smaller first"),
-        ({"uniform": [1]}, "expected two numbers"),
         ({"uniform": [1, "x"]}, "expected two numbers"),
-        ({"uniform": [1, 2, 3]}, "expected two numbers"),
-        ({"uniform": [True, 2]}, "expected two numbers"),
         ({"uniform": [0, float("inf")]}, "expected two numbers"),
         ({"uniform": 3}, "train.x.uniform: expected two numbers, the smaller first, got 3"),
         ({"randint": [8, 40], "transform": "power_of_two"}, "expected two whole numbers from 0 to 30"),
-        ({"randint": [8.5, 9], "transform": "power_of_two"}, "two whole numbers"),
         ({"randint": [1.5, 3]}, "two whole numbers"),
-        ({"lograndint": [0, 3]}, "two whole numbers above 0"),
         ({"uniform": [1, 3], "transform": "power_of_two"}, "train.x.transform: expected one_minus of uniform or"),
-        ({"uniform": [1, 3], "transform": []}, "train.x.transform: expected one_minus of uniform or"),
-        ({"choice": [1, 2], "transform": "one_minus"}, "got one_minus of choice"),
-        ({"choice": ["mlp"]}, "at least two different values"),
         ({"choice": ["mlp", "mlp"]}, "at least two different values"),
         ({"normal": [0, 1]}, "expected exactly one of uniform"),
-        ({"uniform": [0, 1], "choice": [1, 2]}, "expected exactly one of uniform"),
         ({"uniform": [0, 1], "also": "train.y"}, "train.x.also: expected a list of keys, got train.y"),
         (7, "train.x: expected exactly one of"),
     ],
 )
 def test_rejects_mistakes_in_variables_in_one_line(given, message):
     assert message in refusal(Variable.parse, "train.x", given)
-
-
-@pytest.mark.parametrize("value", [3, 0.000012345, "gru", True, None, [64, 64], {"all": {"step": -0.01}}])
-def test_overrides_read_back_as_their_values(value):
-    from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
-
-    parsed = OverridesParser.create().parse_override(f"a={written(value)}")
-    assert parsed.value() == value
 
 
 @pytest.mark.parametrize("name", ["control", "default", "pbt"])
@@ -127,22 +108,10 @@ def test_shipped_searches_are_valid_and_name_a_space(name):
     assert next(plan_of(settings, space, 0))
 
 
-def test_search_configs_begin_with_explanation():
-    for path in (CONFIGS / "search").glob("*.yaml"):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        assert lines[0].startswith("# "), path
-
-
 def test_keys_set_by_user_do_not_vary():
     space = load_space("default", [*BASE, "train.lr_final=1e-4", "model=lstm"])
     assert {"train.lr", "model"}.isdisjoint(v.key for v in space.variables)
     assert compose(space.overrides(drawn(space, 0))).model.name == "lstm"
-
-
-def test_also_sets_several_keys_to_one_value():
-    space = load_space("default", BASE)
-    train = compose(space.overrides(drawn(space, 1))).train
-    assert train.lr == train.lr_final != compose(BASE).train.lr
 
 
 @pytest.mark.parametrize(
@@ -154,8 +123,6 @@ def test_also_sets_several_keys_to_one_value():
             {"train.gamma": {"uniform": [0.5, 1.5]}},
             "space=mine: train.gamma: expected less than or equal to 1, got 1.5",
         ),
-        ({"model": {"choice": ["mlp", "transformer"]}}, "space=mine: model: expected"),
-        ({"seed": {"randint": [0, 9]}}, "seed: cannot be varied"),
         ({"train.until": {"randint": [1, 9]}}, "train.until: cannot be varied"),
         ({"scenario.seats.red_0": {"choice": ["a", "b"]}}, "scenario.seats.red_0: cannot be varied"),
         ({"train.lr": {"uniform": [0.1, 1], "also": ["scheme"]}}, "scheme: cannot be varied"),
@@ -187,8 +154,6 @@ CONFIG = compose([*BASE, "train.num_envs=8", "train.num_steps=24", "train.miniba
     ("chosen", "expected"),
     [
         ({"train.minibatch_size": 1024}, {"train.minibatch_size": 192}),  # the batch is 8 * 24
-        ({"train.minibatch_size": 64}, {"train.minibatch_size": 64}),
-        ({"train.minibatch_size": None}, {"train.minibatch_size": None}),
         ({"train.minibatch_size": None, "model": "gru"}, {"train.minibatch_size": None}),
         ({"train.minibatch_size": 64, "model": "gru"}, {"train.minibatch_size": 48}),  # two sequences of 24
         ({"train.minibatch_size": 8, "model": "lstm"}, {"train.minibatch_size": 24}),  # one at least
@@ -196,7 +161,6 @@ CONFIG = compose([*BASE, "train.num_envs=8", "train.num_steps=24", "train.miniba
         ({"train.num_steps": 40, "model": "gru"}, {"train.minibatch_size": 80}),
         ({"model": "gru", "model.hidden": [32, 48]}, {"model.hidden": [48]}),
         ({"model": "gru", "model.activation": "relu"}, {"model.activation": "tanh"}),
-        ({"model": "mlp", "model.activation": "relu"}, {"model.activation": "relu"}),
     ],
 )
 def test_fits_values_together(chosen, expected):
@@ -229,28 +193,16 @@ def test_draws_satisfy_rules_between_keys():
         ("asha", {"trial": 3}, "search.trial: expected one of the keys kind, space, max_concurrent"),
         ("asha", {"trial": 3}, "got trial (did you mean trials?)"),
         ("asha", {"trials": 0}, "search.trials: expected greater than or equal to 1"),
-        ("asha", {"trials": "many"}, "search.trials: expected a whole number, got many"),
-        ("asha", {"trials": True}, "search.trials: expected a whole number, got True"),
-        ("asha", {"trials": 2.5}, "search.trials: expected a whole number, got 2.5"),
         ("asha", {"grace": 2e6}, "search.grace: expected at most until=1000000, got 2000000"),
         ("asha", {"kind": "pbt"}, "search.kind: expected 'asha', got pbt"),
         ("pbt", {"quantile": 0.7}, "search.quantile: expected less than or equal to 0.5, got 0.7"),
-        ("pbt", {"quantile": float("nan")}, "search.quantile: "),
         ("three-stage", {"broad.runs": 3}, "search.broad.runs: expected one of the keys trials, until, got runs"),
         (
             "three-stage",
             {"refine.width": 0.1},
             "search.refine.width: expected one of the keys trials, until, got width",
         ),
-        ("three-stage", {"broad": 3}, "search.broad: expected a mapping, got 3"),
-        ("three-stage", {"wide.trials": 3}, "search.wide: expected one of the keys kind, space"),
     ],
 )
 def test_rejects_mistakes_in_settings_in_one_line(name, changes, message):
     assert message in refusal(load_settings, name, changes)
-
-
-def test_changes_values_of_settings():
-    settings = load_settings("three-stage", {"broad.trials": 7, "broad.until": 2e5, "space": "pbt"})
-    assert (settings.broad.trials, settings.broad.until, settings.space) == (7, 200_000, "pbt")
-    assert settings.refine.trials == read(CONFIGS / "search" / "three-stage.yaml")["refine"]["trials"]

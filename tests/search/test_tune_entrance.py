@@ -8,12 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-import optuna
 import pytest
 import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
-from ray.tune.search.optuna import OptunaSearch
 
 from multigrid_rl.rllib import GateStopper, config
 
@@ -74,16 +72,6 @@ def test_population_takes_over_values_and_weights_of_best(tmp_path):
     assert best == pytest.approx(1e-2)
     assert min(abs(copied - 1.2e-2), abs(copied - 0.8e-2)) < 1e-6
     assert iterations == 2
-
-
-@pytest.mark.long
-def test_optuna_proposes(tmp_path):
-    search = OptunaSearch(metric=LR, mode="max", sampler=optuna.samplers.RandomSampler(seed=3))
-    drawn = space(lr=tune.loguniform(1e-4, 1e-2))
-    results = tuner(tmp_path, drawn, {"training_iteration": 1}, search_alg=search, num_samples=2).fit()
-    sizes = [size for size, _ in facts(results)]
-    assert len(set(sizes)) == 2
-    assert all(1e-4 <= size <= 1e-2 for size in sizes)
 
 
 @pytest.mark.slow

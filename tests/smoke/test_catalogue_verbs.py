@@ -27,19 +27,6 @@ def test_players_lists_seats_strength_and_hash(root):
     assert "1,000 games of 1v1" in notes
 
 
-def test_players_measures_now(root):
-    result = call("players", "--checkpoints", root, "--measure", 50, "--scenario", "1v1")
-    assert result.exit_code == 0
-    assert "against random, 50 games of 1v1\n" in result.stdout
-    assert "not measured" not in result.stdout
-
-
-@pytest.mark.parametrize("scenario", ["nowhere", "cartpole"])
-def test_players_rejects_scenario_it_cannot_play(scenario, root):
-    text = complaint(call("players", "--checkpoints", root, "--measure", 5, "--scenario", scenario))
-    assert re.search(f"scenario.*{scenario}", text, re.IGNORECASE)
-
-
 @pytest.mark.parametrize("changes", [{"provenance": {"env_steps": "many"}}, {"colour": "red"}])
 def test_players_names_damaged_card(changes, root):
     edit(root / "rookie", **changes)

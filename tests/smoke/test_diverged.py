@@ -8,10 +8,9 @@ from multigrid_rl.cli.drive import tell_how_to_resume
 from multigrid_rl.cli.start import resume_training
 from multigrid_rl.learn.flat import FlatAdam
 from multigrid_rl.players.cards import read_card, read_network
-from multigrid_rl.runs import divergence
-from multigrid_rl.runs.divergence import PATIENCE, DivergedError
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training import loop
+from multigrid_rl.training.loop import PATIENCE, DivergedError
 from multigrid_rl.types import RunError
 from run_folders import write_checkpoint
 from tiny_runs import rows_of, tiny_run
@@ -88,8 +87,7 @@ def test_broken_weights_are_never_saved_or_resumed(tmp_path, monkeypatch):
     assert [path.name for path in (run / "checkpoints").glob("step_*")] == ["step_000001024"]
     # One that an earlier version wrote.
     calls.clear()
-    for module in (loop, divergence):
-        monkeypatch.setattr(module, "not_finite", lambda weights: None)
+    monkeypatch.setattr(loop, "not_finite", lambda weights: None)
     other = tmp_path / "other"
     tiny_run(other, "train.until=2048")
     monkeypatch.undo()

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from commands import call as run
-from multigrid_rl.cli.processes import Processes
-from multigrid_rl.cli.seeds import seeds_of, told_held
+from multigrid_rl.cli.seeds import Processes, seeds_of, told_held
 from multigrid_rl.evaluation.seed_statistics import told_median
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show.words import short
@@ -86,7 +85,7 @@ def test_a_call_does_not_begin_whose_starter_left_while_it_was_loaded(tmp_path):
     (tmp_path / "slow_to_load.py").write_text(
         "import pathlib, time\ntime.sleep(2)\ndef call(path, tell):\n    pathlib.Path(path).touch()\n"
     )
-    code = "from multigrid_rl.cli.processes import serve; serve('slow_to_load:call')"
+    code = "from multigrid_rl.cli.seeds import serve; serve('slow_to_load:call')"
     path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
     call = pickle.dumps(str(tmp_path / "called"))
     subprocess.run([sys.executable, "-c", code], check=True, input=call, env={**os.environ, **path}, timeout=60)

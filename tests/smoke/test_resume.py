@@ -13,12 +13,9 @@ import torch
 
 from multigrid_rl.cli.drive import tell_how_to_resume
 from multigrid_rl.cli.start import resume_training
-from multigrid_rl.config.compose import compose, resumed
-from multigrid_rl.rllib.algorithm import MultigridAlgorithm
+from multigrid_rl.config.compose import compose
 from multigrid_rl.rllib.build import algorithm_config
-from multigrid_rl.rllib.private import without_object_store
 from multigrid_rl.runs.checkpoints import read_state, seal, write_state
-from multigrid_rl.runs.reader import read_config
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
 from tiny_runs import TINY, rows_of, tiny_run, without_time
@@ -226,12 +223,6 @@ def test_rejects_changed_opponents_and_changes_nothing(copy):
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
 
-def test_order_of_cluster_overrides_does_not_matter(copy):
-    for order in (["cluster=ray", "address=there:6379"], ["address=there:6379", "cluster=ray"]):
-        cluster = resumed(read_config(copy), [*order, "cluster.num_env_runners=2"]).cluster
-        assert (cluster.address, cluster.num_env_runners) == ("there:6379", 2)
-
-
 def test_rejects_second_writer(copy):
     with (copy / "run.lock").open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -303,16 +294,6 @@ def test_full_disk_ends_run_with_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.runs.folder.RunFolder.record", full)
     with pytest.raises(RunError, match="No space left on device"):
         tiny_run(tmp_path / "run")
-
-
-def test_rllib_trains_on_from_a_runs_checkpoint(half):
-    folder = half / "checkpoints" / "step_000002048" / "rllib"
-    with without_object_store():
-        algorithm = MultigridAlgorithm.from_checkpoint(str(folder.resolve()))
-    try:
-        assert algorithm.train()["multigrid_rl"]["env_steps"] == 512
-    finally:
-        algorithm.stop()
 
 
 def test_configuration_values_override_checkpoint(half):

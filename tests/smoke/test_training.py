@@ -110,14 +110,6 @@ def test_reports_wins_by_opponent_where_several_take_turns(tmp_path):
         assert all(matches(f"win_against/red_0/{name}", "win_against/<seat>/<player>") for name in ("random", "idle"))
 
 
-def test_seed_determines_run(local, tmp_path):
-    _, _, rows = local
-    _, again = tiny_run(tmp_path / "again", "seed=5")
-    _, other = tiny_run(tmp_path / "other", "seed=6")
-    assert without_time(again) == without_time(rows)
-    assert without_time(other) != without_time(rows)
-
-
 def test_checkpoint_loads_into_rllib_and_as_player(local):
     path, verdict, _ = local
     folder = path / verdict["checkpoint"]
@@ -132,19 +124,6 @@ def test_checkpoint_loads_into_rllib_and_as_player(local):
         assert all(torch.equal(value, restored[name]) for name, value in network.state_dict().items())
     finally:
         algorithm.stop()
-
-
-def test_both_seats_learn_with_module_each(tmp_path):
-    verdict, rows = tiny_run(tmp_path / "both", "scenario.seats.blue_0=learn")
-    assert {"entropy/blue_0", "entropy/red_0", "learner/blue_0/vf_loss", "learner/red_0/vf_loss"} <= set(rows[0])
-    assert verdict["opponents"] == []
-    assert len(set(verdict["weights"].values())) == 2
-
-
-def test_team_game_with_eliminations_trains(tmp_path):
-    _, rows = tiny_run(tmp_path / "team", "scenario=2v2-deathmatch", "scenario.game.max_steps=30")
-    assert any(row.get("behaviour/red_0/got_eliminated", 0) > 0 for row in rows)
-    assert rows[-1]["env_steps"] == 4096
 
 
 def iterated(algorithm):

@@ -11,8 +11,7 @@ import yaml
 from composing import ALL_SCENARIOS, CONFIGS, RECIPES, SCENARIOS, read
 from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
 from multigrid_rl.config.overrides import parse
-from multigrid_rl.config.recipes import files_of, scenario_id, whole_scenario
-from multigrid_rl.config.scenario import LEARN
+from multigrid_rl.config.recipes import files_of, whole_scenario
 from multigrid_rl.config.schema import RunConfig, TrainConfig, to_yaml
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import Rules
@@ -72,12 +71,6 @@ def test_only_original_names_are_aliases_and_unique():
     assert sorted(aliases) == sorted(f"MultiGrid-CompetativeRedBlueDoor-{name}" for name in ORIGINAL)
 
 
-def test_original_name_composes_as_scenario_id():
-    alias = "MultiGrid-CompetativeRedBlueDoor-v2-DTDE-Red-Single"
-    assert scenario_id(alias) == "single"
-    assert compose([f"scenario={alias}"]) == compose(["scenario=single"])
-
-
 @pytest.mark.parametrize(
     ("name", "scheme"),
     [("DTDE-Red", "dtde"), ("CTCE-Red", "ctce"), ("CTDE-2v2", "ctde"), ("CTCE-2v2", "ctce"), ("CTCE-1v1", "dtde")],
@@ -87,10 +80,6 @@ def test_original_name_sets_scheme_unless_team_has_one_agent(name, scheme):
     assert compose([alias]).scheme == scheme
     if "2v2" in name:
         assert compose([alias, "scheme=dtde"]).scheme == "dtde"
-
-
-def test_environment_id_selects_scenario():
-    assert compose(["env_id=pettingzoo:classic/tictactoe-v3"]).scenario.name == "pettingzoo"
 
 
 # --- values
@@ -107,11 +96,6 @@ def test_path_is_kept_as_typed(value):
     assert compose([f"scenario.seats.blue_0={player}"]).scenario.opponents == {"blue_0": {player: 1.0}}
 
 
-def test_all_player_folders_are_searched_by_default(tmp_path):
-    assert compose(["checkpoints=null"]).checkpoint_root() is None  # yours, then ours
-    assert compose([f"checkpoints={tmp_path}"]).checkpoint_root() == tmp_path
-
-
 @pytest.mark.parametrize(("text", "steps"), [("2e6", 2_000_000), ("1_000", 1000), ("300000.0", 300_000)])
 def test_until_is_accepted_in_scientific_notation(text, steps):
     until = compose([f"train.until={text}"]).train.until
@@ -119,28 +103,9 @@ def test_until_is_accepted_in_scientific_notation(text, steps):
     assert isinstance(until, int)
 
 
-@pytest.mark.parametrize(("text", "value"), [("False", False), ("false", False), ("0", False), ("true", True)])
-def test_false_stays_false(text, value):
-    assert compose([f"train.stop_when_held={text}"]).train.stop_when_held is value
-
-
-def test_overrides_change_only_their_keys():
-    plain = compose(["scenario=coop"])
-    config = compose(["scenario=coop", "train.lr=7e-4", "seed=7", "model.hidden=[24,16]", "train.epochs=9"])
-    train = plain.train.model_copy(update={"lr": 7e-4, "epochs": 9})
-    model = plain.model.model_copy(update={"hidden": (24, 16)})
-    assert config == plain.model_copy(update={"train": train, "model": model, "seed": 7})
-
-
 def test_resolved_configuration_round_trips_as_yaml():
     config = compose(["scenario=2v2", "seed=5"])
     assert RunConfig.model_validate(yaml.safe_load(to_yaml(config))) == config
-
-
-def test_configuration_is_immutable():
-    config = compose([])
-    with pytest.raises(ValueError, match="frozen"):
-        config.train.lr = 1.0
 
 
 def test_default_run_folder_is_new_and_names_scenario_and_seed(tmp_path, monkeypatch):
@@ -150,11 +115,6 @@ def test_default_run_folder_is_new_and_names_scenario_and_seed(tmp_path, monkeyp
         path = default_run_dir(config, now)
         assert path == Path(f"runs/coop/20310203-040506-seed7{again}")
         path.mkdir(parents=True)
-
-
-def test_default_scenario_is_1v1_with_red_learning():
-    scenario = compose([]).scenario
-    assert (scenario.name, scenario.seats["red_0"], scenario.learning) == ("1v1", LEARN, {"red_0": "red"})
 
 
 # --- opponents
@@ -222,11 +182,6 @@ def test_user_overrides_beat_recipe():
     # A whole mapping takes the recipe's place; it is not merged into it.
     assert compose(["train.bonus={}"]).train.bonus == {}
     assert compose(["train.bonus={red_0:{step:-0.01}}"]).train.bonus == {"red_0": {"step": -0.01}}
-
-
-def test_bonus_entry_is_replaced_as_whole():
-    assert compose(["train.bonus.all={step:-0.01}"]).train.bonus == {"all": {"step": -0.01}}
-    assert compose(["train.bonus.all={}"]).train.bonus == {"all": {}}
 
 
 def test_overrides_have_one_grammar():

@@ -10,7 +10,6 @@ import pytest
 from commands import call
 from composing import CONFIGS, OF_OTHER_VERBS, files, read
 from multigrid_rl.cli.explain import fields, keys, meaning_of
-from multigrid_rl.config.compose import compose
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.recipes import GROUPS, RECIPES, names_in
 from multigrid_rl.config.scenario import GameConfig, GateConfig, Part, ScenarioConfig
@@ -159,11 +158,3 @@ def test_letters_mean_themselves_in_markdown():
 )
 def test_types_in_words(key, kind):
     assert reference_pages.type_of(fields()[key].annotation) == kind
-
-
-def test_minibatch_may_be_whole_batch():
-    assert compose(["train.num_envs=8", "train.num_steps=4", "train.minibatch_size=32"]).train.batch_size == 32
-
-
-def test_gru_and_lstm_have_memory():
-    assert [compose([f"model={name}"]).model.recurrent for name in ("gru", "lstm", "mlp")] == [True, True, False]

@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 
-from multigrid_rl.runs.divergence import PATIENCE, DivergedError, Divergence, not_finite
+from multigrid_rl.training.loop import PATIENCE, DivergedError, Divergence, not_finite
 from run_folders import write_checkpoint
 
 FINITE = {"red_0": {"net.policy.0.weight": np.ones((2, 2)), "net.policy.0.bias": np.ones(2)}}

@@ -16,7 +16,6 @@ from commands import has_verb, help_of
 from composing import GAMES
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.metrics import glossary
-from multigrid_rl.text import ConfigError
 from multigrid_rl.types import Board, GameSpec, RewardWeights
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.events import best_return
@@ -156,20 +155,6 @@ def test_cited_sections_of_the_game_exist():
     ]
     assert len(cited) >= 20
     assert {number for numbers in cited for number in numbers} <= sections
-
-
-def test_the_words_of_other_libraries_are_refused_with_the_key_that_their_page_gives():
-    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8").partition("## Keys")[2].partition("## ")[0]
-    rows = [row.rsplit("|", 2)[:2] for row in re.findall(r"^\|(.*`.*)$", page, re.MULTILINE)]
-    assert len(rows) >= 15
-    for theirs, ours in rows:
-        for word in re.findall(r"`(?:--)?([a-z_-]+)`", theirs):
-            key = word.replace("-", "_")
-            with pytest.raises(ConfigError) as refusal:
-                compose([f"{key}=1"])
-            assert any(
-                f"`{name}`" in ours for name in re.findall(r"[\w.]+", str(refusal.value).partition("mean")[2])
-            ), key
 
 
 def test_lists_stay_lists_on_the_site():

@@ -36,12 +36,6 @@ def test_skips_torn_last_line_and_rejects_damaged_lines(runs):
         read_run(runs[0])
 
 
-def test_run_without_verdict_has_held_nothing(runs):
-    (runs[1] / "verdict.json").unlink()
-    run = read_run(runs[1])
-    assert (run.verdict, run.steps_to_held(), run.gates) == (None, {}, [])
-
-
 def test_run_gates_come_from_its_verdict(runs):
     verdict = json.loads((runs[0] / "verdict.json").read_text())
     verdict["gates"][1] |= {"hold": "share", "share": 0.8}

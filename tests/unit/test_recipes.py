@@ -7,7 +7,6 @@ import pytest
 from composing import assert_keeps_sizes, error_of
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.recipes import recipe_values
-from multigrid_rl.training.screen import recipe_of
 
 
 @pytest.fixture
@@ -93,12 +92,6 @@ def test_file_is_taken_unchanged_and_its_code_is_named(recipe, monkeypatch, capl
     assert caplog.messages == [f"{recipe}: names code, which is run: some:code (`multigrid-rl --safe` refuses it)"]
 
 
-def test_null_is_harmless_where_code_is_refused(recipe, monkeypatch):
-    monkeypatch.setenv("MULTIGRID_RL_SAFE", "1")
-    recipe.write_text("train: {shaping: null}\ncheckpoints: null\n")
-    assert compose([f"experiment={recipe}"]).train.shaping is None
-
-
 def test_rejects_bombs_and_huge_files_at_once(recipe):
     doubled = "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]\n" for k in range(1, 40))
     many = "".join(f"a{k}: 1\n" for k in range(2000))
@@ -135,17 +128,8 @@ def test_same_request_has_same_values():
     assert (plain.train, plain.model) == (compose(["scenario=cartpole"]).train, compose(["scenario=cartpole"]).model)
 
 
-def test_bonus_stays_under_objectives_that_learn_from_rewards():
-    assert compose(["scenario=1v1", "train=a2c"]).train.bonus == compose(["scenario=1v1"]).train.bonus
-
-
 def test_own_scenario_of_gymnasium_takes_recipe_of_its_package(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("{description: x, package: gymnasium, env_id: CartPole-v1, report_episodes: 20}")
     assert compose([f"scenario={file}"]).train == compose(["scenario=gymnasium"]).train
     assert compose([f"scenario={file}", "experiment=none"]).train.num_envs == 256
-
-
-def test_file_is_named(recipe):
-    config = compose([f"experiment={recipe}", "train.lr=0.5"])
-    assert recipe_of(config) == str(recipe)

@@ -16,8 +16,8 @@ import typer
 from typer.testing import CliRunner
 
 from commands import call
-from multigrid_rl import __version__, text
-from multigrid_rl.cli.app import TRACEBACK, Verbs, fail
+from multigrid_rl import __version__
+from multigrid_rl.cli.app import TRACEBACK, Verbs
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
@@ -98,19 +98,6 @@ def test_run_errors_are_status_3_with_hint(hint):
 def test_version():
     result = call("--version")
     assert (result.exit_code, result.stdout) == (0, f"{__version__}\n")
-
-
-def test_messages_omit_errno():
-    missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "x")
-    assert ended(ConfigError(f"rubric: {missing}")).stderr == "multigrid-rl: rubric: No such file or directory: 'x'\n"
-    assert text.expected("rubric", "a file", missing).endswith("got No such file or directory: 'x'")
-
-
-def test_exit_statuses_of_verbs_pass_through():
-    assert ended(None).exit_code == 0
-    assert ended(typer.Exit(1)).exit_code == 1
-    assert ended(fail("no")).exit_code == 2
-    assert ended(KeyboardInterrupt()).exit_code == 130
 
 
 def printing(text: str, monkeypatch, stream) -> None:
