@@ -91,6 +91,8 @@ MISTAKES = {
         ("-logp * psi", "-(logp * psi).mean()", "check_losses"),
         ("(values - targets).pow(2)", "torch.nn.functional.mse_loss(values, targets)", "check_losses"),
         ("gamma * lam * ~ends[t] * later", "gamma * lam * later", "check_gae"),
+        ("gamma * ~ends[t] * values[t + 1]", "gamma * values[t + 1]", "check_gae"),
+        ("gamma * ~ends[t] * later", "gamma * np.where(ends[t], values[t + 1], later)", "check_reward_to_go"),
         ("later = values[-1]", "later = 0 * values[-1]", "check_reward_to_go"),
         (".sum(dim=1)\n    # TODO-END gaussian", ".mean(dim=1)\n    # TODO-END gaussian", "check_gaussian"),
         ("-torch.min(ratio", "-torch.max(ratio", "check_clip"),
@@ -105,6 +107,7 @@ MISTAKES = {
     "walker_reward": [
         ("max(0.0, float(seen[TOP][2]))", "float(seen[TOP][2])", "check_uprightness"),
         ("/ 0.4) ** 2", ") ** 2", "check_effort"),
+        ("np.mean((np.asarray(action) / 0.4) ** 2)", "np.mean(np.abs(action) / 0.4)", "check_effort"),
         ("uprightness(next_obs)", "uprightness(obs)", "check_shaped"),
     ],
     "central_critic": [

@@ -1,9 +1,9 @@
 """Imitation, to fill in: two losses of behavioural cloning, and DAgger's mixture of expert and learner.
 
     python bc_todo.py                        # closed-form checks: what is filled in is right, or not
-    multigrid-rl data record cheetah-expert scenario=halfcheetah --steps 100000 -o demos
-    python bc_todo.py demos -o clone-log-prob        # minus log-probability; --loss mse: squared error
-    python bc_todo.py demos -o clone-dagger --expert cheetah-expert --rounds 10
+    multigrid-rl data record cheetah-expert scenario=halfcheetah --steps 100000 --mode argmax -o demos/cheetah
+    python bc_todo.py demos/cheetah -o clone-log-prob        # minus log-probability; --loss mse: squared error
+    python bc_todo.py demos/cheetah -o clone-dagger --expert cheetah-expert --rounds 10
     multigrid-rl evaluate clone-log-prob
 
 What it writes is a player like any other: a folder with weights and a card.
@@ -139,9 +139,10 @@ def clone(arguments: argparse.Namespace) -> None:
 
 def equal(found: object, expected: object) -> None:
     """Raise ``AssertionError`` unless all numbers are equal."""
-    found, expected = torch.as_tensor(found).detach().double(), torch.as_tensor(expected).double()
+    found, expected = torch.as_tensor(found).detach().double(), torch.as_tensor(expected, dtype=torch.float64)
     if found.shape != expected.shape or not torch.allclose(found, expected, atol=1e-4):
-        raise AssertionError(f"expected {expected.tolist()}, got {found.tolist()}")
+        shapes = "" if found.shape == expected.shape else f" (shape {tuple(found.shape)}, not {tuple(expected.shape)})"
+        raise AssertionError(f"expected {expected.tolist()}, got {found.round(decimals=4).tolist()}{shapes}")
 
 
 def check_log_prob() -> None:
@@ -180,10 +181,7 @@ def check() -> int:
     for one in CHECKS:
         try:
             one()
-        except NotImplementedError as error:
-            failed += 1
-            print(f"{one.__name__}: {error}")
-        except (AssertionError, RuntimeError, TypeError, ValueError, IndexError) as error:
+        except Exception as error:  # noqa: BLE001 - what is filled in may raise anything
             failed += 1
             print(f"{one.__name__}: {error}")
         else:

@@ -142,7 +142,7 @@ def check() -> int:
     for one in CHECKS:
         try:
             one()
-        except (NotImplementedError, AssertionError, RuntimeError, TypeError, ValueError, IndexError) as error:
+        except Exception as error:  # noqa: BLE001 - what is filled in may raise anything
             failed += 1
             print(f"{one.__name__}: {error}")
         else:

@@ -101,12 +101,12 @@ def value_loss(values: Tensor, rows: object, clip: float) -> Tensor:
 # ---- checks in closed form
 
 
-def equal(found: object, expected: object, tolerance: float = 1e-4) -> None:
+def equal(found: object, expected: object) -> None:
     """Raise ``AssertionError`` unless all numbers are equal."""
-    found, expected = torch.as_tensor(found).detach().double(), torch.as_tensor(expected).double()
-    if found.shape != expected.shape or not torch.allclose(found, expected, atol=tolerance):
+    found, expected = torch.as_tensor(found).detach().double(), torch.as_tensor(expected, dtype=torch.float64)
+    if found.shape != expected.shape or not torch.allclose(found, expected, atol=1e-4):
         shapes = "" if found.shape == expected.shape else f" (shape {tuple(found.shape)}, not {tuple(expected.shape)})"
-        raise AssertionError(f"expected {expected.tolist()}, got {found.tolist()}{shapes}")
+        raise AssertionError(f"expected {expected.tolist()}, got {found.round(decimals=4).tolist()}{shapes}")
 
 
 def check_categorical() -> None:
@@ -127,10 +127,10 @@ def check_gaussian() -> None:
     equal(mean.grad[0], [0.2718, -0.5437])
 
 
-#: Three steps of two games; the first one ends in its second step.
+#: Three steps of two games; the first one ends in its second step: its third, of value 7, belongs to the next game.
 BATCH = (
     np.array([[1.0, 1.0], [2.0, 1.0], [3.0, 1.0]]),
-    np.array([[0.5, 0.0], [1.0, 0.0], [0.0, 0.0], [4.0, 10.0]]),
+    np.array([[0.5, 0.0], [1.0, 0.0], [7.0, 0.0], [4.0, 10.0]]),
     np.array([[False, False], [True, False], [False, False]]),
 )
 
@@ -144,9 +144,9 @@ def check_reward_to_go() -> None:
 
 def check_gae() -> None:
     """With lam 1 it is the reward to go minus the value, with lam 0 the residual."""
-    equal(gae(*BATCH, 0.5, 1.0)[0], reward_to_go(*BATCH, 0.5, 1.0)[0] - BATCH[1][:-1])
-    equal(gae(*BATCH, 0.5, 0.0)[0], [[1.0, 1.0], [1.0, 1.0], [5.0, 6.0]])
-    equal(gae(*BATCH, 0.5, 0.4)[0], [[1.2, 1.44], [1.0, 2.2], [5.0, 6.0]])
+    equal(gae(*BATCH, 0.5, 1.0)[0], [[1.5, 3.0], [1.0, 4.0], [-2.0, 6.0]])
+    equal(gae(*BATCH, 0.5, 0.0)[0], [[1.0, 1.0], [1.0, 1.0], [-2.0, 6.0]])
+    equal(gae(*BATCH, 0.5, 0.4)[0], [[1.2, 1.44], [1.0, 2.2], [-2.0, 6.0]])
 
 
 def check_losses() -> None:
@@ -175,10 +175,7 @@ def main() -> int:
     for check in (check_categorical, check_gaussian, check_reward_to_go, check_gae, check_losses, check_clip):
         try:
             check()
-        except NotImplementedError as error:
-            failed += 1
-            print(f"{check.__name__}: {error}")
-        except (AssertionError, RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001 - what is filled in may raise anything
             failed += 1
             print(f"{check.__name__}: {error}")
         else:

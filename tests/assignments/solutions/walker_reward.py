@@ -48,14 +48,15 @@ def check_uprightness() -> None:
     for up, expected in ((1.0, 1.0), (0.5, 0.5), (-1.0, 0.0)):
         seen = np.zeros(87)
         seen[4:7] = 0.0, math.sqrt(1 - up**2), up
-        assert math.isclose(uprightness(seen), expected), f"top {seen[4:7]}: expected {expected}"
+        found = uprightness(seen)
+        assert math.isclose(found, expected), f"top {seen[4:7]}: expected {expected}, got {found}"
 
 
 def check_effort() -> None:
-    """At rest, and half of all forces at their bounds."""
-    half = np.where(np.arange(16) % 2, 0.4, 0.0)
+    """At rest, and half of all forces at half of their bounds."""
+    half = np.where(np.arange(16) % 2, 0.2, 0.0)
     assert effort(np.zeros(17)) == 0, "at rest: expected 0"
-    assert math.isclose(effort(half), 0.5), f"half of the joints at 0.4: expected 0.5, got {effort(half)}"
+    assert math.isclose(effort(half), 0.125), f"half of the joints at 0.2: expected 0.125, got {effort(half)}"
 
 
 def check_shaped() -> None:
@@ -64,7 +65,7 @@ def check_shaped() -> None:
     after[6] = 1.0
     found = shaped(before, action, after, 0.5, {})
     assert isinstance(found, float), f"expected a float, got {type(found).__name__}"
-    assert math.isclose(found, 0.5 + UPRIGHT - EFFORT), f"expected {0.5 + UPRIGHT - EFFORT}, got {found}"
+    assert math.isclose(found, 0.5 + UPRIGHT - EFFORT), f"expected {0.5 + UPRIGHT - EFFORT:.4g}, got {found:.4g}"
     assert math.isclose(shaped(after, 0 * action, before, 0.5, {}), 0.5), "what is seen after the step counts"
 
 
@@ -92,10 +93,7 @@ def main() -> int:
     for check in CHECKS:
         try:
             check()
-        except NotImplementedError as error:
-            failed += 1
-            print(f"{check.__name__}: {error}")
-        except (AssertionError, TypeError, ValueError, IndexError) as error:
+        except Exception as error:  # noqa: BLE001 - what is filled in may raise anything
             failed += 1
             print(f"{check.__name__}: {error}")
         else:

@@ -1,4 +1,4 @@
-"""Assignment 2, task 2: a callback on our algorithm, whose games are no episodes of RLlib's."""
+"""Assignment 2, task 2: a callback on our algorithm."""
 
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
